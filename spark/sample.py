@@ -6,7 +6,6 @@ once. Facts about whole partitions and writers are taken from the run; the messa
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pyspark.sql import functions as F
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.attributes import attributes
 from ackwise.spark.events.schema import EVENT_SCHEMA
 from ackwise.spark.fold.facts import Committed, Facts
 from ackwise.spark.fold.gaps import Blindness
@@ -112,7 +112,7 @@ def _plain(name: str) -> Column:
 def _sessions(facts: Facts) -> list[dict[str, Any]]:
     """Return the sessions as events."""
     same = {"seq": -1, "event_type": int(EventCode.SESSION_START)}
-    with_session = [row for row in facts.rows if row.session is not None and _is_object(row.session)]
+    with_session = [row for row in facts.rows if attributes(row.session)]
     return [
         {
             **same,
@@ -124,13 +124,6 @@ def _sessions(facts: Facts) -> list[dict[str, Any]]:
         }
         for row in with_session
     ]
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
 
 
 def _messages(facts: Facts) -> dict[int, tuple[Partition, str, int]]:

@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -56,11 +56,20 @@ _NO_DAY: Final = "none"
 _Kind = TypeVar("_Kind", list[str], dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """A state folder, locked by this run."""
 
     folder: Path
+
+    def __contains__(self, path: object) -> bool:
+        """Whether a file is in a delta, by its name and size."""
+        return isinstance(path, Path) and _name(path) in self._known
+
+    @cached_property
+    def _known(self) -> set[str]:
+        """The files that were in deltas when it was first asked."""
+        return {name for delta in self.deltas() for name in _written(delta / _FILES, list)}
 
     def lacking(self, files: Sequence[Path]) -> dict[str, list[Path]]:
         """Return the files that are in no delta yet, by day. One whose size has changed since is among them."""

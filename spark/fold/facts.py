@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.attributes import attributes, is_duration
 from ackwise.spark.events.logs import NO_LOGS, Logs
 from ackwise.spark.fold.clocks import Clocks, Reading, compare
 
@@ -391,15 +391,8 @@ class _Session(NamedTuple):
 
 def _sessions(rows: Sequence[SurveyRow]) -> list[_Session]:
     """Return the attributes of the sessions, oldest first."""
-    found = []
-    for row in sorted(rows, key=lambda row: row.first_ts):
-        try:
-            attrs = json.loads(row.session or "null")
-        except ValueError:
-            continue
-        if isinstance(attrs, dict):
-            found.append(_Session(row.writer_id, (row.cluster, row.group_id), attrs))
-    return found
+    ordered = sorted(rows, key=lambda row: row.first_ts)
+    return [_Session(row.writer_id, (row.cluster, row.group_id), attrs) for row in ordered if (attrs := attributes(row.session))]
 
 
 def _writers(
@@ -490,8 +483,8 @@ def _view(mk: int, about: Sequence[SurveyRow]) -> View:
 
 def _group(name: GroupName, first_ts: int, sessions: Sequence[_Session], config: ReconcileConfig) -> Group:
     settings = [session.attrs for session in sessions if session.group == name]
-    lease = max((each["lease"] for each in settings if _is_duration(each.get("lease"))), default=_LEASE)
-    retention = max((each["retention"] for each in settings if _is_duration(each.get("retention"))), default=_RETENTION)
+    lease = max((each["lease"] for each in settings if is_duration(each.get("lease"))), default=_LEASE)
+    retention = max((each["retention"] for each in settings if is_duration(each.get("retention"))), default=_RETENTION)
     tables = [each["levels"] for each in settings if _is_table(each.get("levels"))]
     levels = config.levels or (tables[-1] if tables else DelayLevels().seconds)
     return Group(
@@ -505,8 +498,4 @@ def _group(name: GroupName, first_ts: int, sessions: Sequence[_Session], config:
 
 
 def _is_table(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_duration, value))
-
-
-def _is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, list) and bool(value) and all(map(is_duration, value))

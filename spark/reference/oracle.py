@@ -280,10 +280,8 @@ class _Court:
             head, rest = ordered[:place], ordered[place:]
             least_of_rest = max(0, min((least[w] for w in rest if w in least), default=0))
             ahead = {w: self._last_ts(w) - self._last_ts(rest[0]) for w in head}
-            if ahead[head[-1]] > timeout and all(
-                was_set.get(w, 0) >= ahead[w] // 2 or (self._keeps_up(messages[w]) and least.get(w, -_FOREVER) - least_of_rest >= ahead[w] // 2)
-                for w in head
-            ):
+            late = {w for w in head if self._keeps_up(messages[w]) and least.get(w, -_FOREVER) - least_of_rest >= ahead[w] // 2}
+            if ahead[head[-1]] > timeout and all(w in late or was_set.get(w, 0) >= ahead[w] // 2 for w in head):
                 fast = set(head)
         for w, by in was_set.items():
             if by > self.grace and w not in fast:
@@ -527,11 +525,11 @@ class _Court:
 
     def _setting(self, group: tuple[str, str], name: str, default: float) -> int:
         configured = getattr(self.config, name)
-        sessions = _sessions(self.by_group[group])
-        return round((max((s[name] for s in sessions if name in s), default=default) if configured is None else configured) * 1e6)
+        told = [s[name] for s in _sessions(self.by_group[group]) if _is_seconds(s.get(name))]
+        return round((max(told, default=default) if configured is None else configured) * 1e6)
 
     def _delay(self, group: tuple[str, str], level: int | None) -> int:
-        tables = [s["levels"] for s in _sessions(self.by_group[group]) if s.get("levels")]
+        tables = [s["levels"] for s in _sessions(self.by_group[group]) if _is_table(s.get("levels"))]
         levels = self.config.levels or (tables[-1] if tables else DelayLevels().seconds)
         return round(levels[-1 if level is None else max(1, min(level, len(levels))) - 1] * 1e6)
 
@@ -784,7 +782,7 @@ def _is_too_long(e: Event) -> bool:
 
 def _is_in_place(e: Event) -> bool:
     """Whether its writer was to try again by itself."""
-    return e["event_type"] == E.FAILED and "in_place" in _attributes(e)
+    return e["event_type"] == E.FAILED and _number(_attributes(e).get("in_place")) is not None
 
 
 def _role(e: Event) -> str:
@@ -836,11 +834,11 @@ def _copies(events: list[Event], verdict: Verdict) -> list[tuple[int, CopyFate]]
 def _is_retention(e: Event) -> bool:
     """Whether what was jumped over was deleted: the log began only later. Where it ended earlier, reading went back instead."""
     attributes = _attributes(e) if e["event_type"] == E.SEEK else {}
-    return attributes.get("reason") == "out-of-range" and attributes.get("goes_on_at") in (None, e.get("range_end"))
+    return attributes.get("reason") == "out-of-range" and _number(attributes.get("goes_on_at")) in (None, e.get("range_end"))
 
 
 def _is_drained(e: Event) -> bool:
-    committed = _attributes(e).get("committed")
+    committed = _number(_attributes(e).get("committed"))
     return e["event_type"] == E.BROKER_OFFSETS and committed is not None and committed >= e["range_end"]
 
 
@@ -850,8 +848,8 @@ def _named(by_partition: Mapping[Partition, list[Event]]) -> dict[int, tuple[tup
     for partition, events in by_partition.items():
         for e in events:
             said = _attributes(e) if e["event_type"] == E.ASSIGNED else {}
-            writer, last = said.get("writer", -1), said.get("seq", -1)
-            if writer >= 0 and last >= 0:
+            writer, last = _number(said.get("writer")), _number(said.get("seq"))
+            if writer is not None and last is not None and min(writer, last) >= 0:
                 found[writer] = partition[:2], max(last, found[writer][1] if writer in found else -1)
     return found
 
@@ -861,7 +859,25 @@ def _sessions(events: list[Event]) -> list[dict[str, Any]]:
 
 
 def _attributes(e: Event) -> dict[str, Any]:
-    return dict(json.loads(e.get("attrs") or "{}"))
+    try:
+        found = json.loads(e.get("attrs") or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, str) and value.strip().lstrip("+-").isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_seconds, value))
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e11
 
 
 def _ids(of: Mapping[int, list[Event]], *codes: E) -> set[int]:

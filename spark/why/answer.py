@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.identity import Identity, business_id, legacy_id, message_id
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.attributes import attributes
 from ackwise.spark.events.sources import Evidence
 from ackwise.spark.instants import as_datetime
 from ackwise.spark.reference.oracle import Event, Message, message_of, rule
@@ -135,7 +135,7 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
     """Return the events of all records of this key, and a sentence on where it was looked for."""
     namespaces: dict[tuple[str, str], set[str]] = defaultdict(set)
     for session in files.sessions():
-        if name := json.loads(session["attrs"] or "{}").get("namespace"):
+        if name := attributes(session["attrs"]).get("namespace"):
             namespaces[session["cluster"] or "", session["group_id"] or ""].add(str(name))
     kinds = _meanings(key, {topic for topic, _ in files.partitions()})
     meant: dict[int, str] = {}

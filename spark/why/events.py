@@ -7,7 +7,6 @@ largest and smallest are kept; the rest could not change the verdict.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from pyarrow.dataset import field
 
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
+from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.reference.oracle import Event
 from ackwise.spark.why.place import Place
 from ackwise.stores.journal.parquet import SCHEMA
@@ -284,9 +284,9 @@ def _named(event: Event) -> tuple[int, int] | None:
     """Return whom the commit names that an ASSIGNED event found, and the last number that was durable then."""
     if event["event_type"] != E.ASSIGNED or not event["attrs"]:
         return None
-    said = json.loads(event["attrs"])
-    writer, last = said.get("writer", -1), said.get("seq", -1)
-    return (writer, last) if writer >= 0 and last >= 0 else None
+    said = attributes(event["attrs"])
+    writer, last = whole_number(said.get("writer")), whole_number(said.get("seq"))
+    return (writer, last) if writer is not None and last is not None and min(writer, last) >= 0 else None
 
 
 def _without_message(event: Event) -> Event:

@@ -59,7 +59,7 @@ def reading(writer_id: int, last_ts: int, lag: int | None = 0, *, span: int = HO
 @pytest.mark.parametrize("by", [HOUR, -HOUR])
 def test_one_wrong_clock_makes_no_other_worker_dead_and_accuses_nobody(worker: str, monotonic: bool, by: int) -> None:
     found = rule(shop({worker: by}, monotonic=monotonic).events, JUDGED_NOW)
-    assert not {verdict for verdict in verdicts(found).values()} & ANOMALIES
+    assert not {*verdicts(found).values()} & ANOMALIES
     assert NOW - 120 * SECOND <= found.as_of <= NOW + 120 * SECOND
     assert verdicts(found)[0] in (Verdict.EXACTLY_ONCE, Verdict.MAYBE_TWICE)
 
