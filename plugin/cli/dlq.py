@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -62,10 +61,12 @@ def show_list(
     found, unreadable = wait_for(_list(place, selection, limit if letters or as_json else 0))
     opened, foreign = found.count("open"), found.count("foreign")
     if as_json:
-        each = [view.letter_facts(*letter) for letter in found.newest]
+        from ackwise.plugin.deadletters.shown import cause_facts, letter_facts
+
+        each = [letter_facts(*letter) for letter in found.newest]
         typer.echo(
             json.dumps(
-                {"topic": place.names.dead_letter, "open": opened, "foreign": foreign, "causes": view.cause_facts(found), "letters": each}
+                {"topic": place.names.dead_letter, "open": opened, "foreign": foreign, "causes": cause_facts(found), "letters": each}
             )
         )
     elif not found.kinds:
@@ -98,7 +99,9 @@ def show(
     found = wait_for(_letter(place, partition, offset))
     if found is None:
         raise ConfigurationError(f"there is no letter {letter} in {place.names.dead_letter!r}; ackwise dlq list --letters shows them")
-    facts = view.letter_facts(*found) | _contents(place, found[0], with_traceback=traceback or as_json)
+    from ackwise.plugin.deadletters.shown import contents, letter_facts
+
+    facts = letter_facts(*found) | contents(place, found[0], with_traceback=traceback or as_json)
     if as_json:
         typer.echo(json.dumps(facts))
         return
@@ -299,68 +302,16 @@ def _stop() -> asyncio.Event:
 
 async def _list(place: Place, selection: Selection, most: int) -> tuple[Causes, int]:
     """What was found, and how many states can't be read."""
-    from ackwise.plugin.deadletters.causes import Causes
-    from ackwise.plugin.deadletters.reading import reading_letters
+    from ackwise.plugin.deadletters.looking import list_letters
 
-    causes = Causes(most)
-    async with reading_letters(place) as reader:
-        states = await reader.states()
-        with _progress("letters", reader.number) as (_, on_progress):
-            async for letter in reader.letters(on_progress):
-                if selection.takes(letter, states.of(letter)):
-                    causes.add(letter, states)
-    return causes, states.unreadable
+    with _progress("letters", None) as (on_total, on_progress):
+        return await list_letters(place, selection, most, on_total=on_total, on_progress=on_progress)
 
 
 async def _letter(place: Place, partition: int, offset: int) -> tuple[Letter, LetterState | None] | None:
-    from ackwise.plugin.deadletters.reading import reading_letters
+    from ackwise.plugin.deadletters.looking import look_up
 
-    async with reading_letters(place) as reader:
-        states, letter = await reader.states(), await reader.letter(partition, offset)
-    return None if letter is None else (letter, states.of(letter))
-
-
-def _contents(place: Place, letter: Letter, *, with_traceback: bool) -> dict[str, Any]:
-    """What else is in a letter, and what to call next."""
-    delivery, fields = letter.delivery, letter.fields
-    return {
-        "message_text": fields.get("ackwise-error-message", ""),
-        "line": letter.line,
-        "traceback": fields.get("ackwise-error-traceback", "") if with_traceback else "",
-        "headers": [[name, view.bytes_text(value)] for name, value in delivery.headers],
-        "value_bytes": None if delivery.value is None else len(delivery.value),
-        "value": view.bytes_text(delivery.value),
-        "decoded": _decoded(place, letter),
-        "story": f"ackwise why {shlex.quote(str(delivery.origin))} {_events(place)}",
-    }
-
-
-def _events(place: Place) -> str:
-    """The folder of the app's events, or what stands for it."""
-    policy = None if place.app is None else place.app.events
-    return shlex.quote(policy.sink) if policy is not None and isinstance(policy.sink, str) else "EVENTS"
-
-
-def _decoded(place: Place, letter: Letter) -> str | None:
-    """The value as its handler gets it, or why it can't be decoded; nothing where nobody knows how."""
-    agents = () if place.app is None else place.app.agents
-    agent = next((agent for agent in agents if agent.name == letter.handler), None)
-    if agent is None or "value" in letter.dropped:
-        return None
-    from ackwise.middleware.decoding import decoded  # they import the event loop
-    from ackwise.middleware.run import Run
-
-    if agent.decodes_async:
-        return "not shown: its decoder is asynchronous"
-    values, bad = decoded(Run.of(letter.delivery), agent)  # this letter may be dead of its decoder
-    for error in bad.values():
-        return f"{type(error).__name__}: {error}"
-    text = repr(values[0])
-    return text if len(text) <= _DECODED else f"{text[:_DECODED]} … {len(text) - _DECODED} more"
-
-
-#: Characters of a decoded value that are shown.
-_DECODED: Final = 4000
+    return await look_up(place, partition, offset)
 
 
 @contextmanager

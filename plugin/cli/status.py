@@ -49,7 +49,9 @@ def status(
         _watch(place, first, interval, as_json)
         return
     _print(first, as_json)
-    raise typer.Exit(int(bool(view.findings_of(first))))
+    from ackwise.plugin.status.standing import findings
+
+    raise typer.Exit(int(bool(findings(first))))
 
 
 async def _look(place: Place) -> Standing:
@@ -59,8 +61,10 @@ async def _look(place: Place) -> Standing:
 
 
 def _print(standing: Standing, as_json: bool) -> None:
+    from ackwise.plugin.status.shown import facts
+
     if as_json:
-        typer.echo(json.dumps(view.facts(standing)))
+        typer.echo(json.dumps(facts(standing)))
     else:
         to_stdout().print(view.tables(standing))
 

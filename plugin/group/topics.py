@@ -36,6 +36,9 @@ log = Log()
 _TIMEOUT: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 10_000
 _LOOK_AGAIN: Final = 0.2
+
+#: Seconds in which a topic that was made just before must have become known to the broker that is asked.
+_KNOWN_WITHIN: Final = 3.0
 _CLOSE_TIMEOUT: Final = 2.0
 
 #: Partitions that one request makes; Kafka refuses one that writes more than 10,000 records (`QuorumController`).
@@ -182,11 +185,13 @@ async def _await_plan(
     made: Collection[str],
     in_place: Mapping[str, float],
 ) -> None:
-    """Other workers start at the same time, and brokers learn of a new topic one by one: look until it is so."""
-    deadline = asyncio.get_running_loop().time() + _TIMEOUT / 2
+    """Other workers start at the same time, and brokers learn of a new topic one by one, a while after it was made: look until it is so."""
+    now = asyncio.get_running_loop().time
+    begun = now()
     while True:
         found = await _look(admin, {*sources, *names.all, names.control})
-        if not found.keys() >= set(made) and asyncio.get_running_loop().time() < deadline:
+        absent = {*sources, *made} - found.keys()
+        if absent and now() - begun < (_TIMEOUT / 2 if absent & set(made) else _KNOWN_WITHIN):
             await asyncio.sleep(_LOOK_AGAIN)
             continue
         plan = plan_topics(names, sources, found, longest_delay=longest_delay, in_place=in_place)

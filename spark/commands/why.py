@@ -6,12 +6,11 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.commands import options
 from ackwise.spark.config import ReconcileConfig
@@ -64,10 +63,7 @@ def why(
 
 def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace: str | None) -> Answer:
     try:
-        from pyarrow import ArrowInvalid
-
-        from ackwise.spark.events.sources import gathered, refuse_nothing
-        from ackwise.spark.why.answer import inquire
+        from ackwise.spark.why.asking import ask
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"why needs {error.name}, which is not installed: pip install 'ackwise[events]'") from error
     # A log that can't be rolled is read where it is, so a warning for each is left out.
@@ -78,12 +74,4 @@ def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace
         if (spent := time.monotonic() - started) > _SLOW:
             console.print(f"[dim]{spent:5.1f} s  {step}[/]")
 
-    try:
-        with TemporaryDirectory(prefix="ackwise-") as scratch, gathered(roots, Path(scratch) / "live") as evidence:
-            refuse_nothing(evidence)
-            return inquire(message, evidence, config, namespace=namespace, progress=progress)
-    except (ArrowInvalid, OSError) as error:
-        # pyarrow names the file in the first of several lines, and raises either of the two.
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0].rstrip(".")
-        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        raise AckwiseError(f"the events can't be read: {where}{reason}; nothing was concluded") from error
+    return ask(message, roots, config, namespace=namespace, progress=progress)

@@ -368,6 +368,21 @@ async def test_a_source_that_this_worker_is_making_is_waited_for(group: Group, m
     assert await group.partitions() == WHOLE_GROUP
 
 
+async def test_a_source_that_the_broker_does_not_know_yet_is_looked_for_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker answers that a topic was made before all of them, or itself when it is busy, know it."""
+    looks = 0
+
+    async def look(admin: AIOKafkaAdminClient, topics: Collection[str]) -> dict[str, Topic]:
+        nonlocal looks
+        looks += 1
+        return {name: topic for name, topic in (await _look(admin, topics)).items() if looks > 3 or name != group.source}
+
+    await group.create(group.source)
+    monkeypatch.setattr("ackwise.plugin.group.topics._look", look)
+    await group.ensure()
+    assert await group.partitions() == WHOLE_GROUP
+
+
 async def test_narrow_topics_are_extended(group: Group) -> None:
     await group.create(group.source)
     await group.create(group.names.retry, 2, max_message_bytes=2_000_000)

@@ -32,4 +32,4 @@ def test_a_lag_copies_that_wait_and_letters_that_were_seen_to_need_nobody() -> N
     ],
 )
 def test_each_of_these_needs_somebody(change: dict[str, Any], sentence: str) -> None:
-    assert findings(HEALTHY._replace(**change)) == [sentence]
+    assert [finding.sentence for finding in findings(HEALTHY._replace(**change))] == [sentence]
