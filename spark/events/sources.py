@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.events.damage import damage, strangeness
+from ackwise.spark.events.disputed import Disputed, disputed, undisputed
 from ackwise.spark.events.invalid_records import invalid_records
 from ackwise.spark.events.logs import Logs
 from ackwise.stores.journal import recover, snapshot
@@ -51,6 +52,8 @@ class Evidence:
     """Each a sentence."""
     foreign: tuple[Path, ...]
     """Parquet files that are not named as events are; not read."""
+    disputed: tuple[Disputed, ...] = ()
+    """Events that are there with different content; not read."""
 
 
 class Exported(NamedTuple):
@@ -103,7 +106,7 @@ def gathered(roots: Sequence[Path], scratch: Path, known: Container[Path] = ()) 
         check_root(root)
     scratch.mkdir(parents=True, exist_ok=True)
     try:
-        yield _gather(roots, scratch, known)
+        yield _undisputed(_gather(roots, scratch, known))
     finally:
         shutil.rmtree(scratch)
 
@@ -116,7 +119,19 @@ def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
         return spark.createDataFrame([], EVENT_SCHEMA)
     # Paths are taken literally: else Spark takes a bracket for a pattern and finds no file.
     read = spark.read.option("__globPaths__", "false").option("parquet.page.verify-checksum.enabled", "true")
-    return read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+    events = read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+    for each in evidence.disputed:  # hardly ever one
+        events = events.where(f"NOT (writer_id = {each.writer} AND seq >= {each.first} AND seq < {each.after})")
+    return events
+
+
+def _undisputed(evidence: Evidence) -> Evidence:
+    import pyarrow as pa
+
+    try:
+        return undisputed(evidence, disputed(evidence.files))
+    except (pa.ArrowException, OSError, ValueError):
+        return evidence  # damaged: whoever reads it finds out, and leaves it out
 
 
 def refuse_nothing(evidence: Evidence) -> None:
@@ -156,7 +171,9 @@ def _gather(roots: Sequence[Path], scratch: Path, known: Container[Path]) -> Evi
         unreadable.extend(
             f"{path} is a link, and links are not followed; what is behind it was not read" for path in _links(root / "events")
         )
-        writers.update(writer_of(path) for path in there.torn)
+        folders = [path for path in (root / "events").rglob("*.parquet") if path.is_dir() and _FILE_NAME.fullmatch(path.name)]
+        unreadable.extend(f"{path} is a folder, and was to be a file; its events count as missing" for path in sorted(folders))
+        writers.update(writer_of(path) for path in (*there.torn, *folders))
         for invalid in invalid_records(root):
             writers.update(invalid.writers)
             unreadable.append(

@@ -102,14 +102,20 @@ def rule(
     last_commits: Iterable[tuple[str, int, int]] = (),
     known: Known | None = None,
 ) -> Ruling:
-    """Judge a set of events; the same event twice counts once.
+    """Judge a set of events; the same event twice counts once, and not at all if it says something else then.
 
     `unreadable` are the writers whose log could not be read to its end, `still_written` those whose log is still written. Of offsets
     without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`. `last_commits` are
     those that the brokers keep: group, writer and last durable event.
     With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` is valid.
     """
-    each = {(event["writer_id"], event["seq"]): event for event in events}
+    each: dict[tuple[int, int], Event] = {}
+    disputed = set[tuple[int, int]]()
+    for event in events:
+        key = event["writer_id"], event["seq"]
+        if each.setdefault(key, event) != event:
+            disputed.add(key)  # nobody knows which of them was written
+    each = {key: event for key, event in each.items() if key not in disputed}
     court = (
         _Court([each[key] for key in sorted(each)], config, unreadable, still_written, list(produced), list(last_commits), known)
         if each

@@ -69,7 +69,7 @@ def inquire(
     `namespace` is that of `Dedup`; without it that of the sessions. Raises `NoSuchRecord`, whose message names what there is
     instead, and what pyarrow raises for an unreadable file.
     """
-    files = EventFiles(evidence.files)
+    files = EventFiles(evidence.files, evidence.disputed)
     place, found = place_of(asked), list[str]()
     origins = [] if place is None else _of_place(files, place, found, progress)
     sent = [] if place is None else files.sent_to([place, *_places(origins)])
