@@ -1,7 +1,7 @@
 """FastStream beside Ackwise in one process: it counts clicks, which may get lost, and the worker bills orders, which may not.
 
-    pip install 'faststream[kafka]'
-    faststream run faststream_beside:stream
+pip install 'faststream[kafka]'
+faststream run faststream_beside:stream
 """
 
 import os

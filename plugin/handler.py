@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections import abc, deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -156,11 +157,18 @@ def _class_of(function: Callable[..., Any], parameter: inspect.Parameter, name: 
     )
 
 
+def names_of(topics: str | Sequence[str], *, reader: str) -> tuple[str, ...]:
+    """The topics that `reader` is given. Raises `ConfigurationError` for a pattern, which it can't follow."""
+    if isinstance(topics, re.Pattern):
+        raise ConfigurationError(f"{reader} reads topics by their names, and got the pattern {topics.pattern!r}; use an App with pattern=")
+    return (topics,) if isinstance(topics, str) else tuple(topics)
+
+
 def check_agent(agent: Agent) -> None:
     """Refuse an agent that can't be called or reads nothing. Raises `ConfigurationError`."""
     if not isinstance(agent.name, str) or not agent.name:
         raise ConfigurationError(f"name of an agent is {agent.name!r}; give it a text, or leave it out")
-    if not agent.topics or not all(isinstance(topic, str) and topic for topic in agent.topics):
+    if not (agent.topics or agent.pattern) or not all(isinstance(topic, str) and topic for topic in agent.topics):
         raise ConfigurationError(f'agent {agent.name!r} has no topic; name one, such as "orders"')
     if isinstance(agent.max_batch, bool) or not isinstance(agent.max_batch, int) or agent.max_batch < 1:
         raise ConfigurationError(f"max_batch of agent {agent.name!r} is {agent.max_batch!r}; it must be a whole number, 1 or more")

@@ -21,7 +21,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.rulings import stops
 from ackwise.plugin.client.authentication import CREDENTIALS
 from ackwise.plugin.decoder import decoder_of
-from ackwise.plugin.handler import check_agent, refuse_own_topics
+from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
 from ackwise.plugin.loopbatch import Handover, LoopBatch
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings.addresses import Address
@@ -109,7 +109,7 @@ def reliable(
     handover = Handover()
     agent = Agent(
         name=name,
-        topics=(topics,) if isinstance(topics, str) else tuple(topics),
+        topics=names_of(topics, reader="reliable()"),
         kind="batch",
         call=handover,
         decode=decoder_of(name, model),

@@ -28,7 +28,7 @@ class Place(NamedTuple):
     @property
     def state_topic(self) -> str:
         """Where it is kept what was redriven or dropped."""
-        return f"{self.group}.dlq.state"
+        return self.names.state
 
 
 def place_of_app(group: Group) -> Place:

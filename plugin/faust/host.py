@@ -248,7 +248,7 @@ class FaustHost:
             flow=self.slots.flow_control(),
         )
         async with AsyncExitStack() as opened:
-            await opened.enter_async_context(member.opened(None, others=[agent.name for agent in self._declared.agents]))
+            await opened.enter_async_context(member.opened(with_topics=False, others=[agent.name for agent in self._declared.agents]))
             await opened.enter_async_context(member.working(_Client(consumer)))
             if numbers is not None:
                 opened.enter_context(numbers.shown(member))

@@ -88,6 +88,16 @@ class TopicNames:
         return f"{self.group}.control"
 
     @property
+    def state(self) -> str:
+        """Where it is kept what was done with dead letters."""
+        return f"{self.group}.dlq.state"
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Every topic that belongs to the group, also those that only commands write to."""
+        return frozenset((*self.all, self.control, self.state)) if self.retry else frozenset()
+
+    @property
     def relay_group(self) -> str:
         """The consumer group in which the relay reads the delay topics."""
         return f"{self.group}.relay"

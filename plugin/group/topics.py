@@ -28,7 +28,7 @@ from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, T
 from ackwise.plugin.settings.addresses import require_broker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "plan_topics", "read_topics", "set_append_time"]
+__all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "list_topics", "plan_topics", "read_topics", "set_append_time"]
 
 log = Log()
 
@@ -81,6 +81,12 @@ async def ensure_topics(
         described: Mapping[str, Any] = await admin.describe_cluster()
         cluster: str | None = described.get("cluster_id")
         return cluster
+
+
+async def list_topics(settings: HostSettings) -> set[str]:
+    """The names of all topics that this client may see. Raises as `read_topics`."""
+    async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
+        return set(await admin.list_topics())
 
 
 async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[str, Topic]:

@@ -30,12 +30,13 @@ from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.client.bounded import answer, until
 from ackwise.plugin.client.closing import close_consumer
-from ackwise.plugin.client.internals import missing_topics
+from ackwise.plugin.client.internals import has_no_partitions, missing_topics
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.host.fetching import Fetching
+from ackwise.plugin.host.following import Following
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
 from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
@@ -136,7 +137,6 @@ class AiokafkaHost:
             before=None if self._before is None else self._before.leases,
             clock=clock,
         )
-        self._topics = sorted({topic for agent in agents for topic in agent.topics})
         self._users_own = consumer
         self._sharing = sharing
         self._watching = watching
@@ -216,7 +216,7 @@ class AiokafkaHost:
     async def _outcome(self) -> BaseException | None:
         """What `run` raises: a task that raises `SystemExit` itself would break the event loop open."""
         try:
-            async with self._watched(), self._member.opened(self._topics):
+            async with self._watched(), self._member.opened():
                 await self._consume_or_fail()
         except StoppedWhileStarting:
             return None
@@ -250,14 +250,16 @@ class AiokafkaHost:
             self._consumer = self._users_own
         opening = Opening(member, self._consumer, partial(self._model.ask, self._consumer))
         member.missing_topics = partial(missing_topics, self._consumer)
+        member.is_gone = partial(has_no_partitions, self._consumer)
         fetching = Fetching(member, self._consumer, opening, wait=_FETCH_WAIT if self._users_own is None else None)
         try:
             async with self._model.opened(member, self._consumer) as client, member.working(client), self._relaying(), self._shared():
                 if self._watching is not None:
                     self._watching.begin()
-                sources = self._topics if self._sharing is None else []
-                self._model.join(member, self._consumer, sources, opening)
+                self._model.join(member, self._consumer, member.sources.topics if self._sharing is None else [], opening)
                 member.keep(opening.keep, "assignment")
+                if member.sources.patterns:
+                    member.keep(Following(member, self._consumer).follow, "topics")
                 await until(member.stop, fetching.poll(), grace=_POLL_GRACE)
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
         finally:
@@ -310,7 +312,7 @@ class AiokafkaHost:
         return nullcontext() if self._watching is None else self._watching.opened(self._member)
 
     def _shared(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if self._sharing is None else self._sharing(self._topics, self._member)
+        return nullcontext() if self._sharing is None else self._sharing(self._member.sources.topics, self._member)
 
     @asynccontextmanager
     async def _relaying(self) -> AsyncIterator[None]:

@@ -101,7 +101,7 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     if (broadcasting := slots.broadcasting) is not None:
         yield ChainLink("fetch", "broadcasting", f"every instance gets everything; this one is {broadcasting.instance}")
     for agent in agents:
-        yield ChainLink("fetch", ", ".join(agent.topics), f"for {agent.name}, {_portion(agent)}")
+        yield ChainLink("fetch", ", ".join([*agent.topics, *_pattern(agent)]), f"for {agent.name}, {_portion(agent)}")
     if (share := slots.share) is not None:
         lock, consumers = spelled(float(share.lock)), f"{share.consumers} consumer{'s' if share.consumers > 1 else ''} here"
         yield ChainLink(
@@ -143,6 +143,10 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         yield ChainLink("commit", "records", "each is accepted once it is settled; offsets are those of the retry topic alone")
     for observer in slots.observers:
         yield ChainLink("observe", name_of(observer), "sees every event, decides nothing")
+
+
+def _pattern(agent: Agent) -> list[str]:
+    return [] if agent.pattern is None else [f"what matches {agent.pattern.pattern}"]
 
 
 def _kept(broadcasting: Broadcasting, settings: HostSettings) -> str:
@@ -283,6 +287,8 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
     for agent in agents:
         for topic in agent.topics:
             yield TopicUse(topic, f"source of {agent.name}")
+        for pattern in _pattern(agent):
+            yield TopicUse(pattern, f"sources of {agent.name}, each from its first record; ackwise topics check lists them")
     if not names.all:
         return
     yield TopicUse(names.retry, "copies that are due, read beside the sources")

@@ -12,6 +12,7 @@ from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.matching import ensure_topics_of
 from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.group.topics import ensure_topics, read_topics
 from ackwise.plugin.relay.cancel import refuse_without_delays
@@ -89,9 +90,10 @@ async def _await_topics(group: Group, stop: asyncio.Event) -> bool:
 
 
 async def _ensure_topics(group: Group) -> None:
-    sources = list(group.sources)
     if group.made:  # a worker makes those when it starts, and the others are as wide as the widest of all
-        sources = list(group.expected(await read_topics(group.settings, group.sources)))
-        if set(sources) != set(group.sources):
+        found = await read_topics(group.settings, group.sources)
+        if set(group.expected(found)) != set(group.sources):
             raise Unavailable("topics that the workers make are not there yet; start a worker")
-    await ensure_topics(group.settings, group.names, sources, levels=group.levels)
+        await ensure_topics(group.settings, group.names, list(group.sources), levels=group.levels)
+    elif not (await ensure_topics_of(group)).sources:
+        raise Unavailable(f"no topic matches {' or '.join(group.patterns.values())} yet")

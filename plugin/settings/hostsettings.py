@@ -28,6 +28,16 @@ _SESSION: Final = (6.0, 1800.0)
 
 _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
+_DURATIONS: Final = (
+    "pattern_interval",
+    "commit_interval",
+    "revoke_timeout",
+    "drain_timeout",
+    "start_timeout",
+    "session_timeout",
+    "clock_skew",
+)
+
 _CreateTopics = Literal["auto", "never", "broker"]
 _Start = Literal["earliest", "latest"]
 _Relay = Literal["inside", "apart"]
@@ -46,6 +56,7 @@ class HostSettings:
     group: str
     create_topics: Annotated[_CreateTopics, "missing topics of the group: created, refused, or left to the broker"] = "auto"
     start: Annotated[_Start, "begin of a partition without a committed offset"] = "earliest"
+    pattern_interval: Annotated[float, "interval of looks for topics that an agent's `pattern` matches"] = 30.0
     commit_interval: Annotated[float, "interval of commits; 0 is after every batch"] = 5.0
     revoke_timeout: Annotated[float, "time for running batches when their partition is taken away; at most 30 s"] = 25.0
     drain_timeout: Annotated[float, "time for running batches when the app stops"] = 25.0
@@ -75,8 +86,10 @@ class HostSettings:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:
-        for name in ("commit_interval", "revoke_timeout", "drain_timeout", "start_timeout", "session_timeout", "clock_skew"):
+        for name in _DURATIONS:
             object.__setattr__(self, name, parse_duration(getattr(self, name), what=name))
+        if not self.pattern_interval:
+            raise ConfigurationError("pattern_interval is 0; the brokers would be asked without a pause, so give it seconds, such as 30")
         parse_brokers(self.brokers)
         if self.instance:
             group = self.group.removesuffix(f"@{self.instance}")
@@ -131,6 +144,7 @@ class LoopSettings(TypedDict, total=False):
 class AppSettings(LoopSettings, total=False):
     """All settings of `HostSettings` but the group and the brokers, as keywords."""
 
+    pattern_interval: float | str
     session_timeout: float | str
     client_id: str
     client_options: Mapping[str, object]

@@ -11,6 +11,7 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 
+from ackwise.middleware.agent import readers_of
 from ackwise.middleware.commitmetadata import CommitMetadata, decode
 from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl
 from ackwise.middleware.controlrecord import decode as decode_control
@@ -60,7 +61,7 @@ async def look_at(place: Place) -> Standing:
             membership.state,
             tuple(_named(member) for member in membership.members),
             len((await copies.membership(place.names.relay_group)).members),
-            tuple([each async for each in _partitions(copies, read, left, membership, mine, paused, _handlers(place))]),
+            tuple([each async for each in _partitions(copies, read, left, membership, mine, paused, _handlers(place, topics))]),
             tuple(LevelStanding(topic, topic.removeprefix(f"{place.group}."), _size(_of(left, topic))) for topic in levels),
             await _letters(copies, place.names.dead_letter, _of(left, place.names.dead_letter), _of(left, place.state_topic)),
             tuple(PausedByCommand(str(record.target), record.at_ms) for record in paused),
@@ -95,16 +96,18 @@ def _read_topics(
     if place.app is None:
         known = {partition.topic for partition in (*committed, *membership.owners)}
     else:
-        known = set(place.app.sources) if place.app.slots.share is None else set()
+        known = set(place.app.matching(topics).sources) if place.app.slots.share is None else set()
     others = {topic for topic in topics if topic.startswith((f"{place.group}.delay.", f"{place.group}.send."))}
     return sorted(known & set(topics) - others - {place.names.retry}) + [place.names.retry] * (place.names.retry in topics)
 
 
-def _handlers(place: Place) -> dict[str, list[str]]:
+def _handlers(place: Place, topics: Collection[str]) -> dict[str, list[str]]:
     """The topics of each handler; nothing is known of them without an app."""
     if place.app is None:
         return {}
-    return {agent.name: [*agent.topics, place.names.retry] for agent in place.app.agents}
+    sources = place.app.matching(topics).sources
+    read = {agent.name: [topic for topic in sources if agent in readers_of(place.app.agents, topic)] for agent in place.app.agents}
+    return {name: [*its, place.names.retry] for name, its in read.items()}
 
 
 async def _partitions(

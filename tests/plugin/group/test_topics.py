@@ -200,11 +200,11 @@ def test_a_source_that_forgets_a_message_while_it_waits_in_place_is_refused(limi
 
     ordered = Agent("bill", ("orders",), "batch", never, lambda value: value, order="key", in_place=RetryInPlace(limit))
     found = everything() | {"orders": SOURCE._replace(retention_ms=3_600_000)}
-    (source, *_) = review_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered]))
+    (source, *_) = review_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered], ["orders"]))
     assert source.todo == ("mend" if refused else "nothing")
     if refused:
         with pytest.raises(ConfigurationError, match=r"'orders' keeps messages for 1h, .* may let one wait in place for 1830s"):
-            plan_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered]))
+            plan_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered], ["orders"]))
 
 
 async def test_while_the_brokers_name_no_controller_nobody_is_asked_to_make_topics() -> None:
