@@ -9,15 +9,11 @@ from __future__ import annotations
 import filecmp
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from ackwise.spark.events.sources import Evidence
-
-__all__ = ["Disputed", "disputed", "undisputed"]
+__all__ = ["Disputed", "disputed"]
 
 #: A file of an earlier version lacks them, and so do its copies.
 _LATER: Final = frozenset({"proved", "mono_ns"})
@@ -31,25 +27,16 @@ class Disputed(NamedTuple):
     after: int
     files: tuple[Path, ...]
 
+    def __str__(self) -> str:
+        """A sentence."""
+        events = f"event {self.first}" if self.after == self.first + 1 else f"events {self.first} to {self.after - 1}"
+        are = "is" if self.after == self.first + 1 else "are"
+        return f"{events} of {self.writer:016x} {are} there with different content, in {self.files[0]} and {self.files[1]}; neither counts"
+
 
 def disputed(files: Sequence[Path]) -> list[Disputed]:
     """Return the events that are there twice with other content. Raises `OSError` and what pyarrow raises for an unreadable file."""
     return [found for writer, overlapping in _overlapping(files) for found in _differences(writer, overlapping)]
-
-
-def undisputed(evidence: Evidence, found: Sequence[Disputed]) -> Evidence:
-    """Return the same, with these events named as unreadable; their writers' last ones are unknown."""
-    from ackwise.spark.events.logs import Logs
-
-    if not found:
-        return evidence
-    sentences = tuple(
-        f"events {each.first} to {each.after - 1} of {each.writer:016x} are there with different content, in {each.files[0]} and "
-        f"{each.files[1]}; none of them counts"
-        for each in found
-    )
-    logs = Logs(evidence.logs.unreadable | {each.writer for each in found}, evidence.logs.still_written)
-    return replace(evidence, logs=logs, unreadable=(*evidence.unreadable, *sentences), disputed=tuple(found))
 
 
 def _overlapping(files: Sequence[Path]) -> Iterator[tuple[int, list[Path]]]:

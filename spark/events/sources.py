@@ -15,13 +15,13 @@ import shutil
 from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.events.damage import damage, strangeness
-from ackwise.spark.events.disputed import Disputed, disputed, undisputed
+from ackwise.spark.events.disputed import Disputed, disputed
 from ackwise.spark.events.invalid_records import invalid_records
 from ackwise.spark.events.logs import Logs
 from ackwise.stores.journal import recover, snapshot
@@ -126,12 +126,17 @@ def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
 
 
 def _undisputed(evidence: Evidence) -> Evidence:
+    """Return the same, with disputed events named; the last ones of their writers are unknown."""
     import pyarrow as pa
 
     try:
-        return undisputed(evidence, disputed(evidence.files))
+        found = disputed(evidence.files)
     except (pa.ArrowException, OSError, ValueError):
         return evidence  # damaged: whoever reads it finds out, and leaves it out
+    if not found:
+        return evidence
+    logs = Logs(evidence.logs.unreadable | {each.writer for each in found}, evidence.logs.still_written)
+    return replace(evidence, logs=logs, unreadable=(*evidence.unreadable, *map(str, found)), disputed=tuple(found))
 
 
 def refuse_nothing(evidence: Evidence) -> None:
