@@ -74,13 +74,11 @@ def app_place(target: str) -> Place:
 
 def _settings(group: str, brokers: str | None) -> Any:
     from ackwise.plugin.settings.config import read_config
-    from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
+    from ackwise.plugin.settings.hostsettings import HostSettings
 
     config = read_config()
-    entries = {name: entry.value for name, entry in config.of().items()}
-    options: Any = {name: entry.value for name, entry in config.of("client_options").items()}
-    created: Any = entries.get("create_topics", "auto")
-    return HostSettings(str(brokers or entries.get("brokers", DEFAULT_BROKERS)), group, create_topics=created, client_options=options)
+    created = {name: given.value for name, given in config.of().items() if name == "create_topics"}
+    return config.without_app(HostSettings, brokers, group=group, **created)
 
 
 def selection_of(

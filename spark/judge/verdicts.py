@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.fold.facts import View
 from ackwise.spark.fold.messages import HIGHEST_BIT, OUT_OF_ORDER, RANK_BASE, RANKS, SUCCESSES, SUPPRESSED_BY_DEAD, TIMED_OUT, attempt_bit
+from ackwise.spark.frames import Column, DataFrame, F, SparkSession
 from ackwise.spark.vocabulary import (
     ANOMALIES,
     DONE,
@@ -287,7 +286,7 @@ def _flags() -> Column:
         Flag.DIED_AGAIN: F.col("redriven") % 2 == 1,
     }
     bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]
-    return reduce(Column.__add__, bits)
+    return reduce(operator.add, bits)
 
 
 def _is_recreated() -> Column:
