@@ -127,7 +127,8 @@ def _clock_sentences(facts: Facts) -> list[str]:
         told = as_datetime(next(iter(clocks.absurd.values())))
         sentences.append(f"the clock of {_writers_named(facts, clocks.absurd)} says {told:%Y-%m-%d}")
     contested = sum(writer.is_contested for writer in facts.writers)
-    whose = f"; whether {contested} workers live depends on that, so nothing of them counts as proved" if contested else ""
+    who = "1 worker lives" if contested == 1 else f"{contested} workers live"
+    whose = f"; whether {who} depends on that, and nothing that needs it is proved" if contested else ""
     return [f"{sentence}: set it right, or give --as-of{whose}" for sentence in sentences]
 
 

@@ -117,8 +117,6 @@ def test_the_job_says_of_wrong_clocks_what_the_oracle_says(spark: SparkSession, 
         assert run(spark, [write_parquet(tmp_path / f"{place}.parquet", events)], JUDGED_NOW).rulings["g"] == rule(events, JUDGED_NOW)
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
 def test_the_command_names_the_clocks_and_writes_its_page_whatever_they_say(tmp_path: Path) -> None:
     root_of(tmp_path / "root", shop({"w3": HOUR}))
     root_of(tmp_path / "root", shop({"w3": 10**6 * HOUR}, group="absurd"))
