@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.identity import Identity, business_id, legacy_id, message_id
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.attributes import attributes
 from ackwise.spark.events.sources import Evidence
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.reference.oracle import Event, Message, message_of, rule
 from ackwise.spark.vocabulary import ExitCode
 from ackwise.spark.why.events import EventFiles, Excerpt
@@ -69,7 +69,7 @@ def inquire(
     `namespace` is that of `Dedup`; without it that of the sessions. Raises `NoSuchRecord`, whose message names what there is
     instead, and what pyarrow raises for an unreadable file.
     """
-    files = EventFiles(evidence.files)
+    files = EventFiles(evidence.files, evidence.disputed)
     place, found = place_of(asked), list[str]()
     origins = [] if place is None else _of_place(files, place, found, progress)
     sent = [] if place is None else files.sent_to([place, *_places(origins)])
@@ -135,7 +135,7 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
     """Return the events of all records of this key, and a sentence on where it was looked for."""
     namespaces: dict[tuple[str, str], set[str]] = defaultdict(set)
     for session in files.sessions():
-        if name := json.loads(session["attrs"] or "{}").get("namespace"):
+        if name := attributes(session["attrs"]).get("namespace"):
             namespaces[session["cluster"] or "", session["group_id"] or ""].add(str(name))
     kinds = _meanings(key, {topic for topic, _ in files.partitions()})
     meant: dict[int, str] = {}
@@ -266,4 +266,4 @@ def _some(names: Iterable[object]) -> str:
 
 
 def _time(micros: int) -> str:
-    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{as_datetime(micros):%Y-%m-%d %H:%M:%S} UTC"
