@@ -21,6 +21,7 @@ from pyarrow.compute import SetLookupOptions
 from pyarrow.compute import call_function as call
 from pyarrow.dataset import field
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.spark.events.attributes import attributes, whole_number
@@ -62,6 +63,10 @@ class Excerpt:
     """Sequence numbers that are missing, by writer."""
     written: Mapping[int, int]
     """The last number that is there, by writer."""
+
+    def ahead(self, last_commits: Iterable[LastCommit]) -> list[LastCommit]:
+        """Return the commits that name an event which is not there: those behind the last one of its writer."""
+        return [each for each in last_commits if each.last_seq > self.written.get(each.writer_id, -1)]
 
     def renumbered(self, messages: Iterable[Event]) -> list[Event]:
         """Return these events and those of `messages`, numbered anew: only the writer's own holes remain.
