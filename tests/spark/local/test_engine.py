@@ -192,7 +192,7 @@ def test_both_engines_pass_over_a_damaged_file_and_judge_some_time_alike(spark: 
     for engine in ("spark", "local"):
         reconciled(root, *options, "--engine", engine, "--out", tmp_path / engine)
     one, other = results(tmp_path / "spark"), results(tmp_path / "local")
-    assert "is damaged; its events count as missing" in one["summary"]["unreadable"][0]
+    assert "can't be read to its end; its events count as missing" in one["summary"]["unreadable"][0]
     assert other == one
 
 
