@@ -25,7 +25,7 @@ from ackwise.spark.events.sources import gathered, refuse_nothing
 from ackwise.spark.reference.oracle import Ruling, rule
 from ackwise.stores.journal.parquet import SCHEMA, content_of
 
-__all__ = ["KINDS", "Corruption", "Look", "corrupted", "events_of", "look_at", "rates", "write_sealed"]
+__all__ = ["KINDS", "Corruption", "Look", "corrupted", "events_of", "look_at", "rates", "table_of", "write_sealed"]
 
 Content = Callable[[random.Random, bytes], bytes]
 Files = Callable[[random.Random, Sequence[Path]], object]
@@ -58,7 +58,7 @@ def write_sealed(each: Night, root: Path) -> list[Path]:
         first, last = file[0], file[-1]
         path = root / "events/dt=2025-12-31/hr=23" / f"events-{first['writer_id']:016x}-{first['seq']:012d}-{last['seq']:012d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content_of(_table(file), path.name))
+        path.write_bytes(content_of(table_of(file), path.name))
         paths.append(path)
     return paths
 
@@ -93,7 +93,8 @@ def corrupted(each: Night, kind: Corruption, seed: int) -> Look:
         return look_at(Path(folder) / "root")
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The events as a table of the exported files."""
     return pa.table([pa.array([row.get(field.name) for row in rows], field.type) for field in SCHEMA], schema=SCHEMA)
 
 
@@ -196,7 +197,7 @@ def _other_content(draw: random.Random, files: Sequence[Path]) -> None:
     changed["offset"] = 7 if changed["offset"] is None else changed["offset"] + 1
     place = path.parents[2] / "dt=2026-01-01/hr=00" / path.name
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(content_of(_table(rows), place.name))
+    place.write_bytes(content_of(table_of(rows), place.name))
 
 
 def _foreign(draw: random.Random, files: Sequence[Path]) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from tests.spark.commands.test_reconcile import reconciled, summary
 from tests.spark.commands.test_why import asked
-from tests.spark.corruptions import KINDS, Corruption, Look, corrupted, events_of, look_at, rates, write_sealed
+from tests.spark.corruptions import KINDS, Corruption, Look, corrupted, events_of, look_at, rates, table_of, write_sealed
 from tests.spark.robbed import CONFIG, accusations, night
 
+from ackwise.middleware.events import EventCode
 from ackwise.spark.events.disputed import disputed
 from ackwise.spark.events.sources import as_written, exported
 from ackwise.spark.reference.oracle import rule
+from ackwise.stores.journal.parquet import content_of
 
 NIGHT = night(3)
 BY_NAME = {kind.name: kind for kind in KINDS}
@@ -84,6 +86,22 @@ def test_why_names_what_it_left_out(tmp_path: Path) -> None:
     told = " ".join(result.output.split())
     for sentence in ("has a damaged footer", "has rows without writer, number, type or time", "is there with different content", "missing"):
         assert sentence in told
+
+
+def test_an_event_with_two_contents_is_missing_for_the_command(tmp_path: Path) -> None:
+    place = next(n for n, file in enumerate(NIGHT.files) if any(event["event_type"] == EventCode.SUCCEEDED for event in file[:-1]))
+    files = write_sealed(NIGHT, tmp_path / "root")
+    other = [dict(event) for event in NIGHT.files[place]]
+    done = next(event for event in other[:-1] if event["event_type"] == EventCode.SUCCEEDED)
+    done["offset"] += 1
+    copy = tmp_path / "root/events/dt=2026-01-01/hr=00" / files[place].name
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(content_of(table_of(other), copy.name))
+    said = ("--as-of", "2026-01-01T01:00:00Z", "--grace", "1s", "--engine", "local")
+    reconciled(tmp_path / "root", "--out", tmp_path / "out", *said)
+    found = summary(tmp_path / "out")
+    assert (f"{done['writer_id']:016x}", done["seq"], done["seq"]) in {(h["writer"], h["first"], h["last"]) for h in found["holes"]}
+    assert not {*found["verdicts"]} & {"LOST", "NEVER_SEEN", "STUCK", "RETRY_LOST", "PHANTOM_SUPPRESSED"}
 
 
 HURT = [
