@@ -53,9 +53,9 @@ def show_list(
     selection, place = meant.selection(again=True), where.place(whose)
     found, unreadable = wait_for(_list(place, selection, limit if letters or as_json else 0))
     opened, foreign = found.count("open"), found.count("foreign")
-    if as_json:
-        from ackwise.plugin.deadletters.shown import cause_facts, letter_facts
+    from ackwise.plugin.deadletters.shown import cause_facts, letter_facts, remarks
 
+    if as_json:
         each = [letter_facts(*letter) for letter in found.newest]
         typer.echo(
             json.dumps(
@@ -66,10 +66,8 @@ def show_list(
         to_stdout().print("no dead letters")
     else:
         to_stdout().print(view.letters_table(found) if letters else view.causes_table(found))
-    if foreign:
-        to_stderr().print(f"{foreign} records were not written by this group, or can't be read; they do not count as open", soft_wrap=True)
-    if unreadable:
-        to_stderr().print(f"{unreadable} records of {place.state_topic} can't be read, so some states may be missing", soft_wrap=True)
+    for sentence in remarks(found, unreadable, place):
+        to_stderr().print(sentence, soft_wrap=True)
     raise typer.Exit(int(bool(opened)))
 
 
