@@ -79,8 +79,8 @@ def _settings(group: str, brokers: str | None) -> Any:
     config = read_config()
     entries = {name: entry.value for name, entry in config.of().items()}
     options: Any = {name: entry.value for name, entry in config.of("client_options").items()}
-    created: Any = entries.get("create_topics", "auto")
-    return HostSettings(str(brokers or entries.get("brokers", DEFAULT_BROKERS)), group, create_topics=created, client_options=options)
+    like: Any = {name: entries[name] for name in ("create_topics", "topic_names") if name in entries}
+    return HostSettings(str(brokers or entries.get("brokers", DEFAULT_BROKERS)), group, client_options=options, **like)
 
 
 def selection_of(
