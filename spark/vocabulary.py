@@ -153,6 +153,10 @@ class Flag(enum.IntFlag):
     """A run of it took longer than its consume timeout. It may have succeeded after that, which counts as any success."""
     OUT_OF_ORDER = 65536
     """A copy of it ran although its handler has an order: behind what came later."""
+    REDRIVEN = 131072
+    """Its dead letter was sent again by `ackwise dlq redrive`."""
+    DIED_AGAIN = 262144
+    """What was sent again last became a dead letter again."""
 
 
 class ExitCode(enum.IntEnum):
@@ -257,6 +261,8 @@ FLAG_MEANINGS: Final = {
     Flag.RAN_CANCELLED: "cancelled, and ran all the same",
     Flag.TIMED_OUT: "a run of it took longer than its consume timeout",
     Flag.OUT_OF_ORDER: "a copy of it ran although its handler has an order",
+    Flag.REDRIVEN: "its dead letter was sent again by ackwise dlq redrive",
+    Flag.DIED_AGAIN: "a dead letter again after the last redrive",
 }
 #: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {

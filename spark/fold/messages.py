@@ -91,6 +91,9 @@ _OUTCOMES: Final = (
 )
 _BEGUN: Final = (EventCode.RECEIVED, EventCode.CLAIMED)
 
+#: The replay id of a redrive.
+_REDRIVE: Final = r"^redrive-([0-9]{1,9})\z"
+
 #: Attempts beyond share this bit: a long has no more.
 HIGHEST_BIT: Final = 62
 
@@ -100,7 +103,7 @@ _MERGED_BY: Final[Mapping[Callable[[str], Column], Sequence[str]]] = {
     F.min: ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
     F.max: (
         *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "reason"),
-        *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place"),
+        *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place", "redriven"),
     ),
 }
 
@@ -111,7 +114,8 @@ def fold(events: DataFrame, live_writers: Collection[int], mute: Collection[int]
     `bits` has a bit for each code; `attempts`, `claimed`, `settled`, `sent` one for each attempt that was seen, claimed,
     had an outcome, or was sent back. `cx`, `sx` and `ox` are the extremes of the exec ids of claims, successes and outcomes (successes and
     failures). `live_claim` is the newest claim by one of `live_writers`, `reason` that of a dead letter. `in_place` is how often it
-    failed and was to run again in place. `timed_out` and `late` have the attempts of runs that were given up as too long, and of
+    failed and was to run again in place. `redriven` is twice the number of its last redrive, and one more once that was dead again; null
+    without any. `timed_out` and `late` have the attempts of runs that were given up as too long, and of
     those that succeeded after that; `unended` those that `mute` writers gave up.
     """
     live = F.max(F.when(is_any(EventCode.CLAIMED) & _is_one_of(live_writers), F.col("ts")))
@@ -130,7 +134,7 @@ def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int
     unended = F.bit_or(F.when(_is_one_of(mute), F.col("timed_out")))
     how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
-    whole = states.fillna(0, ["timed_out", "late"])  # state folders of earlier versions lack them
+    whole = states.fillna(0, ["timed_out", "late"])  # state folders of earlier versions lack them, and `redriven`
     return whole.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
 
 
@@ -176,6 +180,13 @@ def _is_outcome() -> Column:
 def _in_place() -> Column:
     """How often it has failed by then without having been sent back; null for every other event."""
     return F.when(is_any(EventCode.FAILED), F.get_json_object("attrs", "$.in_place").try_cast("long"))
+
+
+def _redriven() -> Column:
+    """Twice the number of the redrive that the event is about, and one more if it died of it; null for every other event."""
+    number = F.regexp_extract(F.get_json_object("attrs", "$.redrive"), _REDRIVE, 1).try_cast("long")
+    died = F.when(is_any(EventCode.DEAD_LETTERED), F.lit(1)).otherwise(F.lit(0))
+    return F.when(is_any(EventCode.REDELIVERED, EventCode.DEAD_LETTERED), number * 2 + died)
 
 
 def _has_timed_out() -> Column:
@@ -232,6 +243,7 @@ def _state() -> list[Column]:
         F.coalesce(F.max("lost"), F.lit(0)).alias("lost"),
         F.coalesce(F.max("took"), F.lit(0)).alias("took"),
         F.max(_in_place()).alias("in_place"),
+        F.max(_redriven()).alias("redriven"),
         F.coalesce(F.bit_or(F.when(_is_given_up(), tried)), F.lit(0)).alias("timed_out"),
         F.coalesce(F.bit_or(F.when(is_any(EventCode.LATE_SUCCESS), tried)), F.lit(0)).alias("late"),
     ]

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.fold.messages import HIGHEST_BIT, OUT_OF_ORDER, RANK_BASE, RANKS, SUCCESSES, SUPPRESSED_BY_DEAD, TIMED_OUT, attempt_bit
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, MENDABLE, PLAIN, SUPPRESSED, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, DONE, ENDED, IN_DOUBT, MENDABLE, PLAIN, SUPPRESSED, Flag, LogicalVerdict, Verdict
 
 __all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
 
@@ -70,8 +70,8 @@ def judge(
 def keys(judged: DataFrame) -> DataFrame:
     """One row per `scope` and `dedup_hash` of which a message was suppressed, or several ran.
 
-    `accounted`: one is done or may still be. `repeated`: several ran under a claim, `beyond` the time that the store remembers.
-    Runs without a claim do not count there: deduplication did not fail.
+    `accounted`: one is done or may still be. `succeeded`: one ran with success. `repeated`: several ran under a
+    claim, `beyond` the time that the store remembers. Runs without a claim do not count there: deduplication did not fail.
     """
     under_claim, is_suppressed = F.col("ran_under_claim"), _is(*SUPPRESSED)
     record = F.when(under_claim, F.xxhash64("mk", "offset"))
@@ -81,6 +81,7 @@ def keys(judged: DataFrame) -> DataFrame:
         .groupBy("scope", "dedup_hash")
         .agg(
             F.max(F.col("is_done") | _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)).alias("accounted"),
+            F.max(_is(*sorted(DONE))).alias("succeeded"),
             F.max(is_suppressed).alias("suppressed"),
             F.coalesce(F.min(record) < F.max(record), F.lit(False)).alias("repeated"),
             F.coalesce(F.max(ok_ts) - F.min(ok_ts) > F.max("retention"), F.lit(False)).alias("beyond"),
@@ -93,19 +94,21 @@ def keys(judged: DataFrame) -> DataFrame:
 def settle_suppressed(judged: DataFrame, keys: DataFrame, as_of: int) -> DataFrame:
     """Return the same rows, with PHANTOM_SUPPRESSED on suppressed messages that never ran.
 
+    What was not run since its key was that of a dead letter is a duplicate once that letter, or another record of the key, succeeded.
     Where events are missing, or do not reach back as far as the store remembers, the run may be among those.
     """
     suppressed = _is(*SUPPRESSED)
     suppressed_ts = F.col("state.suppressed_ts")
     reaches_back = F.col("since") <= suppressed_ts - F.col("retention")
     verdict = (
-        F.when((suppressed_ts > as_of) | F.col("accounted"), F.col("verdict"))
+        F.when(_is(Verdict.SUPPRESSED_BY_DEAD) & F.col("succeeded"), _lit(Verdict.DUPLICATE_SUPPRESSED))
+        .when((suppressed_ts > as_of) | F.col("accounted"), F.col("verdict"))
         .when(F.col("accounted").isNull() | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
         .otherwise(_lit(Verdict.PHANTOM_SUPPRESSED))
     )
-    mates = keys.select("scope", "dedup_hash", "accounted")
+    mates = keys.select("scope", "dedup_hash", "accounted", "succeeded")
     checked = judged.where(suppressed).join(mates, ["scope", "dedup_hash"], "left").withColumn("verdict", verdict)
-    return judged.where(~suppressed).unionByName(checked.drop("accounted"))
+    return judged.where(~suppressed).unionByName(checked.drop("accounted", "succeeded"))
 
 
 def mark_provisional(settled: DataFrame, as_of: int, lateness: int) -> DataFrame:
@@ -204,6 +207,8 @@ def _flags() -> Column:
         Flag.RAN_CANCELLED: _has(EventCode.CANCELLED) & _has(*SUCCESSES, EventCode.DEAD_LETTERED),
         Flag.TIMED_OUT: _has(TIMED_OUT, EventCode.LATE_SUCCESS),
         Flag.OUT_OF_ORDER: _has(OUT_OF_ORDER),
+        Flag.REDRIVEN: F.col("redriven").isNotNull(),
+        Flag.DIED_AGAIN: F.col("redriven") % 2 == 1,
     }
     bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]
     return reduce(Column.__add__, bits)

@@ -7,6 +7,7 @@ the columns of the exported table; times are microseconds since 1970.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import (
     ANOMALIES,
+    DONE,
     ENDED,
     IN_DOUBT,
     MENDABLE,
@@ -554,6 +556,7 @@ class _Court:
         begun = [e["event_ts"] for code in (E.RECEIVED, E.CLAIMED) for e in of.get(code, [])]
         ok = [e["event_ts"] for code in _SUCCESSES for e in of.get(code, [])]
         ran = _has_succeeded(of) or E.FAILED in of
+        redriven = [number for e in events if (number := _redriven(e)) is not None]
         found = {
             Flag.COMMITTED_PAST: verdict in (Verdict.IN_FLIGHT, Verdict.STUCK) and attempt == 1 and past,
             Flag.AMBIGUOUS_EXEC: two or E.CLAIM_LOST in of or any(e.get("took_unreleased") for e in events),
@@ -568,6 +571,8 @@ class _Court:
             Flag.RECREATED: _is_recreated(events),
             Flag.RAN_CANCELLED: E.CANCELLED in of and (_has_succeeded(of) or E.DEAD_LETTERED in of),
             Flag.TIMED_OUT: E.LATE_SUCCESS in of or any(_is_too_long(e) for e in of.get(E.FAILED, [])),
+            Flag.REDRIVEN: bool(redriven),
+            Flag.DIED_AGAIN: bool(redriven) and max(redriven)[1],
             Flag.OUT_OF_ORDER: any(_attributes(e).get("out_of_order") is True for c in (E.SUCCEEDED, E.FAILED) for e in of.get(c, [])),
         }
         return Flag(sum(flag for flag, is_set in found.items() if is_set))
@@ -576,10 +581,14 @@ class _Court:
         """The verdict, unless it was suppressed wrongly."""
         verdict, events, group = first[message][0], about[message], _group(about[message][0])
         suppressed = min((e["event_ts"] for e in events if e["event_type"] in (E.DUP_SUPPRESSED, E.STALE)), default=0)
-        if verdict not in SUPPRESSED or suppressed > self.as_of:
+        if verdict not in SUPPRESSED:
             return verdict
         hashed = _hash(events)
         mates = [] if hashed is None else [m for m in about if _scope(m) == _scope(message) and _hash(about[m]) == hashed]
+        if verdict is Verdict.SUPPRESSED_BY_DEAD and any(first[m][0] in DONE for m in mates):
+            return Verdict.DUPLICATE_SUPPRESSED
+        if suppressed > self.as_of:
+            return verdict
         open_still = (Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)
         if any(first[m][0] in open_still or any(e["event_type"] in _DONE for e in about[m]) for m in mates):
             return verdict
@@ -695,6 +704,14 @@ def _is_too_long(e: Event) -> bool:
 def _is_in_place(e: Event) -> bool:
     """Whether its writer was to try again by itself."""
     return e["event_type"] == E.FAILED and "in_place" in _attributes(e)
+
+
+def _redriven(e: Event) -> tuple[int, bool] | None:
+    """Return the number of the redrive that the event is about, and whether the message died of it."""
+    if e["event_type"] not in (E.REDELIVERED, E.DEAD_LETTERED):
+        return None
+    found = re.fullmatch("redrive-([0-9]{1,9})", str(_attributes(e).get("redrive")))
+    return None if found is None else (int(found[1]), e["event_type"] == E.DEAD_LETTERED)
 
 
 def _role(e: Event) -> str:

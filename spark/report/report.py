@@ -21,6 +21,7 @@ from ackwise.spark.report.copies import RetryBook
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import NO_DETAILS, Details
 from ackwise.spark.report.details_json import details_as_json
+from ackwise.spark.report.redriven import Redriven, redriven_of
 from ackwise.spark.report.timeline import Timeline
 from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
@@ -192,6 +193,11 @@ class RunReport:
         return {verdict: found[verdict] for verdict in sorted(found)}
 
     @property
+    def redriven(self) -> Sequence[Redriven]:
+        """What became of the dead letters that were sent again, by handler."""
+        return redriven_of(self.tallies)
+
+    @property
     def ambiguous(self) -> int:
         """The number of messages that ran once or twice, unknown which."""
         return sum(tally.messages for tally in self.tallies if tally.is_ambiguous)
@@ -294,6 +300,7 @@ def to_json(report: RunReport) -> str:
             "missing": [_plain(missing) for missing in report.missing],
             "listed": report.listed,
             "dead_letters": [_plain(letters) for letters in report.dead_letters],
+            "redriven": [_redriven(letters) for letters in report.redriven],
             "delays": [_delays(delays) for delays in report.delays],
             "timeline": None if report.timeline is None else _timeline(report.timeline),
             "exhibits": details_as_json(report.details),
@@ -352,6 +359,11 @@ def _book(book: Book) -> dict[str, Any]:
 def _retry_book(book: RetryBook) -> dict[str, Any]:
     fates = {str(fate): number for fate, number in book.fates.items()}
     return {"group": book.group, "handler": book.handler, "topic": book.topic, "attempt": book.attempt, "sent": book.sent, **fates}
+
+
+def _redriven(letters: Redriven) -> dict[str, Any]:
+    counts = {name: getattr(letters, name) for name in ("letters", "succeeded", "died_again", "pending")}
+    return {"group": letters.group, "handler": letters.handler, **counts}
 
 
 def _plan(plan: Summary) -> dict[str, Any]:

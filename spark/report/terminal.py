@@ -17,6 +17,7 @@ from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.in_doubt import doubt_sentences, query
 from ackwise.spark.report.ranges import alike_offsets
+from ackwise.spark.report.redriven import Redriven
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import (
     ANOMALIES,
@@ -63,6 +64,8 @@ def show(report: RunReport, console: Console) -> None:
             if number:
                 colour = "red" if kind is ProducedVerdict.NOT_PUBLISHED else "yellow"
                 console.print(f"[{colour}]{kind.name}[/]: {number:,} records {PRODUCED_MEANINGS[kind]}", soft_wrap=True)
+    for letters in report.redriven:
+        console.print(_redriven(letters), soft_wrap=True)
     if report.claims is not None:
         _show_claims(report.claims, console)
     for sentence in (*report.unreadable, *report.warnings):
@@ -79,6 +82,12 @@ def show(report: RunReport, console: Console) -> None:
 def _plan(plan: Summary) -> str:
     offsets = sum(each.offsets for each in plan.planned)
     return f"what would repair it, of {offsets:,} offsets: [bold]ackwise plan show {escape(plan.path)}[/]"
+
+
+def _redriven(letters: Redriven) -> str:
+    fates = ((letters.succeeded, "succeeded"), (letters.died_again, "[yellow]dead again[/]"), (letters.pending, "pending"))
+    counts = ", ".join(f"{number:,} {fate}" for number, fate in fates if number)
+    return f"redriven: {letters.letters:,} dead letters of {escape(letters.handler)} in {escape(letters.group)}: {counts}"
 
 
 def _show_claims(claims: ClaimReport, console: Console) -> None:

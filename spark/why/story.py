@@ -271,7 +271,7 @@ def _in_words(event: Event, run: str) -> str:
         case E.SENT_BACK:
             what = f"sent back{_due(event)}"
         case E.DEAD_LETTERED:
-            what = f"dead letter{f': {error}' if error else ''}"
+            what = f"dead letter{_again(_attributes(event))}{f': {error}' if error else ''}"
         case E.DROPPED:
             what = f"dropped{f': {error}' if error else ''}"
         case E.DUP_SUPPRESSED:
@@ -305,6 +305,10 @@ def _sent_again(attrs: dict[str, Any]) -> str:
     if "redrive" not in attrs:
         return "sent again by a repair plan"
     return f"sent again as {attrs['redrive']} by ackwise dlq redrive, from its letter {attrs.get('letter', '')}"
+
+
+def _again(attrs: dict[str, Any]) -> str:
+    return f" again, of {attrs['redrive']}" if "redrive" in attrs else ""
 
 
 def _took(event: Event) -> str:

@@ -213,6 +213,31 @@ case("27a a record with the key of a dead letter", verdicts={0: Verdict.DEAD_LET
 case("27b a dead letter that is delivered again", verdicts={0: Verdict.DEAD_LETTERED}
      ).say("w1", "0:RCFX").say("w1", "0:D W=1", attrs='{"outcome":"dead"}')  # fmt: skip
 
+REDRIVEN = {number: json.dumps({"redrive": f"redrive-{number}", "letter": "g.dlq/0/7"}) for number in (1, 2)}
+
+case("27d a dead letter that was sent again and has not come yet", "0:RCFX W=1", {0: DEAD}, flags={0: Flag.REDRIVEN},
+     without={0: Flag.DIED_AGAIN | Flag.RESCUED_FROM_DLQ}).say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
+
+case("27e a dead letter that was sent again and succeeded", "0:RCFX W=1", {0: ONCE}, flags={0: Flag.REDRIVEN | Flag.RESCUED_FROM_DLQ},
+     without={0: Flag.DIED_AGAIN | Flag.AMBIGUOUS_EXEC}).say("w1", "0:RCS").say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
+
+case("27f a dead letter that was sent again and died again, whose events say so before those of the redrive", "0:RCFX 0:RCF W=1", {0: DEAD},
+     flags={0: Flag.REDRIVEN | Flag.DIED_AGAIN}).say("w1", "0:X", attrs=REDRIVEN[1]).say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
+
+case("27g a dead letter that died again and was sent once more", "0:RCFX 0:RCF W=1", {0: DEAD}, flags={0: Flag.REDRIVEN},
+     without={0: Flag.DIED_AGAIN}).say("w1", "0:X", attrs=REDRIVEN[1]).say("operator", "0:A", attrs=REDRIVEN[2])  # fmt: skip
+
+case("27h a record with the key of a dead letter that was sent again and succeeded", verdicts={0: ONCE, 1: DUPLICATE}
+     ).say("w1", "0:RCFX 1:R", key="k").say("w1", "1:D W=2", key="k", attrs='{"outcome":"dead"}').say(
+     "operator", "0:A", key="k", attrs=REDRIVEN[1]).say("w1", "0:RCS", key="k")  # fmt: skip
+
+case("27i a record with the key of a dead letter that died again", verdicts={0: DEAD, 1: Verdict.SUPPRESSED_BY_DEAD}
+     ).say("w1", "0:RCFX 1:R", key="k").say("w1", "1:D W=2", key="k", attrs='{"outcome":"dead"}').say(
+     "operator", "0:A", key="k", attrs=REDRIVEN[1]).say("w1", "0:RCF", key="k").say("w1", "0:X", key="k", attrs=REDRIVEN[1])  # fmt: skip
+
+case("27j a repair copy of a dead letter is no redrive", "0:RCFX W=1", {0: DEAD}, without={0: Flag.REDRIVEN}
+     ).say("operator", "0:A", attrs='{"plan":"p","step":"redrive-1"}')  # fmt: skip
+
 case("27c a record with the key of what no event calls dead", verdicts={0: PHANTOM}, logical={"k": LogicalVerdict.PHANTOM}
      ).say("w1", "0:R", key="k").say("w1", "0:D W=1", key="k", attrs='{"outcome":"dead"}')  # fmt: skip
 

@@ -70,6 +70,9 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
                 }
             elif draw.random() < 0.1:
                 fields |= {"attrs": draw.choice(['{"outcome":"dead"}', '{"leader":"orders/0/1","outcome":"dead"}', '{"outcome":"ok"}'])}
+            elif draw.random() < 0.1:
+                redrives = ["redrive-1", "redrive-2", "redrive-2\n", "redrive-x", "redrive-", 7, None]
+                fields |= {"attrs": json.dumps({"redrive": draw.choice(redrives), "letter": "g.dlq/0/1"})}
             if draw.random() < 0.8:
                 written = NOW - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
                 fields |= {"record_ts": written}
