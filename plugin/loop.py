@@ -151,6 +151,8 @@ def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSett
         "session_timeout": consumer._session_timeout_ms / 1000,
         "client_id": client._client_id,
         "client_options": {name: getattr(client, f"_{name}") for name in CREDENTIALS},
+        "consumer_options": {},
+        "group_instance_id": consumer._group_instance_id or "",
     }
     keywords: dict[str, Any] = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **settings}
     made = config.host_settings(consumer._group_id, fixed=of_the_consumer, **keywords)

@@ -259,6 +259,7 @@ class TestApp:
         life, slots = self._life, group.slots
         inbox = slots.open_inbox()
         settings: dict[str, Any] = {"brokers": self.kafka.bootstrap, "client_id": life.name, "client_options": {}, **_QUICK}
+        settings["group_instance_id"] = ""  # one life at a time, each a new member
         if group.settings.instance:  # else what a test writes before this instance has begun would be passed over
             settings["start"] = "earliest"
 

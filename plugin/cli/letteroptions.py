@@ -74,13 +74,11 @@ def app_place(target: str) -> Place:
 
 def _settings(group: str, brokers: str | None) -> Any:
     from ackwise.plugin.settings.config import read_config
-    from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
+    from ackwise.plugin.settings.hostsettings import HostSettings
 
     config = read_config()
-    entries = {name: entry.value for name, entry in config.of().items()}
-    options: Any = {name: entry.value for name, entry in config.of("client_options").items()}
-    like: Any = {name: entries[name] for name in ("create_topics", "topic_names") if name in entries}
-    return HostSettings(str(brokers or entries.get("brokers", DEFAULT_BROKERS)), group, client_options=options, **like)
+    like = {name: given.value for name, given in config.of().items() if name in ("create_topics", "topic_names")}
+    return config.without_app(HostSettings, brokers, group=group, **like)
 
 
 def selection_of(

@@ -98,7 +98,8 @@ class Opening:
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
             await self._require_one_database()
-            publisher, sender = KafkaPublisher(self._settings), Sender(self._settings)  # this one connects with the first message
+            publisher = KafkaPublisher(self._settings)
+            sender = Sender(self._settings, options=self._settings.producer_options)  # it connects with the first message
             opened.push_async_callback(self._close, sender.stop, "sender", parts + 2)
             if self._names.all:  # else nothing is ever published
                 opened.push_async_callback(self._close, publisher.stop, "publisher", parts + 1)

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
@@ -39,6 +39,7 @@ from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.following import Following
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
 from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.host.staticmember import instance_of_this_process
 from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
 from ackwise.plugin.outbox.beside import relay_outbox
 from ackwise.plugin.relay.relay import DelayRelay, relays_here
@@ -251,7 +252,7 @@ class AiokafkaHost:
         opening = Opening(member, self._consumer, partial(self._model.ask, self._consumer))
         member.missing_topics = partial(missing_topics, self._consumer)
         member.is_gone = partial(has_no_partitions, self._consumer)
-        fetching = Fetching(member, self._consumer, opening, wait=_FETCH_WAIT if self._users_own is None else None)
+        fetching = Fetching(member, self._consumer, opening, wait=self._fetch_wait if self._users_own is None else None)
         try:
             async with self._model.opened(member, self._consumer) as client, member.working(client), self._relaying(), self._shared():
                 if self._watching is not None:
@@ -297,16 +298,22 @@ class AiokafkaHost:
         return {
             "bootstrap_servers": settings.brokers,
             "group_id": self._model.group_id,
+            "group_instance_id": instance_of_this_process(settings.group_instance_id),
             "client_id": settings.client_id,
             "enable_auto_commit": False,
-            "fetch_max_wait_ms": _FETCH_WAIT,
+            "fetch_max_wait_ms": self._fetch_wait,
             "auto_offset_reset": "none",  # every start position is ours, so that none is skipped silently
             "isolation_level": "read_committed",
             "session_timeout_ms": round(settings.session_timeout * 1000),
-            "heartbeat_interval_ms": round(settings.session_timeout * 1000 / 5),
             "rebalance_timeout_ms": round(REBALANCE_TIMEOUT * 1000),
             **settings.client_options,
+            **settings.consumer_options,
+            "heartbeat_interval_ms": round(settings.heartbeat_interval * 1000),
         }
+
+    @property
+    def _fetch_wait(self) -> int:
+        return cast(int, self._member.settings.consumer_options.get("fetch_max_wait_ms") or _FETCH_WAIT)
 
     def _watched(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._watching is None else self._watching.opened(self._member)

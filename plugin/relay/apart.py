@@ -14,6 +14,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.matching import ensure_topics_of
 from ackwise.plugin.group.recordbatches import RecordBatches
+from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import ensure_topics, read_topics
 from ackwise.plugin.relay.cancel import refuse_without_delays
 from ackwise.plugin.relay.cancellations import CancelTopic
@@ -27,7 +28,7 @@ log = Log()
 _START_AGAIN: Final = 2.0
 
 
-async def relay_apart(group: Group, stop: asyncio.Event) -> None:
+async def relay_apart(group: Group, stop: asyncio.Event, counts: DelayCounts | None = None) -> None:
     """Relay for `group` until `stop` is set: make its topics as a worker does, and record cancellations where its events go.
 
     Raises `ConfigurationError` if it can't start, `Unavailable` if the brokers are away for longer than `start_timeout`, and
@@ -41,23 +42,24 @@ async def relay_apart(group: Group, stop: asyncio.Event) -> None:
         if sink is not None:
             opened.push_async_callback(sink.close)
             await sink.open()
-        await _relay(group, stop, sink)
+        await _relay(group, stop, sink, counts)
     log.info("stopped", group=group.settings.group)
 
 
-async def relay_delays(group: Group, stop: asyncio.Event, sink: EventSink | None) -> None:
+async def relay_delays(group: Group, stop: asyncio.Event, sink: EventSink | None, counts: DelayCounts | None = None) -> None:
     """`relay_apart` with a `sink` that is open, and stays so, beside something else of the group that is relayed."""
     if await _await_topics(group, stop):
-        await _relay(group, stop, sink)
+        await _relay(group, stop, sink, counts)
 
 
-async def _relay(group: Group, stop: asyncio.Event, sink: EventSink | None) -> None:
+async def _relay(group: Group, stop: asyncio.Event, sink: EventSink | None, counts: DelayCounts | None) -> None:
     relay = DelayRelay(
         group.settings,
         group.names,
         group.levels,
         RecordBatches(group.settings),
         max_delay=group.slots.later.max_delay,
+        counts=counts,
         sink=sink,
         cancellations=CancelTopic(group.settings, group.names.cancel),
     )

@@ -25,7 +25,8 @@ from ackwise.plugin.settings.config import Config, Given
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.watch import server
 from ackwise.plugin.watch.server import Answer, WatchServer, bound
-from ackwise.plugin.watch.watching import LONGEST_TURN, Watching
+from ackwise.plugin.watch.turns import LONGEST_TURN
+from ackwise.plugin.watch.watching import Watching
 from ackwise.testing.kafka.broker import MemoryKafka
 
 SECRET = "hush"
@@ -162,7 +163,7 @@ def test_an_entry_or_the_command_line_turns_it_on_and_the_command_line_wins() ->
 
 
 async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.watch.watching._PATIENCE", 0.1)
+    monkeypatch.setattr("ackwise.plugin.watch.turns._PATIENCE", 0.1)
     watching = Watching(Watch(0), lambda: pytest.fail("nobody asks"))
     member = Member(HostSettings("nowhere:1", "billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
     caplog.set_level("INFO", "ackwise")
@@ -178,7 +179,7 @@ async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKaf
         asyncio.run(get())
 
     async with watching.opened(member):
-        watching._turned_at = time.monotonic() - LONGEST_TURN - 60
+        watching._turns.turned_at = time.monotonic() - LONGEST_TURN - 60
         asking = threading.Thread(target=ask, args=(port_of(caplog),))
         asking.start()
         asking.join()  # so does a handler that blocks
@@ -192,7 +193,7 @@ async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKaf
 async def test_a_handler_that_blocks_the_loop_is_seen_from_outside_and_not_once_it_ends(
     kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.watch.watching.LONGEST_TURN", 0.7)
+    monkeypatch.setattr("ackwise.plugin.watch.turns.LONGEST_TURN", 0.7)
     answers: list[int] = []
     url: list[str] = []
 
