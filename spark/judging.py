@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.logs import NO_LOGS, Logs
@@ -23,6 +21,7 @@ from ackwise.spark.fold.facts import Committed, Facts, Named, SurveyRow, establi
 from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
 from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness, unwritten
 from ackwise.spark.fold.survey import committed, named, passed, unreported_commits
+from ackwise.spark.frames import DataFrame, SparkSession
 from ackwise.spark.judge.books import domains
 from ackwise.spark.judge.context import context, delay_partitions
 from ackwise.spark.judge.offsets import offset_words, seen_by_messages
@@ -91,7 +90,7 @@ def conclude(
     facts = establish(_collect(folded.survey, SurveyRow), config, logs, _collect(named(moves), Named), last_commits)
     progress("looking for missing events")
     between, last = folded.holes(facts.writers), unwritten(facts)
-    gone = [*between, *last]
+    gone = sorted([*between, *last])
     blind = _blindness(folded, moves, facts, between, last)
     progress("reading the commits")
     since, grace = None if config.since is None else micros(config.since), micros(config.grace)

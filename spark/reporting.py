@@ -42,7 +42,7 @@ def report_of(
         doubtful=[finding_of(row) for row in counts.doubtful],
         missing=[missing_of(row) for row in counts.missing],
         listed=config.listed,
-        logical=[logical_of(facts, row) for row in counts.logical],
+        logical=logical_of(facts, counts.logical),
         retry_books=retry_books_of(facts, counts.copies),
         dead_letters=counts.dead_letters,
         delays=counts.delays,

@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.spark.events.schema import EVENT_TYPES
 from ackwise.spark.fold.facts import Committed, Facts
 from ackwise.spark.fold.gaps import Blindness
+from ackwise.spark.frames import Column, DataFrame, F, Row, SparkSession
 from ackwise.spark.judge.context import drained
 from ackwise.spark.judge.unreported import Left
 from ackwise.spark.reference.oracle import Known, Message, Partition, rule
@@ -102,7 +100,7 @@ def _events_of(spark: SparkSession, events: DataFrame, messages: set[Message]) -
     same = [F.coalesce(events[name], F.lit(nothing)) == wanted[name] for name, nothing in _NAMES.items()]
     about = events.where((F.col("event_type") < int(EventCode.COMMITTED)) & F.col("writer_id").isNotNull() & F.col("seq").isNotNull())
     found = about.join(wanted, [*same, events["offset"] == wanted["offset"]], "left_semi")
-    return [row.asDict() for row in found.select(*map(_plain, EVENT_SCHEMA.names)).distinct().collect()]
+    return [row.asDict() for row in found.select(*map(_plain, EVENT_TYPES)).distinct().collect()]
 
 
 def _plain(name: str) -> Column:

@@ -15,7 +15,7 @@ from ackwise.plugin.deadletters.letterstate import LetterState
 from ackwise.plugin.deadletters.place import Place
 
 __all__ = [
-    "CAUSE_COLUMNS", "LETTER_COLUMNS", "cause_facts", "cause_row", "contents", "letter_facts", "letter_row",
+    "CAUSE_COLUMNS", "LETTER_COLUMNS", "cause_facts", "cause_row", "contents", "letter_facts", "letter_row", "remarks",
 ]  # fmt: skip
 
 CAUSE_COLUMNS: Final = "cause", "reason", "raised", "handler", "topic", "open", "redriven", "dropped", "oldest", "newest", "letter"
@@ -85,6 +85,15 @@ def letter_facts(letter: Letter, state: LetterState | None) -> dict[str, Any]:
         "dropped": sorted(letter.dropped),
         "key": bytes_text(delivery.key),
     }
+
+
+def remarks(causes: Causes, unreadable: int, place: Place) -> list[str]:
+    """What else is to be said of a listing, a sentence each. `unreadable`: so many states can't be read."""
+    foreign = causes.count("foreign")
+    return [
+        *([f"{foreign} records were not written by this group, or can't be read; they do not count as open"] if foreign else ()),
+        *([f"{unreadable} records of {place.state_topic} can't be read, so some states may be missing"] if unreadable else ()),
+    ]
 
 
 def contents(place: Place, letter: Letter, *, with_traceback: bool) -> dict[str, Any]:

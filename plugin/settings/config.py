@@ -28,7 +28,10 @@ from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OW
 from ackwise.plugin.settings.entries import ENTRIES, PREFIX, dotted, entry_of, variable_of
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 
-__all__ = ["Config", "Given", "read_config", "working_folder"]
+__all__ = ["UI_TOKEN", "Config", "Given", "read_config", "working_folder"]
+
+#: The token of `ackwise ui`: no setting of an app, which would be shown.
+UI_TOKEN: Final = "ACKWISE_UI_TOKEN"
 
 T = TypeVar("T")
 
@@ -313,7 +316,7 @@ def _names(path: _Path) -> list[str]:
 def _from_environ(environ: Mapping[str, str]) -> dict[_Path, Given]:
     found = {}
     for variable, text in environ.items():
-        if variable.startswith(PREFIX):
+        if variable.startswith(PREFIX) and variable != UI_TOKEN:
             path, entry = _path_of(variable)
             if entry is None and _OF_A_SERVICE.fullmatch(variable):
                 raise ConfigurationError(

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 from ackwise.middleware.log import Log
 from ackwise.middleware.watch import Watch
-from ackwise.plugin.watch.server import Answer, Page, WatchServer, bound
+from ackwise.plugin.watch.connections import bound
+from ackwise.plugin.watch.server import Answer, Page, WatchServer
 
 __all__ = ["LONGEST_TURN", "Turns"]
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from ackwise.spark.claims.comparison import Claims, by_key, claim_rows, compared, remembered
 from ackwise.spark.claims.findings import ClaimFinding, ClaimReport, ClaimVerdict
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.schema import micros
 from ackwise.spark.fold.facts import Facts, GroupName
+from ackwise.spark.frames import DataFrame, F
 from ackwise.spark.judge.context import scopes
 from ackwise.spark.vocabulary import Verdict
 

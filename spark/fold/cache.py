@@ -27,9 +27,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.events.schema import project
 from ackwise.spark.events.sources import Evidence, read_events
@@ -38,6 +35,7 @@ from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import REASONS, merge, outcomes_of
 from ackwise.spark.fold.partial import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
+from ackwise.spark.frames import DataFrame, F, SparkSession
 from ackwise.spark.vocabulary import ENDED
 from ackwise.stores.journal.layout import sync_directory
 
@@ -177,10 +175,10 @@ class FoldedState:
         if horizon is not None:
             oldest = self._oldest(horizon)
             self.kept = self._state.read_messages(self._spark, horizon.since, horizon.since if oldest is None else oldest)
-        return merge(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), live_writers, mute)
+        return merge(reduce(lambda rows, more: rows.unionByName(more), [self.kept, *self._untaken]), live_writers, mute)
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
-        return outcomes_of(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), writers)
+        return outcomes_of(reduce(lambda rows, more: rows.unionByName(more), [self.kept, *self._untaken]), writers)
 
     @property
     def copies(self) -> DataFrame:
@@ -196,7 +194,7 @@ class FoldedState:
         A message whose outcome is only in a log that is still written counts as open: the log may be lost.
         """
         still = judged.where(~F.col("verdict").isin(*map(int, sorted(ENDED))))
-        keys = reduce(DataFrame.unionByName, [frame.select("mk", "offset") for frame in (still, *self._untaken)])
+        keys = reduce(lambda rows, more: rows.unionByName(more), [frame.select("mk", "offset") for frame in (still, *self._untaken)])
         self._state.keep_open(self.kept.join(keys, ["mk", "offset"], "left_semi"))
 
     def _oldest(self, horizon: Horizon) -> int | None:

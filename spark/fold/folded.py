@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from pyspark.sql import DataFrame, SparkSession
-
 from ackwise.spark.events.bitmap import points
 from ackwise.spark.events.schema import is_about_a_message
 from ackwise.spark.fold import survey, tracks
@@ -17,6 +15,7 @@ from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, fold, outcomes
 from ackwise.spark.fold.outgoing import outgoing
+from ackwise.spark.frames import DataFrame, SparkSession
 
 __all__ = ["Folded", "FoldedEvents", "Horizon"]
 

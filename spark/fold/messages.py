@@ -6,17 +6,15 @@ exported twice, came late, or are in other files. Spark needs one hash aggregate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
-
-from pyspark.sql import Column, DataFrame, GroupedData
-from pyspark.sql import functions as F
 
 from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import ConsumeTimeout
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.events.schema import is_about_a_message, is_any
+from ackwise.spark.frames import Column, DataFrame, F, GroupedData
 
 __all__ = [
     "FAILED_FOR_GOOD",
@@ -98,10 +96,10 @@ _REDRIVE: Final = r"^redrive-([0-9]{1,9})\z"
 HIGHEST_BIT: Final = 62
 
 #: How two states of one message become one.
-_MERGED_BY: Final[Mapping[Callable[[str], Column], Sequence[str]]] = {
-    F.bit_or: ("bits", "attempts", "claimed", "settled", "sent", "timed_out", "late"),
-    F.min: ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
-    F.max: (
+_MERGED_BY: Final[Mapping[str, Sequence[str]]] = {
+    "bit_or": ("bits", "attempts", "claimed", "settled", "sent", "timed_out", "late"),
+    "min": ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
+    "max": (
         *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "reason"),
         *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place", "redriven"),
     ),
@@ -132,7 +130,7 @@ def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int
     """Merge rows of several `fold_by_writer` into rows of `fold`, in any order; repeated rows do no harm."""
     live = F.max(F.when(_is_one_of(live_writers), F.col("claim_ts")))
     unended = F.bit_or(F.when(_is_one_of(mute), F.col("timed_out")))
-    how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
+    how = {name: getattr(F, aggregate) for aggregate, names in _MERGED_BY.items() for name in names}
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
     whole = states.fillna(0, ["timed_out", "late"])  # state folders of earlier versions lack them, and `redriven`
     return whole.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.spark.events.schema import EVENT_SCHEMA, project
 from ackwise.spark.fold.facts import SurveyRow, Writer
 from ackwise.spark.fold.folded import Horizon
@@ -22,6 +19,7 @@ from ackwise.spark.fold.messages import copies, fold_by_writer, merge, outcomes_
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.survey import holes, steps, survey
 from ackwise.spark.fold.tracks import SeqRun, around, holes_between, runs, seen, tracks
+from ackwise.spark.frames import DataFrame, F, SparkSession
 
 __all__ = ["FRAMES", "Delta", "FoldedDeltas", "delta_of", "empty_delta", "together"]
 
@@ -96,7 +94,7 @@ def _delta(spark: SparkSession, events: DataFrame, surveyed: DataFrame, there: S
 
 def together(deltas: Sequence[Delta]) -> Delta:
     """Return several deltas, at least one, as one."""
-    frames = {name: reduce(DataFrame.unionByName, [getattr(delta, name) for delta in deltas]) for name in FRAMES}
+    frames = {name: reduce(lambda rows, more: rows.unionByName(more), [getattr(delta, name) for delta in deltas]) for name in FRAMES}
     return Delta(**frames)
 
 

@@ -5,14 +5,12 @@ Its rows are per writer and partition, few enough for plain Python to decide wha
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import fold_words, points, spans, stretches
 from ackwise.spark.events.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
 from ackwise.spark.fold.facts import ROLES, Committed, SurveyRow
 from ackwise.spark.fold.outgoing import is_outgoing
+from ackwise.spark.frames import Column, DataFrame, F, Window
 
 __all__ = [
     "committed",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-
 from ackwise.spark.fold.facts import Committed, Facts, GroupName, View
 from ackwise.spark.fold.gaps import Blindness
+from ackwise.spark.frames import DataFrame, SparkSession
 from ackwise.spark.judge.books import domains
 
 __all__ = ["Scope", "context", "delay_partitions", "drained", "scopes"]

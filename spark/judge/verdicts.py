@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
+import operator
 from functools import reduce
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.fold.messages import HIGHEST_BIT, OUT_OF_ORDER, RANK_BASE, RANKS, SUCCESSES, SUPPRESSED_BY_DEAD, TIMED_OUT, attempt_bit
+from ackwise.spark.frames import Column, DataFrame, F
 from ackwise.spark.vocabulary import ANOMALIES, DONE, ENDED, IN_DOUBT, MENDABLE, PLAIN, SUPPRESSED, Flag, LogicalVerdict, Verdict
 
 __all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
@@ -211,7 +210,7 @@ def _flags() -> Column:
         Flag.DIED_AGAIN: F.col("redriven") % 2 == 1,
     }
     bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]
-    return reduce(Column.__add__, bits)
+    return reduce(operator.add, bits)
 
 
 def _is_recreated() -> Column:

@@ -157,6 +157,8 @@ class RunReport:
     """Groups that consume in a share group, which commits no offsets, if nothing is known of what was produced for them."""
     holes: Sequence[Hole] = ()
     """The ranges of those sequence numbers."""
+    engine: str = "spark"
+    """The name of what judged: `spark` or `local`."""
 
     @property
     def page(self) -> str:
@@ -284,6 +286,7 @@ def to_json(report: RunReport) -> str:
             "run_id": report.run_id,
             "exit_code": int(report.exit_code),
             "as_of": _time(report.as_of),
+            "engine": report.engine,
             "anomalies": report.anomalies,
             "verdicts": _named(report.verdicts),
             "flags": _named(report.flags),

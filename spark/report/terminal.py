@@ -114,7 +114,8 @@ def _facts(report: RunReport) -> str:
     as_of = "" if report.as_of == 0 else f"as of {datetime.fromtimestamp(report.as_of / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC; "
     sample = min(report.config.verify_sample, sum(tally.messages for tally in report.tallies))
     alike = f"up to {sample:,} messages judged once more by other means, with no difference; " if sample else ""
-    return f"{as_of}{report.files} files; writers: {writers}; {alike}tables and summary.json in {escape(report.output)}"
+    read = f"{report.files} files; engine: {report.engine}"
+    return f"{as_of}{read}; writers: {writers}; {alike}tables and summary.json in {escape(report.output)}"
 
 
 def _books(books: Sequence[Book]) -> Table:

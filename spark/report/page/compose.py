@@ -281,6 +281,7 @@ def _read(report: RunReport) -> list[tuple[str, str]]:
     return [
         ("Folders", ", ".join(report.roots)),
         ("Files", f"{report.files:,} ({report.bytes / 1e6:,.1f} MB)"),
+        ("Engine", report.engine),
         ("Events", _events(report)),
         ("Judged as of", instant(report.as_of) if report.as_of else "no event"),
         ("Tolerances", f"{tolerances}; configuration {config.fingerprint}"),

@@ -167,6 +167,10 @@ def test_an_option_that_the_clients_do_not_take_is_refused_with_its_source_and_w
     assert refusal(lambda: in_variable.host_settings("billing")).endswith("(client_options.acks is set by ACKWISE_CLIENT_OPTIONS__ACKS)")
 
 
+def test_the_token_of_the_pages_is_no_setting_and_hinders_no_worker(folder: Path) -> None:
+    assert environment(folder, ACKWISE_UI_TOKEN="secret").of() == {}
+
+
 @pytest.mark.parametrize(
     "variable",
     ["ACKWISE_SERVICE_HOST", "ACKWISE_SERVICE_PORT", "ACKWISE_SERVICE_PORT_HTTP_METRICS", "ACKWISE_PORT", "ACKWISE_PORT_9092_TCP",

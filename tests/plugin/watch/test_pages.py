@@ -23,8 +23,9 @@ from ackwise.plugin.doctor.extras import needs
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.config import Config, Given
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.watch import server
-from ackwise.plugin.watch.server import Answer, WatchServer, bound
+from ackwise.plugin.watch import connections, server
+from ackwise.plugin.watch.connections import bound
+from ackwise.plugin.watch.server import Answer, WatchServer
 from ackwise.plugin.watch.turns import LONGEST_TURN
 from ackwise.plugin.watch.watching import Watching
 from ackwise.testing.kafka.broker import MemoryKafka
@@ -286,14 +287,14 @@ async def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_is_answ
 
 @pytest.mark.parametrize("said", [b"", b"GET /sma", b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["nothing", "half", "reads nothing"])
 async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, end = threading.Event(), server._end
+    ended, end = threading.Event(), connections._end
 
     def noted(protocol: object) -> None:
         end(protocol)
         ended.set()
 
     monkeypatch.setattr(server, "_LONGEST", 0.2)
-    monkeypatch.setattr(server, "_end", noted)
+    monkeypatch.setattr(connections, "_end", noted)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
     writer.write(said)
     assert await asyncio.to_thread(ended.wait, DEADLINE)
@@ -310,7 +311,7 @@ async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said
 async def test_of_many_connections_those_above_the_limit_are_closed_and_the_others_answered(
     served: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_MOST", 5)
+    monkeypatch.setattr(connections, "_MOST", 5)
     monkeypatch.setattr(server, "_LONGEST", DEADLINE)
     idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(5)]
     for _, writer in idle:
