@@ -72,8 +72,6 @@ def _reason(error: Exception, mechanism: str) -> str:
             return "speaks no TLS on this port; correct the port in brokers, or security_protocol"
         case ssl.SSLError():
             return f"and this client do not agree on TLS ({error.reason}); check the versions, ciphers and certificates of ssl_context"
-        case SaslAuthenticationFailed() if mechanism == "OAUTHBEARER":
-            return "refuses the token; check what sasl_oauth_token_provider returns"
         case SaslAuthenticationFailed():
             return f"refuses the credentials ({mechanism}); check sasl_plain_username, sasl_plain_password and sasl_mechanism"
         case UnsupportedSaslMechanismError():
