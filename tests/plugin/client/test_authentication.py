@@ -187,7 +187,7 @@ async def test_a_certificate_of_our_own_lets_in(guarded: Guarded) -> None:
 class Tokens(AbstractTokenProvider):
     """Tokens for `us3r-worker` that last for an hour."""
 
-    async def token(self) -> str:
+    async def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # its base has no types
         now = time.time()
         parts = {"alg": "none"}, {"sub": USER, "iat": now - 60, "exp": now + 3600}
         return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
