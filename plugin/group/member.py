@@ -61,6 +61,7 @@ from ackwise.plugin.group.sources import Sources
 from ackwise.plugin.group.tasks import Tasks
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.group.waiting import Waiting
+from ackwise.plugin.group.workerstate import WorkerState
 from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.producer.sender import Sender
@@ -276,8 +277,18 @@ class Member:
         """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
         self._client = client
         unlisten = self.flow.listen(self._look_again)
+        control = Control(self.settings, self.names, self.flow, self.waiting.obey)
+        state = WorkerState(
+            self.names.control,
+            self.settings.client_id,
+            lambda: self.worker,
+            lambda: _each_of(self.lanes),
+            self.has_joined,
+            lambda: control.is_there,
+        )
         if self.names.all:  # an instance that broadcasts has no topic for commands
-            self.keep(Control(self.settings, self.names, self.flow, self.waiting.obey).follow, "control")
+            self.keep(control.follow, "control")
+            self.keep(state.tell, "state of the worker")
         self.keep(self._commit_regularly, "commit")
         self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:
@@ -289,6 +300,7 @@ class Member:
             self._tasks.expect_end()
             self.abandon_lanes()
             await self._tasks.end(within=_AT_LEAST)
+            await state.take_back()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Do `work` beside the rest, until `working` ends at the latest."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.plaintext import plain
-from ackwise.plugin.status.standing import Finding, PartitionStanding, Standing, findings
+from ackwise.plugin.status.standing import Finding, PartitionStanding, Standing, WorkerStanding, findings
 
 __all__ = ["ShownStatus", "ShownTable", "facts", "shown"]
 
@@ -14,6 +14,7 @@ __all__ = ["ShownStatus", "ShownTable", "facts", "shown"]
 _NAME: Final = 250
 
 _UNKNOWN: Final = "as of the last commits; what only workers know, such as messages in hand and open breakers, is not shown"
+_TOLD: Final = "as of the last commits, and of what each worker said last"
 
 
 class ShownTable(NamedTuple):
@@ -37,7 +38,13 @@ class ShownStatus(NamedTuple):
 
 def shown(standing: Standing) -> ShownStatus:
     """For people."""
-    return ShownStatus(_headline(standing), tuple(_tables(standing)), _letters(standing), tuple(findings(standing)), _UNKNOWN)
+    return ShownStatus(
+        _headline(standing),
+        tuple(_tables(standing)),
+        _letters(standing),
+        tuple(findings(standing)),
+        _TOLD if standing.workers else _UNKNOWN,
+    )
 
 
 def facts(standing: Standing) -> dict[str, Any]:
@@ -53,6 +60,7 @@ def facts(standing: Standing) -> dict[str, Any]:
         "levels": [each._asdict() for each in standing.levels],
         "dead_letters": None if standing.letters is None else standing.letters._asdict(),
         "paused": [each._asdict() for each in standing.paused],
+        "workers": [worker._asdict() for worker in standing.workers],
         "findings": [finding.sentence for finding in findings(standing)],
     }
 
@@ -65,6 +73,9 @@ def _headline(standing: Standing) -> str:
 def _tables(standing: Standing) -> Iterator[ShownTable]:
     columns = "partition", "owner", "watermark", "lag", "done ahead", "oldest", "waiting"
     yield ShownTable(columns, tuple(_row(each) for each in standing.partitions))
+    if standing.workers:
+        of_workers = "worker", "Ackwise", "partitions", "in hand", "running", "waiting", "paused", "heard"
+        yield ShownTable(of_workers, tuple(_worker_row(each) for each in standing.workers))
     if pending := tuple((each.level, str(each.pending)) for each in standing.levels if each.pending):
         yield ShownTable(("delay level", "pending"), pending)
 
@@ -79,12 +90,25 @@ def _letters(standing: Standing) -> str:
 def _row(each: PartitionStanding) -> tuple[str, ...]:
     return (
         f"{each.topic}/{each.partition}",
-        "nobody" if each.owner is None else plain(each.owner, _NAME),
+        "nobody" if each.owner is None else plain(each.owner if each.worker is None else f"{each.owner} = {each.worker}", _NAME),
         "-" if each.committed is None else str(each.committed),
         str(each.lag),
         str(each.done_ahead),
         "-" if each.age is None else _duration(each.age),
         "; ".join(_why(each)),
+    )
+
+
+def _worker_row(each: WorkerStanding) -> tuple[str, ...]:
+    return (
+        plain(f"{each.name} {each.client}", _NAME),
+        plain(each.version, _NAME),
+        str(len(each.partitions)),
+        str(each.in_hand),
+        str(each.running),
+        plain("; ".join(f"{messages}: {why}" for why, messages in each.waiting), 1_000),
+        plain(", ".join(each.paused), _NAME),
+        f"{_duration(each.heard)} ago",
     )
 
 

@@ -8,7 +8,50 @@ from typing import Any, Final
 
 from ackwise.spark.local.column import Case, Column, identifier, sql_of
 
-__all__: list[str] = []
+__all__ = [
+    "abs",
+    "array",
+    "array_compact",
+    "bit_count",
+    "bit_or",
+    "bitwise_not",
+    "broadcast",
+    "call_function",
+    "ceil",
+    "coalesce",
+    "col",
+    "count",
+    "count_if",
+    "element_at",
+    "explode",
+    "expr",
+    "filter",
+    "floor",
+    "get",
+    "get_json_object",
+    "getbit",
+    "greatest",
+    "inline",
+    "least",
+    "lit",
+    "log",
+    "log10",
+    "max",
+    "min",
+    "nullif",
+    "pow",
+    "regexp_extract",
+    "row_number",
+    "sequence",
+    "shiftleft",
+    "shiftright",
+    "struct",
+    "sum",
+    "timestamp_micros",
+    "unix_micros",
+    "when",
+    "xxhash64",
+]
 
 _HIGHEST: Final = f"CAST('{-(2**63)}' AS BIGINT)"
 

@@ -18,6 +18,13 @@ from ackwise.stores.journal.parquet import SCHEMA
 
 __all__ = ["LocalSession", "UnreadableFile", "local_engine"]
 
+#: Nulls come first in an order, as in Spark. The files are read by Arrow: DuckDB itself touches no file and no network.
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "default_null_order": "nulls_first",
+    "enable_external_access": "false",
+    "temp_directory": "",
+}
+
 _ARROW: Final = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -34,7 +41,7 @@ _ARROW: Final = {
 @contextmanager
 def local_engine() -> Iterator[SparkSession]:
     """A session of the local engine, which stands for PySpark's; while it is open, `frames.F` are its functions."""
-    connection = duckdb.connect(config={"default_null_order": "nulls_first"})
+    connection = duckdb.connect(config=_SETTINGS)
     try:
         with computed_by("ackwise.spark.local.functions", "ackwise.spark.local.window"):
             yield cast("SparkSession", LocalSession(connection))

@@ -196,6 +196,14 @@ def test_both_engines_pass_over_a_damaged_file_and_judge_some_time_alike(spark: 
     assert other == one
 
 
+def test_queries_touch_no_file(tmp_path: Path) -> None:
+    import duckdb
+
+    path = write_parquet(tmp_path / "events.parquet", History("g").events)
+    with local_engine() as session, pytest.raises(duckdb.PermissionException):
+        session.createDataFrame([(1,)], "one long").where(f"one IN (SELECT seq FROM read_parquet('{path}'))").collect()
+
+
 def test_the_functions_are_those_of_the_local_engine_only_while_it_is_open() -> None:
     pyspark = pytest.importorskip("pyspark.sql.functions")
     with local_engine():
