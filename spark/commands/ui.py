@@ -12,6 +12,7 @@ import typer
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli import letteroptions as letters
 from ackwise.plugin.cli.console import to_stderr
+from ackwise.plugin.cli.together import with_options
 from ackwise.plugin.cli.waiting import wait_for
 from ackwise.spark.commands import options
 
@@ -27,9 +28,14 @@ __all__ = ["ui"]
 
 _OPTIONS: Final = "--port"
 
+#: Seconds after the last page within which the process is gone.
+_EXIT_WITHIN: Final = 2.0
 
+
+@with_options
 def ui(
     whose: letters.Whose,
+    *,
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Where the pages are; 0 takes any free port.")] = 9400,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Of this machine; one that others reach needs a token.")] = "127.0.0.1",
     token_file: Annotated[
@@ -42,8 +48,7 @@ def ui(
     runs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where reconcile put its runs. Default: runs/ in the first folder of the events.")
     ] = None,
-    brokers: letters.Brokers = None,
-    dlq: letters.Dlq = None,
+    where: letters.Where,
 ) -> None:
     """Serve pages for whoever is on call: how a group stands, its dead letters by their causes, the story of a message, the last books.
 
@@ -52,7 +57,7 @@ def ui(
 
     Exit code 0: ended by Ctrl-C or SIGTERM. 2: it can't start; one sentence says why.
     """
-    place = letters.place_of(whose, brokers, dlq)
+    place = where.place(whose)
     folders = tuple(events or _folders_of(place))
     try:
         from ackwise.plugin.ui.gate import Gate, token_of
@@ -61,7 +66,7 @@ def ui(
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"ui needs {error.name}, which is not installed: pip install 'ackwise[watch]'") from None
     gate = Gate(token_of(token_file, os.environ))
-    named = Named(whose, brokers, dlq, tuple(map(str, folders)))
+    named = Named(whose, where.brokers, where.dlq, tuple(map(str, folders)))
     pages = _pages(place, named, folders, runs or next((folder / "runs" for folder in folders), None))
     wait_for(_serve(_checked(bound(host, port, "ui", _OPTIONS), gate), place, pages, gate))
 
@@ -114,6 +119,7 @@ async def _serve(listening: socket.socket, place: Place, pages: list[Page], gate
     """Until a signal asks for an end."""
     import asyncio
 
+    from ackwise.plugin.process.watchdog import Watchdog
     from ackwise.plugin.ui.server import application, serve
 
     stop = asyncio.Event()
@@ -127,3 +133,4 @@ async def _serve(listening: socket.socket, place: Place, pages: list[Page], gate
 
     say(f"group {place.group}: http://{f'[{host}]' if ':' in host else host}:{port}/ until Ctrl-C")
     await serve(listening, application(place.group, pages, gate, say), stop)
+    Watchdog().arm(_EXIT_WITHIN, 0)  # a decoder of the app may hang in its thread, and the interpreter waits for it

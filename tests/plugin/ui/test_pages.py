@@ -11,7 +11,7 @@ from tests.plugin.ui.site import Document, group_pages, hostile_letters, opened
 from typer.testing import CliRunner
 
 from ackwise.middleware.plaintext import plain
-from ackwise.plugin.cli.letteroptions import place_of
+from ackwise.plugin.cli.letteroptions import app_place
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.deadletters.place import Place, place_of_group
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -28,7 +28,7 @@ TAGS = {
 
 def pages_of(shop: Shop) -> list[Page]:
     """With the app named."""
-    return group_pages(place_of(shop.app, None, None), Named(shop.app))
+    return group_pages(app_place(shop.app), Named(shop.app))
 
 
 def a_group(brokers: str) -> Place:
@@ -52,6 +52,8 @@ async def test_the_first_page_says_what_status_says_and_beside_each_finding_what
     findings = [line.removeprefix("! ") for line in said if line.startswith("! ")]
     assert len(findings) == 3
     assert [sentence for sentence in (said[0], *findings, said[-1]) if sentence not in page.text] == []
+    assert "orders/0nobody-10" in page.text  # the row of the partition
+    assert "delay.5s1" in page.text
     assert page.commands == [
         f"ackwise run {shop.app}",
         f"ackwise relay {shop.app}",
