@@ -35,7 +35,6 @@ _EXIT_WITHIN: Final = 2.0
 @with_options
 def ui(
     whose: letters.Whose,
-    *,
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Where the pages are; 0 takes any free port.")] = 9400,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Of this machine; one that others reach needs a token.")] = "127.0.0.1",
     token_file: Annotated[
@@ -48,6 +47,7 @@ def ui(
     runs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where reconcile put its runs. Default: runs/ in the first folder of the events.")
     ] = None,
+    *,
     where: letters.Where,
 ) -> None:
     """Serve pages for whoever is on call: how a group stands, its dead letters by their causes, the story of a message, the last books.

@@ -11,7 +11,7 @@ from tests.plugin.ui.site import Document, group_pages, hostile_letters, opened
 from typer.testing import CliRunner
 
 from ackwise.middleware.plaintext import plain
-from ackwise.plugin.cli.letteroptions import app_place
+from ackwise.plugin.cli.letteroptions import Where
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.deadletters.place import Place, place_of_group
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -28,7 +28,7 @@ TAGS = {
 
 def pages_of(shop: Shop) -> list[Page]:
     """With the app named."""
-    return group_pages(app_place(shop.app), Named(shop.app))
+    return group_pages(Where().place(shop.app), Named(shop.app))
 
 
 def a_group(brokers: str) -> Place:

@@ -12,7 +12,7 @@ from tests.plugin.deadletters.letters import Shop
 from tests.plugin.ui.site import Site, group_pages, opened
 from tests.spark.report.page.test_page_in_a_browser import QUIET, chromium, measured
 
-from ackwise.plugin.cli.letteroptions import app_place
+from ackwise.plugin.cli.letteroptions import Where
 from ackwise.plugin.ui import page
 from ackwise.plugin.ui.named import Named
 from ackwise.spark.config import ReconcileConfig
@@ -34,7 +34,7 @@ async def site(billing: Shop) -> AsyncIterator[Site]:
     """All pages, with hostile letters."""
     events = billing.folder / "events"
     named = Named(billing.app, events=(str(events),))
-    pages = group_pages(app_place(billing.app), named)
+    pages = group_pages(Where().place(billing.app), named)
     pages += [story_page([events], ReconcileConfig(), named), books_page(runs_seen(events / "runs"), events / "runs", named)]
     async with opened(pages) as found:
         yield found
