@@ -168,6 +168,7 @@ def many_histories(root: Path) -> Path:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(1200)  # several runs of Spark
 def test_both_engines_leave_the_same_behind(spark: SparkSession, tmp_path: Path) -> None:
     root = many_histories(tmp_path / "root")
     options = ("--as-of", AS_OF, "--grace", "10m", "--produced", tmp_path / "produced.parquet", "--plan-provisional", "--strict")
@@ -182,6 +183,7 @@ def test_both_engines_leave_the_same_behind(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(1200)  # several runs of Spark
 def test_both_engines_pass_over_a_damaged_file_and_judge_some_time_alike(spark: SparkSession, tmp_path: Path) -> None:
     root = many_histories(tmp_path / "root")
     options = ("--as-of", AS_OF, "--since", "30m", "--lateness", "1h", "--writer-timeout", "1h")
