@@ -142,6 +142,8 @@ class TransactionalPipeline(Pipeline):
         """
         if call.raised is None:
             for run in mine:
+                if call.stopped is None and run.began and run.ids is not None:
+                    self._worker.record(EventCode.RELEASED, self.agent.name, run, with_exec_id=True)
                 run.undo()
             if call.stopped is None:
                 self._worker.postpone(mine, "its handler was called off, or decided nothing")

@@ -43,6 +43,7 @@ from ackwise.plugin.settings.config import Config, read_config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
 from ackwise.plugin.signature import name_of
 from ackwise.plugin.slots import Policy, Slots
+from ackwise.plugin.topictemplate import TopicTemplate
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -304,7 +305,9 @@ class App:
         if not self._agents:
             raise ConfigurationError(f'app {self.settings.group!r} has no agents; add one with @app.agent("orders")')
         for agent in self._agents:
-            refuse_own_topics(agent, group=self.settings.group, dead_letter=self._slots.dead_letter.topic)
+            refuse_own_topics(
+                agent, group=self.settings.group, dead_letter=self._slots.dead_letter.topic, topic_names=self.settings.topic_names
+            )
         self._slots.lifespans.check()
         kinds = {agent.kind for agent in self._agents}
         for around in self._slots.arounds:
@@ -350,9 +353,13 @@ class App:
         if self._slots.pausing.resume(self._target(what), "code"):
             log.info("resumed from code", group=self.settings.group, resumed=what)
 
+    @property
+    def _retry_topic(self) -> str:
+        return TopicTemplate(self.settings.topic_names).name(self.settings.group, "retry")
+
     def _target(self, what: str) -> Target:
         topics = topics_about(what, self._agents)
-        return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, f"{self.settings.group}.retry"})
+        return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, self._retry_topic})
 
     def publish(
         self,
@@ -424,7 +431,7 @@ class App:
         return answer if found == "unknown" else found  # this worker may have read it, and be done
 
     def _message_at(self, message: str) -> MessageAt:
-        return message_at(message, {*topics_about(message, self._agents), f"{self.settings.group}.retry"})
+        return message_at(message, {*topics_about(message, self._agents), self._retry_topic})
 
     async def cancel(self, message_id: str) -> CancelAnswer:
         """Cancel a message that waits to come back; `message_id` is `topic/partition/offset` of its first record.

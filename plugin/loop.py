@@ -122,7 +122,7 @@ def reliable(
     _refuse_modes(config.of_agent(name))
     (agent,) = config.agents([agent])
     host_settings = _settings(consumer, settings, config)
-    refuse_own_topics(agent, group=host_settings.group, dead_letter=slots.dead_letter.topic)
+    refuse_own_topics(agent, group=host_settings.group, dead_letter=slots.dead_letter.topic, topic_names=host_settings.topic_names)
     return Reliable(consumer, host_settings, agent, slots, handover)
 
 

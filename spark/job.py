@@ -13,7 +13,7 @@ from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.schema import project
 from ackwise.spark.events.sources import Evidence, read_events
-from ackwise.spark.fold.cache import State, brought_up, evidence_since
+from ackwise.spark.fold.cache import FoldedState, State, brought_up, evidence_since
 from ackwise.spark.fold.folded import FoldedEvents
 from ackwise.spark.frames import DataFrame, SparkSession
 from ackwise.spark.judge.books import Book, check, keep
@@ -55,9 +55,9 @@ def reconcile(
     `progress` is called with each step. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
     produced_rows = None if produced is None else read_produced(spark, produced)
-    folded = None if state is None else brought_up(spark, state, evidence, progress)
-    events = project(read_events(spark, evidence if state is None else evidence_since(evidence, config.since)))
-    found = conclude(spark, folded or FoldedEvents(spark, evidence), config, evidence.logs, progress, produced_rows, last_commits)
+    folded = FoldedEvents(spark, evidence) if state is None else brought_up(spark, state, evidence, progress)
+    found = conclude(spark, folded, config, evidence.logs, progress, produced_rows, last_commits)
+    events = folded.events if isinstance(folded, FoldedEvents) else project(read_events(spark, evidence_since(evidence, config.since)))
     try:
         counts = write_tables(spark, found, out, config, progress)
         books = keep(found.facts, found.commits, counts.booked, counts.absent)
@@ -67,7 +67,7 @@ def reconcile(
         plan = plan_repair(spark, found, counts, out, run_id, config)
         progress("drawing the page")
         details = compute_details(spark, _judged(found, counts, events, books), out, evidence, config)
-        if folded is not None:
+        if isinstance(folded, FoldedState):
             folded.keep_open(found.judged)
     finally:
         found.release()

@@ -14,6 +14,7 @@ __all__ = [
     "FLAG_ACTIONS",
     "FLAG_MEANINGS",
     "INCONCLUSIVE",
+    "LEFT_OPEN",
     "LOGICAL_ACTIONS",
     "LOSSES",
     "MEANINGS",
@@ -211,6 +212,10 @@ ENDED: Final = frozenset(
         Verdict.CANCELLED,
         Verdict.DUPLICATE_SUPPRESSED,
     }
+)
+#: Not ended, and nobody is at work on it by its own events: in a later dedup epoch somebody may have been.
+LEFT_OPEN: Final = frozenset(
+    {Verdict.LOST, Verdict.RETRY_LOST, Verdict.STUCK, Verdict.UNKNOWN_EXPORT_GAP, Verdict.RETRYING, Verdict.PENDING}
 )
 #: Not run as a duplicate: of what was done, and of what is dead.
 SUPPRESSED: Final = frozenset({Verdict.DUPLICATE_SUPPRESSED, Verdict.SUPPRESSED_BY_DEAD})

@@ -127,12 +127,18 @@ def _accounts(found: Judgement) -> dict[str, Column]:
 
 def _offsets(found: Judgement) -> DataFrame:
     """A row for each partition: the number of its offsets in each class."""
-    return count(found.words, absent() | _accounts(found), F.max("falls").alias("falls"))
+    classes = {_column(name): mask for name, mask in (absent() | _accounts(found)).items()}
+    return count(found.words, classes, F.max("falls").alias("falls"))
+
+
+def _column(name: str) -> str:
+    """The column of a class. The verdict LOST and the account `lost` would be the same name to both engines."""
+    return f"account_{name}" if isinstance(name, Account) else name
 
 
 def _by_partition(partitions: Iterable[Row], classes: Iterable[str]) -> dict[int, dict[str, int]]:
-    names_of_classes = list(classes)
-    return {row["key"]: {name: row[name] for name in names_of_classes} for row in partitions}
+    columns = {name: _column(name) for name in classes}
+    return {row["key"]: {name: row[column] for name, column in columns.items()} for row in partitions}
 
 
 def _write_missing(
@@ -141,7 +147,7 @@ def _write_missing(
     """Write the table of offsets without events, and return its first rows."""
     listed = {name: mask for name, mask in (absent() | _accounts(found)).items() if name in MISSING}
     rows = missing_rows(stretches(found.words, listed), named)
-    is_missing = any(row[name] for row in partitions for name in listed)
+    is_missing = any(row[_column(name)] for row in partitions for name in listed)
     _write(rows if is_missing else rows.limit(0), out / "missing")
     if not is_missing:
         return []

@@ -117,8 +117,8 @@ def _settings(group: str, brokers: str | None) -> Any:
     from ackwise.plugin.settings.hostsettings import HostSettings
 
     config = read_config()
-    created = {name: given.value for name, given in config.of().items() if name == "create_topics"}
-    return config.without_app(HostSettings, brokers, group=group, **created)
+    like = {name: given.value for name, given in config.of().items() if name in ("create_topics", "topic_names")}
+    return config.without_app(HostSettings, brokers, group=group, **like)
 
 
 def id_of(text: str) -> tuple[int, int]:

@@ -59,6 +59,7 @@ def _group(target: str) -> Group:
 async def _review(group: Group) -> list[TopicReview]:
     from ackwise.plugin.group.leftovers import find_leftovers
     from ackwise.plugin.group.matching import matched_by
+    from ackwise.plugin.group.othernames import find_copies_elsewhere
     from ackwise.plugin.group.topicplan import TopicReview, review_topics
     from ackwise.plugin.group.topics import read_topics
 
@@ -71,7 +72,17 @@ async def _review(group: Group) -> list[TopicReview]:
         *(TopicReview(topic, "passed over", None, found.get(topic), "nothing", (), why) for topic, why in matched.of_groups.items()),
         *review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place),
     ]
+    elsewhere, unread = await find_copies_elsewhere(group.settings, group.names, group.sources)
+    reviews = [_with_other_names(review, elsewhere, unread) if review.role == "retry" else review for review in reviews]
     return _with_leftovers(reviews, await find_leftovers(group.settings, group.names, group.agents))
+
+
+def _with_other_names(review: TopicReview, elsewhere: Sequence[str], unread: str | None) -> TopicReview:
+    """The retry topic, with what waits in topics under other names; or why nobody knows."""
+    if elsewhere:
+        return review._replace(todo="mend", faults=(*review.faults, *elsewhere))
+    advice = None if unread is None else f"nobody knows whether copies wait in topics with other names ({unread}); they would not come back"
+    return review._replace(advice=review.advice or advice)
 
 
 def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> list[TopicReview]:

@@ -152,7 +152,7 @@ class FaustHost:
 
     def declared(self) -> Declared:
         """The agents of the app, and what they read. Raises `ConfigurationError`."""
-        return declared(self.app, self.config, dead_letter=self.slots.dead_letter.topic)
+        return declared(self.app, self.config, dead_letter=self.slots.dead_letter.topic, topic_names=self.settings().topic_names)
 
     def group(self) -> Group:
         """What the app needs of Kafka and of this machine. Raises `ConfigurationError`."""
@@ -295,6 +295,7 @@ class FaustHost:
         if self.app.tables.changelog_topics:
             self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
         if not self._is_relaying:
+            await member.opening.insist(lambda: member.opening.refuse_other_names(sources))
             self._begin_relay(member)
         return [member.names.retry]
 

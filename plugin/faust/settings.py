@@ -23,6 +23,7 @@ _PREFIX: Final = "ackwise_"
 class FaustSettings(TypedDict, total=False):
     """The settings of `HostSettings` that Faust does not have, as keywords."""
 
+    topic_names: str
     create_topics: Literal["auto", "never", "broker"]
     revoke_timeout: float | str
     drain_timeout: float | str
@@ -71,6 +72,7 @@ class Settings(faust.Settings):
     `ackwise.plugin.faust.App` puts in what a file and the environment set.
     """
 
+    ackwise_topic_names = _setting("topic_names")
     ackwise_create_topics = _setting("create_topics")
     ackwise_revoke_timeout = _setting("revoke_timeout")
     ackwise_drain_timeout = _setting("drain_timeout")

@@ -69,7 +69,7 @@ class Control:
             while True:
                 try:
                     await self._read()
-                except (KafkaError, OSError) as error:
+                except Exception as error:  # noqa: BLE001  # whatever a client raises here, the worker has its messages to see to
                     if self._throttle.is_due():
                         log.warning(
                             "the control topic can't be read, ackwise pause does not reach this worker",

@@ -399,7 +399,8 @@ class Member:
     ) -> Lane:
         """A lane that begins at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
         agents = [reader.name for reader in readers_of(self._agents, topic)]
-        readers = [pipeline for name, pipeline in self.pipelines.items() if name in agents] if make is None else []
+        reading = readers_of([pipeline.agent for pipeline in self.pipelines.values()], topic) if make is None else []
+        readers = [pipeline for pipeline in self.pipelines.values() if pipeline.agent in reading]
         keyed = next((pipeline for pipeline in readers if pipeline.agent.order == "key"), None)
         return Lane(
             topic,

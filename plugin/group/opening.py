@@ -23,6 +23,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.commits import Commits
 from ackwise.plugin.group.lastcommits import has_committed
 from ackwise.plugin.group.leftovers import find_leftovers
+from ackwise.plugin.group.othernames import find_copies_elsewhere
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.sources import Sources
 from ackwise.plugin.group.topicplan import waits_in_place
@@ -30,6 +31,7 @@ from ackwise.plugin.group.topics import TopicNames, ensure_topics, list_topics
 from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES
 
 __all__ = ["Opening"]
 
@@ -90,6 +92,7 @@ class Opening:
             if with_topics:
                 await self._find_sources()
                 await self.insist(self._refuse_leftovers)
+                await self.insist(lambda: self.refuse_other_names(self._sources.topics))
             parts = len(self._parts)
             for behind, part in enumerate(self._parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
@@ -186,6 +189,24 @@ class Opening:
             log.warning(
                 "nobody knows whether copies wait from before a handler had its order, those that come run out of order",
                 group=self._settings.group,
+                error=unread,
+            )
+
+    async def refuse_other_names(self, sources: Collection[str]) -> None:
+        """Refuse names of topics if copies from before would wait for ever; `sources` are what is read. What can't be looked at is said.
+
+        Raises `ConfigurationError`.
+        """
+        settings = self._settings
+        if settings.topic_names == DEFAULT_TOPIC_NAMES or settings.create_topics == "broker":
+            return
+        found, unread = await find_copies_elsewhere(settings, self._names, sources)
+        for sentence in found:
+            raise ConfigurationError(sentence)
+        if unread is not None:
+            log.warning(
+                "nobody knows whether copies wait in topics with other names, those would not come back",
+                group=settings.group,
                 error=unread,
             )
 

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from ackwise.middleware.agent import Agent, readers_of
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.topictemplate import TopicTemplate
 
 __all__ = ["Matched", "match_topics", "named_topics", "parse_pattern", "patterns_of", "topics_about"]
 
-#: How the topics of a group are called unless it names them itself: its name, and one of these.
-_OF_A_GROUP: Final = re.compile(r"(?P<group>.+?)\.(?:retry|dlq|dlq\.state|cancel|control|(?:delay|send)\.[0-9][0-9.]*(?:ms|s|m|h))")
+_DEFAULT: Final = TopicTemplate()
 
 #: Topics of Kafka itself, such as `__consumer_offsets`.
 _INTERNAL: Final = "__"
@@ -69,9 +69,9 @@ def match_topics(agents: Sequence[Agent], names: TopicNames, there: Collection[s
     topics, disputed, of_groups = [], {}, {}
     for topic in sorted({*there} - {*named_topics(agents)} - names.own):
         readers = [] if topic.startswith(_INTERNAL) else readers_of(agents, topic)
-        if readers and (found := _OF_A_GROUP.fullmatch(topic)) is not None:
+        if readers and (found := _DEFAULT.of(topic) or names.template.of(topic)) is not None:
             of_groups[topic] = (
-                f"topic {topic!r} is called like one that Ackwise makes for a group {found['group']!r}, which no pattern matches; if it is "
+                f"topic {topic!r} is called like one that Ackwise makes for a group {found.group!r}, which no pattern matches; if it is "
                 "yours, name it in its agent"
             )
         elif len(readers) > 1:

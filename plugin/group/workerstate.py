@@ -74,7 +74,11 @@ class WorkerState:
                     await self._write(worker_key(self._id), None)
 
     async def _write(self, key: bytes, value: bytes | None) -> None:
-        (error,) = await self._worker().publisher.publish([Copy(self._topic, _PARTITION, key, value, ())])
+        error: Exception | None
+        try:
+            (error,) = await self._worker().publisher.publish([Copy(self._topic, _PARTITION, key, value, ())])
+        except Exception as raised:  # noqa: BLE001  # whatever it is, the worker has its messages to see to
+            error = raised
         if error is None:
             self._has_written = True
         elif self._throttle.is_due():

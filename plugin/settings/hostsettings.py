@@ -15,6 +15,7 @@ from ackwise.plugin.settings.addresses import parse_brokers
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER, checked_options
 from ackwise.plugin.settings.credentials import with_credentials
 from ackwise.plugin.settings.redaction import shown_options
+from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES, TopicTemplate
 
 __all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings", "refuse_unknown"]
 
@@ -62,6 +63,7 @@ class HostSettings:
     group: str
     create_topics: Annotated[_CreateTopics, "missing topics of the group: created, refused, or left to the broker"] = "auto"
     start: Annotated[_Start, "begin of a partition without a committed offset"] = "earliest"
+    topic_names: Annotated[str, "names of the group's own topics, in which `{group}` and `{kind}` stand"] = DEFAULT_TOPIC_NAMES
     pattern_interval: Annotated[float, "interval of looks for topics that an agent's `pattern` matches"] = 30.0
     commit_interval: Annotated[float, "interval of commits; 0 is after every batch"] = 5.0
     revoke_timeout: Annotated[float, "time for running batches when their partition is taken away; at most 30 s"] = 25.0
@@ -101,6 +103,7 @@ class HostSettings:
     def __post_init__(self) -> None:
         for name in _DURATIONS:
             object.__setattr__(self, name, parse_duration(getattr(self, name), what=name))
+        TopicTemplate(self.topic_names)
         if not self.pattern_interval:
             raise ConfigurationError("pattern_interval is 0; the brokers would be asked without a pause, so give it seconds, such as 30")
         parse_brokers(self.brokers)
@@ -152,6 +155,7 @@ class HostSettings:
 class LoopSettings(TypedDict, total=False):
     """The settings of `HostSettings` that a consumer of the user's own does not bring itself, as keywords."""
 
+    topic_names: str
     create_topics: _CreateTopics
     start: _Start
     commit_interval: float | str

@@ -122,7 +122,7 @@ class SimpleConsumer(Generic[T]):
         (self._agent,) = config.agents([agent])
         refuse_unknown("SimpleConsumer", settings)
         self._settings: HostSettings = config.host_settings(group, brokers=brokers, **settings)
-        refuse_own_topics(self._agent, group=group, dead_letter=slots.dead_letter.topic)
+        refuse_own_topics(self._agent, group=group, dead_letter=slots.dead_letter.topic, topic_names=self._settings.topic_names)
         self._clock = clock
         self._desk = Desk()
         self._stop = asyncio.Event()

@@ -72,7 +72,7 @@ async def look_at(place: Place) -> Standing:
             tuple(_named(member) for member in membership.members),
             len((await copies.membership(place.names.relay_group)).members),
             tuple([each async for each in _partitions(copies, read, left, membership, mine, paused, workers, _handlers(place, topics))]),
-            tuple(LevelStanding(topic, topic.removeprefix(f"{place.group}."), _size(_of(left, topic))) for topic in levels),
+            tuple(LevelStanding(topic, _level(place, topic), _size(_of(left, topic))) for topic in levels),
             await _letters(copies, place.names.dead_letter, _of(left, place.names.dead_letter), _of(left, place.state_topic)),
             tuple(PausedByCommand(str(record.target), record.at_ms) for record in paused),
             tuple(workers),
@@ -108,7 +108,7 @@ def _read_topics(
         known = {partition.topic for partition in (*committed, *membership.owners)}
     else:
         known = set(place.app.matching(topics).sources) if place.app.slots.share is None else set()
-    others = {topic for topic in topics if topic.startswith((f"{place.group}.delay.", f"{place.group}.send."))}
+    others = {topic for topic in topics if _is_level(place, topic)}
     return sorted(known & set(topics) - others - {place.names.retry}) + [place.names.retry] * (place.names.retry in topics)
 
 
@@ -165,8 +165,19 @@ def _level_topics(place: Place, topics: Collection[str]) -> list[str]:
     known = [topic for topic in (*place.names.delays, *place.names.sends) if topic in topics]
     if place.app is not None:
         return known
-    begins = f"{place.group}.delay.", f"{place.group}.send."
-    return [*known, *sorted(topic for topic in topics if topic.startswith(begins) and topic not in known)]
+    return [*known, *sorted(topic for topic in topics if _is_level(place, topic) and topic not in known)]
+
+
+def _level(place: Place, topic: str) -> str:
+    """What a level is called, such as `delay.5m`."""
+    of = place.names.template.of(topic)
+    return topic if of is None else ".".join(of.words)
+
+
+def _is_level(place: Place, topic: str) -> bool:
+    """Whether copies or messages of the group wait there, by its name."""
+    of = place.names.template.of(topic)
+    return of is not None and of.group == place.group and of.kind in ("delay", "send")
 
 
 def _of(left: Mapping[TopicPartition, Left], topic: str) -> dict[TopicPartition, Left]:

@@ -137,7 +137,7 @@ def _run(
         last = () if brokers is None else commits_at(brokers, roots)
         with _prepared(folder), nullcontext() if state is None else opened(state, roots) as known:
             progress("gathering the events")
-            with gathered(roots, folder / ".live") as evidence:
+            with gathered(roots, folder / ".live", () if known is None else known) as evidence:
                 if known is None or not known.deltas():
                     refuse_nothing(evidence)
                 chosen = computing(choose(asked, events_in(evidence.files), given, engine), engine)

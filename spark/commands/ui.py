@@ -28,6 +28,9 @@ __all__ = ["ui"]
 
 _OPTIONS: Final = "--port"
 
+#: Seconds after the last page within which the process is gone.
+_EXIT_WITHIN: Final = 2.0
+
 
 @with_options
 def ui(
@@ -116,6 +119,7 @@ async def _serve(listening: socket.socket, place: Place, pages: list[Page], gate
     """Until a signal asks for an end."""
     import asyncio
 
+    from ackwise.plugin.process.watchdog import Watchdog
     from ackwise.plugin.ui.server import application, serve
 
     stop = asyncio.Event()
@@ -129,3 +133,4 @@ async def _serve(listening: socket.socket, place: Place, pages: list[Page], gate
 
     say(f"group {place.group}: http://{f'[{host}]' if ':' in host else host}:{port}/ until Ctrl-C")
     await serve(listening, application(place.group, pages, gate, say), stop)
+    Watchdog().arm(_EXIT_WITHIN, 0)  # a decoder of the app may hang in its thread, and the interpreter waits for it

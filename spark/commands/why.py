@@ -31,6 +31,7 @@ def why(
     namespace: Annotated[
         str | None, typer.Option(metavar="NAME", help="The namespace of Dedup, for a key. Default: what the workers wrote.")
     ] = None,
+    brokers: options.Brokers = None,
     as_of: options.AsOf = None,
     grace: options.Grace = "1m",
     lateness: Annotated[
@@ -51,7 +52,7 @@ def why(
     missing that would tell.
     """
     config = options.config_of(as_of=as_of, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention)
-    answer = _ask(message, events, config, namespace)
+    answer = _ask(message, events, config, namespace, brokers)
     from ackwise.spark.why.output import show, to_json
 
     if as_json:
@@ -61,8 +62,9 @@ def why(
     raise typer.Exit(int(answer.exit_code))
 
 
-def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace: str | None) -> Answer:
+def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace: str | None, brokers: str | None) -> Answer:
     try:
+        from ackwise.spark.commands.lastcommits import commits_at
         from ackwise.spark.why.asking import ask
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"why needs {error.name}, which is not installed: pip install 'ackwise[events]'") from error
@@ -74,4 +76,5 @@ def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace
         if (spent := time.monotonic() - started) > _SLOW:
             console.print(f"[dim]{spent:5.1f} s  {step}[/]")
 
-    return ask(message, roots, config, namespace=namespace, progress=progress)
+    last_commits = [] if brokers is None else commits_at(brokers, roots)
+    return ask(message, roots, config, namespace=namespace, last_commits=last_commits, progress=progress)

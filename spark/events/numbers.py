@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Run", "joined", "runs_in"]
+__all__ = ["Run", "joined", "runs_in", "without"]
 
 Run = tuple[int, int]
 """From the first to before the second."""
@@ -38,3 +38,12 @@ def joined(runs: Iterable[Run]) -> list[Run]:
         else:
             apart.append((first, after))
     return apart
+
+
+def without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
+    """Return the numbers of `runs` that are in none of the others."""
+    left = list(runs)
+    for begin, end in others:
+        pieces = [piece for first, after in left for piece in ((first, min(after, begin)), (max(first, end), after))]
+        left = [(first, after) for first, after in pieces if first < after]
+    return left

@@ -98,6 +98,7 @@ def project(events: DataFrame) -> DataFrame:
         "from_commit",
         "attrs",
         "proved",
+        "mono_ns",
     )
     keyed = named.withColumn("pk", F.xxhash64("cluster", "group_id", "topic", "topic_id", "partition"))
     return keyed.withColumn("mk", F.xxhash64("pk", "handler", "dedup_epoch"))

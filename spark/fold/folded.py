@@ -16,7 +16,7 @@ from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold import survey, tracks
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import copies, fold, outcomes
+from ackwise.spark.fold.messages import claimed_successes, copies, fold, outcomes
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.written import Written, written_in
 from ackwise.spark.frames import DataFrame, SparkSession
@@ -71,6 +71,10 @@ class Folded(Protocol):
         """Return the outcomes that `writers` reported, as `messages.outcomes` does; call it after `messages`, for the same ones."""
         ...
 
+    def claimed_successes(self, messages: DataFrame) -> DataFrame:
+        """Return how many runs under a claim succeeded, as `messages.claimed_successes`; call it after `messages`."""
+        ...
+
     @property
     def copies(self) -> DataFrame:
         """Places at which copies were read, as `messages.copies` returns them."""
@@ -93,8 +97,9 @@ class FoldedEvents:
     def __init__(self, spark: SparkSession, evidence: Evidence) -> None:
         self._spark = spark
         self._evidence = evidence
-        self._events = project(read_events(spark, evidence))
-        self._surveyed = survey.surveyed(self._events).persist()
+        self.events = project(read_events(spark, evidence))
+        """Projected."""
+        self._surveyed = survey.surveyed(self.events).persist()
 
     @property
     def survey(self) -> DataFrame:
@@ -106,7 +111,7 @@ class FoldedEvents:
 
     @cached_property
     def _written(self) -> Written:
-        return written_in(self._evidence.files)
+        return written_in(self._evidence)
 
     def _of(self, writers: Collection[int]) -> DataFrame:
         """Return the events of all files that have some of these writers."""
@@ -114,7 +119,7 @@ class FoldedEvents:
 
     @property
     def seen(self) -> DataFrame:
-        return points(self._events.where(is_about_a_message()), "pk", "offset", "seen", "record_ts", "record_ts").toDF(
+        return points(self.events.where(is_about_a_message()), "pk", "offset", "seen", "record_ts", "record_ts").toDF(
             "key", "word", "kind", "mask", "oldest", "newest"
         )
 
@@ -132,18 +137,21 @@ class FoldedEvents:
         return [Around(*row) for row in found.collect()]
 
     def messages(self, live_writers: Collection[int], mute: Collection[int], horizon: Horizon | None = None) -> DataFrame:
-        return fold(self._events, live_writers, mute)
+        return fold(self.events, live_writers, mute)
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes(self._of(writers), writers)
 
+    def claimed_successes(self, messages: DataFrame) -> DataFrame:
+        return claimed_successes(self.events, messages)
+
     @property
     def copies(self) -> DataFrame:
-        return copies(self._events)
+        return copies(self.events)
 
     @property
     def outgoing(self) -> DataFrame:
-        return outgoing(self._events)
+        return outgoing(self.events)
 
     @property
     def cached(self) -> Sequence[DataFrame]:

@@ -7,6 +7,7 @@ exported twice, came late, or are in other files. Spark needs one hash aggregate
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from typing import Final
 
 from ackwise.middleware.disposition import Reason
@@ -28,6 +29,8 @@ __all__ = [
     "SUPPRESSED_BY_DEAD",
     "TIMED_OUT",
     "attempt_bit",
+    "claimed_successes",
+    "claimed_successes_of",
     "copies",
     "fold",
     "fold_by_writer",
@@ -100,7 +103,7 @@ _MERGED_BY: Final[Mapping[str, Sequence[str]]] = {
     "bit_or": ("bits", "attempts", "claimed", "settled", "sent", "timed_out", "late"),
     "min": ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
     "max": (
-        *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "reason"),
+        *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "released_ts", "reason"),
         *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place", "redriven"),
     ),
 }
@@ -132,8 +135,35 @@ def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int
     unended = F.bit_or(F.when(_is_one_of(mute), F.col("timed_out")))
     how = {name: getattr(F, aggregate) for aggregate, names in _MERGED_BY.items() for name in names}
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
-    whole = states.fillna(0, ["timed_out", "late"])  # state folders of earlier versions lack them, and `redriven`
+    # State folders of earlier versions lack these, and have no `released_ts` and `redriven`.
+    whole = states.fillna(0, ["timed_out", "late"])
     return whole.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
+
+
+def claimed_successes(events: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return how many runs of each of `messages` (`mk`, `offset`) had a claim and succeeded; those without one are left out."""
+    about = events.where(is_any(EventCode.CLAIMED, *SUCCESSES) & F.col("exec_id").isNotNull())
+    told = about.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
+    return _claimed(told.select("mk", "offset", "exec_id", is_any(EventCode.CLAIMED).alias("claimed"), is_any(*SUCCESSES).alias("ok")))
+
+
+def claimed_successes_of(states: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return the rows of `claimed_successes` from rows of `fold_by_writer`.
+
+    A row has the first and the last of the runs. Of a writer that claimed one message three times, those between are not known.
+    """
+    told = states.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
+    ids = {"cx_min": (True, False), "cx_max": (True, False), "sx_min": (False, True), "sx_max": (False, True)}
+    each = [
+        told.select("mk", "offset", F.col(name).alias("exec_id"), F.lit(claimed).alias("claimed"), F.lit(ok).alias("ok"))
+        for name, (claimed, ok) in ids.items()
+    ]
+    return _claimed(reduce(lambda rows, more: rows.unionByName(more), each).where("exec_id IS NOT NULL"))
+
+
+def _claimed(runs: DataFrame) -> DataFrame:
+    each = runs.groupBy("mk", "offset", "exec_id").agg(F.max("claimed").alias("claimed"), F.max("ok").alias("ok"))
+    return each.where("claimed AND ok").groupBy("mk", "offset").agg(F.count(F.lit(1)).alias("claimed_successes"))
 
 
 def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:
@@ -207,7 +237,8 @@ def _is_one_of(writers: Collection[int]) -> Column:
 def _state() -> list[Column]:
     claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(*SUCCESSES), is_any(EventCode.SENT_BACK)
     outcome = success | is_any(EventCode.FAILED)
-    settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED, EventCode.DROPPED)
+    released = is_any(EventCode.RELEASED)
+    settling = outcome | sent_back | released | is_any(EventCode.DEAD_LETTERED, EventCode.DROPPED)
     suppressed = is_any(EventCode.DUP_SUPPRESSED, EventCode.STALE)
     ts, attempt, exec_id = F.col("ts"), F.col("attempt"), F.col("exec_id")
     tried = attempt_bit(attempt)
@@ -229,6 +260,7 @@ def _state() -> list[Column]:
         F.max(F.when(sent_back, F.col("due"))).alias("due"),
         F.max(F.when(sent_back, ts)).alias("sent_back_ts"),
         F.max(F.when(claim, ts)).alias("claim_ts"),
+        F.max(F.when(released, ts)).alias("released_ts"),
         F.min(F.when(claim | is_any(EventCode.RECEIVED), ts)).alias("begun_ts"),
         F.min(F.when(success, ts)).alias("ok_ts"),
         F.min(F.when(suppressed, ts)).alias("suppressed_ts"),

@@ -9,7 +9,7 @@ from typing import Final
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
-from ackwise.spark.fold.facts import ROLES, Committed, SurveyRow
+from ackwise.spark.fold.facts import ROLES, CommitRow, SurveyRow
 from ackwise.spark.fold.outgoing import is_outgoing
 from ackwise.spark.frames import Column, DataFrame, F, Window
 
@@ -25,6 +25,7 @@ __all__ = [
     "received_from",
     "steps",
     "steps_in",
+    "strange",
     "survey",
     "surveyed",
     "unreported_commits",
@@ -34,10 +35,10 @@ _KEY: Final = (
     *("writer_id", "client", "cluster", "group_id", "topic", "topic_id", "partition", "handler", "dedup_epoch", "session", "pk", "mk"),
 )
 _MERGED: Final = tuple(name for name in SurveyRow._fields if name not in _KEY)
-_SMALLEST: Final = {"first_ts", "first_seq", "start"}
+_SMALLEST: Final = {"first_ts", "first_seq", "start", "least_lag", "oldest_record", "clock_low"}
 _COUNTED: Final = {"strange", "message_events", "outgoing"}
 #: The columns of an event that is about a partition.
-_STEP: Final = ("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
+_STEP: Final = ("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved", "is_strange")
 
 
 def survey(events: DataFrame, *also: str) -> DataFrame:
@@ -48,6 +49,7 @@ def survey(events: DataFrame, *also: str) -> DataFrame:
     received = is_any(EventCode.RECEIVED_RANGE)
     session = F.when(is_any(EventCode.SESSION_START), F.col("attrs"))
     ts, seq, offset = F.col("ts"), F.col("seq"), F.col("offset")
+    clock = ts - F.expr("mono_ns DIV 1000")
     rows = (
         events.withColumn("session", session)
         .groupBy(*_KEY, *also)
@@ -57,7 +59,7 @@ def survey(events: DataFrame, *also: str) -> DataFrame:
             F.min(seq).alias("first_seq"),
             F.max(seq).alias("last_seq"),
             F.max(is_any(EventCode.SESSION_END).cast("int")).alias("ended"),
-            F.count_if(~is_message & (~is_any(*EventCode) | is_any(*MESSAGE_CODES))).alias("strange"),
+            F.count_if(_is_strange()).alias("strange"),
             F.count_if(is_message).alias("message_events"),
             F.coalesce(F.bit_or(F.when(is_any(EventCode.ASSIGNED, EventCode.BROKER_OFFSETS), _role_bit())), F.lit(0)).alias("roles"),
             F.max(F.when(assigned, seq)).alias("assigned_seq"),
@@ -69,6 +71,11 @@ def survey(events: DataFrame, *also: str) -> DataFrame:
             F.max(committed_position()).alias("settled_to"),
             F.max(F.when(is_drained(), ts)).alias("drained_ts"),
             F.count_if(is_outgoing()).alias("outgoing"),
+            F.min(F.when(is_message, ts - F.col("record_ts"))).alias("least_lag"),
+            F.min(F.when(is_message, F.col("record_ts"))).alias("oldest_record"),
+            F.max(F.when(is_message, F.col("record_ts"))).alias("newest_record"),
+            F.min(clock).alias("clock_low"),
+            F.max(clock).alias("clock_high"),
         )
     )
     return rows.select(*SurveyRow._fields, *also)
@@ -82,7 +89,7 @@ def merged(surveys: DataFrame) -> DataFrame:
 
 def surveyed(events: DataFrame) -> DataFrame:
     """Survey and steps of projected events in one pass: rows of `survey`, with the event as `step` where it is about a partition."""
-    step = F.when(_is_step(), F.struct(*_STEP)).alias("step")
+    step = F.when(_is_step(), F.struct(*_step())).alias("step")
     return survey(events.withColumn("step", step), "step")
 
 
@@ -92,13 +99,29 @@ def steps_in(surveyed: DataFrame) -> DataFrame:
 
 
 def steps(events: DataFrame) -> DataFrame:
-    """The projected events about partitions, with the columns that are needed of them; few beside those about messages."""
-    return events.where(_is_step()).select(*_STEP)
+    """The projected events about partitions, and strange ones, with the columns that are needed of them; few beside the others."""
+    return events.where(_is_step()).select(*_step())
 
 
 def _is_step() -> Column:
     ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
-    return F.coalesce(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained(), F.lit(False))
+    found = ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained() | _is_strange()
+    return F.coalesce(found, F.lit(False))
+
+
+def _step() -> list[Column]:
+    """The columns that are needed of an event about a partition."""
+    return [_is_strange().alias(name) if name == "is_strange" else F.col(name) for name in _STEP]
+
+
+def strange(steps: DataFrame) -> DataFrame:
+    """The events that nobody knows the meaning of, once each: `writer_id` and `seq`."""
+    return steps.where("is_strange").select("writer_id", "seq").distinct()
+
+
+def _is_strange() -> Column:
+    """Whether its code is unknown, or it lacks the coordinates that it needs."""
+    return ~is_about_a_message() & (~is_any(*EventCode) | is_any(*MESSAGE_CODES))
 
 
 def named(steps: DataFrame) -> DataFrame:
@@ -109,7 +132,7 @@ def named(steps: DataFrame) -> DataFrame:
 
 
 def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: int | None = None) -> DataFrame:
-    """Projected events to rows of `Committed`, from what happened up to `as_of` (microseconds, as is `since`).
+    """Projected events to rows of `CommitRow`, from what happened up to `as_of` (microseconds, as is `since`).
 
     `retry_drained` has the `pk` of each delay partition and, as `before`, when its group's retry partitions had last
     been read to their ends: a delay partition that was empty only later may have moved a copy in between.
@@ -119,21 +142,20 @@ def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: in
     fell = position < F.col("earlier")
     about = is_any(EventCode.COMMITTED, EventCode.ASSIGNED, EventCode.BROKER_OFFSETS) & (ts <= as_of)
     timely = is_drained() & (ts <= F.col("before"))
+    back = [F.when(fell, position).alias("back_to"), F.when(fell, F.col("earlier")).alias("back_from")]
     rows = (
         events.where(about)
         .join(F.broadcast(retry_drained), "pk", "left")
         .select("pk", "ts", "writer_id", "seq", committed_position().alias("position"), timely.alias("is_timely"))
         .withColumn("earlier", before)
-        .groupBy("pk")
+        .groupBy("pk", *back)
         .agg(
             F.max(position).alias("highest"),
             F.max(F.when(F.col("is_timely"), ts)).alias("drained_ts"),
-            F.min(F.when(fell, position)).alias("rewound_from"),
-            F.max(F.when(fell, F.col("earlier"))).alias("rewound_to"),
             F.max(F.when(F.lit(False) if since is None else ts < since, position)).alias("resumed"),
         )
     )
-    return rows.select(*Committed._fields)
+    return rows.select(*CommitRow._fields)
 
 
 def unreported_commits(events: DataFrame) -> DataFrame:

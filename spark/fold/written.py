@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ackwise.spark.events.numbers import joined, runs_in
+from ackwise.spark.events.numbers import Run, joined, runs_in, without
+from ackwise.spark.events.sources import Evidence
 from ackwise.spark.fold.tracks import SeqRun
 
 __all__ = ["Written", "written_in"]
@@ -35,20 +36,24 @@ class Written:
         return tuple(path for path, found in self.files.items() if not wanted.isdisjoint(found))
 
 
-def written_in(files: Sequence[Path]) -> Written:
-    """Return the numbers in these files. Raises `OSError` for one that can't be read."""
-    runs: dict[int, list[tuple[int, int]]] = defaultdict(list)
+def written_in(evidence: Evidence) -> Written:
+    """Return the numbers in its files, without disputed ones. Raises `OSError` for a file that can't be read."""
+    runs: dict[int, list[Run]] = defaultdict(list)
     writers: dict[Path, Collection[int]] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, found in zip(files, pool.map(_numbers, files), strict=True):
+        for path, found in zip(evidence.files, pool.map(_numbers, evidence.files), strict=True):
             writers[path] = frozenset(found)
             for writer_id, each in found.items():
                 runs[writer_id] += each
-    every = [SeqRun(writer_id, first, after - 1) for writer_id, each in sorted(runs.items()) for first, after in joined(each)]
-    return Written(every, writers)
+    counted = {writer_id: without(joined(each), _disputed(evidence, writer_id)) for writer_id, each in sorted(runs.items())}
+    return Written([SeqRun(writer_id, first, after - 1) for writer_id, each in counted.items() for first, after in each], writers)
 
 
-def _numbers(path: Path) -> dict[int, list[tuple[int, int]]]:
+def _disputed(evidence: Evidence, writer_id: int) -> list[Run]:
+    return [(each.first, each.after) for each in evidence.disputed if each.writer == writer_id]
+
+
+def _numbers(path: Path) -> dict[int, list[Run]]:
     """Return the runs of numbers by writer."""
     return {writer_id: runs_in(numbers) for writer_id, numbers in _by_writer(path)}
 

@@ -111,6 +111,10 @@ class DataFrame:
         order = ", ".join(identifier(each) if isinstance(each, str) else each.sql for each in columns)
         return self._same(f"SELECT * FROM ({self.sql}) AS {self._name} ORDER BY {order}")
 
+    def coalesce(self, number: int) -> DataFrame:
+        """All rows are in one place as it is."""
+        return self
+
     def groupBy(self, *keys: str | Column) -> Grouped:
         return Grouped(self, [*self._chosen(keys)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -23,18 +23,6 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "default_null_order": "nulls_first",
     "enable_external_access": "false",
     "temp_directory": "",
-}
-
-_ARROW: Final = {
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "bigint": pa.int64(),
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "timestamp": pa.timestamp("us"),
-    "array<long>": pa.list_(pa.int64()),
 }
 
 
@@ -76,13 +64,8 @@ class LocalSession:
         """Return the columns of a query."""
         return [name for name, *_ in self.run(f"DESCRIBE {sql}")]
 
-    def createDataFrame(self, rows: pa.Table | Iterable[Sequence[Any]], schema: str = "") -> DataFrame:  # PySpark's name
-        if isinstance(rows, pa.Table):
-            return self.table(_without_zones(rows))
-        fields = [pa.field(name, _ARROW[kind]) for name, kind in (each.split() for each in schema.split(","))]
-        columns = list(zip(*rows, strict=True)) or [()] * len(fields)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
-        return self.table(pa.table(arrays, schema=pa.schema(fields)))
+    def createDataFrame(self, rows: pa.Table) -> DataFrame:  # PySpark's name
+        return self.table(_without_zones(rows))
 
     def table(self, table: pa.Table) -> DataFrame:
         """Return the rows of a table of Arrow."""

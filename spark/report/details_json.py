@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
 from typing import Any
 
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.report.attempts import Attempts
 from ackwise.spark.report.details import AGES, Details
 from ackwise.spark.report.exports import Exports
@@ -104,4 +104,4 @@ def _hexadecimal(writer_id: int) -> str:
 
 
 def _time(micros: int) -> str | None:
-    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="milliseconds") if micros else None
+    return as_datetime(micros).isoformat(timespec="milliseconds") if micros else None

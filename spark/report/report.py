@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Hole
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.copies import RetryBook
@@ -449,4 +449,4 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
 
 
 def _time(micros: int) -> str | None:
-    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="milliseconds") if micros else None
+    return as_datetime(micros).isoformat(timespec="milliseconds") if micros else None

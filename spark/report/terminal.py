@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from ackwise.middleware.repairplan import Summary
 from ackwise.spark.claims.findings import CLAIM_ANOMALIES, ClaimReport
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.in_doubt import doubt_sentences, query
@@ -111,7 +111,7 @@ def _outcome(report: RunReport) -> str:
 def _facts(report: RunReport) -> str:
     fates = Counter(writer.fate for writer in report.writers)
     writers = ", ".join(f"{number} {fate}" for fate, number in sorted(fates.items())) or "none"
-    as_of = "" if report.as_of == 0 else f"as of {datetime.fromtimestamp(report.as_of / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC; "
+    as_of = "" if report.as_of == 0 else f"as of {as_datetime(report.as_of):%Y-%m-%d %H:%M:%S} UTC; "
     sample = min(report.config.verify_sample, sum(tally.messages for tally in report.tallies))
     alike = f"up to {sample:,} messages judged once more by other means, with no difference; " if sample else ""
     read = f"{report.files} files; engine: {report.engine}"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ackwise.spark.frames import DataFrame, F, Row, SparkSession
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 __all__ = ["at_once", "rows_of"]
 
 
-def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str | StructType) -> DataFrame:
+def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
     """Return `rows` in `schema`, such as `pk long, name string`.
 
     They go to Spark as an Arrow table, which becomes a part of the plan. A list would be read by a Python worker in each task: executors
@@ -32,7 +29,7 @@ def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str | St
         "timestamp": pa.timestamp("us", "UTC"),
         "array<long>": pa.list_(pa.int64()),
     }
-    fields = _fields(schema)
+    fields = [column.split() for column in schema.split(",")]
     values = list(rows)
     columns = [pa.array([row[place] for row in values], types[kind]) for place, (_, kind) in enumerate(fields)]
     return spark.createDataFrame(pa.table(columns, names=[name for name, _ in fields]))
@@ -44,10 +41,3 @@ def at_once(*frames: DataFrame) -> list[list[Row]]:
     tagged = [frame.select(F.struct(*frame.columns).alias(name)) for name, frame in zip(names, frames, strict=True)]
     rows = reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), tagged).collect()
     return [[row[name] for row in rows if row[name] is not None] for name in names]
-
-
-def _fields(schema: str | StructType) -> list[tuple[str, str]]:
-    """Return name and type of each column."""
-    if isinstance(schema, str):
-        return [(name, kind) for name, kind in (column.split() for column in schema.split(","))]
-    return [(field.name, field.dataType.simpleString()) for field in schema]

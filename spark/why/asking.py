@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 from pyarrow import ArrowInvalid
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.sources import gathered, refuse_nothing
@@ -22,6 +23,7 @@ def ask(
     config: ReconcileConfig,
     *,
     namespace: str | None = None,
+    last_commits: Sequence[LastCommit] = (),
     progress: Callable[[str], None] = lambda step: None,
 ) -> Answer:
     """Return the answer about `message` from the events below `roots`.
@@ -31,7 +33,7 @@ def ask(
     try:
         with TemporaryDirectory(prefix="ackwise-") as scratch, gathered(roots, Path(scratch) / "live") as evidence:
             refuse_nothing(evidence)
-            return inquire(message, evidence, config, namespace=namespace, progress=progress)
+            return inquire(message, evidence, config, namespace=namespace, last_commits=last_commits, progress=progress)
     except (ArrowInvalid, OSError) as error:
         # pyarrow names the file in the first of several lines, and raises either of the two.
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0].rstrip(".")

@@ -7,7 +7,6 @@ largest and smallest are kept; the rest could not change the verdict.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +22,11 @@ from pyarrow.compute import SetLookupOptions
 from pyarrow.compute import call_function as call
 from pyarrow.dataset import field
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
+from ackwise.spark.events.attributes import attributes, whole_number
+from ackwise.spark.events.disputed import Disputed
 from ackwise.spark.events.numbers import Run, joined, runs_in
 from ackwise.spark.reference.oracle import Event
 from ackwise.spark.why.place import Place
@@ -63,6 +65,10 @@ class Excerpt:
     written: Mapping[int, int]
     """The last number that is there, by writer."""
 
+    def ahead(self, last_commits: Iterable[LastCommit]) -> list[LastCommit]:
+        """Return the commits that name an event which is not there: those behind the last one of its writer."""
+        return [each for each in last_commits if each.last_seq > self.written.get(each.writer_id, -1)]
+
     def renumbered(self, messages: Iterable[Event]) -> list[Event]:
         """Return these events and those of `messages`, numbered anew: only the writer's own holes remain.
 
@@ -83,8 +89,13 @@ class EventFiles:
     Times are microseconds. An unreadable file raises `OSError` or `pyarrow.ArrowInvalid`.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[Path], disputed: Sequence[Disputed] = ()) -> None:
+        """`disputed` events are left out."""
         self._files = _dataset([str(path) for path in files])
+        self._undisputed: Any = field("seq").is_valid()
+        for each in disputed:
+            numbers = (field("seq") >= each.first) & (field("seq") < each.after)
+            self._undisputed &= ~((field("writer_id") == each.writer) & numbers)
 
     def at(self, places: Collection[Place]) -> list[Event]:
         """Return the events of the messages whose origin is at one of these places."""
@@ -105,21 +116,22 @@ class EventFiles:
         found: dict[Place, set[int]] = defaultdict(set)
         if hashes:
             names = ["topic", "partition", "offset", "event_type"]
-            rows = self._files.to_table(columns=names, filter=_MESSAGES & field("dedup_hash").isin(list(hashes)), use_threads=False)
+            wanted = self._undisputed & _MESSAGES & field("dedup_hash").isin(list(hashes))
+            rows = self._files.to_table(columns=names, filter=wanted, use_threads=False)
             for *place, code in zip(*(rows[name].to_pylist() for name in names), strict=True):
                 found[Place(*place)].add(code)
         return found
 
     def sent_as(self, message_ids: Collection[str]) -> list[Event]:
         """Return the events of the producer side about these message ids."""
-        return _where(self._sending, _SENDING & field("dedup_key").isin(list(message_ids))) if message_ids else []
+        return self._in(self._sending, _SENDING & field("dedup_key").isin(list(message_ids))) if message_ids else []
 
     def sent_to(self, places: Collection[Place]) -> list[Event]:
         """Return the events that say that a record at one of these places was acknowledged."""
         found: list[Event] = []
         for (topic, partition), offsets in _by_partition(places).items():
             here = (field("partition") == partition) & field("offset").isin(offsets) & (field("topic") == topic)
-            found += _where(self._sending, _SENDING & here & field("dedup_key").is_valid())
+            found += self._in(self._sending, _SENDING & here & field("dedup_key").is_valid())
         return found
 
     def sessions(self) -> list[Event]:
@@ -130,7 +142,7 @@ class EventFiles:
         """Return cluster, group and handler of all messages."""
         names = ["cluster", "group_id", "handler"]
         found: set[tuple[str, str, str]] = set()
-        for batch in self._files.to_batches(columns=names, filter=_MESSAGES):
+        for batch in self._files.to_batches(columns=names, filter=self._undisputed & _MESSAGES):
             for row in pa.Table.from_batches([batch]).group_by(names).aggregate([]).to_pylist():
                 found.add((row["cluster"] or "", row["group_id"] or "", row["handler"] or ""))
         return found
@@ -138,7 +150,7 @@ class EventFiles:
     def partitions(self) -> dict[tuple[str, int], Run]:
         """Return the least offset that messages have, and the one after the largest, by topic and partition."""
         found: dict[tuple[str, int], Run] = {}
-        for batch in self._files.to_batches(columns=["topic", "partition", "offset"], filter=_MESSAGES):
+        for batch in self._files.to_batches(columns=["topic", "partition", "offset"], filter=self._undisputed & _MESSAGES):
             rows = pa.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
             for row in rows.to_pylist():
                 first, after = found.get(where := (row["topic"], row["partition"]), (row["offset_min"], 0))
@@ -147,7 +159,7 @@ class EventFiles:
 
     def nearest(self, place: Place) -> tuple[int | None, int | None]:
         """Return the next lower and the next higher offset with an event, in the same partition."""
-        here = _MESSAGES & (field("partition") == place.partition) & (field("topic") == place.topic)
+        here = self._undisputed & _MESSAGES & (field("partition") == place.partition) & (field("topic") == place.topic)
         lower = self._files.to_table(columns=["offset"], filter=here & (field("offset") < place.offset))
         higher = self._files.to_table(columns=["offset"], filter=here & (field("offset") > place.offset))
         return call("max", [lower["offset"]]).as_py(), call("min", [higher["offset"]]).as_py()
@@ -158,7 +170,7 @@ class EventFiles:
         kept: list[Event] = []
         offsets = _by_partition(places)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for rows, written in pool.map(lambda file: _read(file, offsets, since), self._files.get_fragments()):
+            for rows, written in pool.map(lambda file: _read(file, self._undisputed, offsets, since), self._files.get_fragments()):
                 kept += rows
                 for writer, spans in written.items():
                     numbers[writer] += spans
@@ -174,7 +186,10 @@ class EventFiles:
         return Excerpt(kept, holes, last_there)
 
     def _where(self, condition: Any) -> list[Event]:
-        return _where(self._files, condition)
+        return self._in(self._files, condition)
+
+    def _in(self, files: dataset.Dataset, condition: Any) -> list[Event]:
+        return _where(files, self._undisputed & condition)
 
     @cached_property
     def _sending(self) -> dataset.Dataset:
@@ -208,9 +223,11 @@ def _by_partition(places: Iterable[Place]) -> dict[tuple[str, int], list[int]]:
     return offsets
 
 
-def _read(file: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None) -> tuple[list[Event], Mapping[int, Sequence[Run]]]:
+def _read(
+    file: Any, undisputed: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None
+) -> tuple[list[Event], Mapping[int, Sequence[Run]]]:
     """Return the kept events of one file, and its sequence numbers by writer."""
-    table = file.to_table(schema=SCHEMA, columns=_COLUMNS, use_threads=False)
+    table = file.to_table(schema=SCHEMA, columns=_COLUMNS, filter=undisputed, use_threads=False)
     kept: list[pa.Table] = []
     numbers: dict[int, list[Run]] = {}
     writers = call("unique", [table["writer_id"]]).to_pylist()
@@ -289,9 +306,9 @@ def _named(event: Event) -> tuple[int, int] | None:
     """Return whom the commit names that an ASSIGNED event found, and the last number that was durable then."""
     if event["event_type"] != E.ASSIGNED or not event["attrs"]:
         return None
-    said = json.loads(event["attrs"])
-    writer, last = said.get("writer", -1), said.get("seq", -1)
-    return (writer, last) if writer >= 0 and last >= 0 else None
+    said = attributes(event["attrs"])
+    writer, last = whole_number(said.get("writer")), whole_number(said.get("seq"))
+    return (writer, last) if writer is not None and last is not None and min(writer, last) >= 0 else None
 
 
 def _without_message(event: Event) -> Event:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ackwise.plugin.cli.console import new_table
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode
 from ackwise.spark.why.answer import Answer
 from ackwise.spark.why.sent import SentMessage
@@ -154,8 +154,8 @@ def _other(other: OtherRecord) -> dict[str, Any]:
 
 
 def _time(micros: int) -> str:
-    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
+    return as_datetime(micros).isoformat(" ", "milliseconds").removesuffix("+00:00")
 
 
 def _iso(micros: int) -> str:
-    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return as_datetime(micros).isoformat(timespec="microseconds").replace("+00:00", "Z")

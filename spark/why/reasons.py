@@ -76,6 +76,8 @@ def rule_of(verdict: Verdict) -> str:
 
 def advice(verdict: Verdict, flags: Flag) -> list[str]:
     """Return the actions to take, a sentence each."""
+    if verdict is Verdict.DEAD_LETTERED and flags & (Flag.REDRIVEN | Flag.DIED_AGAIN) == Flag.REDRIVEN:
+        return ["Wait: its dead letter was sent again, and that copy has not ended yet."]
     found = [_ADVICE.get(verdict) or ACTIONS.get(verdict, "")]
     found += [_FLAG_ADVICE.get(flag, FLAG_ACTIONS[flag]) for flag in FLAG_ACTIONS if flag in flags and not _is_implied(verdict, flag)]
     return [sentence for sentence in found if sentence]

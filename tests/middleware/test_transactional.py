@@ -406,6 +406,7 @@ async def test_a_handler_that_is_called_off_rolls_back_what_it_had_ruled_too(mak
     entries = spine.entries(2)
     assert await spine.run(entries) == [Stage.FETCHED] * 2
     assert (database.effects, database.rows) == ([], {})
+    assert spine.sink.codes(101) == [EventCode.CLAIMED, EventCode.RELEASED]
 
 
 async def test_a_handler_of_single_messages_shares_the_transaction_and_its_culprit_is_found(make: Any, database: Database) -> None:

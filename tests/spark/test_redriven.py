@@ -50,6 +50,7 @@ async def test_after_a_redrive_of_some_letters_the_others_are_dead_and_nothing_i
     story = await asyncio.to_thread(why, shop, 2)
     assert "dead letter again, of redrive-1" in story
     assert "a dead letter again after the last redrive" in story
+    assert "Wait: its dead letter was sent again" in await asyncio.to_thread(why, shop, 3)
 
 
 def why(shop: TaxShop, offset: int) -> str:

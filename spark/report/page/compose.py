@@ -37,6 +37,7 @@ from ackwise.spark.report.page.strips import strips_data
 from ackwise.spark.report.page.tone import Tone, tone_of
 from ackwise.spark.report.page.words import clock, counted, date, duration, instant, were
 from ackwise.spark.report.ranges import alike_offsets
+from ackwise.spark.report.redriven import Redriven
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import (
     ANOMALIES,
@@ -92,6 +93,7 @@ def report_data(report: RunReport) -> ReportData:
         ],
         delays=delays_data(report.delays, _MOST_ROWS) if report.delays else None,
         dead_letters=_dead_letters(report),
+        redriven=[_redriven(letters) for letters in report.redriven],
         failures=failures_data(details.failures, _MOST_ROWS),
         stuck=stuck_data(details.stuck, _MOST_ROWS),
         timeline=None if report.timeline is None else timeline_data(report.timeline, _untimed(report)),
@@ -240,6 +242,12 @@ def _dead_letters(report: RunReport) -> list[ReasonRow]:
     return [
         ReasonRow(letters.group, letters.handler, letters.reason, letters.messages, _share(letters.messages, total)) for letters in ordered
     ]
+
+
+def _redriven(letters: Redriven) -> str:
+    fates = ((letters.succeeded, "succeeded"), (letters.died_again, "died again"), (letters.pending, "not ended yet"))
+    counts = ", ".join(f"{number:,} {fate}" for number, fate in fates if number)
+    return f"{counted(letters.letters, 'letter')} of {letters.handler} in {letters.group} sent again: {counts}."
 
 
 def _untimed(report: RunReport) -> int:

@@ -338,6 +338,8 @@ class ReportData:
     retries: Sequence[RetryRow]
     delays: DelaysData | None
     dead_letters: Sequence[ReasonRow]
+    redriven: Sequence[str]
+    """What became of those that were sent again, a sentence for each handler."""
     failures: MatrixData | None
     stuck: StuckData | None
     timeline: TimelineData | None

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
 import signal
 import sqlite3
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from confluent_kafka import Consumer
 from confluent_kafka import admin as confluent
@@ -37,6 +41,7 @@ LISTENERS: Mapping[str, tuple[str, str | None]] = {
     "password": ("SASL_PLAINTEXT", None),
     "both": ("SASL_SSL", "server"),
     "mutual": ("SSL", "server"),
+    "tokens": ("SASL_SSL", "server"),
     "expired": ("SSL", "expired"),
     "elsewhere": ("SSL", "elsewhere"),
 }
@@ -125,6 +130,10 @@ def properties(ports: Mapping[str, int], controller: int, folder: Path) -> dict[
             found[f"{prefix}ssl.client.auth"] = "required" if name == "mutual" else "none"
         if protocol.startswith("SASL"):
             module = "org.apache.kafka.common.security"
+            if name == "tokens":  # without a signature, as brokers take them where nobody has set up more
+                found[f"{prefix}sasl.enabled.mechanisms"] = "OAUTHBEARER"
+                found[f"{prefix}oauthbearer.sasl.jaas.config"] = f"{module}.oauthbearer.OAuthBearerLoginModule required;"
+                continue
             found[f"{prefix}sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
             found[f"{prefix}plain.sasl.jaas.config"] = f'{module}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
             for size in (256, 512):
@@ -173,6 +182,20 @@ async def test_a_password_lets_in_with_and_without_tls(guarded: Guarded, mechani
 async def test_a_certificate_of_our_own_lets_in(guarded: Guarded) -> None:
     options = {"security_protocol": "SSL"} | guarded.trusting(proving="server")
     assert await read_topics(guarded.settings("mutual", options), {"none"}) == {}
+
+
+class Tokens(AbstractTokenProvider):
+    """Tokens for `us3r-worker` that last for an hour."""
+
+    async def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # its base has no types
+        now = time.time()
+        parts = {"alg": "none"}, {"sub": USER, "iat": now - 60, "exp": now + 3600}
+        return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
+
+
+async def test_a_token_of_a_provider_lets_in(guarded: Guarded) -> None:
+    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": Tokens()}
+    assert await read_topics(guarded.settings("tokens", options | guarded.trusting()), {"none"}) == {}
 
 
 async def test_files_of_authority_certificate_and_key_let_in_without_a_context_in_the_code(guarded: Guarded) -> None:

@@ -81,3 +81,13 @@ async def test_a_broker_that_takes_no_record_is_logged_once_and_asked_again(desk
     written = len(desk.sent)
     await desk.state.take_back()
     assert len(desk.sent) == written  # there is nothing to take back
+
+
+async def test_whatever_a_publisher_raises_is_logged_and_ends_no_worker(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise LookupError("no such thing")
+
+    desk.answer = fail
+    await desk.telling(lambda: len(desk.sent) >= 3)
+    (line,) = [record for record in caplog.records if "can't say how it is" in record.getMessage()]
+    assert "LookupError" in line.getMessage()

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,17 @@ class Workers:
         return app
 
     async def membership(self) -> Membership:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.raw.bootstrap)
-        await admin.start()
-        try:
-            (answer,) = await admin.describe_consumer_groups([self.group])
-            return read_membership(answer.to_object()["groups"][0])
-        finally:
-            await admin.close()
+        return await membership_of(self.raw, self.group)
+
+
+async def membership_of(raw: RawKafka, group: str) -> Membership:
+    admin = AIOKafkaAdminClient(bootstrap_servers=raw.bootstrap)
+    await admin.start()
+    try:
+        (answer,) = await admin.describe_consumer_groups([group])
+        return read_membership(answer.to_object()["groups"][0])
+    finally:
+        await admin.close()
 
 
 async def run(app: App) -> None:
@@ -145,26 +150,67 @@ async def handle(value: bytes) -> None:
 """
 
 
+@contextmanager
+def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`ackwise run` of the app in `folder`, under the id of a pod; killed at the end if it has not ended."""
+    words = [sys.executable, "-m", "ackwise.plugin.cli", "run", "static_shop:app", *options]
+    environ = os.environ | {"ACKWISE_GROUP_INSTANCE_ID": "pod-0"}
+    with subprocess.Popen(words, cwd=folder, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def seen_in(folder: Path) -> list[str]:
+    """What its handler was given."""
+    return (folder / "seen").read_text().split() if (folder / "seen").exists() else []
+
+
+async def test_several_processes_of_one_command_are_members_of_their_own_also_when_they_are_restarted_one_by_one(
+    raw_kafka: RawKafka, tmp_path: Path
+) -> None:
+    topic, group = await raw_kafka.new_topic(2), raw_kafka.new_group()
+    (tmp_path / "static_shop.py").write_text(APP.format(group=group, brokers=raw_kafka.bootstrap, topic=topic))
+    with started(tmp_path, "--workers", "2") as supervisor:
+        assert supervisor.stderr is not None
+        for partition in range(2):
+            await raw_kafka.produce(topic, b"before-%d" % partition, partition=partition)
+        await until(lambda: len(seen_in(tmp_path)) == 2)  # the group has a coordinator by now
+        async with asyncio.timeout(PATIENCE):
+            while len((before := await membership_of(raw_kafka, group)).members) != 2 or before.state != "Stable":  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        supervisor.send_signal(signal.SIGHUP)
+        said = ""
+        while "all worker processes were restarted" not in said:
+            said = await asyncio.wait_for(asyncio.to_thread(supervisor.stderr.readline), PATIENCE)
+            assert said, "the supervisor has ended"
+        for partition in range(2):
+            await raw_kafka.produce(topic, b"after-%d" % partition, partition=partition)
+        await until(lambda: len(seen_in(tmp_path)) == 4)
+        after = await membership_of(raw_kafka, group)
+        supervisor.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(asyncio.to_thread(supervisor.communicate), PATIENCE)
+        assert supervisor.returncode == 0
+    assert (after.state, len(after.members)) == ("Stable", 2)
+    assert {owner.id for owner in after.owners.values()}.isdisjoint(owner.id for owner in before.owners.values())  # new processes
+
+
 async def test_a_killed_worker_goes_on_under_its_id_and_a_fenced_one_ends_with_code_2(raw_kafka: RawKafka, tmp_path: Path) -> None:
     topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
     (tmp_path / "static_shop.py").write_text(APP.format(group=group, brokers=raw_kafka.bootstrap, topic=topic))
-    environ = os.environ | {"ACKWISE_GROUP_INSTANCE_ID": "pod-0"}
-
-    def start() -> subprocess.Popen[str]:
-        words = [sys.executable, "-m", "ackwise.plugin.cli", "run", "static_shop:app"]
-        return subprocess.Popen(words, cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
 
     def seen() -> list[str]:
-        return (tmp_path / "seen").read_text().split() if (tmp_path / "seen").exists() else []
+        return seen_in(tmp_path)
 
-    with start() as killed:
+    with started(tmp_path) as killed:
         await raw_kafka.produce(topic, b"1")
         await until(lambda: seen() == ["1"])
         killed.kill()
-    with start() as first:
+    with started(tmp_path) as first:
         await raw_kafka.produce(topic, b"2")
         await until(lambda: "2" in seen())
-        with start() as second:
+        with started(tmp_path) as second:
             _, said = await asyncio.wait_for(asyncio.to_thread(first.communicate), PATIENCE)
             assert first.returncode == 2
             assert said.count("another worker has joined group") <= 2  # the log, and the sentence of the command

@@ -52,6 +52,8 @@ async def test_the_first_page_says_what_status_says_and_beside_each_finding_what
     findings = [line.removeprefix("! ") for line in said if line.startswith("! ")]
     assert len(findings) == 3
     assert [sentence for sentence in (said[0], *findings, said[-1]) if sentence not in page.text] == []
+    assert "orders/0nobody-10" in page.text  # the row of the partition
+    assert "delay.5s1" in page.text
     assert page.commands == [
         f"ackwise run {shop.app}",
         f"ackwise relay {shop.app}",

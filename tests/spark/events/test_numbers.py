@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from ackwise.spark.events.numbers import joined, runs_in
+from ackwise.spark.events.numbers import joined, runs_in, without
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,8 @@ def test_numbers_are_runs_whatever_their_order_and_repetition(numbers: list[int 
 
 def test_runs_that_touch_or_overlap_are_one() -> None:
     assert joined([(5, 7), (0, 2), (2, 4), (6, 9)]) == [(0, 4), (5, 9)]
+
+
+def test_some_numbers_are_left_out_of_runs() -> None:
+    assert without([(0, 10), (12, 20)], [(3, 4), (8, 14), (19, 30)]) == [(0, 3), (4, 8), (14, 19)]
+    assert without([(0, 2)], [(0, 2)]) == []

@@ -42,7 +42,7 @@ SINCE = replace(CONFIG, since=NOW / SECOND - 1800)
 @pytest.fixture(scope="module")
 def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[ReconcileConfig, Answer]:
     """What three days say of every case and of many universes: one folded late, one not in the state, and some events in two."""
-    from tests.spark.running import answer
+    from tests.spark.running import answer, evidence_of
 
     from ackwise.spark.events.schema import EVENT_SCHEMA, project
     from ackwise.spark.fold.partial import FoldedDeltas, delta_of, together
@@ -60,7 +60,8 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
         deltas = []
         for number in (1, 0, 2):
             path = write_parquet(folder / f"{number}.parquet", days[number])
-            deltas.append(delta_of(spark, project(spark.read.schema(EVENT_SCHEMA).parquet(str(path))), written_in([path]).runs))
+            runs = written_in(evidence_of(path)).runs
+            deltas.append(delta_of(spark, project(spark.read.schema(EVENT_SCHEMA).parquet(str(path))), runs))
             if number != 2:
                 state.take(deltas[-1], f"2026-01-0{number + 1}", [path])
         folded = FoldedDeltas(spark, together([state.read(spark), deltas[-1]]))

@@ -9,6 +9,7 @@ import pytest
 
 from ackwise.spark.frames import F, Window
 from ackwise.spark.local.session import local_engine
+from ackwise.spark.session.rows import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ def local() -> Iterator[SparkSession]:
 def of_one(local: SparkSession, column: Any, **values: Any) -> Any:
     """The value of a column in a row of longs and texts."""
     schema = ", ".join(f"{name} {'string' if isinstance(value, str) else 'long'}" for name, value in values.items())
-    rows = local.createDataFrame([tuple(values.values())], schema) if values else local.createDataFrame([(1,)], "one long")
+    rows = rows_of(local, [tuple(values.values())], schema) if values else rows_of(local, [(1,)], "one long")
     return rows.select(column.alias("found")).collect()[0]["found"]
 
 
@@ -73,15 +74,15 @@ def test_a_column_is_neither_true_nor_false() -> None:
 
 
 def test_frames_with_other_columns_are_not_put_together_unasked(local: SparkSession) -> None:
-    one, two = local.createDataFrame([(1,)], "a long"), local.createDataFrame([(2,)], "b long")
+    one, two = rows_of(local, [(1,)], "a long"), rows_of(local, [(2,)], "b long")
     with pytest.raises(ValueError, match="different columns"):
         one.unionByName(two)
     assert sorted(map(tuple, one.unionByName(two, allowMissingColumns=True).collect()), key=str) == [(1, None), (None, 2)]
 
 
 def test_joins_have_the_columns_of_pyspark_once(local: SparkSession) -> None:
-    left = local.createDataFrame([(1, 10), (2, 20), (None, 30)], "k long, a long")
-    right = local.createDataFrame([(2, 7), (3, 8), (None, 9)], "k long, b long")
+    left = rows_of(local, [(1, 10), (2, 20), (None, 30)], "k long, a long")
+    right = rows_of(local, [(2, 7), (3, 8), (None, 9)], "k long, b long")
 
     def joined(how: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         found = left.join(right, "k", how)
@@ -95,8 +96,8 @@ def test_joins_have_the_columns_of_pyspark_once(local: SparkSession) -> None:
 
 
 def test_a_struct_is_a_row_within_a_row(local: SparkSession) -> None:
-    rows = local.createDataFrame([(1, 10), (2, 20)], "a long, b long")
-    other = local.createDataFrame([("x",)], "name string")
+    rows = rows_of(local, [(1, 10), (2, 20)], "a long, b long")
+    other = rows_of(local, [("x",)], "name string")
     both = rows.select(F.struct("a", "b").alias("of_0")).unionByName(other.select(F.struct("name").alias("of_1")), allowMissingColumns=True)
     found = both.collect()
     assert sorted(tuple(row["of_0"]) for row in found if row["of_0"] is not None) == [(1, 10), (2, 20)]
@@ -104,7 +105,7 @@ def test_a_struct_is_a_row_within_a_row(local: SparkSession) -> None:
 
 
 def test_nulls_come_first_in_an_order(local: SparkSession) -> None:
-    rows = local.createDataFrame([("b",), (None,), ("a",)], "name string")
+    rows = rows_of(local, [("b",), (None,), ("a",)], "name string")
     assert [row["name"] for row in rows.orderBy("name").collect()] == [None, "a", "b"]
     place = F.row_number().over(Window.partitionBy("one").orderBy("name"))
     numbered = rows.withColumn("one", F.lit(1)).withColumn("place", place)
@@ -112,7 +113,7 @@ def test_nulls_come_first_in_an_order(local: SparkSession) -> None:
 
 
 def test_what_is_persisted_is_computed_once_and_dropped_at_the_end(local: SparkSession) -> None:
-    kept = local.createDataFrame([(1,), (2,)], "a long").withColumn("b", F.col("a") + 1).persist()
+    kept = rows_of(local, [(1,), (2,)], "a long").withColumn("b", F.col("a") + 1).persist()
     assert [tuple(row) for row in kept.where("b > 2").collect()] == [(2, 3)]
     kept.unpersist()
     kept.unpersist()

@@ -23,6 +23,7 @@ from ackwise.spark.commands.options import EngineName
 from ackwise.spark.frames import F
 from ackwise.spark.local.session import local_engine
 from ackwise.spark.session.engine import HEAP, LOCAL, Engine
+from ackwise.spark.session.rows import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,6 +169,7 @@ def many_histories(root: Path) -> Path:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(1200)  # several runs of Spark
 def test_both_engines_leave_the_same_behind(spark: SparkSession, tmp_path: Path) -> None:
     root = many_histories(tmp_path / "root")
     options = ("--as-of", AS_OF, "--grace", "10m", "--produced", tmp_path / "produced.parquet", "--plan-provisional", "--strict")
@@ -182,6 +184,7 @@ def test_both_engines_leave_the_same_behind(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(1200)  # several runs of Spark
 def test_both_engines_pass_over_a_damaged_file_and_judge_some_time_alike(spark: SparkSession, tmp_path: Path) -> None:
     root = many_histories(tmp_path / "root")
     options = ("--as-of", AS_OF, "--since", "30m", "--lateness", "1h", "--writer-timeout", "1h")
@@ -192,7 +195,7 @@ def test_both_engines_pass_over_a_damaged_file_and_judge_some_time_alike(spark: 
     for engine in ("spark", "local"):
         reconciled(root, *options, "--engine", engine, "--out", tmp_path / engine)
     one, other = results(tmp_path / "spark"), results(tmp_path / "local")
-    assert "is damaged; its events count as missing" in one["summary"]["unreadable"][0]
+    assert "can't be read to its end; its events count as missing" in one["summary"]["unreadable"][0]
     assert other == one
 
 
@@ -201,7 +204,7 @@ def test_queries_touch_no_file(tmp_path: Path) -> None:
 
     path = write_parquet(tmp_path / "events.parquet", History("g").events)
     with local_engine() as session, pytest.raises(duckdb.PermissionException):
-        session.createDataFrame([(1,)], "one long").where(f"one IN (SELECT seq FROM read_parquet('{path}'))").collect()
+        rows_of(session, [(1,)], "one long").where(f"one IN (SELECT seq FROM read_parquet('{path}'))").collect()
 
 
 def test_the_functions_are_those_of_the_local_engine_only_while_it_is_open() -> None:

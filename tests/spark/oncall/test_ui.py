@@ -10,11 +10,11 @@ import socket
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
-from tests.plugin.deadletters.letters import Shop
+from tests.plugin.deadletters.letters import APP, Shop
 from tests.plugin.ui.site import Document
 from tests.spark.oncall.conftest import SECRET
 
@@ -143,3 +143,24 @@ async def test_without_aiohttp_the_sentence_names_what_brings_it(billing: Shop) 
         _, error = await process.communicate()
     assert process.returncode == 2
     assert "ui needs aiohttp, which is not installed: pip install 'ackwise[watch]'" in error.decode()
+
+
+async def test_a_decoder_that_hangs_does_not_keep_it_from_its_end(billing: Shop) -> None:
+    hangs = "\n    def __post_init__(self):\n        import pathlib, time\n        pathlib.Path('begun').touch()\n        time.sleep(600)\n"
+    billing.write_app(APP.replace("    amount: int\n", f"    amount: int\n{hangs}"))
+    process = await start(billing.folder, billing.app, "--port", "0")
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(DEADLINE):
+            address = (await process.stderr.readline()).decode().split()[2]
+            asking = asyncio.create_task(get(f"{address}letter?id=0/0"))
+            while not (billing.folder / "begun").exists():  # noqa: ASYNC110  # another process would have to tell
+                await asyncio.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 0
+        with suppress(aiohttp.ClientError):
+            await asking
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

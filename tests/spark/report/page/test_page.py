@@ -57,6 +57,18 @@ def test_a_loss_and_a_repetition_are_the_headline() -> None:
     assert [(answer.answer, answer.tone) for answer in data.answers] == [("Yes", "bad"), ("Yes", "bad")]
 
 
+def test_letters_that_were_sent_again_are_counted_by_what_became_of_them() -> None:
+    fates = (
+        (Verdict.EXACTLY_ONCE, Flag.REDRIVEN, 7),
+        (Verdict.DEAD_LETTERED, Flag.REDRIVEN | Flag.DIED_AGAIN, 2),
+        (Verdict.DEAD_LETTERED, Flag.REDRIVEN, 1),
+    )
+    report = replace(CLEAN, tallies=[Tally("billing", "<bill>", "orders", *fate) for fate in fates])
+    sentence = "10 letters of <bill> in billing sent again: 7 succeeded, 2 died again, 1 not ended yet."
+    assert report_data(report).redriven == [sentence]
+    assert sentence.replace("<bill>", "&lt;bill&gt;") in render(report_data(report))
+
+
 def test_every_verdict_that_calls_for_somebody_has_its_action_and_the_red_ones_come_first() -> None:
     found = report_data(ANOMALIES).actions
     assert [(action.name, action.number, action.of) for action in found] == [
