@@ -152,7 +152,7 @@ def _write_missing(
     if not is_missing:
         return []
     table = spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing"))
-    return table.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
+    return table.orderBy("group_id", "topic", "partition", "start", "cluster", "topic_id").limit(config.listed).collect()
 
 
 def _write_produced(found: Judgement, named: DataFrame, out: Path, config: ReconcileConfig) -> list[Row]:
@@ -165,7 +165,7 @@ def _write_produced(found: Judgement, named: DataFrame, out: Path, config: Recon
     if found.produced.unsent is not None:
         rows = rows.unionByName(unsent_rows(found.produced.unsent), allowMissingColumns=True)
     _write(rows, out / "produced")
-    return orphans.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
+    return orphans.orderBy("group_id", "topic", "partition", "start", "cluster", "topic_id").limit(config.listed).collect()
 
 
 def plan_repair(spark: SparkSession, found: Judgement, counts: Counts, out: Path, run_id: str, config: ReconcileConfig) -> Summary:

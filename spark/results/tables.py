@@ -178,7 +178,7 @@ def doubtful(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
 
 def in_order(listed: Iterable[Row]) -> list[Row]:
     """Return rows of `findings` or `doubtful`, worst verdict first."""
-    return sorted(listed, key=lambda row: (row["verdict"], row["group_id"], row["topic"], row["partition"], row["offset"], row["handler"]))
+    return sorted(listed, key=lambda row: (row["verdict"], row["rank"]))
 
 
 def is_anomaly() -> Column:
@@ -188,13 +188,13 @@ def is_anomaly() -> Column:
 
 
 def _listed(found: DataFrame, named: DataFrame, limit: int) -> DataFrame:
-    order = ["group_id", "topic", "partition", "offset", "handler"]
+    order = ["group_id", "topic", "partition", "offset", "handler", "dedup_epoch", "cluster", "topic_id"]  # no two rows are equal in all
     # Some of each verdict, even if another has very many.
     rank = F.row_number().over(Window.partitionBy("verdict").orderBy(*order)).alias("rank")
     named_ones = with_names(found, named).select("*", rank).where(F.col("rank") <= limit)
     return named_ones.orderBy("rank", "verdict").limit(limit).select(
         "group_id", "handler", "topic", "partition", "offset", "verdict", "flags", "pk", "mk",
-        F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts",
+        F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts", "rank",
     )  # fmt: skip
 
 

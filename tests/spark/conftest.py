@@ -23,6 +23,10 @@ UNIVERSES = 3000
 _PATIENCE = 1200
 
 
+#: One session serves all tests of a process: what was compiled and what earlier tests keep alive stays in it.
+_HEAP = "3g"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
@@ -34,7 +38,7 @@ def spark() -> Iterator[SparkSession]:
     from ackwise.spark.session.spark import local_session
 
     os.environ["PYSPARK_PYTHON"] = "/no/python/on/executors"  # none of our queries may need one
-    with local_session(0) as session:
+    with local_session(0, driver_memory=_HEAP) as session:
         yield session
 
 

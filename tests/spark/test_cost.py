@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,37 +20,42 @@ pytestmark = pytest.mark.spark
 
 MESSAGES = 300
 EVENTS_OF_EACH = 7
+_READ = "internal.metrics.input.recordsRead"
 
 
+@dataclass
 class Asked:
     """What was asked of Spark in a block."""
 
-    jobs = 0
-    reads: list[int]
+    jobs: int = 0
+    reads: list[int] = field(default_factory=list)
     """Rows that each stage read from files or from what is cached."""
 
 
 @contextmanager
-def counted(spark: SparkSession) -> Iterator[Asked]:
-    context: Any = spark.sparkContext._jsc
-    gateway: Any = spark.sparkContext._gateway
+def counted(spark: SparkSession, folder: Path) -> Iterator[Asked]:
+    """Count by a log of Spark's own: what it keeps in memory is little."""
+    context: Any = spark.sparkContext._jsc.sc()
     jvm: Any = spark._jvm
-    store = context.sc().statusStore()
-    nothing = gateway.new_array(jvm.double, 0)
-
-    def stages() -> dict[int, int]:
-        every = store.stageList(None, False, False, nothing, jvm.java.util.ArrayList())
-        return {(stage := every.apply(place)).stageId(): stage.inputRecords() for place in range(every.size())}
-
-    def settled() -> set[int]:
-        context.sc().listenerBus().waitUntilEmpty()
-        every = store.jobsList(None)
-        return {every.apply(place).jobId() for place in range(every.size())}
-
-    jobs, known, asked = settled(), set(stages()), Asked()
-    yield asked
-    asked.jobs = len(settled() - jobs)
-    asked.reads = [rows for stage, rows in stages().items() if stage not in known]
+    conf = context.getConf().set("spark.eventLog.compress", "false").set("spark.eventLog.rolling.enabled", "false")
+    nobody = jvm.scala.Option.apply(None)
+    log = jvm.org.apache.spark.scheduler.EventLoggingListener(
+        "cost", nobody, jvm.java.net.URI(folder.as_uri()), conf, context.hadoopConfiguration()
+    )
+    context.listenerBus().waitUntilEmpty()
+    log.start()
+    context.addSparkListener(log)
+    asked = Asked()
+    try:
+        yield asked
+        context.listenerBus().waitUntilEmpty()
+    finally:
+        context.removeSparkListener(log)
+        log.stop()
+    for event in map(json.loads, (folder / "cost").read_text().splitlines()):
+        asked.jobs += event["Event"] == "SparkListenerJobStart"
+        if event["Event"] == "SparkListenerStageCompleted":
+            asked.reads += [int(each["Value"]) for each in event["Stage Info"]["Accumulables"] if each["Name"] == _READ]
 
 
 def of_a_day(history: History) -> History:
@@ -62,7 +69,7 @@ def full_passes(asked: Asked) -> int:
 
 def test_a_clean_run_reads_all_events_three_times(spark: SparkSession, tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", of_a_day(History("g")))
-    with counted(spark) as asked:
+    with counted(spark, tmp_path) as asked:
         result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
     assert result.exit_code == 0, result.output
     assert full_passes(asked) == 3
@@ -72,7 +79,7 @@ def test_a_clean_run_reads_all_events_three_times(spark: SparkSession, tmp_path:
 def test_a_run_with_a_dead_worker_and_stuck_messages_reads_them_five_times(spark: SparkSession, tmp_path: Path) -> None:
     history = of_a_day(History("g").say("w2", f"RECEIVED_RANGE[{MESSAGES},{MESSAGES + 4}) {MESSAGES}:RC W={MESSAGES + 4}", ago=9000))
     root = root_of(tmp_path / "root", history)
-    with counted(spark) as asked:
+    with counted(spark, tmp_path) as asked:
         result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
     assert result.exit_code == 1, result.output
     assert {"STUCK", "LOST"} <= set(summary(tmp_path / "out")["verdicts"])
