@@ -35,7 +35,8 @@ class Asked:
 @contextmanager
 def counted(spark: SparkSession, folder: Path) -> Iterator[Asked]:
     """Count by a log of Spark's own: what it keeps in memory is little."""
-    context: Any = spark.sparkContext._jsc.sc()
+    java: Any = spark.sparkContext._jsc
+    context = java.sc()
     jvm: Any = spark._jvm
     conf = context.getConf().set("spark.eventLog.compress", "false").set("spark.eventLog.rolling.enabled", "false")
     nobody = jvm.scala.Option.apply(None)
