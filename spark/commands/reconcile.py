@@ -82,7 +82,7 @@ def _print(report: RunReport, output: Format) -> None:
         case Format.HTML:
             typer.echo(Path(report.page).read_text("utf-8"), nl=False)
         case Format.JSON:
-            from ackwise.spark.report.report import to_json
+            from ackwise.spark.report.summary import to_json
 
             typer.echo(to_json(report))
         case Format.TABLES:

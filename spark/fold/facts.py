@@ -143,6 +143,8 @@ class Writer:
     """Dead, and no transaction has undone its unreported work."""
     named_to: int | None = None
     """The last number that a commit names; None: no commit names the writer."""
+    host: str = ""
+    """Host and process; empty if its session does not name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +333,9 @@ def _writers(
     for row in rows:
         if row.assigned_ts is not None:
             assigned[row.pk].append(row)
+    hosts = {
+        session.writer_id: f"{session.attrs['host']}:{session.attrs.get('pid', '')}" for session in sessions if "host" in session.attrs
+    }
     writers = []
     for writer_id, about in _by(rows, "writer_id").items():
         last_ts, last_seq = max(row.last_ts for row in about), max(row.last_seq for row in about)
@@ -355,6 +360,7 @@ def _writers(
                 or (named_to is not None and named_to > last_seq),
                 is_mute=fate is WriterFate.DEAD and writer_id not in transactional,
                 named_to=named_to,
+                host=hosts.get(writer_id, ""),
             )
         )
     return sorted(writers, key=lambda writer: (writer.group, writer.first_ts, writer.writer_id))

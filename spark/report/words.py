@@ -15,8 +15,8 @@ __all__ = [
     "counted",
     "date",
     "duration",
+    "hexadecimal",
     "instant",
-    "instant_with_millis",
     "late",
     "listed",
     "messages",
@@ -72,14 +72,14 @@ def late(milliseconds: int) -> str:
     return f"-{duration(-milliseconds * 1000)}" if milliseconds < 0 else duration(milliseconds * 1000)
 
 
+def hexadecimal(writer_id: int) -> str:
+    """Return the number of a writer as in the names of its files."""
+    return f"{writer_id & (2**64 - 1):016x}"
+
+
 def instant(micros: int) -> str:
     """Return date and time, in UTC."""
     return f"{_at(micros):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def instant_with_millis(micros: int) -> str:
-    """Return date and time with milliseconds, in UTC."""
-    return f"{_at(micros):%Y-%m-%d %H:%M:%S}.{micros // 1000 % 1000:03}"
 
 
 def date(micros: int) -> str:
