@@ -10,7 +10,7 @@ from typing import Any, cast
 from ackwise.middleware import identity
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import FIRST
-from ackwise.middleware.decoding import Raised, decoded, decoded_ahead, ends, unavailable
+from ackwise.middleware.decoding import CODEC_AWAY, Raised, decoded, decoded_ahead, ends, unavailable
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason
 from ackwise.middleware.errors import CodecUnavailable, StoreUnavailable, UndecodableHeader
 from ackwise.middleware.events import EventCode
@@ -141,7 +141,7 @@ class Admission:
     def _await_codec(self, run: Run, error: CodecUnavailable) -> None:
         run.ahead = None
         run.stage = Stage.WITHHELD
-        self._worker.postpone([run], "what its decoder needs is not available", error)
+        self._worker.postpone([run], CODEC_AWAY, error)
 
     def _find_order(self, runs: list[Run], run: Run, order_by: Callable[[Message[Any]], object]) -> BaseException | None:
         """Find the keys for the order; a message whose function raises has failed, in place and under the key of its record."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -12,7 +13,7 @@ from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
 from ackwise.middleware.wire import HANDLER_LIMIT
 
-__all__ = ["CONSUME_TIMEOUT", "MOST_THREADS", "Agent"]
+__all__ = ["CONSUME_TIMEOUT", "MOST_THREADS", "Agent", "readers_of"]
 
 #: Seconds. RocketMQ: `consumeTimeout`, 15 minutes.
 CONSUME_TIMEOUT: Final = 900.0
@@ -54,6 +55,7 @@ class Agent:
     decodes: Literal["value", "message"] = "value"  #: what `decode` takes
     decodes_async: bool = False  #: `decode` returns an awaitable
     decodes_own: bool = False  #: `decode` is the user's, and may raise `CodecUnavailable`
+    pattern: re.Pattern[str] | None = None  #: it reads topics whose whole name matches as well, also those that are made later
 
     @property
     def overlaps(self) -> bool:
@@ -78,3 +80,10 @@ class Agent:
             raise ConfigurationError(
                 f"an agent has a name of {size} bytes, and copies carry at most {HANDLER_LIMIT}; give it a shorter one with name="
             )
+
+
+def readers_of(agents: Iterable[Agent], topic: str) -> list[Agent]:
+    """Those of `agents` that read `topic`: who names it, or else whose pattern matches its whole name."""
+    agents = list(agents)
+    named = [agent for agent in agents if topic in agent.topics]
+    return named or [agent for agent in agents if agent.pattern is not None and agent.pattern.fullmatch(topic)]

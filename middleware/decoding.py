@@ -18,7 +18,10 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import stops
 from ackwise.middleware.run import Run
 
-__all__ = ["Raised", "decoded", "decoded_ahead", "ends", "unavailable"]
+__all__ = ["CODEC_AWAY", "Raised", "decoded", "decoded_ahead", "ends", "unavailable"]
+
+#: Why a message is held that can't be decoded now.
+CODEC_AWAY: Final = "what its decoder needs is not available"
 
 #: Seconds that an asynchronous decoder may take for one value: it may ask a registry, and that may be away.
 DECODE_WITHIN: Final = 10.0

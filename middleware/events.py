@@ -50,6 +50,7 @@ class EventCode(enum.IntEnum):
     CANCELLED = 14
     PRODUCED = 15
     PRODUCE_FAILED = 16
+    RELEASED = 17
     LATE_SUCCESS = 19
     COMMITTED = 20
     ASSIGNED = 21

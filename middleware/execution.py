@@ -383,12 +383,19 @@ class Execution:
                     if call.stopped is not None and part.began:
                         self._leases.drop(part)  # not released, so that it counts as lost
                     else:
+                        if part not in lost:
+                            self._record_release(part)
                         self._leases.give_back(part)
                 part.forget_claim()
                 part.postpone(self._worker.monotonic(), "its handler was called off")
                 given_up.append(part)
         if given_up and not call.called_off:
             self._worker.postpone(given_up, "nobody decided on them")
+
+    def _record_release(self, run: Run) -> None:
+        """CLAIMED has an end: else the events would show a claim that nobody gave back."""
+        if run.began and not run.unprotected:
+            self._worker.record(EventCode.RELEASED, self._agent.name, run, with_exec_id=True)
 
     async def _wait(self, work: Work, meanwhile: Callable[[], Awaitable[None]] | None, *, settles: bool) -> None:
         """Until all of `work` has come to its end, or its calls are abandoned. `settles`: what is finished meanwhile is settled."""

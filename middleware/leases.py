@@ -236,7 +236,7 @@ class Leases:
         if outcome is not None:
             self.mark_later(run.column(outcome))
             if run.base_id is not None and outcome is Outcome.OK:
-                self.mark_later(run.base_column(self.tokens(1)[0]))
+                self.mark_later(run.base_column())
         else:
             self.release_later(run.column(sent_back=sent_back_of(run) if run.stage is Stage.RECORDED else None))
         run.tokens = None

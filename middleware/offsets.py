@@ -170,7 +170,8 @@ class CopiesPipeline(TransactionalPipeline):
         return await super()._claim(transaction, await self._permitted(transaction, fetched), assignment)
 
     async def _permitted(self, transaction: Transaction, fetched: Sequence[Run]) -> list[Run]:
-        keyed = [(run, run.key) for run in fetched if run.key is not None]
+        # What an operator redrives was sent back by no transaction, and runs all the same.
+        keyed = [(run, run.key) for run in fetched if run.key is not None and run.delivery.replay_id is None]
         copies = [(key, run.delivery.origin[:3]) for run, key in keyed]
         permits = await cast(OffsetsTransaction, transaction).permits(self._owner, copies) if copies else []
         for (run, _), permit in zip(keyed, permits, strict=True):

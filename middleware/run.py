@@ -22,7 +22,7 @@ from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.message import Delivery, Message, Origin, TopicPartition, delivery_of
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.retry import SendBack
-from ackwise.middleware.store import ClaimKey, Outcome
+from ackwise.middleware.store import WHOEVER, ClaimKey, Outcome
 from ackwise.middleware.wire import Copy
 
 __all__ = ["Run", "Stage", "Taker", "apart", "count", "divide", "in_order", "pick", "ranges_of"]
@@ -272,10 +272,10 @@ class Run:
         assert self.tokens is not None
         return Column(self.ids, self.day, self.attempt, self.tokens, outcome, sent_back)
 
-    def base_column(self, token: int) -> Column:
-        """What the store is told once a replay succeeded: its message is no longer dead."""
+    def base_column(self) -> Column:
+        """What the store is told once a replay succeeded: its message is no longer dead, whoever holds its key."""
         assert self.base_id is not None
-        return Column([self.base_id], self.day, 1, [token])
+        return Column([self.base_id], self.day, 1, [WHOEVER])
 
     # What becomes of it.
 

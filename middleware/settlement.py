@@ -304,7 +304,7 @@ class Settlement:
                     attrs=None if back.charged else _UNCHARGED,
                 )  # fmt: skip
             case Dead(reason):
-                record(EventCode.DEAD_LETTERED, handler, run, error=reason)
+                record(EventCode.DEAD_LETTERED, handler, run, error=reason, attrs=_of_redrive(run))
             case Dropped(reason):
                 record(EventCode.DROPPED, handler, run, error=reason)
             case Suspended() | None:
@@ -327,16 +327,14 @@ class Settlement:
         replayed = [run for run in recorded if run.base_id is not None and outcome_of(run) is Outcome.OK]
         held: list[Run] = []
         if self._leases is not None and (completing or releases or replayed):
-            completes = [run.column(outcome) for run, outcome in completing] + [
-                run.base_column(self._leases.tokens(1)[0]) for run in replayed
-            ]
+            completes = [run.column(outcome) for run, outcome in completing] + [run.base_column() for run in replayed]
             try:
                 result = await self._leases.exchange(completes=completes, releases=releases)
             except StoreUnavailable as error:
                 told = dict.fromkeys([*(run for run, _ in completing), *replayed])
                 held = self._held_by_outage([*told], completes, self._leases, error)
             else:
-                of_claims = result.completes[: len(completing)]  # whatever a base key answers: nobody waits for it
+                of_claims = result.completes[: len(completing)]  # a base key is done now, whoever held it
                 answered = [(run, answer.exceptions) for (run, _), answer in zip(completing, of_claims, strict=True)]
                 self._log_restored(answered)
                 for run, answers in answered:
@@ -390,6 +388,13 @@ class Settlement:
         run.forget_claim()
         run.recorded = recorded
         run.postpone(self._worker.monotonic(), "done, but its claim was lost")
+
+
+def _of_redrive(run: Run) -> str | None:
+    """Of a dead letter that was sent again: by which redrive, as JSON."""
+    if len(run) > 1 or run.delivery.replay_id is None:
+        return None
+    return json.dumps({"redrive": run.delivery.replay_id.decode("utf-8", "replace")})
 
 
 def _how(run: Run) -> str | None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
+    "WHOEVER",
     "Ack",
     "Acquired",
     "AlreadyDone",
@@ -31,6 +32,10 @@ __all__ = [
     "Renew",
     "Stale",
 ]
+
+
+WHOEVER: Final = 0
+"""In place of a token: that of nobody's claim."""
 
 
 class Outcome(enum.IntEnum):
@@ -60,7 +65,7 @@ class Claim(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """This message is finished; remember it for the retention."""
+    """This message is finished; remember it for the retention. A success with the token `WHOEVER` counts whoever holds the key."""
 
     key: ClaimKey
     token: int

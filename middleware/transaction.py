@@ -51,7 +51,7 @@ TransactionAnswer = Taken | Finished | Stale
 
 
 class Finish(NamedTuple):
-    """What becomes of a key that is `Taken` when the transaction commits."""
+    """What becomes of a key when the transaction commits: one that is `Taken`, or that of a dead letter whose replay succeeded."""
 
     key: ClaimKey
     origin: Place
@@ -97,7 +97,10 @@ class Transaction(Protocol):
         ...
 
     async def finish(self, finishes: Sequence[Finish]) -> None:
-        """One statement for all. Raises `StoreUnavailable`, and `TransactionAborted` if the handler ended or broke the transaction."""
+        """One statement for all, of distinct keys; it replaces whatever was known of them, and keeps them for a whole retention.
+
+        Raises `StoreUnavailable`, and `TransactionAborted` if the handler ended or broke the transaction.
+        """
         ...
 
 

@@ -28,7 +28,7 @@ from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, Transaction, TransactionalStore, TransactionAnswer
 from ackwise.middleware.worker import Worker
 
-__all__ = ["RollBack", "TransactionalPipeline", "finish_of", "one_by_one"]
+__all__ = ["RollBack", "TransactionalPipeline", "finish_of", "finishes_of", "one_by_one"]
 
 
 class RollBack(Exception):
@@ -132,8 +132,7 @@ class TransactionalPipeline(Pipeline):
     async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Assignment) -> None:
         """Publish the copies, and mark what needs none or has one: a copy is there before anybody is told of it."""
         await self._settle.publish(mine, assignment)
-        done = [(run, run.key) for run in mine if run.stage is Stage.PUBLISHED]
-        await transaction.finish([finish_of(run, key) for run, key in done if key is not None])
+        await transaction.finish(finishes_of([run for run in mine if run.stage is Stage.PUBLISHED]))
 
     def _roll_back(self, mine: Sequence[Run], call: HandlerCall, *, alone: bool = True) -> None:
         """One that failed `alone` keeps its decision, or is given one; of several each is told to have failed, and is fetched again.
@@ -143,6 +142,8 @@ class TransactionalPipeline(Pipeline):
         """
         if call.raised is None:
             for run in mine:
+                if call.stopped is None and run.began and run.ids is not None:
+                    self._worker.record(EventCode.RELEASED, self.agent.name, run, with_exec_id=True)
                 run.undo()
             if call.stopped is None:
                 self._worker.postpone(mine, "its handler was called off, or decided nothing")
@@ -197,6 +198,17 @@ def one_by_one(runs: list[Run]) -> None:
     for run in [*runs]:
         apart(runs, run)
     runs.sort(key=lambda run: run.first)
+
+
+def finishes_of(runs: Sequence[Run]) -> list[Finish]:
+    """What is marked of runs that are ruled on, one for each key. A replay that succeeded also finishes the key of its message."""
+    own = {key.id: finish_of(run, key) for run in runs if (key := run.key) is not None}
+    replayed = {
+        run.base_id: Finish(ClaimKey(run.base_id, run.day, 1), run.delivery.origin[:3], run.exec_id or 0, Outcome.OK, 1)
+        for run in runs
+        if run.base_id is not None and isinstance(run.disposition, Done)
+    }
+    return [*(own | replayed).values()]
 
 
 def finish_of(run: Run, key: ClaimKey) -> Finish:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import datetime
 import functools
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -27,6 +28,7 @@ from ackwise.middleware.waiting import MessageAt, WaitingAnswer, WaitingMessage,
 from ackwise.plugin.around import Middleware
 from ackwise.plugin.broadcast.instance import placed
 from ackwise.plugin.group.group import Group, group_of
+from ackwise.plugin.group.patterns import parse_pattern, topics_about
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
 from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.lifespan import Lifespan
@@ -41,6 +43,7 @@ from ackwise.plugin.settings.config import Config, read_config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
 from ackwise.plugin.signature import name_of
 from ackwise.plugin.slots import Policy, Slots
+from ackwise.plugin.topictemplate import TopicTemplate
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -140,6 +143,7 @@ class App:
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
         max_bytes: int | None = None,
+        pattern: str | re.Pattern[str] | None = None,
     ) -> HandlerOf[T]: ...
     @overload
     def agent(
@@ -159,6 +163,7 @@ class App:
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
         max_bytes: int | None = None,
+        pattern: str | re.Pattern[str] | None = None,
     ) -> HandlerOf[T]: ...
     @overload
     def agent(
@@ -177,6 +182,7 @@ class App:
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
         max_bytes: int | None = None,
+        pattern: str | re.Pattern[str] | None = None,
     ) -> HandlerOf[T]: ...
     @overload
     def agent(
@@ -195,6 +201,7 @@ class App:
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
         max_bytes: int | None = None,
+        pattern: str | re.Pattern[str] | None = None,
     ) -> Callable[[HandlerT], HandlerT]: ...
     def agent(
         self,
@@ -213,6 +220,7 @@ class App:
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
         max_bytes: int | None = None,
+        pattern: str | re.Pattern[str] | None = None,
     ) -> Any:
         """Register a handler of `topics`; the handler itself is returned unchanged. A plain `def` runs in a thread.
 
@@ -232,19 +240,26 @@ class App:
         one after the other. `order="partition"`: all of a partition do. With either a message that fails runs again in place, as
         `in_place=RetryInPlace(…)` says, and what must not overtake it waits.
 
+        `pattern`, a regular expression, adds the topics whose whole name it matches, also those that are made later: each is read from its
+        first record, and topics that Ackwise makes never match. What another agent names goes to that one.
+
         `max_messages` and `max_bytes` are what all its partitions together may have in hand in a worker, each at least one message.
         Raises `ConfigurationError`.
         """
 
         if topics and callable(topics[0]):
             raise ConfigurationError(f'@app.agent on {name_of(topics[0])!r} names no topic; write @app.agent("orders")')
+        for given in topics:
+            if isinstance(given, re.Pattern):
+                raise ConfigurationError(f"@app.agent has the pattern {given.pattern!r} among its topics; give it as pattern=")
 
         def register(handler: HandlerT) -> HandlerT:
             if self._is_started:
                 raise ConfigurationError("an agent was added after the app was started; add it before")
             seen = inspect_handler(handler, model=model, own=decode, in_threads=True, takes_resources=True)
+            called = seen.name if name is None else name
             agent = Agent(
-                name=seen.name if name is None else name,
+                name=called,
                 topics=topics,
                 kind=seen.kind,
                 call=seen.call,
@@ -264,6 +279,7 @@ class App:
                 in_place=in_place,
                 max_messages=max_messages,
                 max_bytes=max_bytes,
+                pattern=None if pattern is None else parse_pattern(pattern, agent=called),
             )
             self._check(agent)
             self._agents.append(agent)
@@ -279,6 +295,8 @@ class App:
         for topic in agent.topics:
             if topic in taken:
                 raise ConfigurationError(f"topic {topic!r} has two agents; one app delivers it to one")
+        if agent.pattern is not None and agent.pattern in [other.pattern for other in self._agents]:
+            raise ConfigurationError(f"pattern {agent.pattern.pattern!r} has two agents; one app delivers a topic to one")
         if any(other.name == agent.name for other in self._agents):
             raise ConfigurationError(f"two agents are called {agent.name!r}; give one of them a name=")
 
@@ -287,7 +305,9 @@ class App:
         if not self._agents:
             raise ConfigurationError(f'app {self.settings.group!r} has no agents; add one with @app.agent("orders")')
         for agent in self._agents:
-            refuse_own_topics(agent, group=self.settings.group, dead_letter=self._slots.dead_letter.topic)
+            refuse_own_topics(
+                agent, group=self.settings.group, dead_letter=self._slots.dead_letter.topic, topic_names=self.settings.topic_names
+            )
         self._slots.lifespans.check()
         kinds = {agent.kind for agent in self._agents}
         for around in self._slots.arounds:
@@ -333,9 +353,13 @@ class App:
         if self._slots.pausing.resume(self._target(what), "code"):
             log.info("resumed from code", group=self.settings.group, resumed=what)
 
+    @property
+    def _retry_topic(self) -> str:
+        return TopicTemplate(self.settings.topic_names).name(self.settings.group, "retry")
+
     def _target(self, what: str) -> Target:
-        topics = {topic for agent in self._agents for topic in agent.topics}
-        return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, f"{self.settings.group}.retry"})
+        topics = topics_about(what, self._agents)
+        return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, self._retry_topic})
 
     def publish(
         self,
@@ -407,8 +431,7 @@ class App:
         return answer if found == "unknown" else found  # this worker may have read it, and be done
 
     def _message_at(self, message: str) -> MessageAt:
-        topics = {topic for agent in self._agents for topic in agent.topics}
-        return message_at(message, {*topics, f"{self.settings.group}.retry"})
+        return message_at(message, {*topics_about(message, self._agents), self._retry_topic})
 
     async def cancel(self, message_id: str) -> CancelAnswer:
         """Cancel a message that waits to come back; `message_id` is `topic/partition/offset` of its first record.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections import abc, deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -21,6 +22,7 @@ from ackwise.plugin.decoder import Decoder, Decoding, decoder_of, own_decoding
 from ackwise.plugin.lifespan import WithResources
 from ackwise.plugin.signature import UNTYPED, bare, first_parameter, is_async, name_of, resolved, spelled
 from ackwise.plugin.threads import Threaded
+from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES, TopicTemplate
 
 __all__ = [
     "Handler",
@@ -156,11 +158,18 @@ def _class_of(function: Callable[..., Any], parameter: inspect.Parameter, name: 
     )
 
 
+def names_of(topics: str | Sequence[str], *, reader: str) -> tuple[str, ...]:
+    """The topics that `reader` is given. Raises `ConfigurationError` for a pattern, which it can't follow."""
+    if isinstance(topics, re.Pattern):
+        raise ConfigurationError(f"{reader} reads topics by their names, and got the pattern {topics.pattern!r}; use an App with pattern=")
+    return (topics,) if isinstance(topics, str) else tuple(topics)
+
+
 def check_agent(agent: Agent) -> None:
     """Refuse an agent that can't be called or reads nothing. Raises `ConfigurationError`."""
     if not isinstance(agent.name, str) or not agent.name:
         raise ConfigurationError(f"name of an agent is {agent.name!r}; give it a text, or leave it out")
-    if not agent.topics or not all(isinstance(topic, str) and topic for topic in agent.topics):
+    if not (agent.topics or agent.pattern) or not all(isinstance(topic, str) and topic for topic in agent.topics):
         raise ConfigurationError(f'agent {agent.name!r} has no topic; name one, such as "orders"')
     if isinstance(agent.max_batch, bool) or not isinstance(agent.max_batch, int) or agent.max_batch < 1:
         raise ConfigurationError(f"max_batch of agent {agent.name!r} is {agent.max_batch!r}; it must be a whole number, 1 or more")
@@ -207,14 +216,26 @@ def _check_order(agent: Agent) -> None:
         raise ConfigurationError(f"order_by of agent {name!r} is {agent.order_by!r}; give a function from a message to its key")
 
 
-def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None) -> None:
-    """Refuse an agent that would read what its own group writes. `dead_letter` is the topic of `DeadLetter`.
+#: Kinds of topics of a group of which it has one each.
+_OWN: Final = ("retry", "cancel", "control")
+
+
+def _alike(topic: str) -> str:
+    """Kafka makes no two topics whose names differ only in `.` and `_`."""
+    return topic.replace("_", ".")
+
+
+def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None, topic_names: str = DEFAULT_TOPIC_NAMES) -> None:
+    """Refuse an agent that would read what its own group writes. `dead_letter` is the topic of `DeadLetter`, `topic_names` the setting.
 
     Raises `ConfigurationError`.
     """
+    template = TopicTemplate(topic_names)
+    collides = {_alike(dead_letter or template.name(group, "dlq")), *(_alike(template.name(group, kind)) for kind in _OWN)}
     for topic in agent.topics:
-        own = (f"{group}.retry", f"{group}.cancel", f"{group}.control", dead_letter or f"{group}.dlq")
-        if topic in own or topic.startswith(f"{group}.delay."):
+        of = template.of(topic)
+        is_named_so = of is not None and of.group == group and not (of.kind == "dlq" and dead_letter is not None)
+        if is_named_so or _alike(topic) in collides:
             raise ConfigurationError(
                 f"agent {agent.name!r} reads {topic!r}, a topic that group {group!r} writes itself; read it with another group"
             )

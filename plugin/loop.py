@@ -21,7 +21,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.rulings import stops
 from ackwise.plugin.client.authentication import CREDENTIALS
 from ackwise.plugin.decoder import decoder_of
-from ackwise.plugin.handler import check_agent, refuse_own_topics
+from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
 from ackwise.plugin.loopbatch import Handover, LoopBatch
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings.addresses import Address
@@ -109,7 +109,7 @@ def reliable(
     handover = Handover()
     agent = Agent(
         name=name,
-        topics=(topics,) if isinstance(topics, str) else tuple(topics),
+        topics=names_of(topics, reader="reliable()"),
         kind="batch",
         call=handover,
         decode=decoder_of(name, model),
@@ -122,7 +122,7 @@ def reliable(
     _refuse_modes(config.of_agent(name))
     (agent,) = config.agents([agent])
     host_settings = _settings(consumer, settings, config)
-    refuse_own_topics(agent, group=host_settings.group, dead_letter=slots.dead_letter.topic)
+    refuse_own_topics(agent, group=host_settings.group, dead_letter=slots.dead_letter.topic, topic_names=host_settings.topic_names)
     return Reliable(consumer, host_settings, agent, slots, handover)
 
 
@@ -151,6 +151,8 @@ def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSett
         "session_timeout": consumer._session_timeout_ms / 1000,
         "client_id": client._client_id,
         "client_options": {name: getattr(client, f"_{name}") for name in CREDENTIALS},
+        "consumer_options": {},
+        "group_instance_id": consumer._group_instance_id or "",
     }
     keywords: dict[str, Any] = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **settings}
     made = config.host_settings(consumer._group_id, fixed=of_the_consumer, **keywords)

@@ -231,6 +231,7 @@ class Slots:
             self._check_broadcasting()
         if self.share is not None:
             self._check_share(agents)
+        self._refuse_patterns(agents)
         for agent in agents:
             if agent.order != "none" and self.transactional is not None and self.transactional.mode == "offsets":
                 raise ConfigurationError(
@@ -291,6 +292,16 @@ class Slots:
                 raise ConfigurationError(
                     f"agent {agent.name!r} has an asynchronous decode, and Share locks records for a time that this could outlast; decode "
                     "in a plain function, or leave Share out"
+                )
+
+    def _refuse_patterns(self, agents: Sequence[Agent]) -> None:
+        """Refuse a pattern where topics are not those of a group whose members join anew when one is made."""
+        policy = "Broadcasting" if self.broadcasting is not None else "Share" if self.share is not None else None
+        for agent in agents if policy is not None else ():
+            if agent.pattern is not None:
+                raise ConfigurationError(
+                    f"agent {agent.name!r} has the pattern {agent.pattern.pattern!r}, and {policy} reads topics by their names; name them, "
+                    f"or leave {policy} out"
                 )
 
     def refuse_share(self, host: str) -> None:

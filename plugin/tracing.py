@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import Dead, Disposition, Done, Later
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.log import Log
 from ackwise.middleware.message import Headers, Message
 from ackwise.middleware.rulings import Raised, Returned, dispositions_of, stops
+from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.tracecontext import carrying
+from ackwise.plugin.client.logthrottle import LogThrottle
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, SpanContext, Tracer, TracerProvider
@@ -26,6 +31,10 @@ _NAME: Final = "ackwise"
 
 Call = Callable[[Any], Awaitable[object]]
 
+log = Log()
+_throttle: Final = LogThrottle()
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True)
 class Tracing:
@@ -33,7 +42,8 @@ class Tracing:
 
     A call of a handler is one span, `process TOPIC`. That of a handler of messages continues the trace of its message; that of a
     handler of batches is linked to those of its messages. Contexts are read from the headers with the propagator of the process (by
-    default W3C's `traceparent`), and stay in copies. What is sent in a handler carries the context of its span.
+    default W3C's `traceparent`), and stay in copies. What is sent in a handler carries the context of its span. What tracing raises
+    is logged, and fails no message.
 
     `provider` is what makes the spans; by default the one of the process. Nothing of a payload, a key or an exception's text is in a
     span. Raises `ConfigurationError` without the extra `otel`. Source: OpenTelemetry's conventions for messaging spans.
@@ -67,14 +77,11 @@ class Tracing:
         """`call` with a span around it."""
         find = _Tracers(self.provider)
 
-        async def traced(work: Any) -> object:
-            messages: Sequence[Message[Any]] = work if isinstance(work, Batch) else (work,)
-            if (tracer := find()) is None or not messages:
-                return await call(work)
+        def start(tracer: Tracer, messages: Sequence[Message[Any]]) -> AbstractContextManager[Span]:
             from opentelemetry import trace
 
-            contexts = [found for found in map(_context_of, messages) if found is not None]
-            with tracer.start_as_current_span(
+            contexts = [found for message in messages if (found := _quietly(partial(_context_of, message))) is not None]
+            return tracer.start_as_current_span(
                 f"process {messages[0].topic}",
                 context=_parent(contexts[0]) if kind == "message" and contexts else None,
                 kind=trace.SpanKind.CONSUMER,
@@ -82,20 +89,47 @@ class Tracing:
                 links=_links(contexts),
                 record_exception=False,  # its text may hold a payload
                 set_status_on_exception=False,
-            ) as span:
-                with carrying(_injected):
-                    try:
-                        result: object = await call(work)
-                    except BaseException as error:
-                        if isinstance(error, asyncio.CancelledError) or stops(error):
-                            _mark(span, type(error).__name__)  # nothing is ruled
-                        else:
-                            _tell(span, work, Raised(error), handler, keep_ack_index_on_error)
-                        raise
-                _tell(span, work, Returned(result), handler, keep_ack_index_on_error)
+            )
+
+        async def traced(work: Any) -> object:
+            messages: Sequence[Message[Any]] = work if isinstance(work, Batch) else (work,)
+            if (tracer := _quietly(find)) is None or not messages:
+                return await call(work)
+            with _current(partial(start, tracer, messages)) as span, carrying(_injected):
+                try:
+                    result: object = await call(work)
+                except BaseException as error:
+                    if isinstance(error, asyncio.CancelledError) or stops(error):
+                        _quietly(partial(_mark, span, type(error).__name__))  # nothing is ruled
+                    else:
+                        _quietly(partial(_tell, span, work, Raised(error), handler, keep_ack_index_on_error))
+                    raise
+                _quietly(partial(_tell, span, work, Returned(result), handler, keep_ack_index_on_error))
                 return result
 
         return traced
+
+
+def _quietly(step: Callable[[], _T]) -> _T | None:
+    """What a step of tracing returns; `None` if it raises, since no message may fail of it. Samplers and propagators are the user's."""
+    try:
+        return step()
+    except Exception as error:  # noqa: BLE001  # as said
+        if _throttle.is_due():
+            log.warning("tracing raised, messages are handled without it", error=type(error).__name__, at=where_raised(error))
+        return None
+
+
+@contextmanager
+def _current(start: Callable[[], AbstractContextManager[Span]]) -> Iterator[Span]:
+    """With what `start` begins as the current span, or one that takes nothing."""
+    from opentelemetry import trace
+
+    stack = ExitStack()
+    try:
+        yield _quietly(lambda: stack.enter_context(start())) or trace.INVALID_SPAN
+    finally:
+        _quietly(stack.close)
 
 
 class _Tracers:
@@ -208,7 +242,11 @@ def _empty() -> Any:
 
 
 def _injected() -> Headers:
-    """The headers of the current span's context."""
+    """The headers of the current span's context; none if they can't be made."""
+    return _quietly(_inject) or ()
+
+
+def _inject() -> Headers:
     from opentelemetry import propagate
 
     found: dict[str, str] = {}

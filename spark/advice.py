@@ -146,6 +146,8 @@ def said(name: str, number: int) -> str:
 
 def advice_on(verdict: Verdict, flags: Flag) -> list[str]:
     """Return what to do about one message, a sentence each."""
+    if verdict is Verdict.DEAD_LETTERED and flags & (Flag.REDRIVEN | Flag.DIED_AGAIN) == Flag.REDRIVEN:
+        return ["Wait: its dead letter was sent again, and that copy has not ended yet."]
     names = [verdict.name, *(str(flag.name) for flag in flags if not _is_implied(verdict, flag))]
     return [said(name, 1) for name in names if name in ADVICE]
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.claims.audit import audit
 from ackwise.spark.claims.comparison import Claims
@@ -17,6 +15,7 @@ from ackwise.spark.events.schema import project
 from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold.cache import State, brought_up, evidence_since
 from ackwise.spark.fold.folded import FoldedEvents
+from ackwise.spark.frames import DataFrame, SparkSession
 from ackwise.spark.judge.books import Book, check, keep
 from ackwise.spark.judge.produced import read_produced
 from ackwise.spark.judging import Judgement, Progress, conclude
@@ -45,14 +44,15 @@ def reconcile(
     state: State | None = None,
     claims: Claims | None = None,
     last_commits: Sequence[LastCommit] = (),
+    engine: str = "spark",
     app: str = "",
     progress: Progress = lambda step: None,
 ) -> RunReport:
     """Judge the events of `evidence` and write tables, `plan.jsonl`, `report.html` and `summary.json` to the folder `out`.
 
     `produced` is a file or folder that `read_produced` takes; files that `state` knows are not folded again; `claims`
-    are compared with the verdicts; `last_commits` are those that the brokers keep; commands on the page
-    name the `app`. `summary.json` is written last: a folder that has it is complete.
+    are compared with the verdicts; `last_commits` are those that the brokers keep. `engine` is the name of
+    what `spark` is; commands on the page name the `app`. `summary.json` is written last: a folder that has it is complete.
     `progress` is called with each step. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
     produced_rows = None if produced is None else read_produced(spark, produced)
@@ -74,7 +74,7 @@ def reconcile(
         found.release()
     production = production_of(found, counts, "" if produced is None else str(produced))
     report = report_of(found, counts, books, evidence, run_id, str(out), config)
-    report = replace(report, produced=production, plan=plan, details=details, claims=compared, app=app)
+    report = replace(report, produced=production, plan=plan, details=details, claims=compared, engine=engine, app=app)
     _write_text(out / PAGE, render(report))
     _write_text(out / "summary.json", to_json(report))
     return report

@@ -13,22 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.logs import NO_LOGS, Logs
 from ackwise.spark.events.schema import micros, project
-from ackwise.spark.fold.facts import Committed, Facts, Named, SurveyRow, establish
+from ackwise.spark.fold.facts import CommitRow, Committed, Facts, Named, SurveyRow, committed_by, establish
 from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
-from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness, unwritten
-from ackwise.spark.fold.survey import committed, named, passed, unreported_commits
+from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness, pieces, unwritten
+from ackwise.spark.fold.survey import committed, named, passed, strange, unreported_commits
+from ackwise.spark.frames import DataFrame, SparkSession
 from ackwise.spark.judge.books import domains
 from ackwise.spark.judge.context import context, delay_partitions
 from ackwise.spark.judge.offsets import offset_words, seen_by_messages
 from ackwise.spark.judge.produced import Produced
 from ackwise.spark.judge.unreported import Left, left, unreported
-from ackwise.spark.judge.verdicts import judge, keys, logical, mark_provisional, settle_suppressed
+from ackwise.spark.judge.verdicts import follow_epochs, judge, keys, logical, mark_provisional, repeated, settle_repeated, settle_suppressed
 
 __all__ = ["Judgement", "Progress", "conclude", "weigh"]
 
@@ -54,6 +53,8 @@ class Judgement:
     blind: Blindness
     taken: Sequence[Left]
     """Offsets that dead writers had received, without any outcome since."""
+    strange: int
+    """The number of events that were passed over as unknown."""
     kept: Sequence[DataFrame]
     """The frames that are cached until `release`."""
 
@@ -91,15 +92,20 @@ def conclude(
     facts = establish(_collect(folded.survey, SurveyRow), config, logs, _collect(named(moves), Named), last_commits)
     progress("looking for missing events")
     between, last = folded.holes(facts.writers), unwritten(facts)
-    gone = [*between, *last]
+    gone = sorted([*between, *last])
     blind = _blindness(folded, moves, facts, between, last)
     progress("reading the commits")
     since, grace = None if config.since is None else micros(config.since), micros(config.grace)
-    commits = {row.pk: row for row in _collect(committed(moves, facts.as_of, delay_partitions(spark, facts), since), Committed)}
+    commits = committed_by(_collect(committed(moves, facts.as_of, delay_partitions(spark, facts), since), CommitRow))
     taken = left(spark, moves, facts)
     judged = _judged(spark, folded, facts, commits, blind, taken, since, grace).persist()
     keyed = keys(judged).persist()
-    known = mark_provisional(settle_suppressed(judged, keyed, facts.as_of), facts.as_of, micros(config.lateness))
+    kept = [moves, judged, keyed]
+    if not (twice := repeated(judged)).isEmpty():
+        kept.append(successes := folded.claimed_successes(twice).persist())
+        judged = settle_repeated(judged, successes)
+    settled = settle_suppressed(judged, keyed, facts.as_of)
+    known = mark_provisional(follow_epochs(settled, spark, facts.views), facts.as_of, micros(config.lateness))
     expected, produced, evidence = domains(facts, commits), None, list[DataFrame]()
     sent = folded.outgoing if facts.sending else None
     if produced_rows is not None or sent is not None:
@@ -110,9 +116,10 @@ def conclude(
         evidence = produced.evidence(spark, facts, expected, blind, resumed)
     seen = folded.seen if since is not None else seen_by_messages(judged)
     words = offset_words(seen, moves, spark, expected, blind, grace, evidence).persist()
-    failed = logical(known, keyed)
-    kept = (moves, judged, keyed, words)
-    return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, kept)
+    failed = logical(settled, keyed)
+    kept.append(words)
+    passed_over = (strange(moves).count() or facts.strange) if facts.strange else 0  # state folders of earlier versions lack the rows
+    return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, passed_over, kept)
 
 
 def _blindness(folded: Folded, moves: DataFrame, facts: Facts, between: Sequence[Hole], last: Sequence[Hole]) -> Blindness:
@@ -132,11 +139,11 @@ def _judged(
 ) -> DataFrame:
     begin = None if since is None else since - grace
     states = folded.messages(facts.live_writers, facts.mute, None if begin is None else _horizon(facts, commits, begin))
-    unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]
+    rewound = {pk: commit.rewound for pk, commit in commits.items()}
     return judge(
         states,
         context(spark, facts, commits, blind, begin),
-        spark.createDataFrame(unsettled, "pk long, start long, end long"),
+        spark.createDataFrame(pieces(blind.unsettled, rewound), "pk long, start long, end long, unsettled boolean, rewound boolean"),
         unreported(spark, folded, facts, taken),
         facts.as_of,
         grace,

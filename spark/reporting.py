@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from ackwise.middleware.duration import format_duration
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.schema import micros
 from ackwise.spark.events.sources import Evidence
 from ackwise.spark.fold.facts import Facts, GroupName, WriterFate
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.judge.accounts import Orphans, Production, keep_produced
 from ackwise.spark.judge.books import Book
 from ackwise.spark.judging import Judgement
@@ -43,7 +45,7 @@ def report_of(
         doubtful=[finding_of(row) for row in counts.doubtful],
         missing=[missing_of(row) for row in counts.missing],
         listed=config.listed,
-        logical=[logical_of(facts, row) for row in counts.logical],
+        logical=logical_of(facts, counts.logical),
         retry_books=retry_books_of(facts, counts.copies),
         dead_letters=counts.dead_letters,
         delays=counts.delays,
@@ -79,6 +81,7 @@ def _warnings(found: Judgement, counts: Counts, evidence: Evidence, config: Reco
             sentences.append("no event is as late as that: give an earlier --since, or see whether the workers still export")
     if found.holes:
         sentences.append(_missing_sentence(found))
+    sentences += _clock_sentences(found.facts)
     if unproved := [writer for writer in found.facts.writers if writer.fate is WriterFate.DEAD and writer.named_to is None]:
         who = (
             "1 worker died, and no commit says how far its"
@@ -105,9 +108,36 @@ def _warnings(found: Judgement, counts: Counts, evidence: Evidence, config: Reco
             f"{', '.join(unbounded)} consumes in a share group, which commits no offsets: of records that no worker received nothing is "
             "known; give --produced"
         )
-    if found.facts.strange:
-        sentences.append(f"{found.facts.strange} events were passed over: this version does not know what they mean")
+    if found.strange:
+        sentences.append(f"{found.strange} events were passed over: this version does not know what they mean")
     return sentences
+
+
+def _clock_sentences(facts: Facts) -> list[str]:
+    """Return whose clocks are wrong, and what follows."""
+    clocks, sentences = facts.clocks, []
+    kinds = [
+        (clocks.fast, "is {} fast, by the records that it consumed"),
+        (clocks.slow, "is {} slow, by the records that it consumed"),
+        (clocks.was_set, "was set by {} while it ran"),
+    ]
+    for wrong, how in kinds:
+        if wrong:
+            sentences.append(f"the clock of {_writers_named(facts, wrong)} {how.format(format_duration(max(wrong.values()) // 10**6))}")
+    if clocks.absurd:
+        told = as_datetime(next(iter(clocks.absurd.values())))
+        sentences.append(f"the clock of {_writers_named(facts, clocks.absurd)} says {told:%Y-%m-%d}")
+    contested = sum(writer.is_contested for writer in facts.writers)
+    who = "1 worker lives" if contested == 1 else f"{contested} workers live"
+    whose = f"; whether {who} depends on that, and nothing that needs it is proved" if contested else ""
+    return [f"{sentence}: set it right, or give --as-of{whose}" for sentence in sentences]
+
+
+def _writers_named(facts: Facts, writers: Collection[int]) -> str:
+    clients = {writer.writer_id: writer.client for writer in facts.writers}
+    first = min(writers)
+    named = f"{clients.get(first, '')} {first & (2**64 - 1):016x}".strip()
+    return f"{named} and {len(writers) - 1} more" if len(writers) > 1 else named
 
 
 def _unproved_sentence(facts: Facts, unproved: Sequence[tuple[int, int, int]]) -> str:

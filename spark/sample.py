@@ -6,21 +6,19 @@ once. Facts about whole partitions and writers are taken from the run; the messa
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.spark.events.attributes import attributes
+from ackwise.spark.events.schema import EVENT_TYPES
 from ackwise.spark.fold.facts import Committed, Facts
 from ackwise.spark.fold.gaps import Blindness
+from ackwise.spark.frames import Column, DataFrame, F, Row, SparkSession
 from ackwise.spark.judge.context import drained
 from ackwise.spark.judge.unreported import Left
 from ackwise.spark.reference.oracle import Known, Message, Partition, rule
@@ -102,7 +100,7 @@ def _events_of(spark: SparkSession, events: DataFrame, messages: set[Message]) -
     same = [F.coalesce(events[name], F.lit(nothing)) == wanted[name] for name, nothing in _NAMES.items()]
     about = events.where((F.col("event_type") < int(EventCode.COMMITTED)) & F.col("writer_id").isNotNull() & F.col("seq").isNotNull())
     found = about.join(wanted, [*same, events["offset"] == wanted["offset"]], "left_semi")
-    return [row.asDict() for row in found.select(*map(_plain, EVENT_SCHEMA.names)).distinct().collect()]
+    return [row.asDict() for row in found.select(*map(_plain, EVENT_TYPES)).distinct().collect()]
 
 
 def _plain(name: str) -> Column:
@@ -112,7 +110,7 @@ def _plain(name: str) -> Column:
 def _sessions(facts: Facts) -> list[dict[str, Any]]:
     """Return the sessions as events."""
     same = {"seq": -1, "event_type": int(EventCode.SESSION_START)}
-    with_session = [row for row in facts.rows if row.session is not None and _is_object(row.session)]
+    with_session = [row for row in facts.rows if attributes(row.session)]
     return [
         {
             **same,
@@ -124,13 +122,6 @@ def _sessions(facts: Facts) -> list[dict[str, Any]]:
         }
         for row in with_session
     ]
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
 
 
 def _messages(facts: Facts) -> dict[int, tuple[Partition, str, int]]:
@@ -151,7 +142,7 @@ def _known(found: Sampled) -> Known:
         began={name: group.first_ts for name, group in facts.groups.items()},
         commits={place: commit and commit.highest for place, commit in commits.items()},
         resumed={place: commit and commit.resumed for place, commit in commits.items()},
-        rewound={place: _rewound(commit) for place, commit in commits.items()},
+        rewound={place: commit.rewound if commit else () for place, commit in commits.items()},
         unsettled={places[pk]: spans for pk, spans in found.blind.unsettled.items()},
         drained=dict.fromkeys(facts.groups, 0) | drained(facts, found.commits),
         blind=found.blind.groups,
@@ -165,12 +156,6 @@ def _left(found: Sampled, places: Mapping[int, Partition]) -> dict[Partition, li
     for writer, pk, start, end in found.taken:
         left[places[pk]].append((writer, start, end))
     return left
-
-
-def _rewound(commit: Committed | None) -> tuple[int, int]:
-    if commit is None or commit.rewound_from is None or commit.rewound_to is None:
-        return 0, 0
-    return commit.rewound_from, commit.rewound_to
 
 
 def _named(message: Message) -> str:

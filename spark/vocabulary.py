@@ -12,6 +12,7 @@ __all__ = [
     "ENDED",
     "FLAG_MEANINGS",
     "INCONCLUSIVE",
+    "LEFT_OPEN",
     "LOSSES",
     "MEANINGS",
     "MENDABLE",
@@ -149,6 +150,10 @@ class Flag(enum.IntFlag):
     """A run of it took longer than its consume timeout. It may have succeeded after that, which counts as any success."""
     OUT_OF_ORDER = 65536
     """A copy of it ran although its handler has an order: behind what came later."""
+    REDRIVEN = 131072
+    """Its dead letter was sent again by `ackwise dlq redrive`."""
+    DIED_AGAIN = 262144
+    """What was sent again last became a dead letter again."""
 
 
 class ExitCode(enum.IntEnum):
@@ -204,6 +209,10 @@ ENDED: Final = frozenset(
         Verdict.DUPLICATE_SUPPRESSED,
     }
 )
+#: Not ended, and nobody is at work on it by its own events: in a later dedup epoch somebody may have been.
+LEFT_OPEN: Final = frozenset(
+    {Verdict.LOST, Verdict.RETRY_LOST, Verdict.STUCK, Verdict.UNKNOWN_EXPORT_GAP, Verdict.RETRYING, Verdict.PENDING}
+)
 #: Not run as a duplicate: of what was done, and of what is dead.
 SUPPRESSED: Final = frozenset({Verdict.DUPLICATE_SUPPRESSED, Verdict.SUPPRESSED_BY_DEAD})
 #: Anomalies that events which come late may mend: what ran twice, stays so.
@@ -253,6 +262,8 @@ FLAG_MEANINGS: Final = {
     Flag.RAN_CANCELLED: "cancelled, and ran all the same",
     Flag.TIMED_OUT: "a run of it took longer than its consume timeout",
     Flag.OUT_OF_ORDER: "a copy of it ran although its handler has an order",
+    Flag.REDRIVEN: "its dead letter was sent again by ackwise dlq redrive",
+    Flag.DIED_AGAIN: "a dead letter again after the last redrive",
 }
 PRODUCED_MEANINGS: Final = {
     ProducedVerdict.NOT_PUBLISHED: "to be produced, and long without coordinates",

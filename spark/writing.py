@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.middleware.repairplan import NAME as PLAN
 from ackwise.middleware.repairplan import Summary, Title, write_plan
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.schema import micros
 from ackwise.spark.fold.facts import Facts
+from ackwise.spark.frames import Column, DataFrame, F, Row, SparkSession
 from ackwise.spark.judge.offsets import UNPROVED, absent, accounts, unproved
 from ackwise.spark.judge.produced import unpublished_rows
 from ackwise.spark.judging import Judgement, Progress

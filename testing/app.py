@@ -16,6 +16,7 @@ from typing import Any, Final, Self, cast
 
 from pydantic import TypeAdapter
 
+from ackwise.middleware.agent import readers_of
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Event
 from ackwise.middleware.policies import Dedup
@@ -56,7 +57,13 @@ _REQUESTS: Final[dict[tuple[str, When], CrashPoint]] = {
 _FIRST_WAIT: Final = 0.1
 
 #: How the worker of a test differs from one in production: it joins, notices and commits sooner.
-_QUICK: Final[dict[str, Any]] = {"commit_interval": 0.1, "session_timeout": 6.0, "clock_skew": 0.0, "drain_timeout": 5.0}
+_QUICK: Final[dict[str, Any]] = {
+    "commit_interval": 0.1,
+    "session_timeout": 6.0,
+    "clock_skew": 0.0,
+    "drain_timeout": 5.0,
+    "pattern_interval": 0.2,
+}
 
 
 class TestApp:
@@ -163,10 +170,13 @@ class TestApp:
         group = self._started()
         if isinstance(values, str | bytes):
             raise ConfigurationError(f"deliver_batch takes a list of values, and this is one {type(values).__name__}; use deliver for one")
-        if topic not in group.sources:
-            raise ConfigurationError(f"no agent of the app reads topic {topic!r}; they read {', '.join(group.sources)}")
+        if not readers_of(group.agents, topic):
+            known = ", ".join([*group.sources, *group.patterns.values()])
+            raise ConfigurationError(f"no agent of the app reads topic {topic!r}; they read {known}")
         if not values:
             return []
+        if topic not in group.sources and not self.kafka.has_topic(topic):  # the worker finds it by its pattern
+            self.kafka.create_topic(topic, self._partitions)
         written = [_bytes_of(value) for value in values]
         raw_key = key.encode() if isinstance(key, str) else key
         offsets = self.kafka.produce(topic, *written, key=raw_key, headers=[*headers], partition=partition)
@@ -249,6 +259,7 @@ class TestApp:
         life, slots = self._life, group.slots
         inbox = slots.open_inbox()
         settings: dict[str, Any] = {"brokers": self.kafka.bootstrap, "client_id": life.name, "client_options": {}, **_QUICK}
+        settings["group_instance_id"] = ""  # one life at a time, each a new member
         if group.settings.instance:  # else what a test writes before this instance has begun would be passed over
             settings["start"] = "earliest"
 

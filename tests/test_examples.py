@@ -392,6 +392,23 @@ async def test_a_web_application_bills_orders_beside_its_requests(raw_kafka: Raw
         assert (await client.get("/ready")).status_code == 503
 
 
+@pytest.mark.kafka
+async def test_faststream_and_a_worker_consume_in_one_process(raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create(raw_kafka, "beside-orders")
+    await create(raw_kafka, "beside-clicks")
+    monkeypatch.setenv("BROKERS", raw_kafka.bootstrap)
+    example = load("faststream_beside")
+    await write(raw_kafka, "beside-orders", *({"id": id, "amount": 5} for id in "ab"))
+    await write(raw_kafka, "beside-clicks", *({"page": "/"} for _ in range(3)))
+    running = asyncio.create_task(example.stream.run())
+    async with asyncio.timeout(60):
+        while len(example.billed) < 2 or example.clicks["/"] < 3:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.05)
+    example.stream.exit()
+    await running
+    assert sorted(example.billed) == ["a", "b"]
+
+
 # The store of the example, apart from Kafka
 
 

@@ -32,7 +32,8 @@ def modules() -> Iterator[str]:
 
 
 def templates() -> Iterator[str]:
-    """What the report's page is made of, and what runs inside of Redis, relative to the checkout."""
+    """What pages are made of, and what runs inside of Redis, relative to the checkout."""
+    yield "plugin/ui/page.css"
     yield "stores/redis/script.lua"
     for file in (CHECKOUT / "spark" / "report" / "page" / "templates").iterdir():
         yield file.relative_to(CHECKOUT).as_posix()

@@ -21,7 +21,7 @@ async def undecoded(message: Any) -> Any:
 async def main(task: Task) -> None:
     """Fetch, count, acknowledge."""
     meter = Meter(task)
-    raw = {"decoder": undecoded} if task.variant == "raw" else {}
+    raw: dict[str, Any] = {"decoder": undecoded} if task.variant == "raw" else {}
     broker = KafkaBroker(task.brokers, logger=None, apply_types=not raw)
 
     async def handle(messages: list[bytes]) -> None:

@@ -135,9 +135,11 @@ SELECT group_id, handler, topic, partition, "offset",
        bool_or(code = 9) AS skipped, bool_or(code = 13) AS dropped, bool_or(code = 14) AS cancelled, bool_or(code = 19) AS late,
        bool_or(code IN (3, 4) AND attrs->>'out_of_order' = 'true') AS out_of_order,
        coalesce(bool_or(code = 7 AND attrs->>'outcome' = 'dead'), false) AS by_dead,
+       max((attrs->>'redrive')[9:]::BIGINT * 2 + (code = 6)::BIGINT) FILTER (code IN (6, 11)) AS redriven,
        bool_or(code = 7) AS suppressed, bool_or(code = 12) AS stale, bool_or(code = 10) AS claim_lost, bool_or(code = 2) AS claimed,
        max(attempt * 16
-           + CASE code WHEN 1 THEN 1 WHEN 8 THEN 2 WHEN 2 THEN 3 WHEN 4 THEN 4 WHEN 5 THEN 5 WHEN 14 THEN 7 ELSE 0 END) AS last,
+           + CASE code WHEN 1 THEN 1 WHEN 8 THEN 2 WHEN 2 THEN 3 WHEN 4 THEN 4 WHEN 5 THEN 5 WHEN 11 THEN 6 WHEN 14 THEN 7
+             ELSE 0 END) AS last,
        max(attempt) AS attempt, bit_or(1::BIGINT << attempt) AS attempts,
        min(exec_id) FILTER (code = 2) AS c0, max(exec_id) FILTER (code = 2) AS c1,
        min(exec_id) FILTER (code IN (3, 19)) AS s0, max(exec_id) FILTER (code IN (3, 19)) AS s1,
@@ -184,7 +186,7 @@ WITH known AS (
 )
 SELECT group_id, handler, topic, partition, "offset", verdict, dedup_hash, record_ts, suppressed_ts, ok_ts, since, blind, retention, as_of,
        done OR dead OR dropped OR skipped OR verdict IN ('RETRYING', 'IN_FLIGHT', 'PENDING') AS accounts,
-       done AND s0 <= c1 AND s1 >= c0 AS ran_under_claim,
+       done AND s0 <= c1 AND s1 >= c0 AS ran_under_claim, done,
        list_filter([
            CASE WHEN verdict IN ('IN_FLIGHT', 'STUCK') AND last_attempt = 1 AND past AND NOT doubt THEN 'COMMITTED_PAST' END,
            CASE WHEN took OR claim_lost OR c0 < c1 AND ((tried & ~settled & ((1::BIGINT << last_tried) - 1)) != 0
@@ -201,9 +203,15 @@ SELECT group_id, handler, topic, partition, "offset", verdict, dedup_hash, recor
            CASE WHEN recreated THEN 'RECREATED' END,
            CASE WHEN done AND cancelled THEN 'RAN_CANCELLED' END,
            CASE WHEN late THEN 'TIMED_OUT' END,
-           CASE WHEN out_of_order THEN 'OUT_OF_ORDER' END
+           CASE WHEN out_of_order THEN 'OUT_OF_ORDER' END,
+           CASE WHEN redriven IS NOT NULL THEN 'REDRIVEN' END,
+           CASE WHEN redriven % 2 = 1 THEN 'DIED_AGAIN' END
        ], lambda flag: flag IS NOT NULL) AS flags
 FROM second;
+CREATE TABLE cleared AS
+WITH succeeded AS (SELECT group_id, handler, dedup_hash FROM judged WHERE verdict IN ('EXACTLY_ONCE', 'MULTI_EXECUTED') GROUP BY ALL)
+SELECT group_id, handler, topic, partition, "offset" FROM judged SEMI JOIN succeeded USING (group_id, handler, dedup_hash)
+WHERE judged.verdict = 'SUPPRESSED_BY_DEAD';
 CREATE TABLE phantom AS
 WITH accounted AS (SELECT group_id, handler, dedup_hash FROM judged WHERE dedup_hash IS NOT NULL GROUP BY ALL HAVING bool_or(accounts))
 SELECT group_id, handler, topic, partition, "offset",
@@ -235,9 +243,11 @@ _TABLES: Final = {
     "verdicts": """
 SELECT j.group_id, j.handler, j.topic, j.partition, j."offset",
        CASE WHEN j.verdict = 'EXACTLY_ONCE' AND list_has_any(j.flags, ['AMBIGUOUS_EXEC', 'REPEATED']) THEN 'MAYBE_TWICE'
+            WHEN c."offset" IS NOT NULL THEN 'DUPLICATE_SUPPRESSED'
             ELSE coalesce(p.verdict, j.verdict) END AS verdict, j.flags, j.dedup_hash,
        make_timestamptz(j.record_ts) AS record_ts
 FROM judged j LEFT JOIN phantom p USING (group_id, handler, topic, partition, "offset")
+LEFT JOIN cleared c USING (group_id, handler, topic, partition, "offset")
 """,
     "missing": """
 SELECT group_id, topic, partition, "offset" AS start, "offset" + 1 AS "end", CASE

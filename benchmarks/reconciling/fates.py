@@ -23,6 +23,7 @@ _LETTERS: Final = {
     "F": EventCode.FAILED,
     "B": EventCode.SENT_BACK,
     "X": EventCode.DEAD_LETTERED,
+    "A": EventCode.REDELIVERED,
     "D": EventCode.DUP_SUPPRESSED,
     "E": EventCode.IN_FLIGHT_ELSEWHERE,
     "K": EventCode.SKIPPED,
@@ -56,6 +57,8 @@ class Hash:
     """That of a message nearby which was run."""
     OLD = 2
     """That of a message which was run longer ago than the store remembers."""
+    DEAD = 3
+    """That of a dead letter nearby."""
 
 
 class Step(NamedTuple):
@@ -71,7 +74,7 @@ class Step(NamedTuple):
     is_older: bool
     """The record that was read has another time than that of the other steps."""
     is_marked: bool
-    """It ran as a copy, although its handler has an order; or it was not run, since its key is that of a dead letter."""
+    """It ran as a copy, although its handler has an order; it was not run, for its key is that of a dead letter; or it is of a redrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class WriterFate:
 
 def _fate(name: str, words: str, verdict: Verdict, flags: int = 0, share: int = 10, hash: int = Hash.OWN) -> WriterFate:
     """`words` are events: who (own, `~` standby, `!` victim), a letter, `@` attempt, `#` execution, `+` seconds after the one before,
-    `<` another record, `*` out of order, or for `D` by a dead letter.
+    `<` another record, `*` out of order, for `D` by a dead letter, for `A` and `X` of a redrive.
     """
     steps, at = [], 0
     for word in words.split():
@@ -125,7 +128,11 @@ FATES: Final = (
     _fate("skipped", "K", _V.SKIPPED, share=50),
     _fate("rescued", "C F X C@2#1+40 S@2#1", _ONCE, _F.HAD_FAILURES | _F.RESCUED_FROM_DLQ),
     _fate("duplicate", "D", _V.DUPLICATE_SUPPRESSED, share=500, hash=Hash.NEIGHBOUR),
-    _fate("key of the dead", "D*", _V.SUPPRESSED_BY_DEAD, share=50, hash=Hash.NEIGHBOUR),
+    _fate("key of the dead", "D*", _V.SUPPRESSED_BY_DEAD, share=50, hash=Hash.DEAD),
+    _fate("key of the dead that succeeded since", "D*", _V.DUPLICATE_SUPPRESSED, share=50, hash=Hash.NEIGHBOUR),
+    _fate("redriven", "C F X ~A+20* C#1+5 S#1", _ONCE, _F.HAD_FAILURES | _F.RESCUED_FROM_DLQ | _F.REDRIVEN, 20),
+    _fate("redriven, and dead again", "C F X ~A+20* C#1+5 F#1 X*", _V.DEAD_LETTERED, _F.HAD_FAILURES | _F.REDRIVEN | _F.DIED_AGAIN, 20),
+    _fate("redriven, and waiting", "C F X ~A+20*", _V.DEAD_LETTERED, _F.HAD_FAILURES | _F.REDRIVEN, 20),
     _fate("stale copy", "T", _V.DUPLICATE_SUPPRESSED, share=50, hash=Hash.NEIGHBOUR),
     _fate("delivered again", "C S ~D+40", _ONCE, _F.DUP_AND_OK, 200),
     _fate("held elsewhere", "~E C S", _ONCE, share=50),

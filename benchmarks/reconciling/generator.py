@@ -51,8 +51,10 @@ _HASH: Final = np.array([fate.hash for fate in FATES], np.int64)
 _VERDICT: Final = np.array([fate.verdict for fate in FATES], np.int64)
 _FLAGS: Final = np.array([fate.flags for fate in FATES], np.int64)
 _CODE, _WHO, _ATTEMPT, _RUN, _AT, _OLDER, _MARKED = (np.array(column, np.int64) for column in zip(*_STEPS, strict=True))
-#: What a marked step says: that it ran out of order, and that its key is that of a dead letter.
-_ATTRS: Final = ('{"out_of_order": true}', '{"outcome": "dead"}')
+#: What a marked step says: that it ran out of order, that its key is that of a dead letter, and which redrive it is about.
+_ATTRS: Final = ('{"out_of_order": true}', '{"outcome": "dead"}', '{"redrive": "redrive-1"}')
+_ATTR_OF: Final = np.zeros(max(EventCode) + 1, np.int64)
+_ATTR_OF[[EventCode.DUP_SUPPRESSED, EventCode.REDELIVERED, EventCode.DEAD_LETTERED]] = 1, 2, 2
 _RUNS: Final = 4  # more executions than any message has
 
 
@@ -254,6 +256,11 @@ class _World:
             else:
                 self._take_hashes(group, part, Hash.OLD, *remembered)
             self._take_hashes(group, part, Hash.NEIGHBOUR, part.hash[done], part.time[done])
+            dead = np.flatnonzero((part.fate == _FATE["dead letter"]) & (part.offset < part.until))
+            if len(dead):
+                self._take_hashes(group, part, Hash.DEAD, part.hash[dead], part.time[dead])
+            else:
+                part.fate[_HASH[part.fate] == Hash.DEAD] = 0
         first = parts[0]
         done = np.flatnonzero((first.fate == 0) & (first.offset < first.until))[:1000]
         if not is_lost:
@@ -355,7 +362,7 @@ class _World:
             "error": np.where(
                 code == EventCode.FAILED, self.shape.topics, np.where(code == EventCode.DEAD_LETTERED, self.shape.topics + 1, NONE)
             ),
-            "attrs": np.where(_MARKED[step] == 1, self.shape.topics + 2 + (code == EventCode.DUP_SUPPRESSED), NONE),
+            "attrs": np.where(_MARKED[step] == 1, self.shape.topics + 2 + _ATTR_OF[code], NONE),
         }
 
     def _partition_rows(self, group: str, worker: int, parts: Sequence[_Part], now: _Slice) -> list[Rows]:

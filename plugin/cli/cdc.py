@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
@@ -12,7 +14,7 @@ from rich.markup import escape
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.console import new_table, to_stdout
 from ackwise.plugin.cli.logs import print_log
-from ackwise.plugin.cli.relay import relay_until_signalled
+from ackwise.plugin.cli.relay import RelayWatchOption, relay_until_signalled, watched_relay
 from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption
 from ackwise.plugin.cli.waiting import wait_for
 from ackwise.plugin.process.garbage import collect_rarely
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from ackwise.middleware.changes import ChangeSource, SourceStatus
     from ackwise.middleware.events import EventSink
     from ackwise.plugin.cdc.mapping import Mapping
+    from ackwise.plugin.cdc.relay import CdcRelay
+    from ackwise.plugin.watch.measures import Sample
 
 __all__ = ["cdc"]
 
@@ -78,6 +82,7 @@ def cdc(
     events: _Events = None,
     status: _Status = False,
     as_json: _AsJson = False,
+    watch: RelayWatchOption = None,
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = "text",
 ) -> None:
@@ -100,7 +105,7 @@ def cdc(
     if status:
         _show(wait_for(_status(source)), as_json)
         return
-    relaying = _Relaying(source, url, brokers, _found(mapping) if mapping else None, on_error, events)
+    relaying = _Relaying(source, url, brokers, _found(mapping) if mapping else None, on_error, events, watch)
     print_log(log_level, log_format)
     collect_rarely()
     asyncio.run(relay_until_signalled(relaying))
@@ -110,18 +115,22 @@ class _Relaying:
     """A relay of `source` as the options say."""
 
     def __init__(
-        self, source: ChangeSource, url: str, brokers: str | None, mapping: Mapping | None, on_error: str, events: str | None
+        self,
+        source: ChangeSource,
+        url: str,
+        brokers: str | None,
+        mapping: Mapping | None,
+        on_error: str,
+        events: str | None,
+        watch: int | None,
     ) -> None:
         from ackwise.plugin.outbox.apart import AloneSettings
         from ackwise.plugin.registry import open_outbox, open_sink
         from ackwise.plugin.settings.config import read_config
-        from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 
         config = read_config()
-        given = brokers or (config.of()["brokers"].value if "brokers" in config.of() else DEFAULT_BROKERS)
-        options = {name: entry.value for name, entry in config.of("client_options").items()}
-        self._settings = AloneSettings(str(given), client_id="ackwise-cdc", client_options=options)
-        self._source, self._mapping, self._on_error = source, mapping, on_error
+        self._settings = config.without_app(AloneSettings, brokers, client_id="ackwise-cdc")
+        self._source, self._mapping, self._on_error, self._port = source, mapping, on_error, watch
         self._outbox = None if mapping else open_outbox(url)
         self._sink: EventSink | None = None
         if events is not None:
@@ -149,7 +158,21 @@ class _Relaying:
             else:
                 assert self._mapping is not None, "a table has a function"
                 route = MappedRows(self._mapping)
-            await CdcRelay(source, route, new_sender=partial(Sender, self._settings), sink=self._sink).run(stop)
+            relay = CdcRelay(source, route, new_sender=partial(Sender, self._settings), sink=self._sink)
+            async with self._watched(relay):
+                await relay.run(stop)
+
+    def _watched(self, relay: CdcRelay) -> AbstractAsyncContextManager[None]:
+        if self._port is None:
+            return nullcontext()
+        from ackwise.plugin.group.relaycounts import RelayCounts
+
+        def measured() -> Iterable[Sample]:
+            from ackwise.plugin.watch.measures import measures_of_cdc
+
+            return measures_of_cdc(relay.counts)
+
+        return watched_relay(self._port, f"cdc-{self._source.name}", RelayCounts(), measured)()
 
 
 def _found(target: str) -> Mapping:

@@ -86,7 +86,7 @@ _STAGES = {
     "send": "the shop sends its orders",
     "bill": "the workers bill them",
     "kill": "a worker is killed",
-    "reconcile": "Spark checks the books",
+    "reconcile": "the books are checked",
 }
 
 

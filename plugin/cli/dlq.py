@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -16,6 +15,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli import letteroptions as options
 from ackwise.plugin.cli import letterview as view
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
+from ackwise.plugin.cli.together import with_options
 from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -33,19 +33,14 @@ __all__ = ["HELP", "drop", "export", "import_file", "redrive", "show", "show_lis
 HELP: Final = "Dead letters: list them by their causes, look at one, send them again, or mark them."
 
 
+@with_options
 def show_list(
     whose: options.Whose,
-    ids: options.Ids = None,
+    *,
     letters: Annotated[bool, typer.Option("--letters", help="List letters one by one, the newest first, instead of causes.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="With --letters or --json: letters at most.")] = 100,
-    cause: options.CauseOption = None,
-    handler: options.HandlerOption = None,
-    topic: options.TopicOption = None,
-    key: options.KeyOption = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    brokers: options.Brokers = None,
-    dlq: options.Dlq = None,
+    meant: options.Letters,
+    where: options.Where,
     as_json: options.AsJson = False,
 ) -> None:
     """List dead letters by what they died of: reason, exception, its place, handler and topic, with counts, ages and the newest letter.
@@ -55,36 +50,34 @@ def show_list(
 
     Exit code 0: no letter is open. 1: some are. 2: there is no such topic, or the brokers do not answer.
     """
-    selection = options.selection_of(
-        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=True
-    )
-    place = options.place_of(whose, brokers, dlq)
+    selection, place = meant.selection(again=True), where.place(whose)
     found, unreadable = wait_for(_list(place, selection, limit if letters or as_json else 0))
     opened, foreign = found.count("open"), found.count("foreign")
+    from ackwise.plugin.deadletters.shown import cause_facts, letter_facts, remarks
+
     if as_json:
-        each = [view.letter_facts(*letter) for letter in found.newest]
+        each = [letter_facts(*letter) for letter in found.newest]
         typer.echo(
             json.dumps(
-                {"topic": place.names.dead_letter, "open": opened, "foreign": foreign, "causes": view.cause_facts(found), "letters": each}
+                {"topic": place.names.dead_letter, "open": opened, "foreign": foreign, "causes": cause_facts(found), "letters": each}
             )
         )
     elif not found.kinds:
         to_stdout().print("no dead letters")
     else:
         to_stdout().print(view.letters_table(found) if letters else view.causes_table(found))
-    if foreign:
-        to_stderr().print(f"{foreign} records were not written by this group, or can't be read; they do not count as open", soft_wrap=True)
-    if unreadable:
-        to_stderr().print(f"{unreadable} records of {place.state_topic} can't be read, so some states may be missing", soft_wrap=True)
+    for sentence in remarks(found, unreadable, place):
+        to_stderr().print(sentence, soft_wrap=True)
     raise typer.Exit(int(bool(opened)))
 
 
+@with_options
 def show(
     whose: options.Whose,
     letter: Annotated[str, typer.Argument(metavar="LETTER", help="PARTITION/OFFSET of the letter, such as [bold]0/17[/bold].")],
+    *,
     traceback: Annotated[bool, typer.Option("--full-traceback", help="Show the traceback, too.")] = False,
-    brokers: options.Brokers = None,
-    dlq: options.Dlq = None,
+    where: options.Where,
     as_json: options.AsJson = False,
 ) -> None:
     """Show one dead letter: why it is dead, its headers and its value, and the command that tells its story.
@@ -94,11 +87,13 @@ def show(
     Exit code 0: here it is. 2: there is no such letter, or the brokers do not answer.
     """
     partition, offset = options.id_of(letter)
-    place = options.place_of(whose, brokers, dlq)
+    place = where.place(whose)
     found = wait_for(_letter(place, partition, offset))
     if found is None:
         raise ConfigurationError(f"there is no letter {letter} in {place.names.dead_letter!r}; ackwise dlq list --letters shows them")
-    facts = view.letter_facts(*found) | _contents(place, found[0], with_traceback=traceback or as_json)
+    from ackwise.plugin.deadletters.shown import contents, letter_facts
+
+    facts = letter_facts(*found) | contents(place, found[0], with_traceback=traceback or as_json)
     if as_json:
         typer.echo(json.dumps(facts))
         return
@@ -111,18 +106,12 @@ def show(
     to_stdout().print(table)
 
 
+@with_options
 def redrive(
     target: options.WhoseApp,
-    ids: options.Ids = None,
-    cause: options.CauseOption = None,
-    handler: options.HandlerOption = None,
-    topic: options.TopicOption = None,
-    key: options.KeyOption = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    again: options.Again = False,
-    execute: options.Yes = False,
-    rate: options.Rate = 100.0,
+    *,
+    meant: options.Letters,
+    sending: options.Sending,
     as_json: options.AsJson = False,
 ) -> None:
     """Send dead letters again, to the retry topic of their own group, after their cause is mended. Without --yes it only says what it
@@ -135,26 +124,18 @@ def redrive(
     Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
     interrupted.
     """
-    options.check_rate(rate)
-    selection = options.selection_of(
-        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=again
-    )
-    _end(wait_for(_redrive(options.app_place(target), selection, None, execute=execute, rate=rate)), execute, as_json)
+    result = wait_for(_redrive(options.app_place(target), meant.selection(again=sending.again), None, sending))
+    _end(result, sending.execute, as_json)
 
 
+@with_options
 def export(
     whose: options.Whose,
     file: options.NewFile,
-    ids: options.Ids = None,
-    cause: options.CauseOption = None,
-    handler: options.HandlerOption = None,
-    topic: options.TopicOption = None,
-    key: options.KeyOption = None,
-    since: options.Since = None,
-    until: options.Until = None,
+    *,
+    meant: options.Letters,
     again: options.Again = False,
-    brokers: options.Brokers = None,
-    dlq: options.Dlq = None,
+    where: options.Where,
     as_json: options.AsJson = False,
 ) -> None:
     """Write open dead letters to a new file, whole: a line of JSON for each, key, value and header values in base64. Only its owner
@@ -162,22 +143,19 @@ def export(
 
     Exit code 0: done. 2: it could not be done, and there is no file; one sentence says why.
     """
-    selection = options.selection_of(
-        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=again
-    )
-    number = wait_for(_export(options.place_of(whose, brokers, dlq), selection, file))
+    number = wait_for(_export(where.place(whose), meant.selection(again=again), file))
     if as_json:
         typer.echo(json.dumps({"letters": number}))
     else:
         to_stdout().print(f"{number:,} letters written")
 
 
+@with_options
 def import_file(
     target: options.WhoseApp,
     file: options.OldFile,
-    again: options.Again = False,
-    execute: options.Yes = False,
-    rate: options.Rate = 100.0,
+    *,
+    sending: options.Sending,
     as_json: options.AsJson = False,
 ) -> None:
     """Redrive the dead letters of a file that export wrote, such as those that somebody chose from it. Without --yes it only says what
@@ -192,26 +170,20 @@ def import_file(
 
     from ackwise.plugin.deadletters.letterfile import check_letters, letters_of
 
-    options.check_rate(rate)
     place = options.app_place(target)
     check_letters(file, place.group)
-    source, selection = partial(letters_of, file, place.group), options.selection_of(again=again)
-    _end(wait_for(_redrive(place, selection, source, execute=execute, rate=rate)), execute, as_json)
+    source, selection = partial(letters_of, file, place.group), options.Letters().selection(again=sending.again)
+    _end(wait_for(_redrive(place, selection, source, sending)), sending.execute, as_json)
 
 
+@with_options
 def drop(
     whose: options.Whose,
-    ids: options.Ids = None,
-    cause: options.CauseOption = None,
-    handler: options.HandlerOption = None,
-    topic: options.TopicOption = None,
-    key: options.KeyOption = None,
-    since: options.Since = None,
-    until: options.Until = None,
+    *,
+    meant: options.Letters,
     again: options.Again = False,
     execute: options.Yes = False,
-    brokers: options.Brokers = None,
-    dlq: options.Dlq = None,
+    where: options.Where,
     as_json: options.AsJson = False,
 ) -> None:
     """Mark dead letters that nobody will send again, so that they are no longer open. Nothing is deleted. Without --yes it only
@@ -221,10 +193,7 @@ def drop(
 
     Exit code 0: done. 2: it could not be done; one sentence says why. 130: interrupted.
     """
-    selection = options.selection_of(
-        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=again
-    )
-    number, stopped = wait_for(_drop(options.place_of(whose, brokers, dlq), selection, execute=execute))
+    number, stopped = wait_for(_drop(where.place(whose), meant.selection(again=again), execute=execute))
     if as_json:
         typer.echo(json.dumps({"executed": execute, "stopped": stopped, "letters": number}))
     elif execute:
@@ -264,13 +233,14 @@ def _print_fates(result: Redriven, executed: bool) -> None:
 
 
 async def _redrive(
-    place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, *, execute: bool, rate: float
+    place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, sending: options.Sending
 ) -> Redriven:
     from ackwise.plugin.deadletters.redriving import redrive as send_again
 
     with _progress("letters", None) as (on_total, on_progress):
         return await send_again(
-            place, selection, execute=execute, source=source, rate=rate, stop=_stop(), on_total=on_total, on_progress=on_progress
+            place, selection, execute=sending.execute, source=source, rate=sending.rate, stop=_stop(), on_total=on_total,
+            on_progress=on_progress,
         )  # fmt: skip
 
 
@@ -299,68 +269,16 @@ def _stop() -> asyncio.Event:
 
 async def _list(place: Place, selection: Selection, most: int) -> tuple[Causes, int]:
     """What was found, and how many states can't be read."""
-    from ackwise.plugin.deadletters.causes import Causes
-    from ackwise.plugin.deadletters.reading import reading_letters
+    from ackwise.plugin.deadletters.looking import list_letters
 
-    causes = Causes(most)
-    async with reading_letters(place) as reader:
-        states = await reader.states()
-        with _progress("letters", reader.number) as (_, on_progress):
-            async for letter in reader.letters(on_progress):
-                if selection.takes(letter, states.of(letter)):
-                    causes.add(letter, states)
-    return causes, states.unreadable
+    with _progress("letters", None) as (on_total, on_progress):
+        return await list_letters(place, selection, most, on_total=on_total, on_progress=on_progress)
 
 
 async def _letter(place: Place, partition: int, offset: int) -> tuple[Letter, LetterState | None] | None:
-    from ackwise.plugin.deadletters.reading import reading_letters
+    from ackwise.plugin.deadletters.looking import look_up
 
-    async with reading_letters(place) as reader:
-        states, letter = await reader.states(), await reader.letter(partition, offset)
-    return None if letter is None else (letter, states.of(letter))
-
-
-def _contents(place: Place, letter: Letter, *, with_traceback: bool) -> dict[str, Any]:
-    """What else is in a letter, and what to call next."""
-    delivery, fields = letter.delivery, letter.fields
-    return {
-        "message_text": fields.get("ackwise-error-message", ""),
-        "line": letter.line,
-        "traceback": fields.get("ackwise-error-traceback", "") if with_traceback else "",
-        "headers": [[name, view.bytes_text(value)] for name, value in delivery.headers],
-        "value_bytes": None if delivery.value is None else len(delivery.value),
-        "value": view.bytes_text(delivery.value),
-        "decoded": _decoded(place, letter),
-        "story": f"ackwise why {shlex.quote(str(delivery.origin))} {_events(place)}",
-    }
-
-
-def _events(place: Place) -> str:
-    """The folder of the app's events, or what stands for it."""
-    policy = None if place.app is None else place.app.events
-    return shlex.quote(policy.sink) if policy is not None and isinstance(policy.sink, str) else "EVENTS"
-
-
-def _decoded(place: Place, letter: Letter) -> str | None:
-    """The value as its handler gets it, or why it can't be decoded; nothing where nobody knows how."""
-    agents = () if place.app is None else place.app.agents
-    agent = next((agent for agent in agents if agent.name == letter.handler), None)
-    if agent is None or "value" in letter.dropped:
-        return None
-    from ackwise.middleware.decoding import decoded  # they import the event loop
-    from ackwise.middleware.run import Run
-
-    if agent.decodes_async:
-        return "not shown: its decoder is asynchronous"
-    values, bad = decoded(Run.of(letter.delivery), agent)  # this letter may be dead of its decoder
-    for error in bad.values():
-        return f"{type(error).__name__}: {error}"
-    text = repr(values[0])
-    return text if len(text) <= _DECODED else f"{text[:_DECODED]} … {len(text) - _DECODED} more"
-
-
-#: Characters of a decoded value that are shown.
-_DECODED: Final = 4000
+    return await look_up(place, partition, offset)
 
 
 @contextmanager

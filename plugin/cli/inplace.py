@@ -81,9 +81,10 @@ def bury(target: Target, message: _Message, as_json: _AsJson = False) -> None:
 def _tell(target: str, message: str, do: Do, as_json: bool, done: str) -> None:
     from ackwise.middleware.waiting import message_at
     from ackwise.plugin.group.outside import tell, topics_of
+    from ackwise.plugin.group.patterns import topics_about
 
     group = find_app(target).group()
-    at = message_at(message, topics_of(group))
+    at = message_at(message, {*topics_of(group), *topics_about(message, group.agents)})
     wait_for(tell(group, at, do))
     if as_json:
         typer.echo(json.dumps({"group": group.settings.group, "message": str(at), "do": do}))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,49 +20,89 @@ if TYPE_CHECKING:
     from ackwise.plugin.deadletters.place import Place
     from ackwise.plugin.deadletters.selection import Selection
 
-__all__ = [
-    "Again", "AsJson", "Brokers", "CauseOption", "Dlq", "HandlerOption", "Ids", "KeyOption", "NewFile", "OldFile", "Rate", "Since",
-    "TopicOption", "Until", "Whose", "WhoseApp", "Yes", "app_place", "check_rate", "id_of", "place_of", "selection_of",
-]  # fmt: skip
+__all__ = ["AsJson", "Letters", "NewFile", "OldFile", "Sending", "Where", "Whose", "WhoseApp", "Again", "Yes", "app_place", "id_of"]
 
 Whose = Annotated[
     str, typer.Argument(metavar="APP-or-GROUP", help="The app, such as [bold]billing.worker:app[/bold], or the name of a consumer group.")
 ]
 WhoseApp = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, such as [bold]billing.worker:app[/bold].")]
-Brokers = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="With a GROUP: its brokers. Default: as an app would find them.")]
-Dlq = Annotated[str | None, typer.Option(metavar="TOPIC", help="With a GROUP: the topic of its dead letters. Default: GROUP.dlq.")]
-Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[LETTER]...", help="PARTITION/OFFSET of letters, such as [bold]0/17[/bold]. Default: all.")
-]
-CauseOption = Annotated[
-    str | None, typer.Option("--cause", metavar="CAUSE", help="Only this cause, as [bold]dlq list[/bold] shows it, or its first digits.")
-]
-HandlerOption = Annotated[str | None, typer.Option("--handler", metavar="NAME", help="Only messages of this handler.")]
-TopicOption = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this origin topic.")]
-KeyOption = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key of the record; 0x and hex digits for bytes.")]
-Since = Annotated[str | None, typer.Option(metavar="TIME", help="Only letters from this time on: ISO 8601, or a duration back from now.")]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only letters before this time: ISO 8601, or a duration back from now.")]
 NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="A new file, such as [bold]letters.jsonl[/bold].", show_default=False)]
 OldFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="A file that [bold]dlq export[/bold] wrote.", show_default=False, readable=False)
 ]
 Again = Annotated[bool, typer.Option("--again", help="Also letters that were redriven or dropped before.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed, and what would be done is shown.")]
-Rate = Annotated[float, typer.Option(metavar="N", help="At most so many copies per second.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
+
+@dataclass(frozen=True)
+class Letters:
+    """Which letters are meant; unless something is said, all."""
+
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LETTER]...", help="PARTITION/OFFSET of letters, such as [bold]0/17[/bold]. Default: all."),
+    ] = None
+    cause: Annotated[
+        str | None, typer.Option(metavar="CAUSE", help="Only this cause, as [bold]dlq list[/bold] shows it, or its first digits.")
+    ] = None
+    handler: Annotated[str | None, typer.Option(metavar="NAME", help="Only messages of this handler.")] = None
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only messages of this origin topic.")] = None
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this key of the record; 0x and hex digits for bytes.")] = None
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only letters from this time on: ISO 8601, or a duration back from now.")
+    ] = None
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only letters before this time: ISO 8601, or a duration back from now.")
+    ] = None
+
+    def selection(self, *, again: bool) -> Selection:
+        """What they come to; `again`: with those that were redriven or dropped before. Raises `ConfigurationError`."""
+        from ackwise.plugin.deadletters.selection import Selection
+
+        if self.cause is not None and re.fullmatch(r"[0-9a-f]{2,8}", self.cause) is None:
+            raise ConfigurationError(f"--cause is {self.cause!r}; write 2 to 8 of its hex digits, as ackwise dlq list shows them")
+        since_ms, until_ms = _time(self.since, "--since"), _time(self.until, "--until")
+        ids = frozenset(map(id_of, self.ids or ()))
+        return Selection(self.cause, self.handler, self.topic, _key(self.key), since_ms, until_ms, ids, again)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the letters of a group are, which an app says itself."""
+
+    brokers: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="With a GROUP: its brokers. Default: as an app would find them.")
+    ] = None
+    dlq: Annotated[str | None, typer.Option(metavar="TOPIC", help="With a GROUP: the topic of its dead letters. Default: GROUP.dlq.")] = (
+        None
+    )
+
+    def place(self, whose: str) -> Place:
+        """Where the letters of this app or group are. Raises `ConfigurationError`."""
+        from ackwise.plugin.deadletters.place import place_of_group
+
+        if ":" in whose or whose.endswith(".py"):
+            if self.brokers is not None or self.dlq is not None:
+                raise ConfigurationError(f"{whose} is an app, which says itself where its letters are; leave --brokers and --dlq out")
+            return app_place(whose)
+        return place_of_group(_settings(whose, self.brokers), self.dlq)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How letters are sent again. Raises `ConfigurationError` for what is no rate."""
+
+    again: Again = False
+    execute: Yes = False
+    rate: Annotated[float, typer.Option(metavar="N", help="At most so many copies per second.")] = 100.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < float("inf"):
+            raise ConfigurationError(f"--rate is {self.rate:g}; it must be a number above 0, copies per second")
+
+
 _ID: Final = re.compile(r"(\d{1,10})/(\d{1,19})")
-
-
-def place_of(whose: str, brokers: str | None, dlq: str | None) -> Place:
-    """Where the letters of an app or of a group are. Raises `ConfigurationError`."""
-    from ackwise.plugin.deadletters.place import place_of_group
-
-    if ":" in whose or whose.endswith(".py"):
-        if brokers is not None or dlq is not None:
-            raise ConfigurationError(f"{whose} is an app, which says itself where its letters are; leave --brokers and --dlq out")
-        return app_place(whose)
-    return place_of_group(_settings(whose, brokers), dlq)
 
 
 def app_place(target: str) -> Place:
@@ -74,33 +114,11 @@ def app_place(target: str) -> Place:
 
 def _settings(group: str, brokers: str | None) -> Any:
     from ackwise.plugin.settings.config import read_config
-    from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
+    from ackwise.plugin.settings.hostsettings import HostSettings
 
     config = read_config()
-    entries = {name: entry.value for name, entry in config.of().items()}
-    options: Any = {name: entry.value for name, entry in config.of("client_options").items()}
-    created: Any = entries.get("create_topics", "auto")
-    return HostSettings(str(brokers or entries.get("brokers", DEFAULT_BROKERS)), group, create_topics=created, client_options=options)
-
-
-def selection_of(
-    *,
-    cause: str | None = None,
-    handler: str | None = None,
-    topic: str | None = None,
-    key: str | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    ids: Sequence[str] = (),
-    again: bool = False,
-) -> Selection:
-    """Which letters the options mean. Raises `ConfigurationError`."""
-    from ackwise.plugin.deadletters.selection import Selection
-
-    if cause is not None and re.fullmatch(r"[0-9a-f]{2,8}", cause) is None:
-        raise ConfigurationError(f"--cause is {cause!r}; write 2 to 8 of its hex digits, as ackwise dlq list shows them")
-    since_ms, until_ms = _time(since, "--since"), _time(until, "--until")
-    return Selection(cause, handler, topic, _key(key), since_ms, until_ms, frozenset(map(id_of, ids)), again)
+    like = {name: given.value for name, given in config.of().items() if name in ("create_topics", "topic_names")}
+    return config.without_app(HostSettings, brokers, group=group, **like)
 
 
 def id_of(text: str) -> tuple[int, int]:
@@ -108,12 +126,6 @@ def id_of(text: str) -> tuple[int, int]:
     if (found := _ID.fullmatch(text)) is None:
         raise ConfigurationError(f"{text!r} names no dead letter; write PARTITION/OFFSET in the dead-letter topic, such as 0/17")
     return int(found[1]), int(found[2])
-
-
-def check_rate(rate: float) -> None:
-    """Raises `ConfigurationError` for what is no rate."""
-    if not 0 < rate < float("inf"):
-        raise ConfigurationError(f"--rate is {rate:g}; it must be a number above 0, copies per second")
 
 
 def _key(text: str | None) -> bytes | None:

@@ -73,8 +73,9 @@ def _tell(group: Group, what: str, *, paused: bool, dead: bool, as_json: bool) -
 def _named(group: Group, what: str, *, dead: bool) -> Paused:
     from ackwise.middleware.errors import ConfigurationError
     from ackwise.middleware.pausing import target_of
+    from ackwise.plugin.group.patterns import topics_about
 
-    named = target_of(what, handlers=[agent.name for agent in group.agents], topics=[*group.sources, group.names.retry])
+    named = target_of(what, handlers=[agent.name for agent in group.agents], topics={*topics_about(what, group.agents), group.names.retry})
     if dead and named.handler is None:
         raise ConfigurationError(f"{what!r} is a partition, and a breaker stops handlers; name the handler with --dead")
     return named

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -18,9 +19,18 @@ from ackwise.plugin.process.watchdog import Watchdog
 if TYPE_CHECKING:
     import asyncio
 
+    from ackwise.middleware.watch import Watch
     from ackwise.plugin.group.group import Group
+    from ackwise.plugin.group.relaycounts import RelayCounts
+    from ackwise.plugin.watch.measures import Sample
 
-__all__ = ["relay", "relay_until_signalled"]
+__all__ = ["RelayWatchOption", "relay", "relay_until_signalled", "watched_relay"]
+
+RelayWatchOption = Annotated[
+    int | None, typer.Option("--watch", metavar="PORT", min=0, max=65535, help="Serve health and metrics of the relay on this port.")
+]
+
+Watched = Callable[[], "AbstractAsyncContextManager[None]"]
 
 #: Seconds after the first signal, and after the second, until the process ends, whatever hangs.
 _EXIT_WITHIN: Final = (30.0, 5.0)
@@ -39,6 +49,7 @@ def relay(
     outbox: _Outbox = None,
     brokers: _Brokers = None,
     events: _Events = None,
+    watch: RelayWatchOption = None,
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = "text",
 ) -> None:
@@ -56,7 +67,7 @@ def relay(
         raise ConfigurationError(f"both {target} and --outbox were given; an app names its outbox by use(Outbox(…)), so leave one out")
     if outbox is None and (brokers is not None or events is not None):
         raise ConfigurationError("--brokers and --events belong to --outbox; an app says both itself")
-    relaying = _of_app(target) if outbox is None else _of_outbox(outbox, brokers, events)
+    relaying = _of_app(target, watch) if outbox is None else _of_outbox(outbox, brokers, events, watch)
     print_log(log_level, log_format)
     collect_rarely()
     asyncio.run(relay_until_signalled(relaying))
@@ -65,46 +76,69 @@ def relay(
 _Relaying = Callable[["asyncio.Event"], Coroutine[Any, Any, None]]
 
 
-def _of_app(target: str | None) -> _Relaying:
+def _of_app(target: str | None, port: int | None) -> _Relaying:
     if target is None:
         raise ConfigurationError("nothing to relay was named; give MODULE:APP, such as billing.worker:app, or --outbox URL")
-    group = find_app(target).group()
-    return lambda stop: _relay_group(group, stop)
+    from ackwise.plugin.group.relaycounts import RelayCounts
+
+    group, counts = find_app(target).group(), RelayCounts()
+    watched = watched_relay(port, group.settings.group, counts, used=group.slots.watch)
+    return lambda stop: _relay_group(group, stop, counts, watched)
 
 
-async def _relay_group(group: Group, stop: asyncio.Event) -> None:
+async def _relay_group(group: Group, stop: asyncio.Event, counts: RelayCounts, watched: Watched) -> None:
     from ackwise.plugin.outbox.apart import relay_group
 
-    await relay_group(group, stop)
+    async with watched():
+        await relay_group(group, stop, counts)
 
 
-def _of_outbox(url: str, brokers: str | None, events: str | None) -> _Relaying:
+def watched_relay(
+    port: int | None, name: str, counts: RelayCounts, more: Callable[[], Iterable[Sample]] = tuple, *, used: Watch | None = None
+) -> Watched:
+    """What serves pages about relays while it is open, as --watch says; `used` is the policy of the app. Raises `ConfigurationError`."""
+    from contextlib import nullcontext
+
+    if port is None:
+        return nullcontext
+    from ackwise.middleware.watch import Watch
+    from ackwise.plugin.settings.config import read_config
+
+    try:
+        from ackwise.plugin.watch.relaywatch import RelayWatch  # what it needs is installed by those who watch
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"--watch needs {error.name}, which is not installed; pip install 'ackwise[watch]'") from None
+    entries = read_config().of("watch")
+    host = str(entries["host"].value) if "host" in entries else (used or Watch()).host
+    return RelayWatch(Watch(port, host=host), name, counts, more).opened
+
+
+def _of_outbox(url: str, brokers: str | None, events: str | None, port: int | None) -> _Relaying:
     import dataclasses
 
     from ackwise.middleware.policies import Outbox
+    from ackwise.plugin.group.relaycounts import RelayCounts
     from ackwise.plugin.outbox.apart import AloneSettings, relay_outbox_apart
     from ackwise.plugin.registry import open_outbox, open_sink
     from ackwise.plugin.settings.config import read_config
-    from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 
     config = read_config()
-    options = {name: given.value for name, given in config.of("client_options").items()}
-    given = brokers or (config.of()["brokers"].value if "brokers" in config.of() else DEFAULT_BROKERS)
-    settings = AloneSettings(str(given), client_options=options)
+    settings = config.without_app(AloneSettings, brokers)
     entries: dict[str, Any] = {name: entry.value for name, entry in config.of("outbox").items() if name not in ("store", "relay")}
     with config.sourced("outbox"):
         policy = dataclasses.replace(Outbox(url), **entries)
-    store = open_outbox(url)
+    store, counts = open_outbox(url), RelayCounts()
+    watched = watched_relay(port, "outbox", counts)
     sink = None if events is None else open_sink(events, group="outbox", mode="before_settle", permissions=0o640, facts={})
 
     async def relaying(stop: asyncio.Event) -> None:
         from contextlib import AsyncExitStack
 
-        async with AsyncExitStack() as opened:
+        async with watched(), AsyncExitStack() as opened:
             if sink is not None:
                 opened.push_async_callback(sink.close)
                 await sink.open()
-            await relay_outbox_apart(store, policy, settings, stop, sink=sink)
+            await relay_outbox_apart(store, policy, settings, stop, sink=sink, counts=counts)
 
     return relaying
 

@@ -14,6 +14,7 @@ from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.plugin.cli import letteroptions as options
 from ackwise.plugin.cli import statusview as view
 from ackwise.plugin.cli.console import to_stdout
+from ackwise.plugin.cli.together import with_options
 from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -25,31 +26,36 @@ if TYPE_CHECKING:
 __all__ = ["status"]
 
 
+@with_options
 def status(
     whose: options.Whose,
+    *,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="With --watch: between two looks.")] = 2.0,
-    brokers: options.Brokers = None,
-    dlq: options.Dlq = None,
+    where: options.Where,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables, or with --watch one per line.")] = False,
 ) -> None:
     """Show a whole group over all its workers: who has which partition, how far each is, what waits and why, what is dead.
 
-    No worker is asked: it is what the broker knows, as of the last commit of each partition. What is in a worker's memory is not
-    in it, such as messages in hand, open breakers, and what an app paused from its own code.
+    It is what the broker knows, as of the last commit of each partition, and what each worker wrote to the control topic, which it
+    does every 10 seconds: its host, process and version, what it has in hand, what waits and why, what is paused, and what keeps it
+    from its work.
 
     Exit code 0: nothing needs somebody, or --watch was ended. 1: something does, and a line under the table says what: no worker or no
-    relay, a partition that nobody has, a pause by command, open dead letters. 2: there is no such group, or the brokers do not answer.
+    relay, a partition that nobody has, a worker that can't work, a pause by command, open dead letters. 2: there is no such group, or
+    the brokers do not answer.
     """
     if not 0.1 <= interval <= 3600:
         raise ConfigurationError(f"--interval is {interval:g}; it must be between 0.1 and 3600 seconds")
-    place = options.place_of(whose, brokers, dlq)
+    place = where.place(whose)
     first = wait_for(_look(place))
     if watch:
         _watch(place, first, interval, as_json)
         return
     _print(first, as_json)
-    raise typer.Exit(int(bool(view.findings_of(first))))
+    from ackwise.plugin.status.standing import findings
+
+    raise typer.Exit(int(bool(findings(first))))
 
 
 async def _look(place: Place) -> Standing:
@@ -59,8 +65,10 @@ async def _look(place: Place) -> Standing:
 
 
 def _print(standing: Standing, as_json: bool) -> None:
+    from ackwise.plugin.status.shown import facts
+
     if as_json:
-        typer.echo(json.dumps(view.facts(standing)))
+        typer.echo(json.dumps(facts(standing)))
     else:
         to_stdout().print(view.tables(standing))
 

@@ -58,12 +58,31 @@ def _group(target: str) -> Group:
 
 async def _review(group: Group) -> list[TopicReview]:
     from ackwise.plugin.group.leftovers import find_leftovers
-    from ackwise.plugin.group.topicplan import review_topics
+    from ackwise.plugin.group.matching import matched_by
+    from ackwise.plugin.group.othernames import find_copies_elsewhere
+    from ackwise.plugin.group.topicplan import TopicReview, review_topics
     from ackwise.plugin.group.topics import read_topics
 
-    found = await read_topics(group.settings, {*group.sources, *group.names.all, group.names.control})
-    reviews = review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place)
+    matched = await matched_by(group)
+    group = group.matching(matched.topics)
+    asked = {*group.sources, *group.names.all, group.names.control, *matched.disputed, *matched.of_groups}
+    found = await read_topics(group.settings, asked)
+    reviews = [
+        *(TopicReview(topic, "source", None, found.get(topic), "mend", (why,)) for topic, why in matched.disputed.items()),
+        *(TopicReview(topic, "passed over", None, found.get(topic), "nothing", (), why) for topic, why in matched.of_groups.items()),
+        *review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place),
+    ]
+    elsewhere, unread = await find_copies_elsewhere(group.settings, group.names, group.sources)
+    reviews = [_with_other_names(review, elsewhere, unread) if review.role == "retry" else review for review in reviews]
     return _with_leftovers(reviews, await find_leftovers(group.settings, group.names, group.agents))
+
+
+def _with_other_names(review: TopicReview, elsewhere: Sequence[str], unread: str | None) -> TopicReview:
+    """The retry topic, with what waits in topics under other names; or why nobody knows."""
+    if elsewhere:
+        return review._replace(todo="mend", faults=(*review.faults, *elsewhere))
+    advice = None if unread is None else f"nobody knows whether copies wait in topics with other names ({unread}); they would not come back"
+    return review._replace(advice=review.advice or advice)
 
 
 def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> list[TopicReview]:
@@ -85,6 +104,9 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
 
     before = await _review(group)
     if not any(review.role == "source" for review in before):
+        if group.patterns:
+            patterns = " or ".join(group.patterns.values())
+            raise AckwiseError(f"no topic matches {patterns} yet, and the group's own are measured by those; create one")
         raise AckwiseError(
             f"group {group.settings.group!r} reads only topics that Faust makes, and none is there yet to measure the others by; start a "
             "worker, which makes them all"
@@ -96,7 +118,7 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     # `never` holds for workers, and who calls this command has made up their mind.
     settings = dataclasses.replace(group.settings, create_topics="auto")
     sources = [review.topic for review in before if review.role == "source"]
-    await ensure_topics(settings, group.names, sources, levels=group.levels, in_place=group.in_place)
+    await ensure_topics(settings, group.names, sources, levels=group.levels, in_place=group.matching(sources).in_place)
     await set_append_time(settings, stamped)
     return await _review(group), dict.fromkeys(stamped, "changed") | {topic: _DONE[verb] for topic, verb in todo.items()}
 
@@ -120,8 +142,10 @@ def _show(reviews: Sequence[TopicReview], done: Mapping[str, str], as_json: bool
 def _advice(reviews: Sequence[TopicReview]) -> list[str]:
     """What to do: what only the user can mend first, since nothing is created before."""
     faults = [f"{fault}." for review in reviews for fault in review.faults]
-    better = [review.advice for review in reviews if review.advice is not None]
+    passed = [f"{review.advice}." for review in reviews if review.role == "passed over"]
+    better = [review.advice for review in reviews if review.advice is not None and review.role != "passed over"]
     hints = [f"{better[0]}; so it is with {len(better)} topics." if len(better) > 1 else f"{better[0]}."] if better else []
+    hints = [*passed, *hints]
     ours = sum(review.todo in ("create", "extend") for review in reviews)
     if not ours:
         return [*faults, *hints]
@@ -153,6 +177,8 @@ def _duration(milliseconds: int) -> str:
 
 
 def _verdict(review: TopicReview, done: Mapping[str, str]) -> str:
+    if review.role == "passed over":
+        return "passed over"
     if review.todo == "nothing":
         return f"[green]{done.get(review.topic, 'ok')}[/green]"
     return "[red]missing[/red]" if review.found is None else "[red]wrong[/red]"

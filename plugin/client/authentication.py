@@ -89,5 +89,8 @@ def _reason_of_certificate(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
         return "has a certificate for another host; name it in brokers as its certificate does, or issue one for this name"
     if error.verify_code in _UNKNOWN_ISSUER:
-        return "has a certificate of an authority that ssl_context does not know; load it: ssl.create_default_context(cafile=…)"
+        return (
+            "has a certificate of an authority that ssl_context does not know; name its file: ssl_cafile, or "
+            "ssl.create_default_context(cafile=…) in the code"
+        )
     return f"has a certificate that is not trusted ({error.verify_message}); correct it, or what ssl_context trusts"

@@ -15,6 +15,7 @@ __all__ = [
     "fetch_wait",
     "has_answered",
     "has_left_the_group",
+    "has_no_partitions",
     "has_stopped_fetching",
     "has_stopped_sending",
     "hear_assignments",
@@ -32,6 +33,7 @@ __all__ = [
     "set_fetch_wait",
     "stands_before_an_error",
     "standing_before_errors",
+    "subscribe_instead",
 ]
 
 #: Milliseconds that the broker keeps a fetch which finds nothing while nothing is expected, at least and at most. What else is asked of
@@ -67,6 +69,27 @@ def missing_topics(consumer: Any) -> list[str]:
     """The topics that `consumer` is subscribed to and whose partitions it does not know."""
     cluster = consumer._client.cluster
     return sorted(topic for topic in consumer.subscription() if not cluster.partitions_for_topic(topic))
+
+
+def has_no_partitions(consumer: Any, topic: str) -> bool:
+    """Whether the client knows no partition of `topic`, though it has heard of the cluster: it was deleted, or is away for a moment."""
+    cluster = consumer._client.cluster
+    return bool(cluster.brokers()) and not cluster.partitions_for_topic(topic)
+
+
+def subscribe_instead(consumer: Any, topics: Iterable[str]) -> bool:
+    """Subscribe `consumer`, a member of a group, to `topics` instead, and let the group join anew; return whether that was possible now.
+
+    aiokafka's own `subscribe` forgets the assignment at once, and what is then drained could not be committed. While the group is joining,
+    the answer may have partitions of the topics before, which the client takes for an error of its own.
+    """
+    subscription = consumer._subscription.subscription
+    if subscription is None or subscription._reassignment_in_progress:
+        return False
+    subscription._topics = frozenset(topics)
+    consumer._client.set_topics(subscription._topics)
+    consumer._coordinator.request_rejoin()
+    return True
 
 
 def partitions_of(consumer: Any, topics: Iterable[str]) -> set[TopicPartition]:

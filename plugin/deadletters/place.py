@@ -28,7 +28,7 @@ class Place(NamedTuple):
     @property
     def state_topic(self) -> str:
         """Where it is kept what was redriven or dropped."""
-        return f"{self.group}.dlq.state"
+        return self.names.state
 
 
 def place_of_app(group: Group) -> Place:
@@ -40,7 +40,7 @@ def place_of_app(group: Group) -> Place:
 
 def place_of_group(settings: HostSettings, dead_letter: str | None = None) -> Place:
     """The place of the letters of a group of which no app is at hand. Raises `ConfigurationError` for names that can't be."""
-    return _checked(Place(settings, TopicNames(settings.group, DelayLevels(), dead_letter=dead_letter)))
+    return _checked(Place(settings, TopicNames.of(settings, DelayLevels(), dead_letter=dead_letter)))
 
 
 def _checked(place: Place) -> Place:

@@ -11,6 +11,7 @@ from typing import Final
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.plugin.deadletters.letter import Letter
+from ackwise.plugin.group.topicnames import TopicNames
 
 __all__ = ["OPEN", "REASON", "Redriven", "RedriveFate", "Replay", "copy_of", "refusal"]
 
@@ -79,12 +80,12 @@ class Redriven:
         return sum(number for (_, found), number in self.counts.items() if found is fate)
 
 
-def refusal(letter: Letter, group: str, handlers: Collection[str]) -> RedriveFate | None:
+def refusal(letter: Letter, names: TopicNames, handlers: Collection[str]) -> RedriveFate | None:
     """Why a letter may not be sent, as far as it says so itself; `None` if it may."""
     if letter.problem:
         return RedriveFate.FOREIGN
     origin = letter.delivery.origin.topic
-    if origin == f"{group}.retry" or origin.startswith((f"{group}.delay.", f"{group}.send.")):
+    if (of := names.template.of(origin)) is not None and of.group == names.group and of.kind in ("retry", "delay", "send"):
         return RedriveFate.ORIGINLESS
     if letter.handler not in handlers:
         return RedriveFate.HANDLERLESS

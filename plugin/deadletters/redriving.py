@@ -21,6 +21,7 @@ from ackwise.plugin.deadletters.selection import Selection
 from ackwise.plugin.deadletters.sender import Sender
 from ackwise.plugin.deadletters.statetopic import ensure_state_topic, write_states
 from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.repair.pace import Pace
 
 __all__ = ["drop", "export", "redrive"]
@@ -63,7 +64,7 @@ async def redrive(
             on_total(reader.number)
         letters = reader.letters(on_progress) if source is None else source()
         async for portion in _portions(letters, selection, states, pace.portion):
-            replays = [await _judged(letter, place.group, handlers, originals, states) for letter in portion]
+            replays = [await _judged(letter, place.names, handlers, originals, states) for letter in portion]
             if execute:
                 await sender.send(replays)
             result.add(replays)
@@ -131,9 +132,9 @@ async def _portions(letters: AsyncIterator[Letter], selection: Selection, states
         yield portion
 
 
-async def _judged(letter: Letter, group: str, handlers: set[str], originals: Originals, states: States) -> Replay:
+async def _judged(letter: Letter, names: TopicNames, handlers: set[str], originals: Originals, states: States) -> Replay:
     """The letter with its next number, whole, or with the fate of one that may not be sent."""
-    replay = Replay(letter, letter.delivery, states.next_replay(letter)[0], refusal(letter, group, handlers))
+    replay = Replay(letter, letter.delivery, states.next_replay(letter)[0], refusal(letter, names, handlers))
     if replay.fate is None and letter.dropped:
         whole = await originals.whole(letter)
         if whole is None:

@@ -19,8 +19,8 @@ from ackwise.plugin.deadletters.place import Place
 from ackwise.plugin.deadletters.redrive import RedriveFate, Replay, copy_of
 from ackwise.plugin.deadletters.statetopic import ensure_state_topic, write_states
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.matching import ensure_topics_of
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.topics import ensure_topics
 
 __all__ = ["Sender"]
 
@@ -44,8 +44,7 @@ class Sender:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """With every topic there, and everything open that sending takes. Raises `AckwiseError`."""
-        app = self._app
-        await ensure_topics(app.settings, app.names, sorted(set(app.sources) - app.made), levels=app.levels, in_place=app.in_place)
+        await ensure_topics_of(self._app)
         await ensure_state_topic(self._place)
         async with AsyncExitStack() as opened:
             if self._sink is not None:

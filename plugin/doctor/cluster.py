@@ -11,15 +11,30 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError, for_code
 from aiokafka.protocol.admin import ApiVersionRequest
 
+from ackwise.middleware.agent import readers_of
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.matching import matched_by, with_matching
+from ackwise.plugin.group.patterns import Matched
 from ackwise.plugin.group.topicplan import TopicReview, review_topics
 from ackwise.plugin.group.topics import read_topics
 from ackwise.plugin.settings.addresses import Address
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["cluster", "judge_addresses", "judge_relay", "judge_requests", "judge_times", "judge_topics", "membership", "records", "topics"]
+__all__ = [
+    "cluster",
+    "judge_addresses",
+    "judge_patterns",
+    "judge_relay",
+    "judge_requests",
+    "judge_times",
+    "judge_topics",
+    "membership",
+    "patterns",
+    "records",
+    "topics",
+]
 
 #: Requests by Kafka's number for them: what a worker sends, and what it sends to make its topics.
 _TO_WORK: Final = {0: "Produce", 1: "Fetch", 2: "ListOffsets", 8: "OffsetCommit", 9: "OffsetFetch", 11: "JoinGroup"}
@@ -59,10 +74,30 @@ def judge_requests(newest: Mapping[int, int]) -> Finding:
     return Finding("requests", "ok", ", ".join(f"{name} v{newest[key]}" for key, name in (_TO_WORK | _TO_MAKE_TOPICS).items()))
 
 
+async def patterns(group: Group) -> list[Finding]:
+    """What the patterns of the group match now."""
+    return judge_patterns(group, await matched_by(group)) if group.patterns else []
+
+
+def judge_patterns(group: Group, matched: Matched) -> list[Finding]:
+    """A line of what each pattern matches, and one for each topic that it matches and nobody reads."""
+    findings = []
+    for name, pattern in group.patterns.items():
+        its = [topic for topic in matched.topics if readers_of(group.agents, topic)[0].name == name]
+        if its:
+            findings.append(Finding("patterns", "ok", f"{pattern} of {name} matches {', '.join(its)}"))
+        else:
+            advice = "its topics are found once they are made; correct the pattern if they are there"
+            findings.append(Finding("patterns", "warning", f"{pattern} of {name} matches no topic", advice))
+    findings += [Finding("patterns", "problem", *_parted(sentence)) for sentence in matched.disputed.values()]
+    return findings + [Finding("patterns", "warning", *_parted(sentence)) for sentence in matched.of_groups.values()]
+
+
 async def topics(group: Group) -> list[Finding]:
     """Whether the topics of the group are there and fit."""
     if group.settings.create_topics == "broker":
         return [Finding("topics", "ok", "they are left to the broker's auto-creation, and were not looked at")]
+    group = await with_matching(group)
     found = await read_topics(group.settings, {*group.sources, *group.names.all, group.names.control})
     reviews = review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place)
     return judge_topics(reviews, are_created=group.settings.create_topics == "auto")
@@ -134,7 +169,7 @@ async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
 
 async def records(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
     """Whether this client may read what a worker reads, and whether records of the sources claim to be from the future."""
-    sources = await _partitions(admin, group.sources)
+    sources = await _partitions(admin, (await with_matching(group)).sources)
     needed = [topic for topic in group.names.all if topic != group.names.dead_letter]
     ours = await _partitions(admin, [*needed, group.names.control] if needed else [])
     if not sources and not ours:

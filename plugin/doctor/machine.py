@@ -99,7 +99,7 @@ def java() -> Finding:
         home = find_java()
     except ConfigurationError as error:
         if importlib.util.find_spec("pyspark") is None:
-            return Finding("java", "ok", "none; only ackwise reconcile and ackwise demo --kafka need one")
+            return Finding("java", "ok", "none; only Spark, for ackwise reconcile of many events, and ackwise demo --kafka need one")
         found, _, advice = str(error).rpartition("; ")
         return Finding("java", "problem", found, f"{advice}; ackwise reconcile needs it")
     found = f"Java {home.version}, {home.origin}"

@@ -63,8 +63,9 @@ class Declared(NamedTuple):
         return replace(explanation, topics=(*topics, TopicUse("…", _DERIVED)), warnings=(*explanation.warnings, *self.left_alone))
 
 
-def declared(app: faust.App, config: Config, *, dead_letter: str | None) -> Declared:
-    """The agents of `app`. Their channels are made for it, which connects to nothing. `dead_letter` is the topic of `DeadLetter`.
+def declared(app: faust.App, config: Config, *, dead_letter: str | None, topic_names: str) -> Declared:
+    """The agents of `app`. Their channels are made for it, which connects to nothing. `dead_letter` is the topic of `DeadLetter`,
+    `topic_names` the setting.
 
     Raises `ConfigurationError` for an entry that names an agent there is not, or means nothing to agents of Faust, and
     for an agent that reads what its own group writes.
@@ -77,7 +78,7 @@ def declared(app: faust.App, config: Config, *, dead_letter: str | None) -> Decl
             _refuse_meaningless(name, config, _NEVER if handler is not None else _INSTEAD | _NEVER)
             if handler is None:
                 handler = Handler(name, tuple(map(str, channel.topics)), "stream", never, undecoded)
-            refuse_own_topics(handler, group=app.conf.id, dead_letter=dead_letter)
+            refuse_own_topics(handler, group=app.conf.id, dead_letter=dead_letter, topic_names=topic_names)
             agents.append(handler)
             internal |= set(handler.topics) if channel.internal else set()
         else:

@@ -152,7 +152,7 @@ class FaustHost:
 
     def declared(self) -> Declared:
         """The agents of the app, and what they read. Raises `ConfigurationError`."""
-        return declared(self.app, self.config, dead_letter=self.slots.dead_letter.topic)
+        return declared(self.app, self.config, dead_letter=self.slots.dead_letter.topic, topic_names=self.settings().topic_names)
 
     def group(self) -> Group:
         """What the app needs of Kafka and of this machine. Raises `ConfigurationError`."""
@@ -248,7 +248,7 @@ class FaustHost:
             flow=self.slots.flow_control(),
         )
         async with AsyncExitStack() as opened:
-            await opened.enter_async_context(member.opened(None, others=[agent.name for agent in self._declared.agents]))
+            await opened.enter_async_context(member.opened(with_topics=False, others=[agent.name for agent in self._declared.agents]))
             await opened.enter_async_context(member.working(_Client(consumer)))
             if numbers is not None:
                 opened.enter_context(numbers.shown(member))
@@ -295,6 +295,7 @@ class FaustHost:
         if self.app.tables.changelog_topics:
             self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
         if not self._is_relaying:
+            await member.opening.insist(lambda: member.opening.refuse_other_names(sources))
             self._begin_relay(member)
         return [member.names.retry]
 

@@ -23,6 +23,7 @@ _PREFIX: Final = "ackwise_"
 class FaustSettings(TypedDict, total=False):
     """The settings of `HostSettings` that Faust does not have, as keywords."""
 
+    topic_names: str
     create_topics: Literal["auto", "never", "broker"]
     revoke_timeout: float | str
     drain_timeout: float | str
@@ -40,7 +41,12 @@ _FAUSTS: Final = {
     "session_timeout": "broker_session_timeout",
     "client_id": "broker_client_id",
     "client_options": "broker_credentials",
+    "group_instance_id": "consumer_group_instance_id",
+    "consumer_options": "consumer_max_fetch_size, broker_heartbeat_interval and the like",
 }
+
+#: Tables of options, which an entry may be in.
+_TABLES: Final = ("client_options", "consumer_options")
 
 
 class _FaustSetting(params.Param[Any, Any]):
@@ -66,6 +72,7 @@ class Settings(faust.Settings):
     `ackwise.plugin.faust.App` puts in what a file and the environment set.
     """
 
+    ackwise_topic_names = _setting("topic_names")
     ackwise_create_topics = _setting("create_topics")
     ackwise_revoke_timeout = _setting("revoke_timeout")
     ackwise_drain_timeout = _setting("drain_timeout")
@@ -130,6 +137,8 @@ def resolve(app: faust.App, config: Config) -> HostSettings:
         "client_id": conf.broker_client_id,
         "client_options": dict(credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context)),
         "start": conf.consumer_auto_offset_reset,
+        "consumer_options": {},
+        "group_instance_id": conf.consumer_group_instance_id or "",
     }
     made = config.host_settings(conf.id, fixed=fixed, **{"revoke_timeout": _default("revoke_timeout", conf), **_said(app)})
     if made.revoke_timeout > (most := conf.broker_rebalance_timeout / 2):
@@ -149,7 +158,7 @@ def put_in(settings: Settings, config: Config) -> None:
 
 def _refuse_those_of_faust(config: Config) -> None:
     """Refuse entries that would silently mean nothing here."""
-    given = [*config.of().items(), *(("client_options", each) for each in config.of("client_options").values())]
+    given = [*config.of().items(), *((table, each) for table in _TABLES for each in config.of(table).values())]
     for name, (_, source) in given:
         if name in _FAUSTS:
             raise ConfigurationError(f"{name} is set by {source}, and Faust says it itself; remove it, and set {_FAUSTS[name]} of the app")

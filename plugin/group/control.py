@@ -1,5 +1,7 @@
 """Control topic: `ackwise pause`, `ackwise bury` and the like write to it, and every worker of the group reads all of it, in no group.
 
+Workers write to it how they are, which only `ackwise status` reads (`workerstate`).
+
 What it says is a wish of an operator and no record of what is done: where it can't be read, workers go on as they know it.
 """
 
@@ -20,6 +22,7 @@ from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.messagecommand import MessageCommand, decode_command, encode_command, is_command
 from ackwise.middleware.pausing import Target
+from ackwise.middleware.workerrecord import is_worker
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.group.topicnames import TopicNames
@@ -54,6 +57,7 @@ class Control:
         self._names = names
         self._flow = flow
         self._obey_about_message = obey
+        self.is_there = False  #: whether there is such a topic
         self._has_read = False
         self._throttle = LogThrottle()
 
@@ -65,7 +69,7 @@ class Control:
             while True:
                 try:
                     await self._read()
-                except (KafkaError, OSError) as error:
+                except Exception as error:  # noqa: BLE001  # whatever a client raises here, the worker has its messages to see to
                     if self._throttle.is_due():
                         log.warning(
                             "the control topic can't be read, ackwise pause does not reach this worker",
@@ -85,6 +89,7 @@ class Control:
 
     async def _read(self) -> None:
         async with _reading(self._settings, self._names.control) as (consumer, ends):
+            self.is_there = bool(ends)
             if not ends:
                 log.debug("there is no control topic, ackwise pause does not reach this worker", topic=self._names.control)
                 self._flow.know_control()
@@ -101,6 +106,8 @@ class Control:
                         self._take(record)
 
     def _take(self, record: Any) -> None:
+        if is_worker(record.key):
+            return
         try:
             if is_command(record.key):
                 self._obey_about_message(decode_command(record.key, record.value), self._has_read)

@@ -63,6 +63,11 @@ class CopyReader:
         group: Mapping[TopicPartition, Any] = await self._offsets(self._names.group)
         return {partition: found for partition, found in {**relay, **group}.items() if found.offset >= 0}
 
+    async def committed_by_relay(self) -> dict[TopicPartition, Any]:
+        """The commits of the relay alone."""
+        found: Mapping[TopicPartition, Any] = await self._offsets(self._names.relay_group)
+        return {partition: each for partition, each in found.items() if each.offset >= 0}
+
     async def _offsets(self, group: str) -> Any:
         return await self._once_known(lambda: self._admin.list_consumer_group_offsets(group))
 

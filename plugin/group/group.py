@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.policies import Dedup, Events, Transactional
 from ackwise.middleware.retry import DelayLevels
+from ackwise.plugin.group.patterns import match_topics, named_topics, patterns_of
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topicplan import waits_in_place
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -21,7 +22,7 @@ class Group(NamedTuple):
 
     settings: HostSettings
     names: TopicNames
-    sources: tuple[str, ...]  #: the topics that its agents consume, sorted
+    sources: tuple[str, ...]  #: the topics that its agents name, and after `matching` those that their patterns match, sorted
     made: frozenset[str]  #: those among them that its host makes itself when it starts
     levels: DelayLevels
     dedup: Dedup | Transactional | None
@@ -32,7 +33,16 @@ class Group(NamedTuple):
     @property
     def in_place(self) -> dict[str, float]:
         """Seconds that a message of each topic may wait in place at most."""
-        return waits_in_place(self.agents)
+        return waits_in_place(self.agents, self.sources)
+
+    @property
+    def patterns(self) -> dict[str, str]:
+        """The patterns by which agents find topics, by the names of the agents."""
+        return patterns_of(self.agents)
+
+    def matching(self, there: Collection[str]) -> Group:
+        """This group with those of the topics that are `there` among its sources that patterns match."""
+        return self._replace(sources=tuple(sorted({*self.sources, *match_topics(self.agents, self.names, there).topics})))
 
     def expected(self, found: Container[str]) -> tuple[str, ...]:
         """The sources that must be there, of which `found` are; those that the host makes count once they are."""
@@ -47,7 +57,7 @@ def group_of(settings: HostSettings, slots: Slots, agents: Sequence[Agent], *, m
     return Group(
         settings=settings,
         names=TopicNames.of(settings, slots.later.levels, dead_letter=slots.dead_letter.topic),
-        sources=tuple(sorted({topic for agent in agents for topic in agent.topics})),
+        sources=named_topics(agents),
         made=frozenset(made),
         levels=slots.later.levels,
         dedup=slots.dedup or slots.transactional,

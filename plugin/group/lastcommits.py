@@ -15,7 +15,7 @@ from ackwise.middleware.errors import Unavailable
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["committed_of", "last_commits"]
+__all__ = ["committed_of", "has_committed", "last_commits"]
 
 #: Seconds for which brokers may not know who coordinates a group, and until they are asked again.
 _PATIENCE, _ASK_AGAIN = 15.0, 0.2
@@ -44,6 +44,12 @@ async def last_commits(settings: HostSettings, groups: Collection[str]) -> list[
                 if each is not None and each.writer_id is not None and each.last_seq is not None
             }
     return sorted(found)
+
+
+async def has_committed(settings: HostSettings, group: str) -> bool:
+    """Whether `group` has committed anything. Raises as `connected`."""
+    async with connected(settings) as admin:
+        return any(each.offset >= 0 for each in (await committed_of(admin, group)).values())
 
 
 async def committed_of(admin: AIOKafkaAdminClient, group: str) -> Mapping[TopicPartition, Any]:

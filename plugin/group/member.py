@@ -20,7 +20,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from ackwise.middleware.agent import Agent
+from ackwise.middleware.agent import Agent, readers_of
 from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable
@@ -57,9 +57,11 @@ from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
 from ackwise.plugin.group.sharecounts import ShareCounts
+from ackwise.plugin.group.sources import Sources
 from ackwise.plugin.group.tasks import Tasks
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.group.waiting import Waiting
+from ackwise.plugin.group.workerstate import WorkerState
 from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.producer.sender import Sender
@@ -164,10 +166,11 @@ class Member:
         self.share_counts: ShareCounts | None = None  #: of its part in a share group, which its sources are consumed by
         self.budget = Budget(settings.max_buffered_bytes)
         self.missing_topics: Callable[[], Sequence[str]] = tuple  #: those that are subscribed and have no partitions
+        self.is_gone: Callable[[str], bool] = lambda _: False  #: whether a topic has no partitions any more
         self.flow = flow or FlowControl()
         self.waiting = Waiting(settings.group, lambda: _each_of(self.lanes), self.flow.burials, wall=clock)
         self._agents = [replace(agent, call=self.flow.guarded(agent.name, agent.call)) for agent in agents]
-        self._handlers = {topic: agent.name for agent in agents for topic in agent.topics}
+        self.sources = Sources(agents, self.names)
         self._dedup = dedup
         self._store = store
         self._inbox = inbox
@@ -191,11 +194,12 @@ class Member:
             inbox=inbox,
             outbox=outbox,
             commits=self._commits,
+            sources=self.sources,
         )
 
     @asynccontextmanager
-    async def opened(self, sources: Collection[str] | None, *, others: Iterable[str] = ()) -> AsyncIterator[None]:
-        """With everything that was used open, and the pipelines built; with `sources`, the group's topics are there as well.
+    async def opened(self, *, with_topics: bool = True, others: Iterable[str] = ()) -> AsyncIterator[None]:
+        """With everything that was used open, and the pipelines built; `with_topics`, those of the group are there as well.
 
         `others` are agents whose pipelines the host makes itself.
 
@@ -204,7 +208,7 @@ class Member:
         """
         group, names = self.settings.group, sorted([*(agent.name for agent in self._agents), *others])
         log.info("starting", group=group, brokers=self.settings.brokers, agents=", ".join(names))
-        async with self.opening.opened(sources) as (publisher, sender):
+        async with self.opening.opened(with_topics=with_topics) as (publisher, sender):
             self._build_pipelines(publisher, sender)
             yield
         log.info("stopped", group=group)
@@ -273,8 +277,18 @@ class Member:
         """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
         self._client = client
         unlisten = self.flow.listen(self._look_again)
+        control = Control(self.settings, self.names, self.flow, self.waiting.obey)
+        state = WorkerState(
+            self.names.control,
+            self.settings.client_id,
+            lambda: self.worker,
+            lambda: _each_of(self.lanes),
+            self.has_joined,
+            lambda: control.is_there,
+        )
         if self.names.all:  # an instance that broadcasts has no topic for commands
-            self.keep(Control(self.settings, self.names, self.flow, self.waiting.obey).follow, "control")
+            self.keep(control.follow, "control")
+            self.keep(state.tell, "state of the worker")
         self.keep(self._commit_regularly, "commit")
         self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:
@@ -286,6 +300,7 @@ class Member:
             self._tasks.expect_end()
             self.abandon_lanes()
             await self._tasks.end(within=_AT_LEAST)
+            await state.take_back()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Do `work` beside the rest, until `working` ends at the latest."""
@@ -323,7 +338,8 @@ class Member:
     async def _record_broker_offsets(
         self, of: Mapping[TopicPartition, Sequence[Lane]] | None = None, *, within: float = _BROKER_TIMEOUT
     ) -> None:
-        partitions = {partition: lanes[0] for partition, lanes in (self.lanes if of is None else of).items()}
+        of = self.lanes if of is None else of
+        partitions = {partition: lanes[0] for partition, lanes in of.items() if not self.is_gone(partition.topic)}
         if self.sink is None or not partitions:
             return
         try:
@@ -382,7 +398,9 @@ class Member:
         agent: str | None = None,
     ) -> Lane:
         """A lane that begins at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
-        readers = [pipeline for pipeline in self.pipelines.values() if topic in pipeline.agent.topics] if make is None else []
+        agents = [reader.name for reader in readers_of(self._agents, topic)]
+        reading = readers_of([pipeline.agent for pipeline in self.pipelines.values()], topic) if make is None else []
+        readers = [pipeline for pipeline in self.pipelines.values() if pipeline.agent in reading]
         keyed = next((pipeline for pipeline in readers if pipeline.agent.order == "key"), None)
         return Lane(
             topic,
@@ -396,7 +414,7 @@ class Member:
             in_order=any(pipeline.agent.order == "partition" for pipeline in readers),
             overlapping=overlapping,
             agent=agent,
-            handler=agent or (self._handlers.get(topic) if role == "source" else None),
+            handler=agent or (agents[-1] if agents and role == "source" else None),
             budget=self.budget,
             put_off=partial(put_off, policy=self.later),
             flow=self.flow,
@@ -498,6 +516,8 @@ class Member:
         await self._commit(to_commit(self.lanes, partitions), by)
 
     async def _commit(self, offsets: Offsets, by: float) -> None:
+        """Of a deleted topic nobody can commit: the broker would refuse that again and again, and the others would wait."""
+        offsets = {partition: told for partition, told in offsets.items() if not self.is_gone(partition.topic)}
         if offsets and await self._commits.commit(offsets, by):
             await self._flush_events(within=max(_AT_LEAST, by - asyncio.get_running_loop().time()))
 

@@ -21,13 +21,17 @@ from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.client.bounded import ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.commits import Commits
+from ackwise.plugin.group.lastcommits import has_committed
 from ackwise.plugin.group.leftovers import find_leftovers
+from ackwise.plugin.group.othernames import find_copies_elsewhere
 from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.sources import Sources
 from ackwise.plugin.group.topicplan import waits_in_place
-from ackwise.plugin.group.topics import TopicNames, ensure_topics
+from ackwise.plugin.group.topics import TopicNames, ensure_topics, list_topics
 from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES
 
 __all__ = ["Opening"]
 
@@ -60,6 +64,7 @@ class Opening:
         inbox: TransactionalStore | None,
         outbox: OutboxStore | None,
         commits: Commits,
+        sources: Sources,
     ) -> None:
         """`stop` calls off what still waits for brokers. `commits` are told the cluster that the topics were found in."""
         self._settings = settings
@@ -72,26 +77,29 @@ class Opening:
         self._inbox = inbox
         self._outbox = outbox
         self._commits = commits
+        self._sources = sources
         self._end_by: float | None = None
         self._throttle = LogThrottle()
 
     @asynccontextmanager
-    async def opened(self, sources: Collection[str] | None) -> AsyncIterator[tuple[KafkaPublisher, Sender]]:
-        """With everything open; with `sources`, the group's topics are there as well. Yields what sends copies, and what handlers publish.
+    async def opened(self, *, with_topics: bool) -> AsyncIterator[tuple[KafkaPublisher, Sender]]:
+        """With everything open, and `with_topics` the group's topics there as well. Yields what sends copies, and what handlers publish.
 
         Raises `AckwiseError` if something can't be opened, and `KafkaError` if Kafka refuses a look at the topics.
         """
         lifespans = self._lifespans.opened(self._settings.group, self._stop, time_to_leave=self._time_to_leave)
         async with lifespans, AsyncExitStack() as opened:
-            if sources is not None:
-                await self.insist(lambda: self.ensure_topics(sources))
+            if with_topics:
+                await self._find_sources()
                 await self.insist(self._refuse_leftovers)
+                await self.insist(lambda: self.refuse_other_names(self._sources.topics))
             parts = len(self._parts)
             for behind, part in enumerate(self._parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
             await self._require_one_database()
-            publisher, sender = KafkaPublisher(self._settings), Sender(self._settings)  # this one connects with the first message
+            publisher = KafkaPublisher(self._settings)
+            sender = Sender(self._settings, options=self._settings.producer_options)  # it connects with the first message
             opened.push_async_callback(self._close, sender.stop, "sender", parts + 2)
             if self._names.all:  # else nothing is ever published
                 opened.push_async_callback(self._close, publisher.stop, "publisher", parts + 1)
@@ -135,13 +143,41 @@ class Opening:
             if self._stop.is_set():
                 raise StoppedWhileStarting
 
+    async def _find_sources(self) -> None:
+        """Until there is a topic to read, and those of the group fit all that are read."""
+        sources, settings = self._sources, self._settings
+        while True:
+            await self.insist(self._look_for_sources)
+            if sources.topics or not sources.patterns:
+                return
+            if self._throttle.is_due("pattern"):
+                log.warning(
+                    "no topic matches a pattern yet, the worker waits for one",
+                    group=settings.group,
+                    patterns=" ".join(sources.patterns.values()),
+                    retry_in=min(_START_AGAIN, settings.pattern_interval),
+                )
+            if await until(self._stop, asyncio.sleep(min(_START_AGAIN, settings.pattern_interval)), grace=0.0) is None:
+                raise StoppedWhileStarting
+
+    async def _look_for_sources(self) -> None:
+        sources, settings = self._sources, self._settings
+        if sources.named or not sources.patterns:
+            await self.ensure_topics(sources.named)
+        if not sources.patterns:
+            return
+        is_new = settings.start == "latest" and not await has_committed(settings, settings.group)
+        await sources.take_up(await list_topics(settings), self.ensure_topics)
+        if is_new:
+            sources.begin_new()
+
     async def ensure_topics(self, sources: Collection[str], *, made: Collection[str] = ()) -> None:
         """Create or check the group's topics for `sources`, and wait for those of them that are `made` elsewhere in this worker.
 
         Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them.
         """
         self._commits.cluster = await ensure_topics(
-            self._settings, self._names, sorted(sources), levels=self._levels, made=made, in_place=waits_in_place(self._agents)
+            self._settings, self._names, sorted(sources), levels=self._levels, made=made, in_place=waits_in_place(self._agents, sources)
         )
 
     async def _refuse_leftovers(self) -> None:
@@ -153,6 +189,24 @@ class Opening:
             log.warning(
                 "nobody knows whether copies wait from before a handler had its order, those that come run out of order",
                 group=self._settings.group,
+                error=unread,
+            )
+
+    async def refuse_other_names(self, sources: Collection[str]) -> None:
+        """Refuse names of topics if copies from before would wait for ever; `sources` are what is read. What can't be looked at is said.
+
+        Raises `ConfigurationError`.
+        """
+        settings = self._settings
+        if settings.topic_names == DEFAULT_TOPIC_NAMES or settings.create_topics == "broker":
+            return
+        found, unread = await find_copies_elsewhere(settings, self._names, sources)
+        for sentence in found:
+            raise ConfigurationError(sentence)
+        if unread is not None:
+            log.warning(
+                "nobody knows whether copies wait in topics with other names, those would not come back",
+                group=settings.group,
                 error=unread,
             )
 

@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from ackwise.middleware.agent import readers_of
 from ackwise.middleware.commitmetadata import InPlace, decode
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.messagecommand import Do, MessageCommand
@@ -23,6 +24,7 @@ from ackwise.plugin.client.opening import opened
 from ackwise.plugin.group.control import read_commands, write_commands
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.lastcommits import committed_of
+from ackwise.plugin.group.matching import with_matching
 from ackwise.plugin.group.topics import connected
 
 __all__ = ["CommittedWaiting", "look_outside", "tell", "topics_of"]
@@ -67,6 +69,7 @@ def topics_of(group: Group) -> list[str]:
 
 async def look_outside(group: Group) -> list[CommittedWaiting]:
     """What waited in place at the last commits, by partition and offset. Raises as `topics_of`, and `Unavailable`."""
+    group = await with_matching(group)
     topics = topics_of(group)
     async with _reading(group) as (admin, consumer):
         found = await _look(admin, consumer, group, topics)
@@ -75,7 +78,7 @@ async def look_outside(group: Group) -> list[CommittedWaiting]:
     except ConfigurationError:  # without a control topic nobody was told anything
         commands = []
     buried = {(command.at, command.timestamp_ms) for command in commands if command.do == "bury"}
-    orders = {topic: agent.order for agent in group.agents for topic in agent.topics}
+    orders = {topic: agent.order for topic in group.sources for agent in readers_of(group.agents, topic)}
     now = time.time()
     return [
         CommittedWaiting(

@@ -1,4 +1,7 @@
-"""Parking: what a lane has in hand for a handler that is paused, or that the breaker has stopped. It is held, and nobody begins it."""
+"""Parking: what a lane has in hand for a handler that is paused, or that the breaker has stopped. It is held, and nobody begins it.
+
+In the retry topic, where others wait behind it, what is too much or waits for its codec for too long goes back to a delay topic.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,20 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from ackwise.middleware.breaker import GRACE
+from ackwise.middleware.decoding import CODEC_AWAY
+from ackwise.middleware.errors import CodecUnavailable
 from ackwise.middleware.flowcontrol import PAUSED, FlowControl, is_withheld_letter
 from ackwise.middleware.message import TopicPartition
-from ackwise.middleware.run import Run, count
+from ackwise.middleware.run import Run, Stage, count
 from ackwise.plugin.group.backlog import Backlog, is_decided
 
 __all__ = ["MOST_COPIES", "Parking"]
 
 #: Copies for paused handlers that a partition of the retry topic keeps in memory; those above go back to a delay topic.
 MOST_COPIES: Final = 200
+
+#: How often a copy of the retry topic is tried to be decoded while its codec is away, some 16 seconds, until it goes back to a delay topic.
+_MOST_TRIES: Final = 8
 
 
 class Parking:
@@ -48,6 +56,7 @@ class Parking:
             return batch
         until = self._flow.held_until(pipeline.agent.name, self._place)
         if until is None:
+            self._spare_others(batch)
             return batch
         decided = [run for run in batch if is_decided(run)]
         aside = [run for run in batch if not is_decided(run)]
@@ -59,6 +68,15 @@ class Parking:
             decided += surplus
         self._set_aside(aside, until)
         return decided
+
+    def _spare_others(self, batch: Sequence[Run]) -> None:
+        """Copies that wait for their codec for long go back: they would stop a partition that has copies for other handlers, too."""
+        if self._put_off is None:
+            return
+        for run in batch:
+            if run.why == CODEC_AWAY and run.stage is Stage.WITHHELD and run.tries >= _MOST_TRIES:
+                self._put_off(run)
+                run.error = CodecUnavailable.__name__
 
     def look_again(self) -> None:
         """Something was resumed: what was set aside comes up at once."""

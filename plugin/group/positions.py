@@ -95,10 +95,11 @@ class Positions:
         return known
 
     def _begin_of(self, partition: TopicPartition, standing: Standing) -> int:
-        """Retry topics begin at their earliest record, or retries that were sent before would be missed."""
+        """Retry topics begin at their earliest record, or retries that were sent before would be missed; so does what was made since."""
         if standing.committed is not None:
             return standing.committed.offset
-        earliest = partition.topic == self._member.names.retry or standing.is_new or self._member.settings.start == "earliest"
+        is_whole = standing.is_new or self._member.sources.begins_whole(partition.topic)
+        earliest = partition.topic == self._member.names.retry or is_whole or self._member.settings.start == "earliest"
         return standing.start if earliest else standing.end
 
     def _within_log(self, partition: TopicPartition, position: int, standing: Standing) -> int | None:

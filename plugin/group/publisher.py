@@ -71,7 +71,7 @@ class KafkaPublisher:
         return list(await asyncio.gather(*(_answer(producer, copy) for copy in copies)))
 
     async def _connected(self) -> AIOKafkaProducer:
-        options: dict[str, Any] = dict(self._settings.client_options)
+        options: dict[str, Any] = {**self._settings.client_options, **self._settings.producer_options}
         try:
             producer = AIOKafkaProducer(
                 bootstrap_servers=self._settings.brokers,

@@ -1,13 +1,17 @@
-"""Counts of the relay of one worker."""
+"""Counts of the relays of one process."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["DelayCounts", "DelayStanding"]
+from ackwise.middleware.outbox import OutboxStore
+from ackwise.plugin.checkback.counts import CheckCounts
+from ackwise.plugin.group.outboxcounts import OutboxCounts
+
+__all__ = ["DelayCounts", "DelayStanding", "RelayCounts"]
 
 
 class DelayStanding(NamedTuple):
@@ -38,3 +42,13 @@ class DelayCounts:
     def late(self) -> float:
         """Seconds for which the oldest copy that is due has waited to be moved; 0 if none is due."""
         return max((each.late for each in self.standing()), default=0.0)
+
+
+@dataclass(slots=True)
+class RelayCounts:
+    """What is relayed in a process without handlers, as far as it is: `ackwise relay`."""
+
+    delay_counts: DelayCounts | None = None
+    outbox: OutboxStore | None = None
+    outbox_counts: OutboxCounts = field(default_factory=OutboxCounts)
+    check_counts: CheckCounts = field(default_factory=CheckCounts)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ackwise.middleware.agent import Agent
+from ackwise.middleware.agent import Agent, readers_of
 from ackwise.middleware.disposition import Dead, Failure, Reason
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
@@ -28,11 +28,17 @@ class Routes:
         self._worker = worker
         self._of_copies = of_copies
         self.out_of_order: Counter[str] = Counter()  #: copies that came for handlers with an order, by their names
+        self._pipelines = pipelines
         self._by_topic = {topic: pipeline for pipeline in pipelines.values() for topic in pipeline.agent.topics}
 
     def from_source(self, place: TopicPartition, records: Sequence[Any]) -> list[Run]:
         """Records go to the agent of their topic."""
-        return [Run(place, records, self._by_topic[place.topic])]
+        return [Run(place, records, self._by_topic.get(place.topic) or self._by_pattern(place.topic))]
+
+    def _by_pattern(self, topic: str) -> Pipeline:
+        """That of the one agent whose pattern has found `topic`; remembered, since it does not change."""
+        (agent,) = readers_of([pipeline.agent for pipeline in self._pipelines.values()], topic)
+        return self._by_topic.setdefault(topic, self._pipelines[agent.name])
 
     def from_retry(self, place: TopicPartition, records: Sequence[Any]) -> list[Run]:
         """Each copy goes to the handler that it names; what can't be delivered is a dead letter, what can't be read yet waits."""

@@ -23,6 +23,7 @@ from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.client.rawrecords import RawBatches, fetch_raw
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.matching import with_matching
 from ackwise.plugin.group.member import owner_of
 from ackwise.plugin.group.topics import connected
 
@@ -80,6 +81,7 @@ async def skip(group: Group, passage: Passage, *, execute: bool) -> Skipped:
             f"that group to {passage.last + 1} on partition {passage.partition} with kafka-consumer-groups.sh --reset-offsets. "
             "What is passed there is found by `ackwise reconcile` as lost retries, if the app has Events"
         )
+    group = await with_matching(group)
     read = [*group.sources, *([group.names.retry] if group.names.all else [])]
     if passage.topic not in read:
         raise ConfigurationError(f"group {group.settings.group!r} reads no topic {passage.topic!r}; it reads {', '.join(read)}")

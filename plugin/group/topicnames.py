@@ -9,8 +9,11 @@ from typing import Final
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topictemplate import TopicTemplate
 
 __all__ = ["TopicNames"]
+
+_DEFAULT: Final = TopicTemplate()
 
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -33,16 +36,34 @@ class TopicNames:
     delays: tuple[str, ...]
     cancel: str
     sends: tuple[str, ...]
+    template: TopicTemplate
 
-    def __init__(self, group: str, levels: DelayLevels, *, dead_letter: str | None = None, delayed_sends: bool = False) -> None:
-        object.__setattr__(self, "group", group)
-        object.__setattr__(self, "retry", f"{group}.retry")
-        object.__setattr__(self, "dead_letter", f"{group}.dlq" if dead_letter is None else dead_letter)
-        object.__setattr__(self, "delays", tuple(f"{group}.delay.{name}" for name in levels.names()))
-        object.__setattr__(self, "cancel", f"{group}.cancel")
-        object.__setattr__(self, "sends", tuple(f"{group}.send.{name}" for name in levels.names()) if delayed_sends else ())
-        for topic in self.all:
+    def __init__(
+        self,
+        group: str,
+        levels: DelayLevels,
+        *,
+        dead_letter: str | None = None,
+        delayed_sends: bool = False,
+        template: TopicTemplate = _DEFAULT,
+    ) -> None:
+        self._set(
+            group=group,
+            retry=template.name(group, "retry"),
+            dead_letter=template.name(group, "dlq") if dead_letter is None else dead_letter,
+            delays=tuple(template.name(group, "delay", name) for name in levels.names()),
+            cancel=template.name(group, "cancel"),
+            sends=tuple(template.name(group, "send", name) for name in levels.names()) if delayed_sends else (),
+            template=template,
+        )
+        for topic in (*self.all, self.state):
             _check_name(topic, group)
+        for topic in sorted(self.own - {dead_letter}):
+            if (of := template.of(topic)) is not None and of.group != group:
+                raise ConfigurationError(
+                    f"{topic!r}, a topic of group {group!r}, would be that of a group {of.group!r} by topic_names={template.text!r}; put "
+                    "{group} before {kind}, or choose another name for the group"
+                )
         if self.dead_letter in (self.retry, *self.delays, *self.sends):
             raise ConfigurationError(
                 f"dead-letter topic {self.dead_letter!r} is a retry topic of group {group!r}: its messages would come back; choose another"
@@ -54,12 +75,15 @@ class TopicNames:
                 f"dead-letter topic {self.dead_letter!r} is the cancel topic of group {group!r}, which is compacted; choose another"
             )
 
+    def _set(self, **fields: object) -> None:
+        for field, value in fields.items():
+            object.__setattr__(self, field, value)
+
     @classmethod
     def none(cls, group: str) -> TopicNames:
         """Of an instance that broadcasts: nothing is sent back there, so its group has no topics."""
         names = object.__new__(cls)
-        for field, value in {"group": group, "retry": "", "dead_letter": "", "delays": (), "cancel": "", "sends": ()}.items():
-            object.__setattr__(names, field, value)
+        names._set(group=group, retry="", dead_letter="", delays=(), cancel="", sends=(), template=_DEFAULT)
         return names
 
     @classmethod
@@ -67,14 +91,21 @@ class TopicNames:
         """Those of the group of `settings`. Raises `ConfigurationError`."""
         if settings.instance:
             return cls.none(settings.group)
-        return cls(settings.group, levels, dead_letter=dead_letter, delayed_sends=settings.delayed_sends)
+        template = TopicTemplate(settings.topic_names)
+        return cls(settings.group, levels, dead_letter=dead_letter, delayed_sends=settings.delayed_sends, template=template)
 
     def of_sends(self) -> TopicNames:
         """Those of a line of messages that are sent later: its levels, and nothing where a copy would come back."""
         names = object.__new__(TopicNames)
-        here = {"group": self.group, "retry": "", "dead_letter": self.dead_letter, "delays": self.sends, "cancel": self.cancel}
-        for field, value in {**here, "sends": ()}.items():
-            object.__setattr__(names, field, value)
+        names._set(
+            group=self.group,
+            retry="",
+            dead_letter=self.dead_letter,
+            delays=self.sends,
+            cancel=self.cancel,
+            sends=(),
+            template=self.template,
+        )
         return names
 
     @property
@@ -85,7 +116,22 @@ class TopicNames:
     @property
     def control(self) -> str:
         """Where commands to all workers of the group are."""
-        return f"{self.group}.control"
+        return self.template.name(self.group, "control")
+
+    @property
+    def state(self) -> str:
+        """Where it is kept what was done with dead letters."""
+        return self.template.name(self.group, "dlq", "state")
+
+    def has_name_of_own(self, topic: str) -> bool:
+        """Whether `topic` is called like one of this group's, also one that it does not have now, such as of another delay level."""
+        found = self.template.of(topic)
+        return topic in self.own or (found is not None and found.group == self.group)
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Every topic that belongs to the group, also those that only commands write to."""
+        return frozenset((*self.all, self.control, self.state)) if self.retry else frozenset()
 
     @property
     def relay_group(self) -> str:
@@ -100,5 +146,6 @@ def _check_name(topic: str, group: str) -> None:
         )
     if len(topic) > _LONGEST:
         raise ConfigurationError(
-            f"{topic!r}, a topic of group {group!r}, has {len(topic)} characters and Kafka allows {_LONGEST}; choose a shorter group name"
+            f"{topic!r}, a topic of group {group!r}, has {len(topic)} characters and Kafka allows {_LONGEST}; choose a shorter group name, "
+            "or other topic_names"
         )

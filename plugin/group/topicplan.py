@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from ackwise.middleware.agent import Agent
+from ackwise.middleware.agent import Agent, readers_of
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.ordering import LONGEST_DELAY
@@ -50,7 +50,7 @@ class TopicReview(NamedTuple):
     """One topic that a group needs, and what is to be done about it."""
 
     topic: str
-    role: Literal["source", "retry", "dead letter", "delay", "cancel", "control"]
+    role: Literal["source", "passed over", "retry", "dead letter", "delay", "cancel", "control"]
     wanted: Demand | None  #: `None` for a source, and for all as long as there is no source to measure them by
     found: Topic | None
     todo: Literal["nothing", "create", "extend", "mend"]  #: only the user can mend
@@ -91,13 +91,13 @@ class TopicPlan(NamedTuple):
         return APPEND_TIME if topic in self.delays or topic == self.cancel else "CreateTime"
 
 
-def waits_in_place(agents: Iterable[Agent]) -> dict[str, float]:
-    """Seconds that a message of each topic may wait in place at most, where its handler has an order and a limit that holds."""
+def waits_in_place(agents: Sequence[Agent], sources: Iterable[str]) -> dict[str, float]:
+    """Seconds that a message of each of `sources` may wait in place at most, where its handler has an order and a limit that holds."""
     return {
         topic: agent.in_place.max_reconsume_times * LONGEST_DELAY
-        for agent in agents
+        for topic in sources
+        for agent in readers_of(agents, topic)
         if agent.in_place is not None and agent.in_place.on_dead == "go on"
-        for topic in agent.topics
     }
 
 

@@ -28,7 +28,7 @@ from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, T
 from ackwise.plugin.settings.addresses import require_broker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "plan_topics", "read_topics", "set_append_time"]
+__all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "list_topics", "plan_topics", "read_topics", "set_append_time"]
 
 log = Log()
 
@@ -36,6 +36,9 @@ log = Log()
 _TIMEOUT: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 10_000
 _LOOK_AGAIN: Final = 0.2
+
+#: Seconds in which a topic that was made just before must have become known to the broker that is asked.
+_KNOWN_WITHIN: Final = 3.0
 _CLOSE_TIMEOUT: Final = 2.0
 
 #: Partitions that one request makes; Kafka refuses one that writes more than 10,000 records (`QuorumController`).
@@ -78,6 +81,12 @@ async def ensure_topics(
         described: Mapping[str, Any] = await admin.describe_cluster()
         cluster: str | None = described.get("cluster_id")
         return cluster
+
+
+async def list_topics(settings: HostSettings) -> set[str]:
+    """The names of all topics that this client may see. Raises as `read_topics`."""
+    async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
+        return set(await admin.list_topics())
 
 
 async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[str, Topic]:
@@ -182,11 +191,13 @@ async def _await_plan(
     made: Collection[str],
     in_place: Mapping[str, float],
 ) -> None:
-    """Other workers start at the same time, and brokers learn of a new topic one by one: look until it is so."""
-    deadline = asyncio.get_running_loop().time() + _TIMEOUT / 2
+    """Other workers start at the same time, and brokers learn of a new topic one by one, a while after it was made: look until it is so."""
+    now = asyncio.get_running_loop().time
+    begun = now()
     while True:
         found = await _look(admin, {*sources, *names.all, names.control})
-        if not found.keys() >= set(made) and asyncio.get_running_loop().time() < deadline:
+        absent = {*sources, *made} - found.keys()
+        if absent and now() - begun < (_TIMEOUT / 2 if absent & set(made) else _KNOWN_WITHIN):
             await asyncio.sleep(_LOOK_AGAIN)
             continue
         plan = plan_topics(names, sources, found, longest_delay=longest_delay, in_place=in_place)

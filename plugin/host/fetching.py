@@ -41,6 +41,7 @@ from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.quarantine import Quarantine
 from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.host.staticmember import StaticMember
 
 __all__ = ["Fetching"]
 
@@ -113,13 +114,17 @@ class Fetching:
         #: The client's positions after the fetch that returned last. It keeps no lane alive that is gone.
         self._left_at = WeakKeyDictionary[Lane, int]()
         self._throttle = LogThrottle(clock=clock)
+        self._static = StaticMember.of(consumer)
 
     async def poll(self) -> None:
         """Feed the lanes until the member stops.
 
-        Raises `AckwiseError` if the client has left the group for good, and what Kafka refuses a member with that has never joined.
+        Raises `AckwiseError` if the client has left the group for good, or another process has its place, and what Kafka refuses a
+        member with that has never joined.
         """
         keep_awake(self._consumer)
+        if self._static is not None:
+            self._member.keep(self._static.keep_covered, "static membership")
         while not self._member.stop.is_set():
             self._look_for_topics()
             polled, is_any_full = self._regulate()
@@ -357,7 +362,12 @@ class Fetching:
             )
 
     def _require_membership(self) -> None:
-        """The client's task that keeps the membership may have ended, though nobody asked it to; nothing begins it anew."""
+        """The client's task that keeps the membership may have ended, though nobody asked it to; nothing begins it anew.
+
+        And another process may have the id of a static member.
+        """
+        if self._static is not None:
+            self._static.require()
         if not self._consumer._closed and has_left_the_group(self._consumer):
             raise AckwiseError(
                 f"the Kafka client of group {self._member.settings.group!r} has left the group and does not come back; the worker stops, "

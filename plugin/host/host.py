@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
@@ -30,14 +30,16 @@ from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.client.bounded import answer, until
 from ackwise.plugin.client.closing import close_consumer
-from ackwise.plugin.client.internals import missing_topics
+from ackwise.plugin.client.internals import has_no_partitions, missing_topics
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.host.fetching import Fetching
+from ackwise.plugin.host.following import Following
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
 from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.host.staticmember import instance_of_this_process
 from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
 from ackwise.plugin.outbox.beside import relay_outbox
 from ackwise.plugin.relay.relay import DelayRelay, relays_here
@@ -136,7 +138,6 @@ class AiokafkaHost:
             before=None if self._before is None else self._before.leases,
             clock=clock,
         )
-        self._topics = sorted({topic for agent in agents for topic in agent.topics})
         self._users_own = consumer
         self._sharing = sharing
         self._watching = watching
@@ -216,7 +217,7 @@ class AiokafkaHost:
     async def _outcome(self) -> BaseException | None:
         """What `run` raises: a task that raises `SystemExit` itself would break the event loop open."""
         try:
-            async with self._watched(), self._member.opened(self._topics):
+            async with self._watched(), self._member.opened():
                 await self._consume_or_fail()
         except StoppedWhileStarting:
             return None
@@ -250,14 +251,16 @@ class AiokafkaHost:
             self._consumer = self._users_own
         opening = Opening(member, self._consumer, partial(self._model.ask, self._consumer))
         member.missing_topics = partial(missing_topics, self._consumer)
-        fetching = Fetching(member, self._consumer, opening, wait=_FETCH_WAIT if self._users_own is None else None)
+        member.is_gone = partial(has_no_partitions, self._consumer)
+        fetching = Fetching(member, self._consumer, opening, wait=self._fetch_wait if self._users_own is None else None)
         try:
             async with self._model.opened(member, self._consumer) as client, member.working(client), self._relaying(), self._shared():
                 if self._watching is not None:
                     self._watching.begin()
-                sources = self._topics if self._sharing is None else []
-                self._model.join(member, self._consumer, sources, opening)
+                self._model.join(member, self._consumer, member.sources.topics if self._sharing is None else [], opening)
                 member.keep(opening.keep, "assignment")
+                if member.sources.patterns:
+                    member.keep(Following(member, self._consumer).follow, "topics")
                 await until(member.stop, fetching.poll(), grace=_POLL_GRACE)
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
         finally:
@@ -295,22 +298,28 @@ class AiokafkaHost:
         return {
             "bootstrap_servers": settings.brokers,
             "group_id": self._model.group_id,
+            "group_instance_id": instance_of_this_process(settings.group_instance_id),
             "client_id": settings.client_id,
             "enable_auto_commit": False,
-            "fetch_max_wait_ms": _FETCH_WAIT,
+            "fetch_max_wait_ms": self._fetch_wait,
             "auto_offset_reset": "none",  # every start position is ours, so that none is skipped silently
             "isolation_level": "read_committed",
             "session_timeout_ms": round(settings.session_timeout * 1000),
-            "heartbeat_interval_ms": round(settings.session_timeout * 1000 / 5),
             "rebalance_timeout_ms": round(REBALANCE_TIMEOUT * 1000),
             **settings.client_options,
+            **settings.consumer_options,
+            "heartbeat_interval_ms": round(settings.heartbeat_interval * 1000),
         }
+
+    @property
+    def _fetch_wait(self) -> int:
+        return cast(int, self._member.settings.consumer_options.get("fetch_max_wait_ms") or _FETCH_WAIT)
 
     def _watched(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._watching is None else self._watching.opened(self._member)
 
     def _shared(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if self._sharing is None else self._sharing(self._topics, self._member)
+        return nullcontext() if self._sharing is None else self._sharing(self._member.sources.topics, self._member)
 
     @asynccontextmanager
     async def _relaying(self) -> AsyncIterator[None]:

@@ -23,7 +23,9 @@ from ackwise.plugin.inspect.instance import failures_of_instance
 from ackwise.plugin.inspect.outboxfailures import failures_of_outbox
 from ackwise.plugin.inspect.sharefailures import failures_of_share
 from ackwise.plugin.registry import open_store
+from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.settings.credentials import is_made_here
 from ackwise.plugin.settings.entries import ENTRIES, SettingEntry, dotted, spelled
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.settings.redaction import shown_options, shown_url
@@ -101,7 +103,7 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     if (broadcasting := slots.broadcasting) is not None:
         yield ChainLink("fetch", "broadcasting", f"every instance gets everything; this one is {broadcasting.instance}")
     for agent in agents:
-        yield ChainLink("fetch", ", ".join(agent.topics), f"for {agent.name}, {_portion(agent)}")
+        yield ChainLink("fetch", ", ".join([*agent.topics, *_pattern(agent)]), f"for {agent.name}, {_portion(agent)}")
     if (share := slots.share) is not None:
         lock, consumers = spelled(float(share.lock)), f"{share.consumers} consumer{'s' if share.consumers > 1 else ''} here"
         yield ChainLink(
@@ -143,6 +145,10 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         yield ChainLink("commit", "records", "each is accepted once it is settled; offsets are those of the retry topic alone")
     for observer in slots.observers:
         yield ChainLink("observe", name_of(observer), "sees every event, decides nothing")
+
+
+def _pattern(agent: Agent) -> list[str]:
+    return [] if agent.pattern is None else [f"what matches {agent.pattern.pattern}"]
 
 
 def _kept(broadcasting: Broadcasting, settings: HostSettings) -> str:
@@ -198,9 +204,7 @@ def _settings(
 ) -> Iterator[Setting]:
     for setting in _of_table((), settings, config):
         yield replace(setting, source=origins[setting.name]) if setting.name in origins else setting
-    options = config.of("client_options")
-    for name, value in shown_options(settings.client_options).items():
-        yield Setting(f"client_options.{name}", value, options[name].source if name in options else origins.get("client_options", "code"))
+    yield from _options(settings, config, origins)
     if slots.broadcasting is None:
         yield from _settings_of_copies(slots, names, config)
     else:
@@ -235,15 +239,27 @@ def _settings(
             yield Setting(f"agents.{agent.name}.in_place", str(agent.in_place), "code")
 
 
+def _options(settings: HostSettings, config: Config, origins: Mapping[str, str]) -> Iterator[Setting]:
+    """Options of the Kafka clients. What a file has, such as `ssl_cafile`, is a part of `ssl_context` in the settings."""
+    for table in (EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER):
+        given = config.of(table) if table not in origins else {}
+        in_code = {name: str(value) if table != EVERY_CLIENT else value for name, value in getattr(settings, table).items()}
+        for name, value in (shown_options(in_code) if table == EVERY_CLIENT else in_code).items():
+            if name not in given and not is_made_here(getattr(settings, table)[name]) and f"{name}_file" not in given:
+                yield Setting(f"{table}.{name}", value, origins.get(table, "code"))
+        for name, (value, source) in given.items():
+            yield Setting(f"{table}.{name}", shown_options({name: value})[name] if table == EVERY_CLIENT else str(value), source)
+
+
 def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterator[Setting]:
     """The entries of one table: as `holder` has them, with where each was set."""
     given = config.of_agent(table[1]) if table[:1] == ("agents",) else config.of(*table)
     for entry in ENTRIES.values():
-        if entry.path[:-1] == (*table[:1], "NAME")[: len(table)] and entry.path[0] != "client_options":
+        if entry.path[:-1] == (*table[:1], "NAME")[: len(table)] and entry.path[0] not in (EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER):
             name = entry.path[-1]
             value = getattr(holder, name)
             source = given[name].source if name in given else _source_in_code(entry, value)
-            yield Setting(dotted((*table, name)), spelled(value) if _is_plain(value) else _text(value), source)
+            yield Setting(dotted((*table, name)), spelled(value) if _is_plain(value) or value == "" else _text(value), source)
 
 
 def _settings_of_copies(slots: Slots, names: TopicNames, config: Config) -> Iterator[Setting]:
@@ -283,6 +299,8 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
     for agent in agents:
         for topic in agent.topics:
             yield TopicUse(topic, f"source of {agent.name}")
+        for pattern in _pattern(agent):
+            yield TopicUse(pattern, f"sources of {agent.name}, each from its first record; ackwise topics check lists them")
     if not names.all:
         return
     yield TopicUse(names.retry, "copies that are due, read beside the sources")

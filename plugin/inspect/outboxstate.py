@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.outbox import OutboxStatus
+from ackwise.middleware.outbox import OutboxStatus, OutboxStore
 from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.client.bounded import ended
-from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.outboxcounts import OutboxCounts
 
 __all__ = ["OutboxState", "look_at_outbox"]
 
@@ -44,7 +44,26 @@ class OutboxState:
     """Check-backs of half messages in this worker."""
 
 
-async def look_at_outbox(member: Member) -> OutboxState | None:
+class HasOutbox(Protocol):
+    """Whoever may have an outbox: a member of a group, or the relays of a process without one."""
+
+    @property
+    def outbox(self) -> OutboxStore | None:
+        """The outbox itself."""
+        ...
+
+    @property
+    def outbox_counts(self) -> OutboxCounts:
+        """What its relay here has counted."""
+        ...
+
+    @property
+    def check_counts(self) -> CheckCounts:
+        """What its check-back here has counted."""
+        ...
+
+
+async def look_at_outbox(member: HasOutbox) -> OutboxState | None:
     """The state of the outbox of `member`; `None` if it has none. Raises nothing of the database's."""
     if (outbox := member.outbox) is None:
         return None

@@ -154,7 +154,7 @@ def _agents(member: Member) -> Iterator[AgentState]:
     for name, pipeline in sorted(member.pipelines.items()):
         yield AgentState(
             agent=name,
-            topics=pipeline.agent.topics,
+            topics=member.sources.of(pipeline.agent),
             in_hand=in_hand[name],
             waiting=waiting[name],
             taken=taken[name],

@@ -37,6 +37,7 @@ from ackwise.plugin.producer.ledger import Ledger
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.registry import open_outbox, open_sink
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
+from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES, TopicTemplate
 
 __all__ = ["Producer", "Saved"]
 
@@ -76,7 +77,7 @@ class Producer:
 
     `group` names the producer in events and logs; what is sent with `delay=` or `at=` waits for the workers of the app of that name,
     which has `delayed_sends=True`. `events` takes PRODUCED and PRODUCE_FAILED: a folder, `Events(…)` or a sink. `levels` are the delay
-    levels of that app. `close_timeout`: seconds at the end for what is in flight. Raises `ConfigurationError`.
+    levels of that app, `topic_names` its setting. `close_timeout`: seconds at the end for what is in flight. Raises `ConfigurationError`.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Producer:
         compression: str | None = None,
         linger: float | str = 0.0,
         levels: DelayLevels | None = None,
+        topic_names: str = DEFAULT_TOPIC_NAMES,
         client_id: str = "ackwise",
         client_options: Mapping[str, object] | None = None,
         sender: MessageSender | None = None,
@@ -100,7 +102,7 @@ class Producer:
         rng: random.Random | None = None,
     ) -> None:
         """`sender`, `clock`, `wall`, `sleep` and `rng` are for tests: `sender` is neither started nor stopped."""
-        settings = HostSettings(brokers, group, client_id=client_id, client_options=client_options or {})
+        settings = HostSettings(brokers, group, client_id=client_id, client_options=client_options or {}, topic_names=topic_names)
         self._group = group
         self._timeout = parse_duration(timeout, what="timeout of Producer")
         self._close_timeout = parse_duration(close_timeout, what="close_timeout of Producer")
@@ -113,7 +115,7 @@ class Producer:
         self._outbox = outbox if self._own_outbox is None and not isinstance(outbox, str) else self._own_outbox
         self._ledger = Ledger(_sink_of(events, group))
         self._levels = levels or DelayLevels()
-        self._send_topics = [f"{group}.send.{name}" for name in self._levels.names()]
+        self._send_topics = [TopicTemplate(topic_names).name(group, "send", name) for name in self._levels.names()]
         self._clock, self._wall, self._sleep, self._rng = clock, wall, sleep, rng
         self._in_flight: dict[int, Outgoing] = {}  #: by identity: two may have one id
         self._landed = asyncio.Event()

@@ -12,7 +12,9 @@ from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.matching import ensure_topics_of
 from ackwise.plugin.group.recordbatches import RecordBatches
+from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import ensure_topics, read_topics
 from ackwise.plugin.relay.cancel import refuse_without_delays
 from ackwise.plugin.relay.cancellations import CancelTopic
@@ -26,7 +28,7 @@ log = Log()
 _START_AGAIN: Final = 2.0
 
 
-async def relay_apart(group: Group, stop: asyncio.Event) -> None:
+async def relay_apart(group: Group, stop: asyncio.Event, counts: DelayCounts | None = None) -> None:
     """Relay for `group` until `stop` is set: make its topics as a worker does, and record cancellations where its events go.
 
     Raises `ConfigurationError` if it can't start, `Unavailable` if the brokers are away for longer than `start_timeout`, and
@@ -40,23 +42,24 @@ async def relay_apart(group: Group, stop: asyncio.Event) -> None:
         if sink is not None:
             opened.push_async_callback(sink.close)
             await sink.open()
-        await _relay(group, stop, sink)
+        await _relay(group, stop, sink, counts)
     log.info("stopped", group=group.settings.group)
 
 
-async def relay_delays(group: Group, stop: asyncio.Event, sink: EventSink | None) -> None:
+async def relay_delays(group: Group, stop: asyncio.Event, sink: EventSink | None, counts: DelayCounts | None = None) -> None:
     """`relay_apart` with a `sink` that is open, and stays so, beside something else of the group that is relayed."""
     if await _await_topics(group, stop):
-        await _relay(group, stop, sink)
+        await _relay(group, stop, sink, counts)
 
 
-async def _relay(group: Group, stop: asyncio.Event, sink: EventSink | None) -> None:
+async def _relay(group: Group, stop: asyncio.Event, sink: EventSink | None, counts: DelayCounts | None) -> None:
     relay = DelayRelay(
         group.settings,
         group.names,
         group.levels,
         RecordBatches(group.settings),
         max_delay=group.slots.later.max_delay,
+        counts=counts,
         sink=sink,
         cancellations=CancelTopic(group.settings, group.names.cancel),
     )
@@ -89,9 +92,10 @@ async def _await_topics(group: Group, stop: asyncio.Event) -> bool:
 
 
 async def _ensure_topics(group: Group) -> None:
-    sources = list(group.sources)
     if group.made:  # a worker makes those when it starts, and the others are as wide as the widest of all
-        sources = list(group.expected(await read_topics(group.settings, group.sources)))
-        if set(sources) != set(group.sources):
+        found = await read_topics(group.settings, group.sources)
+        if set(group.expected(found)) != set(group.sources):
             raise Unavailable("topics that the workers make are not there yet; start a worker")
-    await ensure_topics(group.settings, group.names, sources, levels=group.levels)
+        await ensure_topics(group.settings, group.names, list(group.sources), levels=group.levels)
+    elif not (await ensure_topics_of(group)).sources:
+        raise Unavailable(f"no topic matches {' or '.join(group.patterns.values())} yet")

@@ -9,7 +9,7 @@ from typing import Final
 
 from aiokafka import TopicPartition
 
-from ackwise.middleware.agent import Agent
+from ackwise.middleware.agent import Agent, readers_of
 from ackwise.middleware.message import Delivery, delivery_of
 from ackwise.middleware.repairplan import Action, RepairStep, Risk, Title
 from ackwise.middleware.run import Run
@@ -52,7 +52,8 @@ class Pieces:
         """A step from the offset `start` on, at most `most` records in a piece. Raises `KafkaError` and `TimeoutError`."""
         if start >= step.end:
             return
-        agents = [agent for agent in self._group.agents if (agent.name == step.handler if step.handler else step.topic in agent.topics)]
+        readers = readers_of(self._group.agents, step.topic)
+        agents = [agent for agent in self._group.agents if agent.name == step.handler] if step.handler else readers
         if (fate := _refused(step, agents, self._group, self._with_review)) is not None:
             yield _without(step, start, step.end, fate)
             return

@@ -20,8 +20,8 @@ from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.leftovers import REPAIR
+from ackwise.plugin.group.matching import ensure_topics_of
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.topics import ensure_topics
 from ackwise.plugin.repair.candidate import Candidate, RepairFate, open_ones
 from ackwise.plugin.repair.guards import ClaimGuard, Guard, InboxGuard, NoGuard
 
@@ -68,8 +68,7 @@ class Sender:
             raise ConfigurationError(
                 "the app uses no Events, so no reconciliation would learn what was sent again; give the app as its workers run it"
             )
-        group = self._group
-        await ensure_topics(group.settings, group.names, sorted(set(group.sources) - group.made), levels=group.levels)
+        await ensure_topics_of(self._group)
         async with AsyncExitStack() as opened:
             for part in (self._sink, self._guard):
                 opened.push_async_callback(part.close)

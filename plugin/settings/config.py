@@ -24,10 +24,14 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.share import Share
 from ackwise.middleware.watch import Watch
 from ackwise.plugin.handler import check_agent
+from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER
 from ackwise.plugin.settings.entries import ENTRIES, PREFIX, dotted, entry_of, variable_of
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 
-__all__ = ["Config", "Given", "read_config", "working_folder"]
+__all__ = ["UI_TOKEN", "Config", "Given", "read_config", "working_folder"]
+
+#: The token of `ackwise ui`: no setting of an app, which would be shown.
+UI_TOKEN: Final = "ACKWISE_UI_TOKEN"
 
 T = TypeVar("T")
 
@@ -81,6 +85,19 @@ class Config:
         """The entries that are set in `table`: `of("dedup")`, `of("client_options")`, `of()` for the top level."""
         return {path[-1]: given for source in (self._file, self._variables) for path, given in source.items() if path[:-1] == table}
 
+    def options(self, table: str = EVERY_CLIENT) -> dict[str, object]:
+        """The options of Kafka clients that are set in `table`."""
+        return {name: given.value for name, given in self.of(table).items()}
+
+    def without_app(self, make: Callable[..., T], brokers: str | None, **more: Any) -> T:
+        """What `make` makes of the brokers and client options that hold for a command without an app; `brokers` are those of its line.
+
+        Raises `ConfigurationError`.
+        """
+        entries = {name: given.value for name, given in self.of().items()}
+        with self.sourced(EVERY_CLIENT):
+            return make(brokers=brokers or entries.get("brokers", DEFAULT_BROKERS), client_options=self.options(), **more)
+
     def of_agent(self, name: str) -> dict[str, Given]:
         """The entries that are set for the agent `name`; variables spell it in capitals."""
         spelled = _as_variable(name)
@@ -98,10 +115,11 @@ class Config:
         """
         fixed = fixed or {}
         given = {name: value for name, value in self.of().items() if name not in fixed}
-        options = {name: value.value for name, value in self.of("client_options").items()}
-        if options and "client_options" not in fixed:
-            keywords["client_options"] = {**keywords.get("client_options", {}), **options}
-        with self.sourced("client_options"):
+        for table in (EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER):
+            options = self.options(table)
+            if options and table not in fixed:
+                keywords[table] = {**keywords.get(table, {}), **options}
+        with self.sourced(EVERY_CLIENT), self.sourced(OWN_CONSUMER), self.sourced(OWN_PRODUCER):
             return _made(lambda **set_here: HostSettings(group=group, **{"brokers": brokers, **keywords, **set_here, **fixed}), given, ())
 
     def later(self, used: ConsumeLater | None) -> ConsumeLater:
@@ -298,7 +316,7 @@ def _names(path: _Path) -> list[str]:
 def _from_environ(environ: Mapping[str, str]) -> dict[_Path, Given]:
     found = {}
     for variable, text in environ.items():
-        if variable.startswith(PREFIX):
+        if variable.startswith(PREFIX) and variable != UI_TOKEN:
             path, entry = _path_of(variable)
             if entry is None and _OF_A_SERVICE.fullmatch(variable):
                 raise ConfigurationError(

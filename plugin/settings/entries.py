@@ -20,6 +20,7 @@ from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events,
 from ackwise.middleware.retry import ConsumeLater, DelayLevels
 from ackwise.middleware.share import Share
 from ackwise.middleware.watch import Watch
+from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 from ackwise.plugin.settings.redaction import shown_url
 
@@ -29,6 +30,9 @@ PREFIX: Final = "ACKWISE_"
 
 #: Stands in a path for the name of an agent or of an option of the Kafka clients.
 _ANY: Final = "NAME"
+
+#: Tables of options of the Kafka clients.
+_OPTIONS: Final = (EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def entry_of(path: Sequence[str]) -> SettingEntry | None:
 
 def spelled(value: object) -> str:
     """A value as tables show it: durations as people write them."""
-    if value is None or value is MISSING or value == {}:
+    if value is None or value is MISSING or value in ({}, ""):
         return "–"
     if isinstance(value, bool):
         return str(value).lower()
@@ -100,6 +104,8 @@ def _kind(hint: Any) -> _EntryKind:
         return _EntryKind("duration", lambda value, what, _: parse_duration(typing.cast(float, value), what=what))
     if bool in members:
         return _EntryKind("true or false", _boolean)
+    if int in members and str in members:
+        return _EntryKind("text or whole number", _text_or_whole)
     if int in members:
         return _EntryKind("whole number", _whole)
     return _EntryKind("text", _text)
@@ -145,6 +151,11 @@ def _whole(value: object, what: str, from_text: bool) -> object:
     return value
 
 
+def _text_or_whole(value: object, what: str, from_text: bool) -> object:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole else _text(value, what, from_text)
+
+
 def _text(value: object, what: str, _: bool) -> object:
     if not isinstance(value, str):
         raise ConfigurationError(f"{what} is {_called(value)}; it must be a text in quotes")
@@ -175,8 +186,9 @@ def _of_consume_later() -> list[SettingEntry]:
 
 def _all() -> dict[tuple[str, ...], SettingEntry]:
     host = _of_fields((), HostSettings, brokers=DEFAULT_BROKERS)
-    options = next(entry for entry in host if entry.path == ("client_options",))
-    host.remove(options)
+    options = [entry for entry in host if entry.path[0] in _OPTIONS]
+    for entry in options:
+        host.remove(entry)
     return {
         entry.path: entry
         for entry in (
@@ -193,7 +205,7 @@ def _all() -> dict[tuple[str, ...], SettingEntry]:
             *_of_fields(("share",), Share),
             *_of_fields(("watch",), Watch),
             *_of_fields(("agents", _ANY), Agent),
-            SettingEntry(("client_options", _ANY), str, None, options.meaning),
+            *(SettingEntry((*entry.path, _ANY), int | str, None, entry.meaning) for entry in options),
         )
     }
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import Annotated, Final, Literal, TypedDict, get_args
+from typing import Annotated, Final, Literal, TypedDict, cast, get_args
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.limits import check_threshold
 from ackwise.plugin.settings.addresses import parse_brokers
+from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER, checked_options
+from ackwise.plugin.settings.credentials import with_credentials
 from ackwise.plugin.settings.redaction import shown_options
+from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES, TopicTemplate
 
 __all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings", "refuse_unknown"]
 
@@ -26,7 +27,23 @@ REBALANCE_TIMEOUT: Final = 60.0
 #: Shortest and longest session that brokers accept by default (group.min.session.timeout.ms, group.max.session.timeout.ms).
 _SESSION: Final = (6.0, 1800.0)
 
+#: Longest time between heartbeats unless said otherwise, as Kafka's own client has it.
+_HEARTBEAT: Final = 3.0
+
+#: Characters of an instance id; Kafka allows 249, and a worker process adds its number.
+_LONGEST_ID: Final = 200
+
 _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+_DURATIONS: Final = (
+    "pattern_interval",
+    "commit_interval",
+    "revoke_timeout",
+    "drain_timeout",
+    "start_timeout",
+    "session_timeout",
+    "clock_skew",
+)
 
 _CreateTopics = Literal["auto", "never", "broker"]
 _Start = Literal["earliest", "latest"]
@@ -46,6 +63,8 @@ class HostSettings:
     group: str
     create_topics: Annotated[_CreateTopics, "missing topics of the group: created, refused, or left to the broker"] = "auto"
     start: Annotated[_Start, "begin of a partition without a committed offset"] = "earliest"
+    topic_names: Annotated[str, "names of the group's own topics, in which `{group}` and `{kind}` stand"] = DEFAULT_TOPIC_NAMES
+    pattern_interval: Annotated[float, "interval of looks for topics that an agent's `pattern` matches"] = 30.0
     commit_interval: Annotated[float, "interval of commits; 0 is after every batch"] = 5.0
     revoke_timeout: Annotated[float, "time for running batches when their partition is taken away; at most 30 s"] = 25.0
     drain_timeout: Annotated[float, "time for running batches when the app stops"] = 25.0
@@ -64,10 +83,17 @@ class HostSettings:
     partition_bytes: Annotated[int, "the same in bytes"] = 100 * 2**20
     partition_span: Annotated[int | None, "the same in offsets, from the first unsettled one"] = None
     client_id: Annotated[str, "name of the Kafka clients"] = "ackwise"
+    group_instance_id: Annotated[
+        str, "id of a static member, which no other worker of the group has; `run --workers N` adds `-1` to `-N`"
+    ] = ""
     instance: str = ""  #: of `Broadcasting`, whose own group is `group@instance`; `group` is that one then
     client_options: Annotated[
         Mapping[str, object], "option of every Kafka client, such as `security_protocol`, `sasl_mechanism`, `sasl_plain_password`"
     ] = field(default_factory=dict)
+    consumer_options: Annotated[Mapping[str, object], "tuning of the consumer, such as `fetch_max_bytes`"] = field(default_factory=dict)
+    producer_options: Annotated[Mapping[str, object], "tuning of the producers of copies, such as `compression_type`"] = field(
+        default_factory=dict
+    )
 
     def __repr__(self) -> str:
         """The settings without what a client proves itself with: a log, a traceback or a test may print them."""
@@ -75,8 +101,11 @@ class HostSettings:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:
-        for name in ("commit_interval", "revoke_timeout", "drain_timeout", "start_timeout", "session_timeout", "clock_skew"):
+        for name in _DURATIONS:
             object.__setattr__(self, name, parse_duration(getattr(self, name), what=name))
+        TopicTemplate(self.topic_names)
+        if not self.pattern_interval:
+            raise ConfigurationError("pattern_interval is 0; the brokers would be asked without a pause, so give it seconds, such as 30")
         parse_brokers(self.brokers)
         if self.instance:
             group = self.group.removesuffix(f"@{self.instance}")
@@ -84,6 +113,7 @@ class HostSettings:
             object.__setattr__(self, "group", f"{group}@{self.instance}")
         else:
             _check_group(self.group)
+        _check_instance_id(self.group_instance_id, self.instance)
         _check_choice("create_topics", self.create_topics, get_args(_CreateTopics))
         _check_choice("start", self.start, get_args(_Start))
         if not isinstance(self.delayed_sends, bool):
@@ -92,7 +122,9 @@ class HostSettings:
             raise ConfigurationError("delayed_sends needs topics of the group, which an instance that broadcasts has not; use a Producer")
         _check_choice("relay", self.relay, get_args(_Relay))
         _check_choice("error_text", self.error_text, get_args(_ErrorText))
-        _check_client_options(self.client_options)
+        object.__setattr__(self, EVERY_CLIENT, with_credentials(checked_options(EVERY_CLIENT, self.client_options)))
+        for name in (OWN_CONSUMER, OWN_PRODUCER):
+            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
         _check_bytes("max_buffered_bytes", self.max_buffered_bytes)
         check_threshold("partition_messages", self.partition_messages)
         check_threshold("partition_bytes", self.partition_bytes)
@@ -107,11 +139,23 @@ class HostSettings:
             raise ConfigurationError(
                 f"session_timeout is {self.session_timeout:g} s; brokers accept {_SESSION[0]:g} to {_SESSION[1]:g} s unless told otherwise"
             )
+        if self.heartbeat_interval > self.session_timeout / 3:
+            raise ConfigurationError(
+                f"consumer_options has heartbeat_interval_ms={self.heartbeat_interval * 1000:g}; it is at most a third of session_timeout, "
+                f"{self.session_timeout / 3 * 1000:.0f}: one that is lost must not end the session"
+            )
+
+    @property
+    def heartbeat_interval(self) -> float:
+        """Seconds between the heartbeats of a worker. It learns of a rebalance by them, and has 60 s for that, however long its session."""
+        given = cast("int | None", self.consumer_options.get("heartbeat_interval_ms"))
+        return min(self.session_timeout / 5, _HEARTBEAT) if given is None else given / 1000
 
 
 class LoopSettings(TypedDict, total=False):
     """The settings of `HostSettings` that a consumer of the user's own does not bring itself, as keywords."""
 
+    topic_names: str
     create_topics: _CreateTopics
     start: _Start
     commit_interval: float | str
@@ -126,62 +170,18 @@ class LoopSettings(TypedDict, total=False):
     partition_messages: int
     partition_bytes: int
     partition_span: int | None
+    producer_options: Mapping[str, object]
 
 
 class AppSettings(LoopSettings, total=False):
     """All settings of `HostSettings` but the group and the brokers, as keywords."""
 
+    pattern_interval: float | str
     session_timeout: float | str
     client_id: str
+    group_instance_id: str
     client_options: Mapping[str, object]
-
-
-#: Options of the Kafka clients that would undo what Ackwise promises, or that it sets itself, and what to do instead.
-_NOT_YOURS: Final = {
-    "acks": "copies are acknowledged by all in-sync replicas",
-    "auto_commit_interval_ms": "offsets are committed when their messages are settled; set commit_interval",
-    "auto_offset_reset": "set start",
-    "bootstrap_servers": "set brokers",
-    "client_id": "set client_id beside client_options",
-    "enable_auto_commit": "it would commit messages that were merely fetched, and lose them",
-    "enable_idempotence": "a copy that comes twice is recognised by its attempt",
-    "group_id": "it is the first argument of App",
-    "group_instance_id": "a static member's partitions would wait for it after a stop",
-    "heartbeat_interval_ms": "it follows session_timeout",
-    "isolation_level": "what an aborted transaction wrote must not be consumed",
-    "key_deserializer": "one that raises blocks its partition for ever; message.key is bytes",
-    "key_serializer": "copies are the bytes of their origin",
-    "loop": "the clients run in the event loop of the worker",
-    "max_request_size": "the brokers decide how large a copy may be",
-    "rebalance_timeout_ms": "it is 60 s, twice the largest revoke_timeout",
-    "request_timeout_ms": "each call has a time limit of its own",
-    "session_timeout_ms": "set session_timeout",
-    "transactional_id": "copies are not written in transactions",
-    "value_deserializer": "one that raises blocks its partition for ever; annotate the handler with the type of its values",
-    "value_serializer": "copies are the bytes of their origin",
-}
-
-
-def _check_client_options(options: Mapping[str, object]) -> None:
-    if not isinstance(options, Mapping):
-        raise ConfigurationError(f"client_options is a {type(options).__name__}; give a dict of options such as security_protocol")
-    for name in options:
-        if (advice := _NOT_YOURS.get(name)) is not None:
-            raise ConfigurationError(f"client_options has {name!r}, which is not for users to set: {advice}")
-        if name not in (known := _options_of_every_client()):
-            near = difflib.get_close_matches(str(name), known, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"they take {', '.join(known)}"
-            raise ConfigurationError(f"client_options has {name!r}, which not every Kafka client of a worker takes; {advice}")
-
-
-@cache
-def _options_of_every_client() -> tuple[str, ...]:
-    """What consumer, producer and admin client take alike, since all of them get the same options; without those of `_NOT_YOURS`."""
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # settings without options need no Kafka client
-    from aiokafka.admin import AIOKafkaAdminClient
-
-    takes = [inspect.signature(client).parameters.keys() for client in (AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)]
-    return tuple(sorted(set.intersection(*map(set, takes)) - _NOT_YOURS.keys()))
+    consumer_options: Mapping[str, object]
 
 
 def refuse_unknown(owner: str, settings: Mapping[str, object]) -> None:
@@ -196,6 +196,15 @@ def refuse_unknown(owner: str, settings: Mapping[str, object]) -> None:
 def _check_group(group: str) -> None:
     if not isinstance(group, str) or not _LEGAL_NAME.fullmatch(group):
         raise ConfigurationError(f"group is {group!r}; its name begins topic names, so use letters, digits, '.', '_' and '-' only")
+
+
+def _check_instance_id(found: str, instance: str) -> None:
+    if not isinstance(found, str) or (found and not (_LEGAL_NAME.fullmatch(found) and len(found) <= _LONGEST_ID)):
+        raise ConfigurationError(
+            f"group_instance_id is {found!r}; use up to {_LONGEST_ID} letters, digits, '.', '_' and '-', such as the name of the pod"
+        )
+    if found and instance:
+        raise ConfigurationError("group_instance_id is for workers that share a group; an instance that broadcasts has its own")
 
 
 def _check_bytes(name: str, value: object) -> None:

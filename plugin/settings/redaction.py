@@ -11,7 +11,17 @@ _HIDDEN: Final = "***"
 
 #: Options of the Kafka clients that say how a client proves itself, and not with what.
 _SHOWN_OPTIONS: Final = frozenset(
-    {"connections_max_idle_ms", "metadata_max_age_ms", "retry_backoff_ms", "sasl_mechanism", "security_protocol"}
+    {
+        "connections_max_idle_ms",
+        "metadata_max_age_ms",
+        "retry_backoff_ms",
+        "sasl_mechanism",
+        "sasl_plain_password_file",
+        "security_protocol",
+        "ssl_cafile",
+        "ssl_certfile",
+        "ssl_keyfile",
+    }
 )
 
 

@@ -18,7 +18,7 @@ from ackwise.middleware.rulings import stops
 from ackwise.middleware.store import ClaimStore
 from ackwise.plugin.decoder import decoder_of
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.handler import check_agent, refuse_own_topics
+from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings.config import read_config
@@ -117,12 +117,12 @@ class SimpleConsumer(Generic[T]):
         self._invisibility = Invisibility(
             parse_duration(min_invisible, what="min_invisible"), parse_duration(max_invisible, what="max_invisible")
         )
-        agent = Agent(name, (topics,) if isinstance(topics, str) else tuple(topics), "message", _never, decoder_of(name, model))
+        agent = Agent(name, names_of(topics, reader="a SimpleConsumer"), "message", _never, decoder_of(name, model))
         check_agent(agent)
         (self._agent,) = config.agents([agent])
         refuse_unknown("SimpleConsumer", settings)
         self._settings: HostSettings = config.host_settings(group, brokers=brokers, **settings)
-        refuse_own_topics(self._agent, group=group, dead_letter=slots.dead_letter.topic)
+        refuse_own_topics(self._agent, group=group, dead_letter=slots.dead_letter.topic, topic_names=self._settings.topic_names)
         self._clock = clock
         self._desk = Desk()
         self._stop = asyncio.Event()

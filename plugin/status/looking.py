@@ -1,4 +1,5 @@
-"""Looking at a group from outside: what it has committed, who is in it, and what its own topics hold. No worker is asked, or needed."""
+"""Looking at a group from outside: what it has committed, who is in it, and what its own topics hold, which includes what workers said of
+themselves. No worker is asked, or needed."""
 
 from __future__ import annotations
 
@@ -11,17 +12,27 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 
+from ackwise.middleware.agent import readers_of
 from ackwise.middleware.commitmetadata import CommitMetadata, decode
 from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl
 from ackwise.middleware.controlrecord import decode as decode_control
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.message import Delivery
+from ackwise.middleware.workerrecord import WorkerRecord, decode_worker, is_worker
 from ackwise.plugin.deadletters.letter import LetterId
 from ackwise.plugin.deadletters.letterstate import States
 from ackwise.plugin.deadletters.place import Place
 from ackwise.plugin.group.copyreader import CopyReader, Left, reading
 from ackwise.plugin.group.membership import GroupMember, Membership
-from ackwise.plugin.status.standing import LettersStanding, LevelStanding, PartitionStanding, PausedByCommand, Standing
+from ackwise.plugin.status.standing import (
+    FORGOTTEN_AFTER,
+    LettersStanding,
+    LevelStanding,
+    PartitionStanding,
+    PausedByCommand,
+    Standing,
+    WorkerStanding,
+)
 
 __all__ = ["look_at"]
 
@@ -54,16 +65,17 @@ async def look_at(place: Place) -> Standing:
         mine = {partition: commit for partition, commit in committed.items() if partition.topic in {*read, *levels}}
         wanted = [*read, *levels, place.names.dead_letter, place.state_topic, place.names.control]
         left = await copies.left(await copies.partitions(wanted), mine)
-        paused = await _paused(copies, _of(left, place.names.control))
+        paused, workers = await _told(copies, _of(left, place.names.control))
         return Standing(
             place.group,
             membership.state,
             tuple(_named(member) for member in membership.members),
             len((await copies.membership(place.names.relay_group)).members),
-            tuple([each async for each in _partitions(copies, read, left, membership, mine, paused, _handlers(place))]),
-            tuple(LevelStanding(topic, topic.removeprefix(f"{place.group}."), _size(_of(left, topic))) for topic in levels),
+            tuple([each async for each in _partitions(copies, read, left, membership, mine, paused, workers, _handlers(place, topics))]),
+            tuple(LevelStanding(topic, _level(place, topic), _size(_of(left, topic))) for topic in levels),
             await _letters(copies, place.names.dead_letter, _of(left, place.names.dead_letter), _of(left, place.state_topic)),
             tuple(PausedByCommand(str(record.target), record.at_ms) for record in paused),
+            tuple(workers),
         )
 
 
@@ -95,16 +107,18 @@ def _read_topics(
     if place.app is None:
         known = {partition.topic for partition in (*committed, *membership.owners)}
     else:
-        known = set(place.app.sources) if place.app.slots.share is None else set()
-    others = {topic for topic in topics if topic.startswith((f"{place.group}.delay.", f"{place.group}.send."))}
+        known = set(place.app.matching(topics).sources) if place.app.slots.share is None else set()
+    others = {topic for topic in topics if _is_level(place, topic)}
     return sorted(known & set(topics) - others - {place.names.retry}) + [place.names.retry] * (place.names.retry in topics)
 
 
-def _handlers(place: Place) -> dict[str, list[str]]:
+def _handlers(place: Place, topics: Collection[str]) -> dict[str, list[str]]:
     """The topics of each handler; nothing is known of them without an app."""
     if place.app is None:
         return {}
-    return {agent.name: [*agent.topics, place.names.retry] for agent in place.app.agents}
+    sources = place.app.matching(topics).sources
+    read = {agent.name: [topic for topic in sources if agent in readers_of(place.app.agents, topic)] for agent in place.app.agents}
+    return {name: [*its, place.names.retry] for name, its in read.items()}
 
 
 async def _partitions(
@@ -114,9 +128,11 @@ async def _partitions(
     membership: Membership,
     committed: Mapping[TopicPartition, Any],
     paused: Sequence[ControlRecord],
+    workers: Sequence[WorkerStanding],
     handlers: Mapping[str, Sequence[str]],
 ) -> AsyncIterator[PartitionStanding]:
     owners = membership.owners
+    names = {named: worker for worker in reversed(workers) if worker.is_fresh for named in worker.partitions}  # the newest word counts
     for partition, rest in ((partition, rest) for topic in topics for partition, rest in _of(left, topic).items()):
         first = await _first(copies, partition, rest) if rest.position < rest.end else None
         told = decode(rest.metadata) or CommitMetadata()
@@ -135,6 +151,7 @@ async def _partitions(
             max((entry.attempts for entry in in_place), default=0),
             min((max(0.0, round(entry.due_ms / 1000 - time.time(), 1)) for entry in in_place), default=None),
             tuple(str(record.target) for record in paused if _is_about(record, partition, handlers)),
+            None if (worker := names.get(f"{partition.topic}/{partition.partition}")) is None else worker.name,
         )
 
 
@@ -148,8 +165,19 @@ def _level_topics(place: Place, topics: Collection[str]) -> list[str]:
     known = [topic for topic in (*place.names.delays, *place.names.sends) if topic in topics]
     if place.app is not None:
         return known
-    begins = f"{place.group}.delay.", f"{place.group}.send."
-    return [*known, *sorted(topic for topic in topics if topic.startswith(begins) and topic not in known)]
+    return [*known, *sorted(topic for topic in topics if _is_level(place, topic) and topic not in known)]
+
+
+def _level(place: Place, topic: str) -> str:
+    """What a level is called, such as `delay.5m`."""
+    of = place.names.template.of(topic)
+    return topic if of is None else ".".join(of.words)
+
+
+def _is_level(place: Place, topic: str) -> bool:
+    """Whether copies or messages of the group wait there, by its name."""
+    of = place.names.template.of(topic)
+    return of is not None and of.group == place.group and of.kind in ("delay", "send")
 
 
 def _of(left: Mapping[TopicPartition, Left], topic: str) -> dict[TopicPartition, Left]:
@@ -190,17 +218,45 @@ async def _newest(copies: CopyReader, partition: TopicPartition, left: Left) -> 
     return max(times, default=None)
 
 
-async def _paused(copies: CopyReader, left: Mapping[TopicPartition, Left]) -> list[ControlRecord]:
-    """What is paused by command; nothing is without a control topic."""
-    found = {}
+async def _told(copies: CopyReader, left: Mapping[TopicPartition, Left]) -> tuple[list[ControlRecord], list[WorkerStanding]]:
+    """What is paused by command, and what workers said of themselves, the newest word first; nothing without a control topic."""
+    found, said = {}, dict[bytes, Delivery]()
     for partition, rest in left.items():
         async for record in _records(copies, partition, rest):
+            if record.key is not None and is_worker(record.key):
+                said[record.key] = record
+                continue
             try:
                 control = decode_control(record.key, record.value)
             except UnreadableControl:  # a command about one message
                 continue
             found[control.target] = control
-    return sorted((record for record in found.values() if record.paused), key=lambda record: str(record.target))
+    paused = sorted((record for record in found.values() if record.paused), key=lambda record: str(record.target))
+    workers = [worker for record in said.values() if (worker := _worker(record)) is not None]
+    return paused, sorted(workers, key=lambda worker: (worker.heard, worker.name))
+
+
+def _worker(record: Delivery) -> WorkerStanding | None:
+    """`None` for one that ended, that died long ago, or whose word can't be read."""
+    if record.key is None or record.value is None or (heard := _age(record.timestamp_ms)) > FORGOTTEN_AFTER:
+        return None
+    try:
+        said: WorkerRecord = decode_worker(record.key, record.value)
+    except UnreadableControl:
+        return None
+    return WorkerStanding(
+        said.host,
+        said.pid,
+        said.ackwise,
+        said.client,
+        heard,
+        tuple(f"{each.topic}/{each.partition}" for each in said.partitions),
+        sum(each.in_hand for each in said.partitions),
+        sum(each.running for each in said.partitions),
+        said.waiting,
+        said.paused,
+        said.troubles,
+    )
 
 
 async def _first(copies: CopyReader, partition: TopicPartition, left: Left) -> Delivery | None:

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["LettersStanding", "LevelStanding", "PartitionStanding", "PausedByCommand", "Standing", "findings"]
+__all__ = [
+    "APP", "FORGOTTEN_AFTER", "GROUP", "Finding", "LettersStanding", "LevelStanding", "PartitionStanding", "PausedByCommand", "Standing",
+    "WorkerStanding", "findings",
+]  # fmt: skip
+
+#: Seconds within which a worker speaks again, with time to spare, and after which one that is silent is left out: it died.
+FRESH_WITHIN: Final = 45.0
+FORGOTTEN_AFTER: Final = 600.0
+
+#: What stands in a command for the app, and for the app or its group.
+APP: Final = "MODULE:APP"
+GROUP: Final = "APP-or-GROUP"
 
 
 class PartitionStanding(NamedTuple):
@@ -32,6 +43,8 @@ class PartitionStanding(NamedTuple):
     """Until the first of these is tried again."""
     paused: tuple[str, ...]
     """What paused it by command: a handler, or the partition."""
+    worker: str | None = None
+    """Host and process of the worker that said last that it has it."""
 
 
 class LevelStanding(NamedTuple):
@@ -58,6 +71,38 @@ class PausedByCommand(NamedTuple):
     at_ms: int
 
 
+class WorkerStanding(NamedTuple):
+    """What one worker said of itself last."""
+
+    host: str
+    pid: int
+    version: str
+    """Of its Ackwise."""
+    client: str
+    heard: float
+    """Seconds since it said so."""
+    partitions: tuple[str, ...]
+    in_hand: int
+    """Messages that it has fetched and not settled."""
+    running: int
+    waiting: tuple[tuple[str, int], ...]
+    """Messages that it holds, by the reason."""
+    paused: tuple[str, ...]
+    """Handlers and partitions, each with who said so: `command`, or `code` of the app."""
+    troubles: tuple[str, ...]
+    """What keeps it from its work, a sentence each."""
+
+    @property
+    def name(self) -> str:
+        """Host and process."""
+        return f"{self.host}:{self.pid}"
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it spoke a moment ago."""
+        return self.heard <= FRESH_WITHIN
+
+
 class Standing(NamedTuple):
     """One group. `state` is the coordinator's word: `Stable`, `Empty` and so on."""
 
@@ -71,6 +116,8 @@ class Standing(NamedTuple):
     letters: LettersStanding | None
     """`None` without a topic for them."""
     paused: tuple[PausedByCommand, ...]
+    workers: tuple[WorkerStanding, ...] = ()
+    """Those that said how they are, the newest word first. One that died is among them for a while."""
 
     @property
     def lag(self) -> int:
@@ -78,32 +125,52 @@ class Standing(NamedTuple):
         return sum(each.lag for each in self.partitions)
 
 
-def findings(standing: Standing) -> list[str]:
-    """What needs somebody, a sentence each; none if the group is healthy. A lag is none: only its owner knows how much is too much."""
-    return [*_of_members(standing), *_of_pauses(standing.paused), *_of_relay(standing), *_of_letters(standing.letters)]
+class Finding(NamedTuple):
+    """Something that needs somebody."""
+
+    sentence: str
+    command: tuple[str, ...] = ()
+    """The words of the command of Ackwise that acts on it, with `APP` or `GROUP` in the place of the app's name; empty without one."""
 
 
-def _of_members(standing: Standing) -> Iterator[str]:
+def findings(standing: Standing) -> list[Finding]:
+    """What needs somebody; none if the group is healthy. A lag is none: only its owner knows how much is too much."""
+    return [
+        *_of_members(standing),
+        *_of_workers(standing.workers),
+        *_of_pauses(standing.paused),
+        *_of_relay(standing),
+        *_of_letters(standing.letters),
+    ]
+
+
+def _of_members(standing: Standing) -> Iterator[Finding]:
     if not standing.members:
-        yield f"no worker is in the group, which is {standing.state}; start one"
+        yield Finding(f"no worker is in the group, which is {standing.state}; start one", ("run", APP))
     elif standing.state != "Stable":
-        yield f"the group rebalances ({standing.state}), and nobody has a partition; look again in a moment"
+        yield Finding(f"the group rebalances ({standing.state}), and nobody has a partition; look again in a moment", ("status", GROUP))
     elif orphans := [each for each in standing.partitions if each.owner is None]:
         first = orphans[0]
-        yield f"nobody has {len(orphans)} of {len(standing.partitions)} partitions, such as {first.topic}/{first.partition}"
+        yield Finding(f"nobody has {len(orphans)} of {len(standing.partitions)} partitions, such as {first.topic}/{first.partition}")
 
 
-def _of_pauses(paused: Sequence[PausedByCommand]) -> Iterator[str]:
+def _of_workers(workers: Sequence[WorkerStanding]) -> Iterator[Finding]:
+    for worker in workers:
+        for trouble in worker.troubles if worker.is_fresh else ():
+            yield Finding(f"worker {worker.name}: {trouble}")
+
+
+def _of_pauses(paused: Sequence[PausedByCommand]) -> Iterator[Finding]:
     for each in paused:
-        yield f"{each.what} is paused by command; ackwise resume lets it go on"
+        yield Finding(f"{each.what} is paused by command; ackwise resume lets it go on", ("resume", APP, each.what))
 
 
-def _of_relay(standing: Standing) -> Iterator[str]:
+def _of_relay(standing: Standing) -> Iterator[Finding]:
     pending = sum(level.pending for level in standing.levels)
     if pending and not standing.relays:
-        yield f"no relay runs, and {pending} copies wait to come back; start a worker, or ackwise relay"
+        yield Finding(f"no relay runs, and {pending} copies wait to come back; start a worker, or ackwise relay", ("relay", APP))
 
 
-def _of_letters(letters: LettersStanding | None) -> Iterator[str]:
+def _of_letters(letters: LettersStanding | None) -> Iterator[Finding]:
     if letters is not None and letters.open:
-        yield f"{letters.open} dead letters are open; ackwise dlq list shows what they died of"
+        yield Finding(f"{letters.open} dead letters are open; ackwise dlq list shows what they died of", ("dlq", "list", GROUP))

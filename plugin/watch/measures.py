@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ackwise.middleware.run import Run
+from ackwise.plugin.cdc.session import CdcCounts
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.inspect.outboxstate import OutboxState
+from ackwise.plugin.group.relaycounts import DelayCounts, RelayCounts
+from ackwise.plugin.inspect.outboxstate import HasOutbox, OutboxState
 from ackwise.plugin.watch.counts import Counts
 from ackwise.plugin.watch.durations import Durations
 from ackwise.plugin.watch.seen import Seen, key_of, lanes_of
 
-__all__ = ["Sample", "measures"]
+__all__ = ["Sample", "measures", "measures_of_cdc", "measures_of_relays"]
 
 
 class Sample(NamedTuple):
@@ -31,11 +33,26 @@ def measures(member: Member, counts: Counts, seen: Seen, now: float) -> Iterator
     yield from _of_agents(member)
     yield from _of_flow(member)
     yield from _of_parts(member, counts)
-    yield from _of_relay(member)
+    yield from _of_delays(member.delay_counts)
     if member.outbox is not None:
         yield from _of_outbox(member, seen.outbox)
     if member.share_counts is not None:
         yield from _of_share(member)
+
+
+def measures_of_relays(counts: RelayCounts, seen: OutboxState | None) -> Iterator[Sample]:
+    """All samples of the relays of a process without handlers."""
+    if counts.delay_counts is not None:
+        yield from _of_delays(counts.delay_counts)
+    if counts.outbox is not None:
+        yield from _of_outbox(counts, seen)
+
+
+def measures_of_cdc(counts: CdcCounts) -> Iterator[Sample]:
+    """All samples of change data capture."""
+    yield Sample("ackwise_cdc_sent_total", (), counts.sent)
+    yield Sample("ackwise_cdc_transactions_total", (), counts.transactions)
+    yield Sample("ackwise_cdc_parked_total", (), counts.parked)
 
 
 def _of_counts(counts: Counts) -> Iterator[Sample]:
@@ -104,8 +121,7 @@ def _of_parts(member: Member, counts: Counts) -> Iterator[Sample]:
         yield from (Sample(metric, (result,), durations) for result, durations in by_result.copy().items())
 
 
-def _of_relay(member: Member) -> Iterator[Sample]:
-    counts = member.delay_counts
+def _of_delays(counts: DelayCounts) -> Iterator[Sample]:
     waiting, late = counts.waiting(), counts.late()
     yield from (Sample("ackwise_delayed_copies", (topic,), number) for topic, number in waiting.items())
     yield Sample("ackwise_relay_late_seconds", (), late)
@@ -113,7 +129,7 @@ def _of_relay(member: Member) -> Iterator[Sample]:
     yield Sample("ackwise_copies_cancelled_total", (), counts.cancelled)
 
 
-def _of_outbox(member: Member, state: OutboxState | None) -> Iterator[Sample]:
+def _of_outbox(member: HasOutbox, state: OutboxState | None) -> Iterator[Sample]:
     counts, checks = member.outbox_counts, member.check_counts
     if state is not None:
         for metric, known in (

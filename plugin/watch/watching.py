@@ -10,15 +10,14 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
 from ackwise.middleware.events import EventSink
-from ackwise.middleware.log import Log
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.watch import Watch
 from ackwise.plugin.group.member import Member
@@ -30,19 +29,10 @@ from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
 from ackwise.plugin.watch.families import families
 from ackwise.plugin.watch.measures import Sample, measures
 from ackwise.plugin.watch.seen import Seen, keep_looking
-from ackwise.plugin.watch.server import Answer, Page, WatchServer, bound
+from ackwise.plugin.watch.server import Answer, Page
+from ackwise.plugin.watch.turns import Turns
 
-__all__ = ["LONGEST_TURN", "Watching"]
-
-log = Log()
-
-T = TypeVar("T")
-
-#: Seconds between two turns of the loop that are noted, and for which it may not turn until the worker counts as dead.
-_TURN, LONGEST_TURN = 0.5, 30.0
-
-#: Seconds that a page waits for the loop of the worker.
-_PATIENCE: Final = 5.0
+__all__ = ["Watching"]
 
 _INDEX: Final = b"/live     the event loop turns\n/ready    joined, and the store answers\n/metrics  for Prometheus\n/ackwise/ the state\n"
 
@@ -56,8 +46,7 @@ class Watching:
         self._explained: Explanation | None = None
         self._counts = Counts()
         self._seen = Seen()
-        self._turned_at = time.monotonic()
-        self._loop: asyncio.AbstractEventLoop
+        self._turns = Turns()
         self._member: Member
         self._looking: asyncio.Task[State] | None = None
 
@@ -72,39 +61,18 @@ class Watching:
     @asynccontextmanager
     async def opened(self, member: Member) -> AsyncIterator[None]:
         """With the pages of `member`, which need not be open yet. Raises `ConfigurationError` if they can't be served."""
-        self._member, self._loop = member, asyncio.get_running_loop()
-        listening = bound(self._policy.host, self._policy.port)
-        host, port = listening.getsockname()[:2]
-        turning = asyncio.create_task(self._turn(), name="ackwise watch")
-        server = WatchServer(self._pages(), listening)
-        server.start()
-        log.info("watched", group=member.settings.group, address=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-        try:
+        self._member = member
+        async with self._turns.served(self._policy, member.settings.group, self._pages()):
             yield
-        finally:
-            await server.close()
-            turning.cancel()
-            await asyncio.wait({turning})
 
     def begin(self) -> None:
         """Ask broker and database from now on for what the worker can't know itself."""
         self._member.keep(lambda: keep_looking(self._member, self._seen), "watch")
 
-    async def _turn(self) -> None:
-        while True:
-            self._turned_at = time.monotonic()
-            await asyncio.sleep(_TURN)
-
     def _pages(self) -> dict[str, Page]:
-        return {"/": _index, "/live": self._live, "/ready": self._ready, "/metrics": self._metrics, "/ackwise/": self._state}
+        return {"/": _index, "/live": self._turns.live, "/ready": self._ready, "/metrics": self._metrics, "/ackwise/": self._state}
 
     # These run in the thread of the server.
-
-    async def _live(self, accept: str) -> Answer:
-        for_seconds = time.monotonic() - self._turned_at
-        if for_seconds <= LONGEST_TURN:
-            return Answer(f"live: the event loop turned {for_seconds:.1f} s ago\n".encode())
-        return Answer(f"not live: the event loop has not turned for {for_seconds:.0f} s; a handler blocks it\n".encode(), status=503)
 
     async def _ready(self, accept: str) -> Answer:
         if (why := self._why_not_ready()) is None:
@@ -122,28 +90,21 @@ class Watching:
         return None
 
     async def _metrics(self, accept: str) -> Answer:
-        samples = await self._in_worker(self._measure())
+        samples = await self._turns.ask(self._measure())
         encode, content_type = choose_encoder(accept)
         page = _Page([(self._member.settings.group, [*self._of_the_loop(), *(samples or ())])])
         return Answer(encode(page), content_type)
 
     def _of_the_loop(self) -> Iterator[Sample]:
         yield Sample("ackwise_ready", (), self._why_not_ready() is None)
-        yield Sample("ackwise_loop_turned_seconds", (), time.monotonic() - self._turned_at)
+        yield Sample("ackwise_loop_turned_seconds", (), self._turns.still_for)
 
     async def _state(self, accept: str) -> Answer:
-        if (state := await self._in_worker(self._look())) is None:
+        if (state := await self._turns.ask(self._look())) is None:
             return Answer(b"the worker is not open yet, or its event loop does not turn; /live and /ready say which\n", status=503)
         if "text/html" in accept:
             return Answer(state_page(state).encode("utf-8", "replace"), "text/html; charset=utf-8")
         return Answer(json.dumps(dataclasses.asdict(state)).encode(), "application/json")
-
-    async def _in_worker(self, call: Coroutine[Any, Any, T]) -> T | None:
-        """What `call` returns in the loop of the worker; `None` if that does not turn."""
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop)), _PATIENCE)
-        except TimeoutError:
-            return None
 
     # These run in the loop of the worker.
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from ackwise.spark.claims.comparison import Claims, by_key, claim_rows, compared, remembered
 from ackwise.spark.claims.findings import ClaimFinding, ClaimReport, ClaimVerdict
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.attributes import attributes, is_duration
 from ackwise.spark.events.schema import micros
 from ackwise.spark.fold.facts import Facts, GroupName
+from ackwise.spark.frames import DataFrame, F
 from ackwise.spark.judge.context import scopes
 from ackwise.spark.vocabulary import Verdict
 
@@ -68,12 +66,8 @@ def _shortest(facts: Facts, group: GroupName, config: ReconcileConfig) -> int:
 
 
 def _retention(session: str) -> float | None:
-    try:
-        attrs = json.loads(session)
-    except ValueError:
-        return None
-    time = attrs.get("retention") if isinstance(attrs, dict) else None
-    return float(time) if isinstance(time, int | float) else None
+    time = attributes(session).get("retention")
+    return float(time) if time is not None and is_duration(time) else None
 
 
 def _finding(row: dict[str, object]) -> ClaimFinding:

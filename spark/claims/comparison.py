@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from ackwise.spark.claims.findings import ClaimVerdict
+from ackwise.spark.frames import Column, DataFrame, F
 from ackwise.spark.vocabulary import SUPPRESSED, Flag, Verdict
 
 __all__ = ["Claims", "by_key", "claim_rows", "compared", "remembered"]

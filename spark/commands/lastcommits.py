@@ -34,5 +34,4 @@ def _settings(brokers: str) -> Any:
 
     if _APP.fullmatch(brokers):
         return find_app(brokers).group().settings
-    options: Any = {name: entry.value for name, entry in read_config().of("client_options").items()}
-    return HostSettings(brokers, "reconcile", client_options=options)
+    return read_config().without_app(HostSettings, brokers, group="reconcile")

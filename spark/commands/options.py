@@ -16,8 +16,10 @@ __all__ = [
     "AsOf",
     "Brokers",
     "Claims",
+    "Computed",
     "Conf",
     "DriverMemory",
+    "EngineName",
     "EventFolders",
     "Format",
     "Grace",
@@ -48,6 +50,14 @@ class Format(enum.StrEnum):
     TABLES = "tables"
     JSON = "json"
     HTML = "html"
+
+
+class EngineName(enum.StrEnum):
+    """The engine that judges."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    LOCAL = "local"
 
 
 # What is read, and where the result goes. We check folders ourselves: typer's message for an unreadable one is hard to read.
@@ -111,7 +121,11 @@ PlanProvisional = Annotated[
     bool, typer.Option("--plan-provisional", help="Put anomalies that events may still mend into the repair plan, too.")
 ]
 
-# Where Spark runs.
+# What judges, and where Spark runs.
+Computed = Annotated[
+    EngineName,
+    typer.Option("--engine", help="What judges: this process (local), Spark, or local for few events and where PySpark is not installed."),
+]
 Master = Annotated[str, typer.Option(help="The Spark master.")]
 DriverMemory = Annotated[str, typer.Option(help="The driver's heap.")]
 Conf = Annotated[

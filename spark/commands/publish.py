@@ -67,7 +67,7 @@ async def send(group: Group, root: Path, topic: str) -> Sent:
     from rich.progress import Progress
 
     from ackwise.plugin.group.eventtopic import event_topic
-    from ackwise.spark.events.sources import exported, writer_of
+    from ackwise.spark.events.sources import as_written, exported, writer_of
     from ackwise.spark.topic.published import published
     from ackwise.spark.topic.records import records_of
     from ackwise.stores.journal import recover
@@ -81,6 +81,7 @@ async def send(group: Group, root: Path, topic: str) -> Sent:
         # A topic that was made anew lacks what was sent to the one before it.
         kept = [] if to.is_untouched else there.files
         with published(root, to.cluster, topic, kept) as known, bar as progress:
+            there = as_written(there, known)
             missing = [file for file in there.files if file not in known]
             for file in progress.track(missing, description=f"sending to {escape(topic)}"):
                 records = list(records_of(file))

@@ -18,7 +18,8 @@ import typer
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.commands import options
-from ackwise.spark.commands.options import Format
+from ackwise.spark.commands.engines import Computing, choose, computing, events_in, require
+from ackwise.spark.commands.options import EngineName, Format
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.session.engine import HEAP, LOCAL, Engine, engine_of
 
@@ -56,6 +57,7 @@ def reconcile(
     plan_provisional: options.PlanProvisional = False,
     output: options.PrintAs = Format.TABLES,
     as_json: options.Json = False,
+    asked: options.Computed = EngineName.AUTO,
     master: options.Master = LOCAL,
     driver_memory: options.DriverMemory = HEAP,
     conf: options.Conf = None,
@@ -72,7 +74,7 @@ def reconcile(
         as_of=as_of, since=since, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention
     )
     config = replace(judging, verify_sample=verify_sample, strict=strict, plan_provisional=plan_provisional)
-    report = _run(events, out, config, produced, claims, brokers, state, engine_of(master, driver_memory, conf or ()))
+    report = _run(events, out, config, produced, claims, brokers, state, asked, engine_of(master, driver_memory, conf or ()))
     _print(report, Format.JSON if as_json else output)
     raise typer.Exit(int(report.exit_code))
 
@@ -99,22 +101,21 @@ def _run(
     claims: str | None,
     brokers: str | None,
     state: Path | None,
+    asked: EngineName,
     engine: Engine,
 ) -> RunReport:
+    values = {"--since": config.since, "--produced": produced, "--claims": claims, "--state": state}
+    given = {name for name, value in values.items() if value is not None}
+    require(asked, given, engine)
     try:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
-        from pyspark.errors import PySparkException
-
         from ackwise.spark.commands.lastcommits import commits_at
         from ackwise.spark.events.damage import without_damaged
-        from ackwise.spark.events.reach import require_reach
         from ackwise.spark.events.sources import check_root, gathered, refuse_nothing
         from ackwise.spark.fold.cache import opened
         from ackwise.spark.job import reconcile as judge
         from ackwise.spark.judge.produced import produced_files
-        from ackwise.spark.session.spark import explain, local_session
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"reconcile needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error
+        raise ConfigurationError(f"reconcile needs {error.name}, which is not installed: pip install 'ackwise[local]'") from error
     # A log that can't be rolled is read where it is, so a warning for each is left out.
     logging.getLogger("ackwise").addHandler(logging.NullHandler())
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
@@ -136,12 +137,12 @@ def _run(
         last = () if brokers is None else commits_at(brokers, roots)
         with _prepared(folder), nullcontext() if state is None else opened(state, roots) as known:
             progress("gathering the events")
-            with gathered(roots, folder / ".live") as evidence:
+            with gathered(roots, folder / ".live", () if known is None else known) as evidence:
                 if known is None or not known.deltas():
                     refuse_nothing(evidence)
-                progress(f"starting Spark for {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
-                with local_session(evidence.size, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
-                    require_reach(spark, evidence.files, folder)
+                chosen = computing(choose(asked, events_in(evidence.files), given, engine), engine)
+                progress(f"{chosen.starting} {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
+                with _explained(chosen), chosen.begin(evidence, folder) as spark:
                     judged = partial(
                         judge,
                         spark,
@@ -152,11 +153,12 @@ def _run(
                         state=known,
                         claims=None if table is None else table.read(spark, progress),
                         last_commits=last,
+                        engine=chosen.name,
                         progress=progress,
                     )
                     try:
                         return judged(evidence)
-                    except (PySparkException, Py4JError):
+                    except chosen.failures:
                         readable = without_damaged(evidence)
                         if readable is None:
                             raise
@@ -165,8 +167,14 @@ def _run(
                         return judged(readable)
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
-    except (PySparkException, Py4JError) as error:
-        raise AckwiseError(f"Spark failed: {explain(error)}; nothing was concluded") from error
+
+
+@contextmanager
+def _explained(chosen: Computing) -> Iterator[None]:
+    try:
+        yield
+    except chosen.failures as error:
+        raise AckwiseError(f"{chosen.explain(error)}; nothing was concluded") from error
 
 
 def _claim_table(claims: str) -> ClaimTable:

@@ -6,12 +6,11 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.commands import options
 from ackwise.spark.config import ReconcileConfig
@@ -32,6 +31,7 @@ def why(
     namespace: Annotated[
         str | None, typer.Option(metavar="NAME", help="The namespace of Dedup, for a key. Default: what the workers wrote.")
     ] = None,
+    brokers: options.Brokers = None,
     as_of: options.AsOf = None,
     grace: options.Grace = "1m",
     lateness: Annotated[
@@ -52,7 +52,7 @@ def why(
     missing that would tell.
     """
     config = options.config_of(as_of=as_of, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention)
-    answer = _ask(message, events, config, namespace)
+    answer = _ask(message, events, config, namespace, brokers)
     from ackwise.spark.why.output import show, to_json
 
     if as_json:
@@ -62,12 +62,10 @@ def why(
     raise typer.Exit(int(answer.exit_code))
 
 
-def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace: str | None) -> Answer:
+def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace: str | None, brokers: str | None) -> Answer:
     try:
-        from pyarrow import ArrowInvalid
-
-        from ackwise.spark.events.sources import gathered, refuse_nothing
-        from ackwise.spark.why.answer import inquire
+        from ackwise.spark.commands.lastcommits import commits_at
+        from ackwise.spark.why.asking import ask
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"why needs {error.name}, which is not installed: pip install 'ackwise[events]'") from error
     # A log that can't be rolled is read where it is, so a warning for each is left out.
@@ -78,12 +76,5 @@ def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace
         if (spent := time.monotonic() - started) > _SLOW:
             console.print(f"[dim]{spent:5.1f} s  {step}[/]")
 
-    try:
-        with TemporaryDirectory(prefix="ackwise-") as scratch, gathered(roots, Path(scratch) / "live") as evidence:
-            refuse_nothing(evidence)
-            return inquire(message, evidence, config, namespace=namespace, progress=progress)
-    except (ArrowInvalid, OSError) as error:
-        # pyarrow names the file in the first of several lines, and raises either of the two.
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0].rstrip(".")
-        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        raise AckwiseError(f"the events can't be read: {where}{reason}; nothing was concluded") from error
+    last_commits = [] if brokers is None else commits_at(brokers, roots)
+    return ask(message, roots, config, namespace=namespace, last_commits=last_commits, progress=progress)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from ackwise.spark.frames import Column, DataFrame, F, Window
 
 __all__ = ["bit_of", "count", "first_from", "fold_words", "from_on", "points", "spans", "stretches", "word_of"]
 

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ackwise.spark.events.logs import Logs
+from ackwise.stores.journal.sums import is_sealed, wrong_sum
 
 if TYPE_CHECKING:
     from ackwise.spark.events.sources import Evidence
 
-__all__ = ["strangeness", "without_damaged"]
+__all__ = ["damage", "strangeness", "without_damaged"]
 
+#: Without these a row is no event.
+_IDENTITY: Final = ("writer_id", "seq", "event_type", "event_ts")
 #: Columns that files of version 1 lack.
 _LATER: Final = frozenset({"proved", "mono_ns"})
 
@@ -37,6 +40,33 @@ def strangeness(path: Path) -> str:
                 return f"has no column {field.name!r}, so it is not a file of events or is damaged"
         elif _kind(found.field(field.name).type) != _kind(field.type):
             return f"has another type of column {field.name!r}, so it is not a file of events or is damaged"
+    return ""
+
+
+def damage(path: Path) -> str:
+    """Return why a file of events is not as it was written, worded to follow its name, or an empty text. Reads all of it.
+
+    A file without a sum is from an earlier version or was collected by Spark: of its rows it is only seen that each is an event.
+    """
+    try:
+        if wrong_sum(path):
+            return "has a wrong checksum, so it is damaged or was renamed"
+        return "" if is_sealed(path) else _strays(path)
+    except OSError as error:
+        return f"can't be read: {error.strerror or error}"
+
+
+def _strays(path: Path) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(columns=list(_IDENTITY)):
+                if any(column.null_count for column in batch.columns):
+                    return "has rows without writer, number, type or time, so they are no events"
+    except (pa.ArrowException, OSError, ValueError):
+        return "can't be read to its end"
     return ""
 
 

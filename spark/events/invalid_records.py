@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ackwise.stores.journal.layout import read_regular
 
@@ -46,6 +45,16 @@ def invalid_records(root: Path) -> list[InvalidRecords]:
 
 
 def _together(folder: Path, files: Sequence[Path]) -> InvalidRecords:
-    batches: list[dict[str, Any]] = [json.loads(read_regular(file)) for file in files]
-    writers = frozenset(int(writer, 16) for batch in batches for writer in batch["writers"])
-    return InvalidRecords(folder, sum(batch["records"] for batch in batches), batches[0]["first"] if batches else "", writers)
+    batches = [_batch(file) for file in files]
+    writers = frozenset(writer for batch in batches for writer in batch.writers)
+    return InvalidRecords(folder, sum(batch.records for batch in batches), batches[0].first if batches else "", writers)
+
+
+def _batch(file: Path) -> InvalidRecords:
+    """Return what a note says. A damaged one stands for a record of which nothing else is known."""
+    try:
+        said = json.loads(read_regular(file))
+        writers = frozenset(int(writer, 16) for writer in said["writers"])
+        return InvalidRecords(file.parent, int(said["records"]), str(said["first"]), writers)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return InvalidRecords(file.parent, 1, f"in the damaged note {file.name}", frozenset())

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
-
 from ackwise.middleware.events import COLUMNS, OUTGOING, EventCode, Kind
+from ackwise.spark.frames import Column, DataFrame, F
 
-__all__ = ["EVENT_SCHEMA", "MESSAGE_CODES", "is_about_a_message", "is_any", "is_retention", "micros", "project"]
+__all__ = ["EVENT_SCHEMA", "EVENT_TYPES", "MESSAGE_CODES", "is_about_a_message", "is_any", "is_retention", "micros", "project"]
 
 #: The codes that are about one message which the group consumes.
 MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20 and code not in OUTGOING)
@@ -29,18 +15,20 @@ MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20 and code no
 _NO_PARTITION = -1
 _PLACES: Final = ("topic", "topic_id", "handler")
 
-_TYPES: dict[Kind, DataType] = {
-    Kind.INT8: ByteType(),
-    Kind.INT16: ShortType(),
-    Kind.INT32: IntegerType(),
-    Kind.INT64: LongType(),
-    Kind.BOOL: BooleanType(),
-    Kind.STRING: StringType(),
-    Kind.TIMESTAMP: TimestampType(),
+_TYPES: Final = {
+    Kind.INT8: "tinyint",
+    Kind.INT16: "smallint",
+    Kind.INT32: "int",
+    Kind.INT64: "bigint",
+    Kind.BOOL: "boolean",
+    Kind.STRING: "string",
+    Kind.TIMESTAMP: "timestamp",
 }
 
+#: The type of each column of an event, in the words of SQL.
+EVENT_TYPES: Final = {column.name: _TYPES[column.kind] for column in COLUMNS}
 #: Given to the reader, so that older and newer files read alike: a column that a file lacks is null. Never inferred.
-EVENT_SCHEMA: Final = StructType([StructField(column.name, _TYPES[column.kind]) for column in COLUMNS])
+EVENT_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in EVENT_TYPES.items())
 
 
 def micros(seconds: float) -> int:
@@ -110,6 +98,7 @@ def project(events: DataFrame) -> DataFrame:
         "from_commit",
         "attrs",
         "proved",
+        "mono_ns",
     )
     keyed = named.withColumn("pk", F.xxhash64("cluster", "group_id", "topic", "topic_id", "partition"))
     return keyed.withColumn("mk", F.xxhash64("pk", "handler", "dedup_epoch"))

@@ -12,14 +12,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.spark.events.damage import strangeness
+from ackwise.spark.events.damage import damage, strangeness
+from ackwise.spark.events.disputed import Disputed, disputed
 from ackwise.spark.events.invalid_records import invalid_records
 from ackwise.spark.events.logs import Logs
 from ackwise.stores.journal import recover, snapshot
@@ -28,10 +30,11 @@ from ackwise.stores.journal.layout import open_regular, writer_and_first_seq
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Evidence", "Exported", "check_root", "exported", "gathered", "read_events", "refuse_nothing", "writer_of"]
+__all__ = ["Evidence", "Exported", "as_written", "check_root", "exported", "gathered", "read_events", "refuse_nothing", "writer_of"]
 
 _FILE_NAME: Final = re.compile(r"events-[0-9a-f]{16}-\d{12,}-\d{12,}\.parquet")
 _MAGIC: Final = b"PAR1"  # a Parquet file starts and ends with it
+_READERS: Final = 4  # files at once
 _SMALLEST: Final = 12  # bytes: two magics and the length of the footer
 
 
@@ -49,6 +52,8 @@ class Evidence:
     """Each a sentence."""
     foreign: tuple[Path, ...]
     """Parquet files that are not named as events are; not read."""
+    disputed: tuple[Disputed, ...] = ()
+    """Events that are there with different content; not read."""
 
 
 class Exported(NamedTuple):
@@ -76,14 +81,24 @@ def exported(root: Path) -> Exported:
     return Exported(files, torn, foreign)
 
 
+def as_written(there: Exported, known: Container[Path] = ()) -> Exported:
+    """Return the same with the damaged files among the torn ones. Reads all of those that are not `known`."""
+    unknown = [path for path in there.files if path not in known]
+    with ThreadPoolExecutor(_READERS) as readers:
+        found = {path: why for path, why in zip(unknown, readers.map(damage, unknown), strict=True) if why}
+    return there._replace(files=[path for path in there.files if path not in found], torn={**there.torn, **found})
+
+
 def writer_of(path: Path) -> int:
     """Return the writer of a file of events, from its name."""
     return int(path.name.split("-")[1], 16)
 
 
 @contextmanager
-def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
+def gathered(roots: Sequence[Path], scratch: Path, known: Container[Path] = ()) -> Iterator[Evidence]:
     """Roll logs, copy those that are still written to `scratch`, and list the files to read; at the end, remove the copies.
+
+    Every file but those that are `known` is read, to see whether it is as it was written.
 
     Raises `ConfigurationError` if a root is no folder of events or pyarrow is missing, `OSError` if one can't be listed.
     """
@@ -91,7 +106,7 @@ def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
         check_root(root)
     scratch.mkdir(parents=True, exist_ok=True)
     try:
-        yield _gather(roots, scratch)
+        yield _undisputed(_gather(roots, scratch, known))
     finally:
         shutil.rmtree(scratch)
 
@@ -104,7 +119,24 @@ def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
         return spark.createDataFrame([], EVENT_SCHEMA)
     # Paths are taken literally: else Spark takes a bracket for a pattern and finds no file.
     read = spark.read.option("__globPaths__", "false").option("parquet.page.verify-checksum.enabled", "true")
-    return read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+    events = read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+    for each in evidence.disputed:  # hardly ever one
+        events = events.where(f"NOT (writer_id = {each.writer} AND seq >= {each.first} AND seq < {each.after})")
+    return events
+
+
+def _undisputed(evidence: Evidence) -> Evidence:
+    """Return the same, with disputed events named; the last ones of their writers are unknown."""
+    import pyarrow as pa
+
+    try:
+        found = disputed(evidence.files)
+    except (pa.ArrowException, OSError, ValueError):
+        return evidence  # damaged: whoever reads it finds out, and leaves it out
+    if not found:
+        return evidence
+    logs = Logs(evidence.logs.unreadable | {each.writer for each in found}, evidence.logs.still_written)
+    return replace(evidence, logs=logs, unreadable=(*evidence.unreadable, *map(str, found)), disputed=tuple(found))
 
 
 def refuse_nothing(evidence: Evidence) -> None:
@@ -122,7 +154,7 @@ def refuse_nothing(evidence: Evidence) -> None:
     raise ConfigurationError(f"there are no events below {places}; give the folder that Events was given")
 
 
-def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
+def _gather(roots: Sequence[Path], scratch: Path, known: Container[Path]) -> Evidence:
     files: list[Path] = []
     foreign: list[Path] = []
     unreadable: list[str] = []
@@ -137,14 +169,16 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
         # Before the files are listed: a log that is rolled in between is then read twice, which is as good as once.
         files.extend(snapshot(recovery.live, scratch))
         still_written.update(found[0] for log in recovery.live if (found := writer_and_first_seq(log)) is not None)
-        there = exported(root)
+        there = as_written(exported(root), known)
         files.extend(there.files)
         foreign.extend(there.foreign)
         unreadable.extend(f"{path} {why}; its events count as missing" for path, why in there.torn.items())
         unreadable.extend(
             f"{path} is a link, and links are not followed; what is behind it was not read" for path in _links(root / "events")
         )
-        writers.update(writer_of(path) for path in there.torn)
+        folders = [path for path in (root / "events").rglob("*.parquet") if path.is_dir() and _FILE_NAME.fullmatch(path.name)]
+        unreadable.extend(f"{path} is a folder, and was to be a file; its events count as missing" for path in sorted(folders))
+        writers.update(writer_of(path) for path in (*there.torn, *folders))
         for invalid in invalid_records(root):
             writers.update(invalid.writers)
             unreadable.append(

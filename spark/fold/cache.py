@@ -22,13 +22,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, Final, TypeVar
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.events.schema import project
@@ -36,8 +32,10 @@ from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import REASONS, merge, outcomes_of
+from ackwise.spark.fold.messages import REASONS, claimed_successes_of, merge, outcomes_of
 from ackwise.spark.fold.partial import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
+from ackwise.spark.frames import DataFrame, F, SparkSession
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.vocabulary import ENDED
 from ackwise.stores.journal.layout import sync_directory
 
@@ -56,11 +54,20 @@ _NO_DAY: Final = "none"
 _Kind = TypeVar("_Kind", list[str], dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """A state folder, locked by this run."""
 
     folder: Path
+
+    def __contains__(self, path: object) -> bool:
+        """Whether a file is in a delta, by its name and size."""
+        return isinstance(path, Path) and _name(path) in self._known
+
+    @cached_property
+    def _known(self) -> set[str]:
+        """The files that were in deltas when it was first asked."""
+        return {name for delta in self.deltas() for name in _written(delta / _FILES, list)}
 
     def lacking(self, files: Sequence[Path]) -> dict[str, list[Path]]:
         """Return the files that are in no delta yet, by day. One whose size has changed since is among them."""
@@ -177,10 +184,13 @@ class FoldedState:
         if horizon is not None:
             oldest = self._oldest(horizon)
             self.kept = self._state.read_messages(self._spark, horizon.since, horizon.since if oldest is None else oldest)
-        return merge(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), live_writers, mute)
+        return merge(reduce(lambda rows, more: rows.unionByName(more), [self.kept, *self._untaken]), live_writers, mute)
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
-        return outcomes_of(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), writers)
+        return outcomes_of(reduce(lambda rows, more: rows.unionByName(more), [self.kept, *self._untaken]), writers)
+
+    def claimed_successes(self, messages: DataFrame) -> DataFrame:
+        return claimed_successes_of(reduce(lambda one, more: one.unionByName(more), [self.kept, *self._untaken]), messages)
 
     @property
     def copies(self) -> DataFrame:
@@ -196,7 +206,7 @@ class FoldedState:
         A message whose outcome is only in a log that is still written counts as open: the log may be lost.
         """
         still = judged.where(~F.col("verdict").isin(*map(int, sorted(ENDED))))
-        keys = reduce(DataFrame.unionByName, [frame.select("mk", "offset") for frame in (still, *self._untaken)])
+        keys = reduce(lambda rows, more: rows.unionByName(more), [frame.select("mk", "offset") for frame in (still, *self._untaken)])
         self._state.keep_open(self.kept.join(keys, ["mk", "offset"], "left_semi"))
 
     def _oldest(self, horizon: Horizon) -> int | None:
@@ -312,7 +322,7 @@ def _day(path: Path) -> str:
 
 def _date(at: int) -> str:
     """Return the day (UTC) of a time in microseconds."""
-    return f"{datetime.fromtimestamp(at / 1e6, UTC):%Y-%m-%d}"
+    return f"{as_datetime(at):%Y-%m-%d}"
 
 
 def _key(names: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +13,13 @@ from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.attributes import attributes, is_duration
 from ackwise.spark.events.logs import NO_LOGS, Logs
+from ackwise.spark.fold.clocks import Clocks, Reading, compare
 
 __all__ = [
     "ROLES",
+    "CommitRow",
     "Committed",
     "Facts",
     "WriterFate",
@@ -28,7 +30,9 @@ __all__ = [
     "SurveyRow",
     "View",
     "Writer",
+    "committed_by",
     "establish",
+    "merged",
 ]
 
 _LEASE = 30.0  # seconds; the pipeline's default, as is the next one
@@ -70,7 +74,7 @@ class SurveyRow(NamedTuple):
     last_seq: int
     ended: int
     strange: int
-    """Number of events with an unknown code or without the coordinates that they need."""
+    """Number of events with an unknown code or without the coordinates that they need; one that was exported twice counts twice."""
     message_events: int
     roles: int
     """Roles in which the partition was assigned, or that its broker offsets have."""
@@ -88,7 +92,15 @@ class SurveyRow(NamedTuple):
     drained_ts: int | None
     """Time at which the group had last read the partition to its end."""
     outgoing: int | None = 0
-    """Number of events of the producer side; None in states of earlier versions."""
+    """Number of events of the producer side; None in states of earlier versions, as are those that follow."""
+    least_lag: int | None = None
+    """The least time from a record to an event about it."""
+    oldest_record: int | None = None
+    newest_record: int | None = None
+    """Times of the records of its events about messages."""
+    clock_low: int | None = None
+    clock_high: int | None = None
+    """The least and the most that the writer's clock was ahead of one that nobody sets."""
 
 
 class Committed(NamedTuple):
@@ -98,12 +110,21 @@ class Committed(NamedTuple):
     highest: int | None
     drained_ts: int | None
     """Time at which a delay partition had last been read to its end, before its group's retry partitions were."""
-    rewound_from: int | None = None
-    """The lowest position that a commit went back to; None: it never went back."""
-    rewound_to: int | None = None
-    """The highest position that a commit went back from."""
+    rewound: tuple[tuple[int, int], ...] = ()
+    """The offsets that commits went back over, from the first to before the second; ordered and disjoint."""
     resumed: int | None = None
     """Position committed before the judged time begins; None: all is judged."""
+
+
+class CommitRow(NamedTuple):
+    """A part of `Committed`: the commits that went back from one position to another, or those that never went back."""
+
+    pk: int
+    back_to: int | None
+    back_from: int | None
+    highest: int | None
+    drained_ts: int | None
+    resumed: int | None
 
 
 class Named(NamedTuple):
@@ -143,6 +164,8 @@ class Writer:
     """Dead, and no transaction has undone its unreported work."""
     named_to: int | None = None
     """The last number that a commit names; None: no commit names the writer."""
+    is_contested: bool = False
+    """Taken for dead, and by the clocks that are right it may live."""
     host: str = ""
     """Host and process; empty if its session does not name them."""
 
@@ -200,6 +223,7 @@ class Facts:
     partitions: Mapping[int, Partition]
     views: Sequence[View]
     groups: Mapping[GroupName, Group]
+    clocks: Clocks = field(default_factory=Clocks)
     absent: Mapping[int, tuple[GroupName, int]] = field(default_factory=dict)
     """Group and last number of the writers that commits name, and of whom there is no event."""
 
@@ -225,7 +249,7 @@ class Facts:
 
     @cached_property
     def strange(self) -> int:
-        """The number of events that were passed over as unknown."""
+        """The number of events that are passed over as unknown; those that were exported twice count twice."""
         return sum(row.strange for row in self.rows)
 
     def drained(self, role: str) -> dict[int, int | None]:
@@ -258,14 +282,77 @@ def establish(
     Raises `KeyCollision` if two partitions or two views got the same key.
     """
     rows = list(rows)
-    now = max((row.last_ts for row in rows), default=0) if config.as_of is None else round(config.as_of * _MICROS)
+    timeout = round(config.writer_timeout * _MICROS)
+    clocks = compare(_readings(rows), timeout, round(config.grace * _MICROS), with_fast=config.as_of is None)
+    given = None if config.as_of is None else round(config.as_of * _MICROS)
     sessions = _sessions(rows)
-    writers = _writers(rows, now, round(config.writer_timeout * _MICROS), sessions, logs, named, last_commits)
-    as_of = min((writer.last_ts for writer in writers if writer.fate is WriterFate.LIVE), default=now) if config.as_of is None else now
+    writers = _writers(rows, given, timeout, clocks, sessions, logs, named, last_commits)
+    as_of = _as_of(writers, clocks) if given is None else given
     partitions = {pk: _partition(pk, about) for pk, about in _by(rows, "pk").items() if about[0].topic}
     views = [_view(mk, about) for mk, about in _by(rows, "mk").items() if any(row.message_events for row in about)]
-    groups = {name: _group(name, min(row.first_ts for row in about), sessions, config) for name, about in _by_group(rows).items()}
-    return Facts(rows, as_of, writers, partitions, views, groups, _absent(writers, partitions, groups, named, last_commits))
+    groups = {name: _group(name, _began(about, clocks), sessions, config) for name, about in _by_group(rows).items()}
+    return Facts(rows, as_of, writers, partitions, views, groups, clocks, _absent(writers, partitions, groups, named, last_commits))
+
+
+def _readings(rows: Sequence[SurveyRow]) -> list[Reading]:
+    return [_reading(writer_id, about) for writer_id, about in _by(rows, "writer_id").items()]
+
+
+def _reading(writer_id: int, about: Sequence[SurveyRow]) -> Reading:
+    messages = [row for row in about if row.message_events]
+    records = [at for row in messages for at in (row.oldest_record, row.newest_record) if at is not None]
+    clock = [at for row in about for at in (row.clock_low, row.clock_high) if at is not None]
+    told = [at for row in messages for at in (row.first_ts, row.last_ts)]
+    return Reading(
+        writer_id,
+        (about[0].cluster, about[0].group_id),
+        min(row.first_ts for row in about),
+        max(row.last_ts for row in about),
+        min((row.least_lag for row in messages if row.least_lag is not None), default=None),
+        max(told) - min(told) if told else 0,
+        max(records) - min(records) if records else 0,
+        max(clock) - min(clock) if clock else 0,
+    )
+
+
+def _as_of(writers: Sequence[Writer], clocks: Clocks) -> int:
+    """Return the newest event of the slowest writer that lives, by clocks that are right; without one the newest event."""
+    living = [writer for writer in writers if writer.fate is WriterFate.LIVE or writer.is_contested]
+    right = [writer.last_ts for writer in living if writer.writer_id not in clocks.wrong]
+    return min(right or [writer.last_ts for writer in living if writer.writer_id not in clocks.absurd], default=clocks.now)
+
+
+def _began(about: Sequence[SurveyRow], clocks: Clocks) -> int:
+    sane = [row.first_ts for row in about if row.writer_id not in clocks.absurd]
+    return min(sane or [row.first_ts for row in about])
+
+
+def committed_by(rows: Iterable[CommitRow]) -> dict[int, Committed]:
+    """Return the commits of each partition, by `pk`."""
+    found: dict[int, list[CommitRow]] = defaultdict(list)
+    for row in rows:
+        found[row.pk].append(row)
+    return {pk: _commits(pk, about) for pk, about in found.items()}
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the same numbers as ordered and disjoint ranges."""
+    apart: list[tuple[int, int]] = []
+    for start, end in sorted(span for span in spans if span[0] < span[1]):
+        if apart and start <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(apart[-1][1], end))
+        else:
+            apart.append((start, end))
+    return apart
+
+
+def _commits(pk: int, about: Sequence[CommitRow]) -> Committed:
+    fell = [(row.back_to, row.back_from) for row in about if row.back_to is not None and row.back_from is not None]
+    highest, drained_ts, resumed = (
+        max((number for row in about if (number := getattr(row, name)) is not None), default=None)
+        for name in ("highest", "drained_ts", "resumed")
+    )
+    return Committed(pk, highest, drained_ts, tuple(merged(fell)), resumed)
 
 
 def _absent(
@@ -306,21 +393,15 @@ class _Session(NamedTuple):
 
 def _sessions(rows: Sequence[SurveyRow]) -> list[_Session]:
     """Return the attributes of the sessions, oldest first."""
-    found = []
-    for row in sorted(rows, key=lambda row: row.first_ts):
-        try:
-            attrs = json.loads(row.session or "null")
-        except ValueError:
-            continue
-        if isinstance(attrs, dict):
-            found.append(_Session(row.writer_id, (row.cluster, row.group_id), attrs))
-    return found
+    ordered = sorted(rows, key=lambda row: row.first_ts)
+    return [_Session(row.writer_id, (row.cluster, row.group_id), attrs) for row in ordered if (attrs := attributes(row.session))]
 
 
 def _writers(
     rows: Sequence[SurveyRow],
-    now: int,
+    given: int | None,
     timeout: int,
+    clocks: Clocks,
     sessions: Sequence[_Session],
     logs: Logs,
     named: Sequence[Named],
@@ -331,17 +412,23 @@ def _writers(
     asynchronous = {session.writer_id for session in sessions if session.attrs.get("mode") == "async"}
     assigned: dict[int, list[SurveyRow]] = defaultdict(list)
     for row in rows:
-        if row.assigned_ts is not None:
+        if row.assigned_ts is not None and row.writer_id not in clocks.wrong:
             assigned[row.pk].append(row)
     hosts = {
         session.writer_id: f"{session.attrs['host']}:{session.attrs.get('pid', '')}" for session in sessions if "host" in session.attrs
     }
+    newest = max((row.last_ts for row in rows if row.writer_id not in clocks.absurd), default=0) if given is None else given
+    now = clocks.now if given is None else given
     writers = []
     for writer_id, about in _by(rows, "writer_id").items():
         last_ts, last_seq = max(row.last_ts for row in about), max(row.last_seq for row in about)
         # A writer whose log is still written lives, even if our copy of it ends before others got its partitions.
-        is_dead = last_ts < now - timeout or (writer_id not in logs.still_written and _lost_everything(about, last_ts, assigned))
-        fate = WriterFate.ENDED if any(row.ended for row in about) else WriterFate.DEAD if is_dead else WriterFate.LIVE
+        latest = last_ts + clocks.late(writer_id)
+        is_gone = writer_id not in logs.still_written and _lost_everything(about, latest, assigned)
+        is_dead = is_gone or last_ts < newest - timeout or writer_id in clocks.absurd
+        has_ended = any(row.ended for row in about)
+        is_contested = not (is_gone or has_ended) and is_dead and (latest >= now - timeout or writer_id in clocks.absurd)
+        fate = WriterFate.ENDED if has_ended else WriterFate.DEAD if is_dead else WriterFate.LIVE
         told = [each.last_seq for each in named if each.writer_id == writer_id]
         told += [each.last_seq for each in last_commits if each.writer_id == writer_id and fate is not WriterFate.LIVE]
         named_to = max(told, default=None)
@@ -357,9 +444,11 @@ def _writers(
                 fate=fate,
                 tail_is_unknown=writer_id in logs.unreadable
                 or (fate is WriterFate.DEAD and writer_id in asynchronous)
+                or is_contested
                 or (named_to is not None and named_to > last_seq),
                 is_mute=fate is WriterFate.DEAD and writer_id not in transactional,
                 named_to=named_to,
+                is_contested=is_contested,
                 host=hosts.get(writer_id, ""),
             )
         )
@@ -400,8 +489,8 @@ def _view(mk: int, about: Sequence[SurveyRow]) -> View:
 
 def _group(name: GroupName, first_ts: int, sessions: Sequence[_Session], config: ReconcileConfig) -> Group:
     settings = [session.attrs for session in sessions if session.group == name]
-    lease = max((each["lease"] for each in settings if _is_duration(each.get("lease"))), default=_LEASE)
-    retention = max((each["retention"] for each in settings if _is_duration(each.get("retention"))), default=_RETENTION)
+    lease = max((each["lease"] for each in settings if is_duration(each.get("lease"))), default=_LEASE)
+    retention = max((each["retention"] for each in settings if is_duration(each.get("retention"))), default=_RETENTION)
     tables = [each["levels"] for each in settings if _is_table(each.get("levels"))]
     levels = config.levels or (tables[-1] if tables else DelayLevels().seconds)
     return Group(
@@ -415,8 +504,4 @@ def _group(name: GroupName, first_ts: int, sessions: Sequence[_Session], config:
 
 
 def _is_table(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_duration, value))
-
-
-def _is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, list) and bool(value) and all(map(is_duration, value))

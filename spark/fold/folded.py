@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from pyspark.sql import DataFrame, SparkSession
-
 from ackwise.spark.events.bitmap import points
 from ackwise.spark.events.schema import is_about_a_message
 from ackwise.spark.fold import survey, tracks
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import copies, fold, outcomes
+from ackwise.spark.fold.messages import claimed_successes, copies, fold, outcomes
 from ackwise.spark.fold.outgoing import outgoing
+from ackwise.spark.frames import DataFrame, SparkSession
 
 __all__ = ["Folded", "FoldedEvents", "Horizon"]
 
@@ -65,6 +64,10 @@ class Folded(Protocol):
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         """Return the outcomes that `writers` reported, as `messages.outcomes` does; call it after `messages`, for the same ones."""
+        ...
+
+    def claimed_successes(self, messages: DataFrame) -> DataFrame:
+        """Return how many runs under a claim succeeded, as `messages.claimed_successes`; call it after `messages`."""
         ...
 
     @property
@@ -117,6 +120,9 @@ class FoldedEvents:
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes(self._events, writers)
+
+    def claimed_successes(self, messages: DataFrame) -> DataFrame:
+        return claimed_successes(self._events, messages)
 
     @property
     def copies(self) -> DataFrame:

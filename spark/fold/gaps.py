@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, NamedTuple
 
-from ackwise.spark.fold.facts import Facts, GroupName, SurveyRow
+from ackwise.spark.fold.facts import Facts, GroupName, SurveyRow, merged
 
-__all__ = ["END", "Around", "Blindness", "Hole", "Span", "blindness", "unwritten"]
+__all__ = ["END", "Around", "Blindness", "Hole", "Span", "blindness", "pieces", "unwritten"]
 
 #: Beyond every offset.
 END: Final = 2**62
@@ -82,6 +83,19 @@ def unwritten(facts: Facts) -> list[Hole]:
     return cut + [Hole(writer_id, 0, last_seq + 1) for writer_id, (_, last_seq) in sorted(facts.absent.items())]
 
 
+def pieces(unsettled: Mapping[int, Sequence[Span]], rewound: Mapping[int, Sequence[Span]]) -> list[tuple[int, int, int, bool, bool]]:
+    """Return disjoint ranges as `pk`, start, end, and whether the offsets are unsettled and rewound: one of them at least."""
+    found = []
+    for pk in sorted({*unsettled, *rewound}):
+        both = unsettled.get(pk, ()), rewound.get(pk, ())
+        edges = sorted({edge for spans in both for span in spans for edge in span})
+        for start, end in pairwise(edges):
+            inside = [any(first <= start < after for first, after in spans) for spans in both]
+            if any(inside):
+                found.append((pk, start, end, inside[0], inside[1]))
+    return found
+
+
 def _tails(facts: Facts) -> Iterator[Around]:
     """Yield the last positions of writers whose last events are unknown; a successor has reported everything from its own position on."""
     died_at = {writer.writer_id: writer.last_ts for writer in facts.writers if writer.tail_is_unknown}
@@ -106,14 +120,4 @@ def _largest(numbers: Iterable[int | None]) -> int | None:
 
 
 def _merged(spans: Mapping[int, Sequence[Span]]) -> dict[int, list[Span]]:
-    merged: dict[int, list[Span]] = {}
-    for key, each in spans.items():
-        apart: list[Span] = []
-        for start, end in sorted(span for span in each if span[0] < span[1]):
-            if apart and start <= apart[-1][1]:
-                apart[-1] = (apart[-1][0], max(apart[-1][1], end))
-            else:
-                apart.append((start, end))
-        if apart:
-            merged[key] = apart
-    return merged
+    return {key: apart for key, each in spans.items() if (apart := merged(each))}

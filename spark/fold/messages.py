@@ -6,17 +6,16 @@ exported twice, came late, or are in other files. Spark needs one hash aggregate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from typing import Final
-
-from pyspark.sql import Column, DataFrame, GroupedData
-from pyspark.sql import functions as F
 
 from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import ConsumeTimeout
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.events.schema import is_about_a_message, is_any
+from ackwise.spark.frames import Column, DataFrame, F, GroupedData
 
 __all__ = [
     "FAILED_FOR_GOOD",
@@ -30,6 +29,8 @@ __all__ = [
     "SUPPRESSED_BY_DEAD",
     "TIMED_OUT",
     "attempt_bit",
+    "claimed_successes",
+    "claimed_successes_of",
     "copies",
     "fold",
     "fold_by_writer",
@@ -91,16 +92,19 @@ _OUTCOMES: Final = (
 )
 _BEGUN: Final = (EventCode.RECEIVED, EventCode.CLAIMED)
 
+#: The replay id of a redrive.
+_REDRIVE: Final = r"^redrive-([0-9]{1,9})\z"
+
 #: Attempts beyond share this bit: a long has no more.
 HIGHEST_BIT: Final = 62
 
 #: How two states of one message become one.
-_MERGED_BY: Final[Mapping[Callable[[str], Column], Sequence[str]]] = {
-    F.bit_or: ("bits", "attempts", "claimed", "settled", "sent", "timed_out", "late"),
-    F.min: ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
-    F.max: (
-        *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "reason"),
-        *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place"),
+_MERGED_BY: Final[Mapping[str, Sequence[str]]] = {
+    "bit_or": ("bits", "attempts", "claimed", "settled", "sent", "timed_out", "late"),
+    "min": ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
+    "max": (
+        *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "released_ts", "reason"),
+        *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place", "redriven"),
     ),
 }
 
@@ -111,7 +115,8 @@ def fold(events: DataFrame, live_writers: Collection[int], mute: Collection[int]
     `bits` has a bit for each code; `attempts`, `claimed`, `settled`, `sent` one for each attempt that was seen, claimed,
     had an outcome, or was sent back. `cx`, `sx` and `ox` are the extremes of the exec ids of claims, successes and outcomes (successes and
     failures). `live_claim` is the newest claim by one of `live_writers`, `reason` that of a dead letter. `in_place` is how often it
-    failed and was to run again in place. `timed_out` and `late` have the attempts of runs that were given up as too long, and of
+    failed and was to run again in place. `redriven` is twice the number of its last redrive, and one more once that was dead again; null
+    without any. `timed_out` and `late` have the attempts of runs that were given up as too long, and of
     those that succeeded after that; `unended` those that `mute` writers gave up.
     """
     live = F.max(F.when(is_any(EventCode.CLAIMED) & _is_one_of(live_writers), F.col("ts")))
@@ -128,10 +133,37 @@ def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int
     """Merge rows of several `fold_by_writer` into rows of `fold`, in any order; repeated rows do no harm."""
     live = F.max(F.when(_is_one_of(live_writers), F.col("claim_ts")))
     unended = F.bit_or(F.when(_is_one_of(mute), F.col("timed_out")))
-    how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
+    how = {name: getattr(F, aggregate) for aggregate, names in _MERGED_BY.items() for name in names}
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
-    whole = states.fillna(0, ["timed_out", "late"])  # state folders of earlier versions lack them
+    # State folders of earlier versions lack these, and have no `released_ts` and `redriven`.
+    whole = states.fillna(0, ["timed_out", "late"])
     return whole.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
+
+
+def claimed_successes(events: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return how many runs of each of `messages` (`mk`, `offset`) had a claim and succeeded; those without one are left out."""
+    about = events.where(is_any(EventCode.CLAIMED, *SUCCESSES) & F.col("exec_id").isNotNull())
+    told = about.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
+    return _claimed(told.select("mk", "offset", "exec_id", is_any(EventCode.CLAIMED).alias("claimed"), is_any(*SUCCESSES).alias("ok")))
+
+
+def claimed_successes_of(states: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return the rows of `claimed_successes` from rows of `fold_by_writer`.
+
+    A row has the first and the last of the runs. Of a writer that claimed one message three times, those between are not known.
+    """
+    told = states.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
+    ids = {"cx_min": (True, False), "cx_max": (True, False), "sx_min": (False, True), "sx_max": (False, True)}
+    each = [
+        told.select("mk", "offset", F.col(name).alias("exec_id"), F.lit(claimed).alias("claimed"), F.lit(ok).alias("ok"))
+        for name, (claimed, ok) in ids.items()
+    ]
+    return _claimed(reduce(lambda rows, more: rows.unionByName(more), each).where("exec_id IS NOT NULL"))
+
+
+def _claimed(runs: DataFrame) -> DataFrame:
+    each = runs.groupBy("mk", "offset", "exec_id").agg(F.max("claimed").alias("claimed"), F.max("ok").alias("ok"))
+    return each.where("claimed AND ok").groupBy("mk", "offset").agg(F.count(F.lit(1)).alias("claimed_successes"))
 
 
 def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:
@@ -178,6 +210,13 @@ def _in_place() -> Column:
     return F.when(is_any(EventCode.FAILED), F.get_json_object("attrs", "$.in_place").try_cast("long"))
 
 
+def _redriven() -> Column:
+    """Twice the number of the redrive that the event is about, and one more if it died of it; null for every other event."""
+    number = F.regexp_extract(F.get_json_object("attrs", "$.redrive"), _REDRIVE, 1).try_cast("long")
+    died = F.when(is_any(EventCode.DEAD_LETTERED), F.lit(1)).otherwise(F.lit(0))
+    return F.when(is_any(EventCode.REDELIVERED, EventCode.DEAD_LETTERED), number * 2 + died)
+
+
 def _has_timed_out() -> Column:
     return F.coalesce(is_any(EventCode.FAILED) & (F.col("error") == ConsumeTimeout.__name__), F.lit(False))
 
@@ -198,7 +237,8 @@ def _is_one_of(writers: Collection[int]) -> Column:
 def _state() -> list[Column]:
     claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(*SUCCESSES), is_any(EventCode.SENT_BACK)
     outcome = success | is_any(EventCode.FAILED)
-    settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED, EventCode.DROPPED)
+    released = is_any(EventCode.RELEASED)
+    settling = outcome | sent_back | released | is_any(EventCode.DEAD_LETTERED, EventCode.DROPPED)
     suppressed = is_any(EventCode.DUP_SUPPRESSED, EventCode.STALE)
     ts, attempt, exec_id = F.col("ts"), F.col("attempt"), F.col("exec_id")
     tried = attempt_bit(attempt)
@@ -220,6 +260,7 @@ def _state() -> list[Column]:
         F.max(F.when(sent_back, F.col("due"))).alias("due"),
         F.max(F.when(sent_back, ts)).alias("sent_back_ts"),
         F.max(F.when(claim, ts)).alias("claim_ts"),
+        F.max(F.when(released, ts)).alias("released_ts"),
         F.min(F.when(claim | is_any(EventCode.RECEIVED), ts)).alias("begun_ts"),
         F.min(F.when(success, ts)).alias("ok_ts"),
         F.min(F.when(suppressed, ts)).alias("suppressed_ts"),
@@ -232,6 +273,7 @@ def _state() -> list[Column]:
         F.coalesce(F.max("lost"), F.lit(0)).alias("lost"),
         F.coalesce(F.max("took"), F.lit(0)).alias("took"),
         F.max(_in_place()).alias("in_place"),
+        F.max(_redriven()).alias("redriven"),
         F.coalesce(F.bit_or(F.when(_is_given_up(), tried)), F.lit(0)).alias("timed_out"),
         F.coalesce(F.bit_or(F.when(is_any(EventCode.LATE_SUCCESS), tried)), F.lit(0)).alias("late"),
     ]

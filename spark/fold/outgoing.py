@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import OUTGOING, EventCode
 from ackwise.spark.events.schema import is_any
+from ackwise.spark.frames import Column, DataFrame, F
 
 __all__ = ["ROLLED_BACK", "SENT", "STORED", "acknowledged", "fates", "is_outgoing", "outgoing"]
 

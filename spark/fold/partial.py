@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.spark.events.schema import EVENT_SCHEMA, project
 from ackwise.spark.fold.facts import SurveyRow, Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import copies, fold_by_writer, merge, outcomes_of
+from ackwise.spark.fold.messages import claimed_successes_of, copies, fold_by_writer, merge, outcomes_of
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.survey import holes, steps, survey
 from ackwise.spark.fold.tracks import SeqRun, around, holes_between, runs, seen, tracks
+from ackwise.spark.frames import DataFrame, F, SparkSession
 
 __all__ = ["FRAMES", "Delta", "FoldedDeltas", "delta_of", "empty_delta", "together"]
 
@@ -42,7 +40,7 @@ _KEY: Final = (
     "pk",
     "mk",
 )
-_SMALLEST: Final = {"first_ts", "first_seq", "start"}
+_SMALLEST: Final = {"first_ts", "first_seq", "start", "least_lag", "oldest_record", "clock_low"}
 _COUNTED: Final = {"strange", "message_events", "outgoing"}
 
 
@@ -96,7 +94,7 @@ def _delta(spark: SparkSession, events: DataFrame, surveyed: DataFrame, there: S
 
 def together(deltas: Sequence[Delta]) -> Delta:
     """Return several deltas, at least one, as one."""
-    frames = {name: reduce(DataFrame.unionByName, [getattr(delta, name) for delta in deltas]) for name in FRAMES}
+    frames = {name: reduce(lambda rows, more: rows.unionByName(more), [getattr(delta, name) for delta in deltas]) for name in FRAMES}
     return Delta(**frames)
 
 
@@ -139,6 +137,9 @@ class FoldedDeltas:
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes_of(self._delta.messages, writers)
+
+    def claimed_successes(self, messages: DataFrame) -> DataFrame:
+        return claimed_successes_of(self._delta.messages, messages)
 
     @property
     def outgoing(self) -> DataFrame:

@@ -5,14 +5,12 @@ Its rows are per writer and partition, few enough for plain Python to decide wha
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import fold_words, points, spans, stretches
 from ackwise.spark.events.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
-from ackwise.spark.fold.facts import ROLES, Committed, SurveyRow
+from ackwise.spark.fold.facts import ROLES, CommitRow, SurveyRow
 from ackwise.spark.fold.outgoing import is_outgoing
+from ackwise.spark.frames import Column, DataFrame, F, Window
 
 __all__ = [
     "committed",
@@ -25,6 +23,7 @@ __all__ = [
     "read_from",
     "received_from",
     "steps",
+    "strange",
     "survey",
     "unreported_commits",
 ]
@@ -38,6 +37,7 @@ def survey(events: DataFrame) -> DataFrame:
     received = is_any(EventCode.RECEIVED_RANGE)
     session = F.when(is_any(EventCode.SESSION_START), F.col("attrs"))
     ts, seq, offset = F.col("ts"), F.col("seq"), F.col("offset")
+    clock = ts - F.expr("mono_ns DIV 1000")
     keys = ["writer_id", "client", "cluster", "group_id", "topic", "topic_id", "partition", "handler", "dedup_epoch", "session", "pk", "mk"]
     rows = (
         events.withColumn("session", session)
@@ -48,7 +48,7 @@ def survey(events: DataFrame) -> DataFrame:
             F.min(seq).alias("first_seq"),
             F.max(seq).alias("last_seq"),
             F.max(is_any(EventCode.SESSION_END).cast("int")).alias("ended"),
-            F.count_if(~is_message & (~is_any(*EventCode) | is_any(*MESSAGE_CODES))).alias("strange"),
+            F.count_if(_is_strange()).alias("strange"),
             F.count_if(is_message).alias("message_events"),
             F.coalesce(F.bit_or(F.when(is_any(EventCode.ASSIGNED, EventCode.BROKER_OFFSETS), _role_bit())), F.lit(0)).alias("roles"),
             F.max(F.when(assigned, seq)).alias("assigned_seq"),
@@ -60,16 +60,32 @@ def survey(events: DataFrame) -> DataFrame:
             F.max(committed_position()).alias("settled_to"),
             F.max(F.when(is_drained(), ts)).alias("drained_ts"),
             F.count_if(is_outgoing()).alias("outgoing"),
+            F.min(F.when(is_message, ts - F.col("record_ts"))).alias("least_lag"),
+            F.min(F.when(is_message, F.col("record_ts"))).alias("oldest_record"),
+            F.max(F.when(is_message, F.col("record_ts"))).alias("newest_record"),
+            F.min(clock).alias("clock_low"),
+            F.max(clock).alias("clock_high"),
         )
     )
     return rows.select(*SurveyRow._fields)
 
 
 def steps(events: DataFrame) -> DataFrame:
-    """The projected events about partitions, with the columns that are needed of them; few beside those about messages."""
+    """The projected events about partitions, and strange ones, with the columns that are needed of them; few beside the others."""
     ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
-    about_partitions = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
-    return about_partitions.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
+    about_partitions = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained() | _is_strange())
+    columns = ("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
+    return about_partitions.select(*columns, _is_strange().alias("is_strange"))
+
+
+def strange(steps: DataFrame) -> DataFrame:
+    """The events that nobody knows the meaning of, once each: `writer_id` and `seq`."""
+    return steps.where("is_strange").select("writer_id", "seq").distinct()
+
+
+def _is_strange() -> Column:
+    """Whether its code is unknown, or it lacks the coordinates that it needs."""
+    return ~is_about_a_message() & (~is_any(*EventCode) | is_any(*MESSAGE_CODES))
 
 
 def named(steps: DataFrame) -> DataFrame:
@@ -80,7 +96,7 @@ def named(steps: DataFrame) -> DataFrame:
 
 
 def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: int | None = None) -> DataFrame:
-    """Projected events to rows of `Committed`, from what happened up to `as_of` (microseconds, as is `since`).
+    """Projected events to rows of `CommitRow`, from what happened up to `as_of` (microseconds, as is `since`).
 
     `retry_drained` has the `pk` of each delay partition and, as `before`, when its group's retry partitions had last
     been read to their ends: a delay partition that was empty only later may have moved a copy in between.
@@ -90,21 +106,20 @@ def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: in
     fell = position < F.col("earlier")
     about = is_any(EventCode.COMMITTED, EventCode.ASSIGNED, EventCode.BROKER_OFFSETS) & (ts <= as_of)
     timely = is_drained() & (ts <= F.col("before"))
+    back = [F.when(fell, position).alias("back_to"), F.when(fell, F.col("earlier")).alias("back_from")]
     rows = (
         events.where(about)
         .join(F.broadcast(retry_drained), "pk", "left")
         .select("pk", "ts", "writer_id", "seq", committed_position().alias("position"), timely.alias("is_timely"))
         .withColumn("earlier", before)
-        .groupBy("pk")
+        .groupBy("pk", *back)
         .agg(
             F.max(position).alias("highest"),
             F.max(F.when(F.col("is_timely"), ts)).alias("drained_ts"),
-            F.min(F.when(fell, position)).alias("rewound_from"),
-            F.max(F.when(fell, F.col("earlier"))).alias("rewound_to"),
             F.max(F.when(F.lit(False) if since is None else ts < since, position)).alias("resumed"),
         )
     )
-    return rows.select(*Committed._fields)
+    return rows.select(*CommitRow._fields)
 
 
 def holes(events: DataFrame, written: DataFrame) -> DataFrame:

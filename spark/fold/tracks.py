@@ -10,14 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, first_from, word_of
 from ackwise.spark.events.schema import is_about_a_message, is_any
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.survey import committed_position, reached, received_from
+from ackwise.spark.frames import Column, DataFrame, F, SparkSession
 
 __all__ = ["SeqRun", "around", "holes_between", "runs", "seen", "tracks"]
 

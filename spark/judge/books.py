@@ -80,9 +80,7 @@ def keep(
     for pk, (start, end) in domains(facts, commits).items():
         classes = without.get(pk, {})
         absent = {Verdict[name]: number for name, number in classes.items() if name != GAP and number}
-        books.append(
-            Book(facts.partitions[pk], start, end, commits[pk].rewound_from is not None, messages[pk], absent, classes.get(GAP, 0))
-        )
+        books.append(Book(facts.partitions[pk], start, end, bool(commits[pk].rewound), messages[pk], absent, classes.get(GAP, 0)))
     return sorted(books, key=lambda book: (book.partition.group, book.partition.topic, book.partition.topic_id, book.partition.partition))
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-
 from ackwise.spark.fold.facts import Committed, Facts, GroupName, View
 from ackwise.spark.fold.gaps import Blindness
+from ackwise.spark.frames import DataFrame, SparkSession
 from ackwise.spark.judge.books import domains
 
 __all__ = ["Scope", "context", "delay_partitions", "drained", "scopes"]
@@ -18,12 +17,11 @@ Scope = tuple[GroupName, str, int]
 
 # `scope` numbers handlers within a dedup epoch.
 # `start` is the first offset that the group must account for, `committed` where its commits end; null without any.
-# `rewound_to` was committed before the group went back to `rewound_from`.
 # `resumed` was committed when the judged time began.
 # `drained_ts` is when its retries were last seen to be done.
 # `since` is the time from which its events are known; `blind`: events of the group are missing.
 _SCHEMA: Final = (
-    "mk long, pk long, scope long, start long, committed long, rewound_from long, rewound_to long, resumed long, lease long, "
+    "mk long, pk long, scope long, start long, committed long, resumed long, lease long, "
     "retention long, levels array<long>, drained_ts long, since long, blind boolean"
 )
 
@@ -37,7 +35,7 @@ def context(spark: SparkSession, facts: Facts, commits: Mapping[int, Committed],
     for view in facts.views:
         group, commit = facts.groups[view.group], commits.get(view.pk)
         start = expected[view.pk][0] if view.pk in expected else None
-        got = (None, None, None, None) if commit is None else (commit.highest, commit.rewound_from, commit.rewound_to, commit.resumed)
+        got = (None, None) if commit is None else (commit.highest, commit.resumed)
         promised = (group.lease, group.retention, list(group.levels))
         known_since = group.first_ts if since is None else max(group.first_ts, since - group.retention)
         seen = (last_drained.get(view.group), known_since, view.group in blind.groups)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import fold_words, points, spans
 from ackwise.spark.events.schema import is_any, is_retention
 from ackwise.spark.fold.gaps import Blindness, Span
+from ackwise.spark.frames import Column, DataFrame, F, SparkSession, Window
 from ackwise.spark.judge.accounts import ALL_PRODUCED
 from ackwise.spark.judge.books import GAP
 from ackwise.spark.judge.produced import PRODUCED_KINDS

@@ -13,14 +13,12 @@ from functools import reduce
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.events.bitmap import points, spans
 from ackwise.spark.fold.facts import Facts, Partition
 from ackwise.spark.fold.gaps import Blindness, Span
 from ackwise.spark.fold.outgoing import acknowledged
+from ackwise.spark.frames import Column, DataFrame, F, SparkSession
 from ackwise.spark.judge.accounts import Unpublished, Unsent
 from ackwise.spark.judge.unsent import unsent
 from ackwise.spark.vocabulary import ProducedVerdict
@@ -91,7 +89,7 @@ class Produced:
         """
         of_table = [] if listed is None else [listed.withColumns({"cluster": F.lit(None).cast("string"), "is_listed": F.lit(True)})]
         of_events = [] if sent is None else [acknowledged(sent).withColumn("is_listed", F.lit(False)).select(*COLUMNS, *_BESIDE)]
-        rows = reduce(DataFrame.unionByName, [*of_table, *of_events])
+        rows = reduce(lambda rows, more: rows.unionByName(more), [*of_table, *of_events])
         offset = F.col("offset")
         published = rows.where(_is_published()).groupBy(*_PLACE, *_BESIDE).agg(F.count("*"), F.min(offset), F.max(offset))
         unpublished = unpublished_rows(rows, as_of, grace).groupBy("topic").agg(F.count("*"), F.count_if("is_late"))

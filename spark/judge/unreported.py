@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, from_on, spans, word_of
 from ackwise.spark.events.schema import is_any
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.folded import Folded
+from ackwise.spark.frames import DataFrame, F, SparkSession
 
 __all__ = ["Left", "left", "unreported"]
 

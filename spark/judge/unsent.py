@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.fold.outgoing import SENT, STORED, fates
+from ackwise.spark.frames import Column, DataFrame, F
 from ackwise.spark.vocabulary import ProducedVerdict
 
 __all__ = ["unsent"]

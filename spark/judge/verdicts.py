@@ -5,18 +5,35 @@
 
 from __future__ import annotations
 
+import operator
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import reduce
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from typing import Final
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
+from ackwise.spark.fold.facts import View
 from ackwise.spark.fold.messages import HIGHEST_BIT, OUT_OF_ORDER, RANK_BASE, RANKS, SUCCESSES, SUPPRESSED_BY_DEAD, TIMED_OUT, attempt_bit
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, MENDABLE, PLAIN, SUPPRESSED, Flag, LogicalVerdict, Verdict
+from ackwise.spark.frames import Column, DataFrame, F, SparkSession
+from ackwise.spark.vocabulary import (
+    ANOMALIES,
+    DONE,
+    ENDED,
+    IN_DOUBT,
+    LEFT_OPEN,
+    MENDABLE,
+    PLAIN,
+    SUPPRESSED,
+    Flag,
+    LogicalVerdict,
+    Verdict,
+)
 
-__all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
+__all__ = ["follow_epochs", "judge", "keys", "logical", "mark_provisional", "repeated", "settle_repeated", "settle_suppressed"]
 
+#: More than there are verdicts.
+_VERDICTS: Final = 64
 _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
 #: It has an end here, whatever becomes of other records of its key.
 _DONE = (*SUCCESSES, EventCode.DEAD_LETTERED, EventCode.DROPPED, EventCode.SKIPPED)
@@ -27,7 +44,7 @@ _ANYWHERE = (Verdict.STUCK, Verdict.RETRY_LOST)
 def judge(
     states: DataFrame,
     context: DataFrame,
-    unsettled: DataFrame,
+    stretches: DataFrame,
     unreported: DataFrame,
     as_of: int,
     grace: int,
@@ -35,8 +52,9 @@ def judge(
 ) -> DataFrame:
     """One row per message with `verdict` and `flags`. `as_of`, `grace` and `since` are microseconds.
 
-    `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported. `unreported` has the
-    messages that a worker had without reporting an outcome, in words (`mk`, `word`, `mask`).
+    `stretches` has disjoint ranges of offsets (`pk`, `start`, `end`), each `unsettled`, since their end may not have been exported,
+    or `rewound`, since the group went back over them after it had committed them. `unreported` has the messages that a worker had
+    without reporting an outcome, in words (`mk`, `word`, `mask`).
 
     Suppressed messages are judged as such here; `settle_suppressed` checks them. `state` is what `fold` found; where verdict and
     flags are plain it is dropped, which keeps the rows of a healthy group small. `reported_ts` is when the first success was
@@ -44,9 +62,9 @@ def judge(
     are here that the store may have remembered since.
     """
     known = states.join(F.broadcast(context), "mk")
-    span = F.broadcast(unsettled.toDF("span_pk", "span_start", "span_end"))
+    span = F.broadcast(stretches.toDF("span_pk", "span_start", "span_end", "unsettled", "rewound"))
     inside = (F.col("pk") == F.col("span_pk")) & (F.col("offset") >= F.col("span_start")) & (F.col("offset") < F.col("span_end"))
-    placed = known.join(span, inside, "left").withColumn("in_doubt", F.col("span_pk").isNotNull()).drop(*span.columns)
+    placed = known.join(span, inside, "left").withColumn("in_doubt", F.coalesce("unsettled", F.lit(False)))
     placed = placed.withColumn("word", word_of("offset")).join(F.broadcast(unreported), ["mk", "word"], "left")
     placed = placed.withColumn("is_unreported", F.coalesce(F.col("mask").bitwiseAND(bit_of("offset")) != 0, F.lit(False)))
     judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags()).withColumn("verdict", _or_maybe_twice())
@@ -70,8 +88,8 @@ def judge(
 def keys(judged: DataFrame) -> DataFrame:
     """One row per `scope` and `dedup_hash` of which a message was suppressed, or several ran.
 
-    `accounted`: one is done or may still be. `repeated`: several ran under a claim, `beyond` the time that the store remembers.
-    Runs without a claim do not count there: deduplication did not fail.
+    `accounted`: one is done or may still be. `succeeded`: one ran with success. `repeated`: several ran under a
+    claim, `beyond` the time that the store remembers. Runs without a claim do not count there: deduplication did not fail.
     """
     under_claim, is_suppressed = F.col("ran_under_claim"), _is(*SUPPRESSED)
     record = F.when(under_claim, F.xxhash64("mk", "offset"))
@@ -81,6 +99,7 @@ def keys(judged: DataFrame) -> DataFrame:
         .groupBy("scope", "dedup_hash")
         .agg(
             F.max(F.col("is_done") | _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)).alias("accounted"),
+            F.max(_is(*sorted(DONE))).alias("succeeded"),
             F.max(is_suppressed).alias("suppressed"),
             F.coalesce(F.min(record) < F.max(record), F.lit(False)).alias("repeated"),
             F.coalesce(F.max(ok_ts) - F.min(ok_ts) > F.max("retention"), F.lit(False)).alias("beyond"),
@@ -93,19 +112,76 @@ def keys(judged: DataFrame) -> DataFrame:
 def settle_suppressed(judged: DataFrame, keys: DataFrame, as_of: int) -> DataFrame:
     """Return the same rows, with PHANTOM_SUPPRESSED on suppressed messages that never ran.
 
+    What was not run since its key was that of a dead letter is a duplicate once that letter, or another record of the key, succeeded.
     Where events are missing, or do not reach back as far as the store remembers, the run may be among those.
     """
     suppressed = _is(*SUPPRESSED)
     suppressed_ts = F.col("state.suppressed_ts")
     reaches_back = F.col("since") <= suppressed_ts - F.col("retention")
     verdict = (
-        F.when((suppressed_ts > as_of) | F.col("accounted"), F.col("verdict"))
+        F.when(_is(Verdict.SUPPRESSED_BY_DEAD) & F.col("succeeded"), _lit(Verdict.DUPLICATE_SUPPRESSED))
+        .when((suppressed_ts > as_of) | F.col("accounted"), F.col("verdict"))
         .when(F.col("accounted").isNull() | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
         .otherwise(_lit(Verdict.PHANTOM_SUPPRESSED))
     )
-    mates = keys.select("scope", "dedup_hash", "accounted")
+    mates = keys.select("scope", "dedup_hash", "accounted", "succeeded")
     checked = judged.where(suppressed).join(mates, ["scope", "dedup_hash"], "left").withColumn("verdict", verdict)
-    return judged.where(~suppressed).unionByName(checked.drop("accounted"))
+    return judged.where(~suppressed).unionByName(checked.drop("accounted", "succeeded"))
+
+
+def repeated(judged: DataFrame) -> DataFrame:
+    """Return the messages (`mk`, `offset`) that ran with success more than once and had a claim: which of the runs had one decides.
+
+    By first and last run alone, one without a claim in between is not seen; so `settle_repeated` wants their number.
+    """
+    return judged.where(_ran_twice_and_had_a_claim()).select("mk", "offset")
+
+
+def settle_repeated(judged: DataFrame, claimed_successes: DataFrame) -> DataFrame:
+    """Return the same rows; those with `claimed_successes` ran twice if two of their runs had a claim."""
+    known = judged.join(F.broadcast(claimed_successes), ["mk", "offset"], "left").withColumn("asked", _ran_twice_and_had_a_claim())
+    twice, is_recreated = F.coalesce("claimed_successes", F.lit(0)) > 1, F.col("flags").bitwiseAND(int(Flag.RECREATED)) != 0
+    repeated_bit = F.when(twice | is_recreated, F.lit(0)).otherwise(F.lit(int(Flag.REPEATED)))
+    flags = F.col("flags").bitwiseAND(~int(Flag.REPEATED)) + repeated_bit
+    base = F.when(~twice, _lit(Verdict.EXACTLY_ONCE)).when(is_recreated, _lit(Verdict.UNKNOWN_EXPORT_GAP))
+    base = base.otherwise(_lit(Verdict.MULTI_EXECUTED))
+    found = known.withColumns(
+        {name: F.when(F.col("asked"), now).otherwise(F.col(name)) for name, now in (("flags", flags), ("verdict", base))}
+    )
+    return found.withColumn("verdict", _or_maybe_twice()).select(*judged.columns)
+
+
+def _ran_twice_and_had_a_claim() -> Column:
+    return F.coalesce((F.col("state.sx_min") < F.col("state.sx_max")) & F.col("state.cx_min").isNotNull(), F.lit(False))
+
+
+def follow_epochs(settled: DataFrame, spark: SparkSession, views: Sequence[View]) -> DataFrame:
+    """Return the same rows; what was left open in one dedup epoch and taken up in a later one has the verdict of the last one there.
+
+    A new epoch is a new message to the store, but the same record, which may have been begun before.
+    """
+    epochs = _epochs(views)
+    if not epochs:
+        return settled
+    known = F.broadcast(spark.createDataFrame(epochs, "mk long, family long, epoch long"))
+    placed = settled.join(known, "mk", "left")
+    newest = F.max(F.col("epoch") * _VERDICTS + F.col("verdict")).alias("newest")
+    last = placed.where("family IS NOT NULL").groupBy("family", "offset").agg(newest)
+    both = placed.join(last, ["family", "offset"], "left")
+    is_followed = (F.expr(f"newest DIV {_VERDICTS}") > F.col("epoch")) & _is(*sorted(LEFT_OPEN))
+    verdict = F.when(is_followed, (F.col("newest") % _VERDICTS).cast("int")).otherwise(F.col("verdict"))
+    passed = F.col("flags").bitwiseAND(~int(Flag.COMMITTED_PAST))
+    flags = F.when(is_followed, passed).otherwise(F.col("flags"))
+    return both.withColumn("flags", flags).withColumn("verdict", verdict).select(*settled.columns)
+
+
+def _epochs(views: Sequence[View]) -> list[tuple[int, int, int]]:
+    """Return the views of handlers with several dedup epochs: `mk`, a number of partition and handler, and the place of the epoch."""
+    families: dict[tuple[int, str], list[View]] = defaultdict(list)
+    for view in views:
+        families[view.pk, view.handler].append(view)
+    several = [sorted(each, key=lambda view: view.dedup_epoch) for each in families.values() if len(each) > 1]
+    return [(view.mk, family, place) for family, each in enumerate(several) for place, view in enumerate(each)]
 
 
 def mark_provisional(settled: DataFrame, as_of: int, lateness: int) -> DataFrame:
@@ -138,8 +214,10 @@ def _verdict(as_of: int, grace: int) -> Column:
     attempt, rank = _last_attempt(), F.col("last") % RANK_BASE
     committed_past = F.coalesce(F.col("offset") < F.col("committed"), F.lit(False))
     expired = F.lit(as_of) > F.col("claim_ts") + F.col("lease") + grace
+    given_back = F.coalesce(F.col("released_ts") >= F.col("claim_ts"), F.lit(False))
     lives = F.coalesce(F.col("live_claim") == F.col("claim_ts"), F.lit(False))
     retrying = F.when(_is_overdue(grace), _lit(Verdict.RETRY_LOST)).otherwise(_lit(Verdict.RETRYING))
+    claimed = F.when(expired & ~lives, _lit(Verdict.STUCK)).otherwise(_lit(Verdict.IN_FLIGHT))
     several = (F.col("sx_min") < F.col("sx_max")) & ~_outside("sx_min") & ~_outside("sx_max")
     stale = _has(EventCode.STALE) & ~_has(EventCode.SENT_BACK)
     base = (
@@ -152,7 +230,7 @@ def _verdict(as_of: int, grace: int) -> Column:
         .when(_has(SUPPRESSED_BY_DEAD), _lit(Verdict.SUPPRESSED_BY_DEAD))
         .when(_has(EventCode.DUP_SUPPRESSED) | stale, _lit(Verdict.DUPLICATE_SUPPRESSED))
         .when(rank == RANKS[EventCode.SENT_BACK], retrying)
-        .when(rank == RANKS[EventCode.CLAIMED], F.when(expired & ~lives, _lit(Verdict.STUCK)).otherwise(_lit(Verdict.IN_FLIGHT)))
+        .when((rank == RANKS[EventCode.CLAIMED]) & ~given_back, claimed)
         .when(attempt > 1, retrying)
         .when(committed_past, _lit(Verdict.LOST))
         .otherwise(_lit(Verdict.PENDING))
@@ -179,7 +257,7 @@ def _is_overdue(grace: int) -> Column:
 
 def _flags() -> Column:
     open_still = _is(Verdict.IN_FLIGHT, Verdict.STUCK)
-    failed_between = _has(EventCode.FAILED) | _has(EventCode.SENT_BACK)
+    failed_between = _has(EventCode.FAILED, EventCode.SENT_BACK, EventCode.RELEASED)
     earlier_attempts = attempt_bit(F.col("last_claimed")) - 1
     left_open = F.col("claimed").bitwiseAND(F.bitwise_not("settled")).bitwiseAND(earlier_attempts) != 0
     one_attempt = (F.bit_count("claimed") == 1) & ~failed_between
@@ -199,14 +277,16 @@ def _flags() -> Column:
         Flag.DUP_AND_OK: _has(*SUCCESSES) & _has(EventCode.DUP_SUPPRESSED),
         Flag.ATTEMPT_HOLE: F.bit_count("attempts") < F.least(_last_attempt(), F.lit(HIGHEST_BIT)),
         Flag.NEG_LATENCY: F.col("ok_ts") < F.col("begun_ts"),
-        Flag.REWOUND: (F.col("offset") >= F.col("rewound_from")) & (F.col("offset") < F.col("rewound_to")),
+        Flag.REWOUND: F.coalesce("rewound", F.lit(False)),
         Flag.RECREATED: _is_recreated(),
         Flag.RAN_CANCELLED: _has(EventCode.CANCELLED) & _has(*SUCCESSES, EventCode.DEAD_LETTERED),
         Flag.TIMED_OUT: _has(TIMED_OUT, EventCode.LATE_SUCCESS),
         Flag.OUT_OF_ORDER: _has(OUT_OF_ORDER),
+        Flag.REDRIVEN: F.col("redriven").isNotNull(),
+        Flag.DIED_AGAIN: F.col("redriven") % 2 == 1,
     }
     bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]
-    return reduce(Column.__add__, bits)
+    return reduce(operator.add, bits)
 
 
 def _is_recreated() -> Column:
@@ -226,7 +306,7 @@ def _has_outcome() -> Column:
 def _outside(exec_id: str) -> Column:
     """Whether the execution had no claim: the message has none, or the id is outside the range of claimed ones.
 
-    An unclaimed one between two claimed ones counts as claimed; finding it would need all ids of a message.
+    One without a claim between two with one counts as claimed; `settle_repeated` looks at all ids, of messages that ran twice.
     """
     x = F.col(exec_id)
     return F.coalesce((x < F.col("cx_min")) | (x > F.col("cx_max")), F.lit(True))

@@ -7,6 +7,7 @@ the columns of the exported table; times are microseconds since 1970.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import (
     ANOMALIES,
+    DONE,
     ENDED,
     IN_DOUBT,
+    LEFT_OPEN,
     MENDABLE,
     SUPPRESSED,
     Account,
@@ -38,6 +41,8 @@ Message = tuple[Partition, str, int, int]  # partition, handler, dedup epoch, of
 Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 
 _FOREVER: Final = 2**62
+_FIRST: Final = 1_293_840_000 * 10**6  # no Kafka before 2011
+_LAST: Final = 4_102_444_800 * 10**6  # 2100
 _PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6, E.CANCELLED: 7}
 _SUCCESSES: Final = (E.SUCCEEDED, E.LATE_SUCCESS)
 _DONE: Final = {*_SUCCESSES, E.DEAD_LETTERED, E.DROPPED, E.SKIPPED}
@@ -78,7 +83,7 @@ class Known:
     """The first event of each group."""
     commits: Mapping[Partition, int | None]
     resumed: Mapping[Partition, int | None]
-    rewound: Mapping[Partition, tuple[int, int]]
+    rewound: Mapping[Partition, Collection[tuple[int, int]]]
     unsettled: Mapping[Partition, Collection[tuple[int, int]]]
     drained: Mapping[tuple[str, str], int]
     blind: Collection[tuple[str, str]]
@@ -99,14 +104,20 @@ def rule(
     last_commits: Iterable[tuple[str, int, int]] = (),
     known: Known | None = None,
 ) -> Ruling:
-    """Judge a set of events; the same event twice counts once.
+    """Judge a set of events; the same event twice counts once, and not at all if it says something else then.
 
     `unreadable` are the writers whose log could not be read to its end, `still_written` those whose log is still written. Of offsets
     without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`. `last_commits` are
     those that the brokers keep: group, writer and last durable event.
     With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` is valid.
     """
-    each = {(event["writer_id"], event["seq"]): event for event in events}
+    each: dict[tuple[int, int], Event] = {}
+    disputed = set[tuple[int, int]]()
+    for event in events:
+        key = event["writer_id"], event["seq"]
+        if each.setdefault(key, event) != event:
+            disputed.add(key)  # nobody knows which of them was written
+    each = {key: event for key, event in each.items() if key not in disputed}
     court = (
         _Court([each[key] for key in sorted(each)], config, unreadable, still_written, list(produced), list(last_commits), known)
         if each
@@ -134,11 +145,17 @@ class _Court:
         self.still_written = still_written
         self.config = config
         self.grace = round(config.grace * 1e6)
-        self.now = max(e["event_ts"] for e in events) if config.as_of is None else round(config.as_of * 1e6)
         self.by_writer: dict[int, list[Event]] = _grouped(events, lambda e: e["writer_id"])
         self.by_partition: dict[Partition, list[Event]] = _grouped(filter(_is_read, events), _partition)
         self.by_group: dict[tuple[str, str], list[Event]] = _grouped(events, _group)
-        self.began = {group: min(e["event_ts"] for e in of) for group, of in self.by_group.items()}
+        group_of = {w: _group(of[0]) for w, of in self.by_writer.items()}
+        absurd = {w for w, of in self.by_writer.items() if not all(_FIRST <= e["event_ts"] <= _LAST for e in of)}
+        self.mates = {w: {other for other in self.by_writer if group_of[other] == group_of[w]} for w in self.by_writer}
+        self.absurd = {w for w in absurd if not self.mates[w] <= absurd}
+        self.began = {
+            group: min([e["event_ts"] for e in of if e["writer_id"] not in self.absurd] or [e["event_ts"] for e in of])
+            for group, of in self.by_group.items()
+        }
         self.unread: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
         self.unsettled: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
         self.since = None if config.since is None else round(config.since * 1e6)
@@ -147,8 +164,11 @@ class _Court:
         if known is not None:
             self._take(known)
             return
+        self._read_clocks()
         self.live = {w for w in self.by_writer if self._lives(w)}
-        last = [self._last_ts(w) for w in self.live]
+        self.contested = {w for w in self.by_writer if w not in self.live and self._may_live(w)}
+        living = self.live | self.contested
+        last = [self._last_ts(w) for w in living - self.wrong] or [self._last_ts(w) for w in living - self.absurd]
         self.as_of = self.now if config.as_of is not None else min(last, default=self.now)
         self.named = _named(self.by_partition)
         for name, writer, seq in last_commits:
@@ -160,6 +180,7 @@ class _Court:
             w
             for w in self.by_writer
             if w in unreadable
+            or w in self.contested
             or (w not in self.live and not self._has_ended(w) and any(s.get("mode") == "async" for s in _sessions(self.by_writer[w])))
         }
         self.mute = {w: self._passed_by(w) for w in self.by_writer if self._is_mute(w)}
@@ -191,8 +212,10 @@ class _Court:
         concerned = {m for m in about if self._is_concerned(m, first[m][0], about[m])}
         known = {m: events for m, events in about.items() if m in concerned or self._is_remembered(events)}
         settled = {message: self._settle(message, known, first) for message in known}
-        final = {m: (settled[m], first[m][1] | self._provisional(settled[m], first[m][1], about[m])) for m in known}
-        ruling = Ruling(self.as_of, {m: final[m] for m in concerned}, logical=self._logical(known, final, concerned))
+        last = _last_epochs(known)
+        followed = {m: _followed(m, last, settled, first[m][1]) for m in known}
+        final = {m: (verdict, flags | self._provisional(verdict, flags, about[m])) for m, (verdict, flags) in followed.items()}
+        ruling = Ruling(self.as_of, {m: final[m] for m in concerned}, logical=self._logical(known, settled, concerned))
         for partition in self.by_partition:
             if (domain := self._domain(partition)) is not None:
                 ruling.domains[partition] = domain
@@ -206,7 +229,7 @@ class _Court:
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
                 ruling.fallen.add(partition)
         for message in concerned:
-            for attempt, fate in _copies(about[message], settled[message]):
+            for attempt, fate in _copies(about[message], final[message][0]):
                 of_view = ruling.copies.setdefault(message[:3], {})
                 of_view[attempt, fate] = of_view.get((attempt, fate), 0) + 1
         for row in self.unpublished:
@@ -248,29 +271,76 @@ class _Court:
     def _last_ts(self, writer: int) -> int:
         return max(int(e["event_ts"]) for e in self.by_writer[writer])
 
+    def _read_clocks(self) -> None:
+        """Find the clocks that are wrong, and what now is: by those that are right, and by all but absurd ones."""
+        timeout, sane = round(self.config.writer_timeout * 1e6), [w for w in self.by_writer if w not in self.absurd]
+        messages = {w: [e for e in self.by_writer[w] if _is_message(e)] for w in sane}
+        lags = {w: [e["event_ts"] - e["record_ts"] for e in of if e.get("record_ts") is not None] for w, of in messages.items()}
+        least = {w: min(each) for w, each in lags.items() if each}
+        usual = {w: [least[m] for m in self.mates[w] & least.keys() if least[m] - lag > self.grace] for w, lag in least.items()}
+        slow = {w: min(0, *others) - least[w] for w, others in usual.items() if others}
+        self.behind = {w: by for w, by in slow.items() if by > self.grace}
+        moved = {w: [e["event_ts"] - e["mono_ns"] // 1000 for e in self.by_writer[w] if e.get("mono_ns") is not None] for w in sane}
+        was_set = {w: max(each) - min(each) for w, each in moved.items() if each}
+        fast = set[int]()
+        ordered = sorted(sane, key=lambda w: -self._last_ts(w)) if self.config.as_of is None else []
+        for place in range(1, len(ordered)):
+            head, rest = ordered[:place], ordered[place:]
+            least_of_rest = max(0, min((least[w] for w in rest if w in least), default=0))
+            ahead = {w: self._last_ts(w) - self._last_ts(rest[0]) for w in head}
+            late = {w for w in head if self._keeps_up(messages[w]) and least.get(w, -_FOREVER) - least_of_rest >= ahead[w] // 2}
+            if ahead[head[-1]] > timeout and all(w in late or was_set.get(w, 0) >= ahead[w] // 2 for w in head):
+                fast = set(head)
+        for w, by in was_set.items():
+            if by > self.grace and w not in fast:
+                self.behind[w] = self.behind.get(w, 0) + by
+        self.wrong = fast | self.behind.keys() | self.absurd
+        self.newest = max((self._last_ts(w) for w in sane), default=0)
+        self.now = max((self._last_ts(w) for w in sane if w not in fast), default=0)
+        if self.config.as_of is not None:
+            self.now = self.newest = round(self.config.as_of * 1e6)
+
+    def _keeps_up(self, messages: list[Event]) -> bool:
+        """Whether the records came at the pace at which they were written, for a while."""
+        told, written = [e["event_ts"] for e in messages], [e["record_ts"] for e in messages if e.get("record_ts") is not None]
+        if not written or max(told) - min(told) < self.grace:
+            return False
+        span = int(max(told) - min(told))
+        return bool(abs(max(written) - min(written) - span) <= max(self.grace, span // 4))
+
+    def _may_live(self, writer: int) -> bool:
+        """Whether it is taken for dead by a clock that is wrong, its own or another's."""
+        if self._has_ended(writer) or self._is_replaced(writer):
+            return False
+        latest = self._last_ts(writer) + self.behind.get(writer, 0)
+        return writer in self.absurd or latest >= self.now - round(self.config.writer_timeout * 1e6)
+
     def _has_ended(self, writer: int) -> bool:
         return any(e["event_type"] == E.SESSION_END for e in self.by_writer[writer])
 
     def _lives(self, writer: int) -> bool:
-        last = self._last_ts(writer)
+        is_silent = self._last_ts(writer) < self.newest - round(self.config.writer_timeout * 1e6)
+        return not (self._has_ended(writer) or self._is_replaced(writer) or is_silent or writer in self.absurd)
+
+    def _is_replaced(self, writer: int) -> bool:
+        """Whether others have all its partitions."""
+        last = self._last_ts(writer) + self.behind.get(writer, 0)
         owned: set[Partition] = set()
         for e in self.by_writer[writer]:
             if e["event_type"] == E.ASSIGNED:
                 owned.add(_partition(e))
             elif e["event_type"] == E.REVOKED:
                 owned.discard(_partition(e))
-        taken = (
+        return (
             writer not in self.still_written
-            and owned
+            and bool(owned)
             and all(
-                any(e["event_type"] == E.ASSIGNED and e["writer_id"] != writer and e["event_ts"] > last for e in self.by_partition[p])
+                any(
+                    e["event_type"] == E.ASSIGNED and e["writer_id"] not in {writer, *self.wrong} and e["event_ts"] > last
+                    for e in self.by_partition[p]
+                )
                 for p in owned
             )
-        )
-        return (
-            not self._has_ended(writer)
-            and not (taken and writer not in self.still_written)
-            and last >= self.now - round(self.config.writer_timeout * 1e6)
         )
 
     def _is_mute(self, writer: int) -> bool:
@@ -377,10 +447,10 @@ class _Court:
         """Return how far before `since` a store may remember."""
         return self._setting(group, "retention", 86400.0) + self.grace
 
-    def _rewound(self, partition: Partition) -> tuple[int, int]:
+    def _rewound(self, partition: Partition) -> Collection[tuple[int, int]]:
+        """Return the offsets that a commit went back over, each time that one did."""
         positions = self._positions(partition)
-        fell = [(at, max(positions[:i])) for i, at in enumerate(positions) if i and at < max(positions[:i])]
-        return (min(low for low, _ in fell), max(high for _, high in fell)) if fell else (0, 0)
+        return {(at, max(positions[:i])) for i, at in enumerate(positions) if i and at < max(positions[:i])}
 
     def _falls(self, events: list[Event]) -> bool:
         """Whether all records of 64 neighbours are older than all of 64 before them, by more than clocks differ."""
@@ -463,11 +533,11 @@ class _Court:
 
     def _setting(self, group: tuple[str, str], name: str, default: float) -> int:
         configured = getattr(self.config, name)
-        sessions = _sessions(self.by_group[group])
-        return round((max((s[name] for s in sessions if name in s), default=default) if configured is None else configured) * 1e6)
+        told = [s[name] for s in _sessions(self.by_group[group]) if _is_seconds(s.get(name))]
+        return round((max(told, default=default) if configured is None else configured) * 1e6)
 
     def _delay(self, group: tuple[str, str], level: int | None) -> int:
-        tables = [s["levels"] for s in _sessions(self.by_group[group]) if s.get("levels")]
+        tables = [s["levels"] for s in _sessions(self.by_group[group]) if _is_table(s.get("levels"))]
         levels = self.config.levels or (tables[-1] if tables else DelayLevels().seconds)
         return round(levels[-1 if level is None else max(1, min(level, len(levels))) - 1] * 1e6)
 
@@ -495,7 +565,7 @@ class _Court:
         retry = Verdict.RETRY_LOST if self._is_overdue(group, of, events) else Verdict.RETRYING
         verdict = Verdict.LOST if past else Verdict.PENDING
         if _has_succeeded(of):
-            several = len(_ids(of, *_SUCCESSES)) > 1 and all(_was_claimed(of, x) for x in _extremes(of, *_SUCCESSES))
+            several = len(_ids(of, *_SUCCESSES) & _ids(of, E.CLAIMED)) > 1
             verdict = Verdict.MULTI_EXECUTED if several else Verdict.EXACTLY_ONCE
         elif E.DEAD_LETTERED in of:
             verdict = Verdict.DEAD_LETTERED
@@ -513,7 +583,7 @@ class _Court:
             verdict = Verdict.DUPLICATE_SUPPRESSED
         elif rank == _PROGRESS[E.SENT_BACK]:
             verdict = retry
-        elif rank == _PROGRESS[E.CLAIMED]:
+        elif rank == _PROGRESS[E.CLAIMED] and not _is_given_back(of):
             claimed_at = max(e["event_ts"] for e in of[E.CLAIMED])
             lives = any(e["writer_id"] in self.live and e["event_ts"] == claimed_at for e in of[E.CLAIMED])
             expired = self.as_of > claimed_at + self._setting(group, "lease", 30.0) + self.grace
@@ -525,8 +595,7 @@ class _Court:
         )
         if is_hidden or (verdict in ANOMALIES and _is_recreated(events)):
             verdict = Verdict.UNKNOWN_EXPORT_GAP
-        low, high = self.rewound[partition]
-        rewound = Flag.REWOUND if low <= offset < high else Flag(0)
+        rewound = Flag.REWOUND if _in(self.rewound[partition], offset) else Flag(0)
         is_open = _has_succeeded(of) and (self._is_left_open(message, events) or self._may_have_gone_on(of))
         maybe = Flag.AMBIGUOUS_EXEC if is_open else Flag(0)
         flags = self._flags(verdict, of, events, attempt, past and not doubt) | rewound | maybe
@@ -547,13 +616,16 @@ class _Court:
 
     def _flags(self, verdict: Verdict, of: Mapping[int, list[Event]], events: list[Event], attempt: int, past: bool) -> Flag:
         claims, runs = of.get(E.CLAIMED, []), [*_extremes(of, *_SUCCESSES, E.FAILED)]
-        settled = {_attempt(e) for code in (*_SUCCESSES, E.FAILED, E.SENT_BACK, E.DEAD_LETTERED, E.DROPPED) for e in of.get(code, [])}
+        settled = {
+            _attempt(e) for code in (*_SUCCESSES, E.FAILED, E.SENT_BACK, E.DEAD_LETTERED, E.DROPPED, E.RELEASED) for e in of.get(code, [])
+        }
         tried = {_attempt(e) for e in claims}
         left_open = any(a not in settled and a < max(tried) for a in tried)
-        two = len(_ids(of, E.CLAIMED)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK} & of.keys()))
+        two = len(_ids(of, E.CLAIMED)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK, E.RELEASED} & of.keys()))
         begun = [e["event_ts"] for code in (E.RECEIVED, E.CLAIMED) for e in of.get(code, [])]
         ok = [e["event_ts"] for code in _SUCCESSES for e in of.get(code, [])]
         ran = _has_succeeded(of) or E.FAILED in of
+        redriven = [number for e in events if (number := _redriven(e)) is not None]
         found = {
             Flag.COMMITTED_PAST: verdict in (Verdict.IN_FLIGHT, Verdict.STUCK) and attempt == 1 and past,
             Flag.AMBIGUOUS_EXEC: two or E.CLAIM_LOST in of or any(e.get("took_unreleased") for e in events),
@@ -568,6 +640,8 @@ class _Court:
             Flag.RECREATED: _is_recreated(events),
             Flag.RAN_CANCELLED: E.CANCELLED in of and (_has_succeeded(of) or E.DEAD_LETTERED in of),
             Flag.TIMED_OUT: E.LATE_SUCCESS in of or any(_is_too_long(e) for e in of.get(E.FAILED, [])),
+            Flag.REDRIVEN: bool(redriven),
+            Flag.DIED_AGAIN: bool(redriven) and max(redriven)[1],
             Flag.OUT_OF_ORDER: any(_attributes(e).get("out_of_order") is True for c in (E.SUCCEEDED, E.FAILED) for e in of.get(c, [])),
         }
         return Flag(sum(flag for flag, is_set in found.items() if is_set))
@@ -576,10 +650,14 @@ class _Court:
         """The verdict, unless it was suppressed wrongly."""
         verdict, events, group = first[message][0], about[message], _group(about[message][0])
         suppressed = min((e["event_ts"] for e in events if e["event_type"] in (E.DUP_SUPPRESSED, E.STALE)), default=0)
-        if verdict not in SUPPRESSED or suppressed > self.as_of:
+        if verdict not in SUPPRESSED:
             return verdict
         hashed = _hash(events)
         mates = [] if hashed is None else [m for m in about if _scope(m) == _scope(message) and _hash(about[m]) == hashed]
+        if verdict is Verdict.SUPPRESSED_BY_DEAD and any(first[m][0] in DONE for m in mates):
+            return Verdict.DUPLICATE_SUPPRESSED
+        if suppressed > self.as_of:
+            return verdict
         open_still = (Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)
         if any(first[m][0] in open_still or any(e["event_type"] in _DONE for e in about[m]) for m in mates):
             return verdict
@@ -591,7 +669,7 @@ class _Court:
         return Verdict.UNKNOWN_EXPORT_GAP if unknown or not reaches_back else Verdict.PHANTOM_SUPPRESSED
 
     def _logical(
-        self, about: Mapping[Message, list[Event]], final: Mapping[Message, tuple[Verdict, Flag]], concerned: Collection[Message]
+        self, about: Mapping[Message, list[Event]], settled: Mapping[Message, Verdict], concerned: Collection[Message]
     ) -> dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]]:
         found: dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]] = {}
         for (scope, hashed), mates in _grouped(about, lambda m: (_scope(m), _hash(about[m]))).items():
@@ -606,9 +684,28 @@ class _Court:
             if hashed is not None and len(ok) > 1:
                 beyond = max(ok) - min(ok) > self._setting((scope[0], scope[1]), "retention", 86400.0)
                 found[scope, hashed] = LogicalVerdict.LOGICAL_DUPLICATE, Flag.BEYOND_TTL if beyond else Flag(0)
-            elif hashed is not None and any(final[m][0] is Verdict.PHANTOM_SUPPRESSED for m in mates):
+            elif hashed is not None and any(settled[m] is Verdict.PHANTOM_SUPPRESSED for m in mates):
                 found[scope, hashed] = LogicalVerdict.PHANTOM, Flag(0)
         return found
+
+
+def _last_epochs(messages: Iterable[Message]) -> dict[tuple[Partition, str, int], int]:
+    """Return the last dedup epoch in which a handler took up each record."""
+    found: dict[tuple[Partition, str, int], int] = {}
+    for partition, handler, epoch, offset in messages:
+        found[partition, handler, offset] = max(epoch, found.get((partition, handler, offset), epoch))
+    return found
+
+
+def _followed(
+    message: Message, last: Mapping[tuple[Partition, str, int], int], settled: Mapping[Message, Verdict], flags: Flag
+) -> tuple[Verdict, Flag]:
+    """Return the verdict of the last dedup epoch in which the record was taken up, if it was left open in this one."""
+    partition, handler, epoch, offset = message
+    newest = last[partition, handler, offset]
+    if newest == epoch or settled[message] not in LEFT_OPEN:
+        return settled[message], flags
+    return settled[partition, handler, newest, offset], flags & ~Flag.COMMITTED_PAST
 
 
 def _grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
@@ -688,13 +785,27 @@ def _has_succeeded(of: Mapping[int, list[Event]]) -> bool:
     return not of.keys().isdisjoint(_SUCCESSES)
 
 
+def _is_given_back(of: Mapping[int, list[Event]]) -> bool:
+    """Whether the last claim was given back without an outcome, by the clocks: who claims after that may be another worker."""
+    released = max((e["event_ts"] for e in of.get(E.RELEASED, [])), default=None)
+    return released is not None and released >= max(int(e["event_ts"]) for e in of[E.CLAIMED])
+
+
 def _is_too_long(e: Event) -> bool:
     return e["event_type"] == E.FAILED and e.get("error") == "ConsumeTimeout"
 
 
 def _is_in_place(e: Event) -> bool:
     """Whether its writer was to try again by itself."""
-    return e["event_type"] == E.FAILED and "in_place" in _attributes(e)
+    return e["event_type"] == E.FAILED and _number(_attributes(e).get("in_place")) is not None
+
+
+def _redriven(e: Event) -> tuple[int, bool] | None:
+    """Return the number of the redrive that the event is about, and whether the message died of it."""
+    if e["event_type"] not in (E.REDELIVERED, E.DEAD_LETTERED):
+        return None
+    found = re.fullmatch("redrive-([0-9]{1,9})", str(_attributes(e).get("redrive")))
+    return None if found is None else (int(found[1]), e["event_type"] == E.DEAD_LETTERED)
 
 
 def _role(e: Event) -> str:
@@ -746,11 +857,11 @@ def _copies(events: list[Event], verdict: Verdict) -> list[tuple[int, CopyFate]]
 def _is_retention(e: Event) -> bool:
     """Whether what was jumped over was deleted: the log began only later. Where it ended earlier, reading went back instead."""
     attributes = _attributes(e) if e["event_type"] == E.SEEK else {}
-    return attributes.get("reason") == "out-of-range" and attributes.get("goes_on_at") in (None, e.get("range_end"))
+    return attributes.get("reason") == "out-of-range" and _number(attributes.get("goes_on_at")) in (None, e.get("range_end"))
 
 
 def _is_drained(e: Event) -> bool:
-    committed = _attributes(e).get("committed")
+    committed = _number(_attributes(e).get("committed"))
     return e["event_type"] == E.BROKER_OFFSETS and committed is not None and committed >= e["range_end"]
 
 
@@ -760,8 +871,8 @@ def _named(by_partition: Mapping[Partition, list[Event]]) -> dict[int, tuple[tup
     for partition, events in by_partition.items():
         for e in events:
             said = _attributes(e) if e["event_type"] == E.ASSIGNED else {}
-            writer, last = said.get("writer", -1), said.get("seq", -1)
-            if writer >= 0 and last >= 0:
+            writer, last = _number(said.get("writer")), _number(said.get("seq"))
+            if writer is not None and last is not None and min(writer, last) >= 0:
                 found[writer] = partition[:2], max(last, found[writer][1] if writer in found else -1)
     return found
 
@@ -771,7 +882,25 @@ def _sessions(events: list[Event]) -> list[dict[str, Any]]:
 
 
 def _attributes(e: Event) -> dict[str, Any]:
-    return dict(json.loads(e.get("attrs") or "{}"))
+    try:
+        found = json.loads(e.get("attrs") or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, str) and value.strip().lstrip("+-").isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_seconds, value))
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e11
 
 
 def _ids(of: Mapping[int, list[Event]], *codes: E) -> set[int]:

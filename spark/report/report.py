@@ -18,6 +18,7 @@ from ackwise.spark.judge.books import Book
 from ackwise.spark.report.copies import RetryBook
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import NO_DETAILS, Details
+from ackwise.spark.report.redriven import Redriven, redriven_of
 from ackwise.spark.report.timeline import Timeline
 from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
@@ -155,6 +156,8 @@ class RunReport:
     """The groups of the writers of which there is no event, and that commits name."""
     app: str = ""
     """The app, `MODULE:APP`, if the command named one."""
+    engine: str = "spark"
+    """The name of what judged: `spark` or `local`."""
 
     @property
     def page(self) -> str:
@@ -189,6 +192,11 @@ class RunReport:
             if Flag.RETRIED in tally.flags:
                 found[tally.verdict] += tally.messages
         return {verdict: found[verdict] for verdict in sorted(found)}
+
+    @property
+    def redriven(self) -> Sequence[Redriven]:
+        """What became of the dead letters that were sent again, by handler."""
+        return redriven_of(self.tallies)
 
     @property
     def ambiguous(self) -> int:

@@ -6,12 +6,12 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from ackwise.middleware.repairplan import Summary
 from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.fold.facts import Partition, Writer
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.attempts import Attempts
@@ -20,6 +20,7 @@ from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import AGES, Details
 from ackwise.spark.report.latency import Latency
 from ackwise.spark.report.missingranges import MissingRange, missing_ranges
+from ackwise.spark.report.redriven import Redriven
 from ackwise.spark.report.report import Finding, RunReport
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Timeline
@@ -38,6 +39,7 @@ def to_json(report: RunReport) -> str:
         "run_id": report.run_id,
         "exit_code": int(report.exit_code),
         "as_of": _time(report.as_of),
+        "engine": report.engine,
         "anomalies": report.anomalies,
         "verdicts": _plain(report.verdicts),
         "flags": _plain(report.flags),
@@ -55,6 +57,7 @@ def to_json(report: RunReport) -> str:
         "missing": [_plain(missing) for missing in report.missing],
         "listed": report.listed,
         "dead_letters": [_plain(letters) for letters in report.dead_letters],
+        "redriven": [_redriven(letters) for letters in report.redriven],
         "delays": [_delays(delays) for delays in report.delays],
         "timeline": None if report.timeline is None else _timeline(report.timeline),
         "exhibits": details_as_json(report.details),
@@ -162,6 +165,11 @@ def _retry_book(book: RetryBook) -> dict[str, Any]:
     return {**where, "sent": book.sent, **_plain(book.fates)}
 
 
+def _redriven(letters: Redriven) -> dict[str, Any]:
+    counts = {name: getattr(letters, name) for name in ("letters", "succeeded", "died_again", "pending")}
+    return {"group": letters.group, "handler": letters.handler, **counts}
+
+
 def _plan(plan: Summary) -> dict[str, Any]:
     actions = {each.action: {"steps": each.steps, "offsets": each.offsets} for each in plan.planned}
     return {"path": plan.path, "actions": actions, "provisional": plan.provisional}
@@ -262,4 +270,4 @@ def _hexadecimal(writer_id: int) -> str:
 
 
 def _time(micros: int | None) -> str | None:
-    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="milliseconds") if micros else None
+    return as_datetime(micros).isoformat(timespec="milliseconds") if micros else None

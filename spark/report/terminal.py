@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console
@@ -13,10 +12,12 @@ from rich.table import Table
 
 from ackwise.middleware.repairplan import Summary
 from ackwise.spark.claims.findings import CLAIM_ANOMALIES, ClaimReport
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.in_doubt import doubt_sentences, query
 from ackwise.spark.report.ranges import alike_offsets
+from ackwise.spark.report.redriven import Redriven
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.todo import ToDo, todo
 from ackwise.spark.vocabulary import (
@@ -64,6 +65,8 @@ def show(report: RunReport, console: Console) -> None:
             if number:
                 colour = "red" if kind is ProducedVerdict.NOT_PUBLISHED else "yellow"
                 console.print(f"[{colour}]{kind.name}[/]: {number:,} records {PRODUCED_MEANINGS[kind]}", soft_wrap=True)
+    for letters in report.redriven:
+        console.print(_redriven(letters), soft_wrap=True)
     if report.claims is not None:
         _show_claims(report.claims, console)
     for sentence in (*report.unreadable, *report.warnings):
@@ -92,6 +95,12 @@ def _show_todo(each: ToDo, console: Console) -> None:
             console.print(f"    {escape(command)}", soft_wrap=True)
 
 
+def _redriven(letters: Redriven) -> str:
+    fates = ((letters.succeeded, "succeeded"), (letters.died_again, "[yellow]dead again[/]"), (letters.pending, "pending"))
+    counts = ", ".join(f"{number:,} {fate}" for number, fate in fates if number)
+    return f"redriven: {letters.letters:,} dead letters of {escape(letters.handler)} in {escape(letters.group)}: {counts}"
+
+
 def _show_claims(claims: ClaimReport, console: Console) -> None:
     console.print(f"{claims.known:,} of {claims.claims:,} keys in {escape(claims.store)} are of these events", soft_wrap=True)
     for finding in claims.findings[:_MOST_ROWS]:
@@ -113,10 +122,11 @@ def _outcome(report: RunReport) -> str:
 def _facts(report: RunReport) -> str:
     fates = Counter(writer.fate for writer in report.writers)
     writers = ", ".join(f"{number} {fate}" for fate, number in sorted(fates.items())) or "none"
-    as_of = "" if report.as_of == 0 else f"as of {datetime.fromtimestamp(report.as_of / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC; "
+    as_of = "" if report.as_of == 0 else f"as of {as_datetime(report.as_of):%Y-%m-%d %H:%M:%S} UTC; "
     sample = min(report.config.verify_sample, sum(tally.messages for tally in report.tallies))
     alike = f"up to {sample:,} messages judged once more by other means, with no difference; " if sample else ""
-    return f"{as_of}{report.files} files; writers: {writers}; {alike}tables and summary.json in {escape(report.output)}"
+    read = f"{report.files} files; engine: {report.engine}"
+    return f"{as_of}{read}; writers: {writers}; {alike}tables and summary.json in {escape(report.output)}"
 
 
 def _books(books: Sequence[Book]) -> Table:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.report.timeline import Buckets
 from ackwise.spark.vocabulary import Verdict
 
@@ -116,4 +117,4 @@ def _two_units(number: int, size: int, unit: str, smaller: str) -> str:
 
 
 def _at(micros: int) -> datetime:
-    return datetime.fromtimestamp(micros / _SECOND, UTC)
+    return as_datetime(micros)

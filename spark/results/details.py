@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Row, SparkSession
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.schema import micros
 from ackwise.spark.events.sources import Evidence
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.gaps import Hole
+from ackwise.spark.frames import DataFrame, Row, SparkSession
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.attempts import Attempts
 from ackwise.spark.report.details import AGES, Details, Failures, StuckClaims

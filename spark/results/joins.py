@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from ackwise.spark.frames import DataFrame, F
 
 __all__ = ["sized"]
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.schema import is_about_a_message, is_any
 from ackwise.spark.fold.facts import Facts
+from ackwise.spark.frames import DataFrame, F, SparkSession, Window
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.details import AGES
 from ackwise.spark.report.latency import GROWTH, NEGATIVE
@@ -114,7 +113,7 @@ def stuck_claims(events: DataFrame, settled: DataFrame, as_of: int, number: int)
     claims = events.where(is_any(EventCode.CLAIMED)).select("mk", "offset", "ts", "writer_id").join(stuck, ["mk", "offset", "ts"])
     each = claims.groupBy("mk", "offset", "ts").agg(F.min("writer_id").alias("writer_id"))
     reached = [(F.lit(as_of) - F.col("ts") >= seconds * 1_000_000).cast("int") for seconds in AGES]
-    return each.groupBy("writer_id", reduce(Column.__add__, reached).alias("age")).count()
+    return each.groupBy("writer_id", reduce(operator.add, reached).alias("age")).count()
 
 
 def trails(events: DataFrame, flagged: DataFrame) -> DataFrame:

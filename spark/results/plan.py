@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pyspark.sql import DataFrame, Row, Window
-from pyspark.sql import functions as F
-
 from ackwise.middleware.repairplan import RepairStep
 from ackwise.spark.advice import PLANNED
 from ackwise.spark.fold.messages import RANK_BASE
+from ackwise.spark.frames import DataFrame, F, Row, Window
 from ackwise.spark.results.tables import is_anomaly, last_event, name_of, with_names
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, ProducedVerdict, Verdict
 

@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
-
 from ackwise.middleware.events import EventCode
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.messages import HIGHEST_BIT, OTHER_REASON, RANK_BASE, RANKS
+from ackwise.spark.frames import Column, DataFrame, F, SparkSession, Window
 from ackwise.spark.report.strips import BINS
 from ackwise.spark.report.timeline import Buckets
 from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from pyspark.sql import Row
-
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.messages import REASONS
+from ackwise.spark.frames import Row
 from ackwise.spark.judge.context import scopes
 from ackwise.spark.report.copies import RetryBook
 from ackwise.spark.report.delays import Delays
@@ -80,7 +79,10 @@ def missing_of(row: Row) -> Missing:
     return Missing(row["group_id"], row["topic"], row["partition"], row["start"], row["end"], Verdict[row["verdict"]])
 
 
-def logical_of(facts: Facts, row: Row) -> LogicalFinding:
-    """Return the number of a handler's dedup hashes with one logical verdict."""
-    (_, group), handler, _ = scopes(facts)[row["scope"]]
-    return LogicalFinding(group, handler, LogicalVerdict(row["logical_verdict"]), Flag(row["logical_flags"]), row["count"])
+def logical_of(facts: Facts, rows: Iterable[Row]) -> list[LogicalFinding]:
+    """Return the numbers of each handler's dedup hashes by logical verdict."""
+    known, found = scopes(facts), list[LogicalFinding]()
+    for row in sorted(rows, key=lambda row: (row["scope"], row["logical_verdict"], row["logical_flags"])):
+        (_, group), handler, _ = known[row["scope"]]
+        found.append(LogicalFinding(group, handler, LogicalVerdict(row["logical_verdict"]), Flag(row["logical_flags"]), row["count"]))
+    return found

@@ -15,19 +15,17 @@ from typing import Final
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from ackwise.spark.events.invalid_records import InvalidRecords, note
-from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.spark.events.schema import EVENT_TYPES
 from ackwise.stores.journal.layout import make_directories, sync_directory
 
 __all__ = ["Landing", "as_files", "read_records"]
 
 #: The value of a record, as JSON: the columns of an event, times as microseconds. Spark puts what it can't read aside.
 _UNREAD: Final = "_unread"
-_RECORD: Final = StructType(
-    [StructField(f.name, LongType() if f.dataType == TimestampType() else f.dataType) for f in EVENT_SCHEMA]
-    + [StructField(_UNREAD, StringType())]
+_RECORD: Final = ", ".join(
+    [*(f"{name} {'bigint' if kind == 'timestamp' else kind}" for name, kind in EVENT_TYPES.items()), f"{_UNREAD} string"]
 )
 _IDENTITY: Final = ("writer_id", "seq", "event_type", "event_ts")
 #: The name of a file, as the folders that Spark makes of columns.
@@ -78,7 +76,7 @@ class Landing:
 
 
 def read_records(records: DataFrame) -> DataFrame:
-    """`topic`, `partition`, `offset` and `key` of records, and `event` in `EVENT_SCHEMA`; null where the value is no event."""
+    """`topic`, `partition`, `offset` and `key` of records, and `event`, with its columns; null where the value is no event."""
     value = F.col("value").cast("string")
     read = records.select(
         *("topic", "partition", "offset", F.col("key").cast("string").alias("key")),
@@ -88,8 +86,8 @@ def read_records(records: DataFrame) -> DataFrame:
     for name in _IDENTITY:
         whole &= F.col(f"read.{name}").isNotNull()
     whole &= F.col("read.seq") >= 0  # otherwise no file could be named by it
-    times = {f.name for f in EVENT_SCHEMA if f.dataType == TimestampType()}
-    columns = [(F.timestamp_micros(f"read.{name}") if name in times else F.col(f"read.{name}")).alias(name) for name in EVENT_SCHEMA.names]
+    times = {name for name, kind in EVENT_TYPES.items() if kind == "timestamp"}
+    columns = [(F.timestamp_micros(f"read.{name}") if name in times else F.col(f"read.{name}")).alias(name) for name in EVENT_TYPES]
     return read.select("topic", "partition", "offset", "key", F.when(whole, F.struct(*columns)).alias("event"))
 
 
@@ -105,7 +103,7 @@ def as_files(events: DataFrame) -> DataFrame:
     name = F.format_string("events-%016x-%012d-%012d", "writer_id", F.first("seq").over(of_run), F.last("seq").over(of_run))
     closed = F.last("event_ts").over(of_run)
     named = once.select(
-        *EVENT_SCHEMA.names, F.date_format(closed, "yyyy-MM-dd").alias("dt"), F.date_format(closed, "HH").alias("hr"), name.alias("file")
+        *EVENT_TYPES, F.date_format(closed, "yyyy-MM-dd").alias("dt"), F.date_format(closed, "HH").alias("hr"), name.alias("file")
     )
     return named.sortWithinPartitions(*_FOLDERS, "seq")
 

@@ -26,8 +26,8 @@ class Published:
         self._descriptor = descriptor
         self._names = names
 
-    def __contains__(self, file: Path) -> bool:
-        return file.name in self._names
+    def __contains__(self, file: object) -> bool:
+        return isinstance(file, Path) and file.name in self._names
 
     def add(self, file: Path) -> None:
         """Add a file whose events are all in the topic. Durable when it returns; raises `OSError`."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.identity import Identity, business_id, legacy_id, message_id
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.attributes import attributes
 from ackwise.spark.events.sources import Evidence
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.reference.oracle import Event, Message, message_of, rule
 from ackwise.spark.vocabulary import ExitCode
 from ackwise.spark.why.events import EventFiles, Excerpt
@@ -62,14 +63,20 @@ class Answer:
 
 
 def inquire(
-    asked: str, evidence: Evidence, config: ReconcileConfig, *, namespace: str | None = None, progress: Progress = lambda step: None
+    asked: str,
+    evidence: Evidence,
+    config: ReconcileConfig,
+    *,
+    namespace: str | None = None,
+    last_commits: Sequence[LastCommit] = (),
+    progress: Progress = lambda step: None,
 ) -> Answer:
     """Answer for `asked`: `topic/partition/offset`, a key, or the message id of a producer.
 
-    `namespace` is that of `Dedup`; without it that of the sessions. Raises `NoSuchRecord`, whose message names what there is
-    instead, and what pyarrow raises for an unreadable file.
+    `namespace` is that of `Dedup`; without it that of the sessions. `last_commits` are those that the brokers keep. Raises
+    `NoSuchRecord`, whose message names what there is instead, and what pyarrow raises for an unreadable file.
     """
-    files = EventFiles(evidence.files)
+    files = EventFiles(evidence.files, evidence.disputed)
     place, found = place_of(asked), list[str]()
     origins = [] if place is None else _of_place(files, place, found, progress)
     sent = [] if place is None else files.sent_to([place, *_places(origins)])
@@ -81,7 +88,7 @@ def inquire(
             origins += files.at(acknowledged_at(sent))
         if not (origins or sent) and place is not None:
             progress("reading what is around that offset")
-            return _of_nothing(files, place, evidence, config)
+            return _of_nothing(files, place, evidence, config, last_commits)
         if not (origins or sent):
             raise NoSuchRecord(tried)
     sent = files.sent_as({event["dedup_key"] for event in (*sent, *files.sent_to(_places(origins)))})
@@ -102,6 +109,7 @@ def inquire(
         evidence.logs.unreadable,
         still_written=evidence.logs.still_written,
         offsets={each.offset for each in asked_at},
+        last_commits=around.ahead(last_commits),
     )
     workers = _workers(around, [*messages, *sent], evidence, config)
     found_stories = stories(_first(wanted, messages, found), messages, around.events, ruling, workers)
@@ -109,7 +117,7 @@ def inquire(
         found_stories += (
             story for origin in sorted(asked_at) for story in stories_of_offset(origin, wanted, around.events, ruling, workers)
         )
-    return Answer(asked, ruling.as_of, found_stories, found, _missing(around, evidence), sent_messages(sent, ruling, workers))
+    return Answer(asked, ruling.as_of, found_stories, found, _missing(around, evidence, last_commits), sent_messages(sent, ruling, workers))
 
 
 def _as_message_id(asked: str, sent: Iterable[Event]) -> str:
@@ -135,7 +143,7 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
     """Return the events of all records of this key, and a sentence on where it was looked for."""
     namespaces: dict[tuple[str, str], set[str]] = defaultdict(set)
     for session in files.sessions():
-        if name := json.loads(session["attrs"] or "{}").get("namespace"):
+        if name := attributes(session["attrs"]).get("namespace"):
             namespaces[session["cluster"] or "", session["group_id"] or ""].add(str(name))
     kinds = _meanings(key, {topic for topic, _ in files.partitions()})
     meant: dict[int, str] = {}
@@ -178,16 +186,23 @@ def _with_mates(files: EventFiles, origins: Sequence[Event], wanted: Collection[
     return files.at(places | others)
 
 
-def _of_nothing(files: EventFiles, place: Place, evidence: Evidence, config: ReconcileConfig) -> Answer:
+def _of_nothing(files: EventFiles, place: Place, evidence: Evidence, config: ReconcileConfig, last_commits: Sequence[LastCommit]) -> Answer:
     """The answer for an offset that no message event is about."""
     around = files.around([place], None)
     ruling = rule(
-        around.renumbered(()), config, evidence.logs.unreadable, still_written=evidence.logs.still_written, offsets=[place.offset]
-    )  # fmt: skip
+        around.renumbered(()),
+        config,
+        evidence.logs.unreadable,
+        still_written=evidence.logs.still_written,
+        offsets=[place.offset],
+        last_commits=around.ahead(last_commits),
+    )
     found_stories = stories_of_offset(place, (), around.events, ruling, _workers(around, (), evidence, config))
     if not found_stories:
         raise NoSuchRecord(_nothing(files, place, around, evidence))
-    return Answer(str(place), ruling.as_of, found_stories, ["no event is about a message at this offset"], _missing(around, evidence))
+    return Answer(
+        str(place), ruling.as_of, found_stories, ["no event is about a message at this offset"], _missing(around, evidence, last_commits)
+    )
 
 
 def _nothing(files: EventFiles, place: Place, around: Excerpt, evidence: Evidence) -> str:
@@ -204,7 +219,7 @@ def _nothing(files: EventFiles, place: Place, around: Excerpt, evidence: Evidenc
         instead = f"of {place.topic} they have partitions {_some(numbers)}"
     else:
         instead = f"they have the topics {_some(sorted({topic for topic, _ in partitions})) or 'of no message at all'}"
-    gone = _missing(around, evidence)
+    gone = _missing(around, evidence, ())
     return f"no event is about {place}, and it is no key: {covered}, and {instead}" + (f"; besides, {gone[0]}" if gone else "")
 
 
@@ -216,13 +231,16 @@ def _first(wanted: Collection[Message], messages: Sequence[Event], found: list[s
     return sorted(wanted, key=lambda message: last[message])[-_MOST_STORIES:]
 
 
-def _missing(around: Excerpt, evidence: Evidence) -> list[str]:
+def _missing(around: Excerpt, evidence: Evidence, last_commits: Sequence[LastCommit]) -> list[str]:
     stretches = [
         f"{first} to {after - 1} of worker {writer & (2**64 - 1):016x}"
         for writer, holes in sorted(around.holes.items())
         for first, after in holes
     ]
     sentences = list(evidence.unreadable)
+    for group, writer, last in around.ahead(last_commits):
+        there = f"the last one here is {around.written[writer]}" if writer in around.written else "none of its events is here"
+        sentences.append(f"a commit of {group} names event {last} of worker {writer & (2**64 - 1):016x}, and {there}")
     if stretches:
         sentences.append(f"events are missing: {_some(stretches)}")
     if evidence.foreign:
@@ -266,4 +284,4 @@ def _some(names: Iterable[object]) -> str:
 
 
 def _time(micros: int) -> str:
-    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{as_datetime(micros):%Y-%m-%d %H:%M:%S} UTC"

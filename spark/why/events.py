@@ -7,7 +7,6 @@ largest and smallest are kept; the rest could not change the verdict.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,11 @@ from pyarrow.compute import SetLookupOptions
 from pyarrow.compute import call_function as call
 from pyarrow.dataset import field
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
+from ackwise.spark.events.attributes import attributes, whole_number
+from ackwise.spark.events.disputed import Disputed
 from ackwise.spark.reference.oracle import Event
 from ackwise.spark.why.place import Place
 from ackwise.stores.journal.parquet import SCHEMA
@@ -62,6 +64,10 @@ class Excerpt:
     written: Mapping[int, int]
     """The last number that is there, by writer."""
 
+    def ahead(self, last_commits: Iterable[LastCommit]) -> list[LastCommit]:
+        """Return the commits that name an event which is not there: those behind the last one of its writer."""
+        return [each for each in last_commits if each.last_seq > self.written.get(each.writer_id, -1)]
+
     def renumbered(self, messages: Iterable[Event]) -> list[Event]:
         """Return these events and those of `messages`, numbered anew: only the writer's own holes remain.
 
@@ -82,9 +88,14 @@ class EventFiles:
     Times are microseconds. An unreadable file raises `OSError` or `pyarrow.ArrowInvalid`.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[Path], disputed: Sequence[Disputed] = ()) -> None:
+        """`disputed` events are left out."""
         checked = dataset.ParquetFileFormat(page_checksum_verification=True)
         self._files = dataset.dataset([str(path) for path in files], schema=SCHEMA, format=checked)
+        self._undisputed: Any = field("seq").is_valid()
+        for each in disputed:
+            numbers = (field("seq") >= each.first) & (field("seq") < each.after)
+            self._undisputed &= ~((field("writer_id") == each.writer) & numbers)
 
     def at(self, places: Collection[Place]) -> list[Event]:
         """Return the events of the messages whose origin is at one of these places."""
@@ -105,7 +116,7 @@ class EventFiles:
         found: dict[Place, set[int]] = defaultdict(set)
         if hashes:
             names = ["topic", "partition", "offset", "event_type"]
-            rows = self._files.to_table(columns=names, filter=_MESSAGES & field("dedup_hash").isin(list(hashes)))
+            rows = self._files.to_table(columns=names, filter=self._undisputed & _MESSAGES & field("dedup_hash").isin(list(hashes)))
             for *place, code in zip(*(rows[name].to_pylist() for name in names), strict=True):
                 found[Place(*place)].add(code)
         return found
@@ -130,7 +141,7 @@ class EventFiles:
         """Return cluster, group and handler of all messages."""
         names = ["cluster", "group_id", "handler"]
         found: set[tuple[str, str, str]] = set()
-        for batch in self._files.to_batches(columns=names, filter=_MESSAGES):
+        for batch in self._files.to_batches(columns=names, filter=self._undisputed & _MESSAGES):
             for row in pa.Table.from_batches([batch]).group_by(names).aggregate([]).to_pylist():
                 found.add((row["cluster"] or "", row["group_id"] or "", row["handler"] or ""))
         return found
@@ -138,7 +149,7 @@ class EventFiles:
     def partitions(self) -> dict[tuple[str, int], Span]:
         """Return the least offset that messages have, and the one after the largest, by topic and partition."""
         found: dict[tuple[str, int], Span] = {}
-        for batch in self._files.to_batches(columns=["topic", "partition", "offset"], filter=_MESSAGES):
+        for batch in self._files.to_batches(columns=["topic", "partition", "offset"], filter=self._undisputed & _MESSAGES):
             rows = pa.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
             for row in rows.to_pylist():
                 first, after = found.get(where := (row["topic"], row["partition"]), (row["offset_min"], 0))
@@ -147,7 +158,7 @@ class EventFiles:
 
     def nearest(self, place: Place) -> tuple[int | None, int | None]:
         """Return the next lower and the next higher offset with an event, in the same partition."""
-        here = _MESSAGES & (field("partition") == place.partition) & (field("topic") == place.topic)
+        here = self._undisputed & _MESSAGES & (field("partition") == place.partition) & (field("topic") == place.topic)
         lower = self._files.to_table(columns=["offset"], filter=here & (field("offset") < place.offset))
         higher = self._files.to_table(columns=["offset"], filter=here & (field("offset") > place.offset))
         return call("max", [lower["offset"]]).as_py(), call("min", [higher["offset"]]).as_py()
@@ -158,7 +169,7 @@ class EventFiles:
         kept: list[Event] = []
         offsets = _by_partition(places)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for rows, written in pool.map(lambda file: _read(file, offsets, since), self._files.get_fragments()):
+            for rows, written in pool.map(lambda file: _read(file, self._undisputed, offsets, since), self._files.get_fragments()):
                 kept += rows
                 for writer, spans in written.items():
                     numbers[writer] += spans
@@ -174,7 +185,7 @@ class EventFiles:
         return Excerpt(kept, holes, last_there)
 
     def _where(self, condition: Any) -> list[Event]:
-        return _rows(self._files.to_table(filter=condition))
+        return _rows(self._files.to_table(filter=self._undisputed & condition))
 
 
 def _by_partition(places: Iterable[Place]) -> dict[tuple[str, int], list[int]]:
@@ -185,10 +196,10 @@ def _by_partition(places: Iterable[Place]) -> dict[tuple[str, int], list[int]]:
 
 
 def _read(
-    file: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None
+    file: Any, undisputed: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None
 ) -> tuple[list[Event], Mapping[int, Sequence[Span]]]:
     """Return the kept events of one file, and its sequence numbers by writer."""
-    table = file.to_table(schema=SCHEMA, columns=_COLUMNS, use_threads=False)
+    table = file.to_table(schema=SCHEMA, columns=_COLUMNS, filter=undisputed, use_threads=False)
     kept: list[pa.Table] = []
     numbers: dict[int, list[Span]] = {}
     writers = call("unique", [table["writer_id"]]).to_pylist()
@@ -284,9 +295,9 @@ def _named(event: Event) -> tuple[int, int] | None:
     """Return whom the commit names that an ASSIGNED event found, and the last number that was durable then."""
     if event["event_type"] != E.ASSIGNED or not event["attrs"]:
         return None
-    said = json.loads(event["attrs"])
-    writer, last = said.get("writer", -1), said.get("seq", -1)
-    return (writer, last) if writer >= 0 and last >= 0 else None
+    said = attributes(event["attrs"])
+    writer, last = whole_number(said.get("writer")), whole_number(said.get("seq"))
+    return (writer, last) if writer is not None and last is not None and min(writer, last) >= 0 else None
 
 
 def _without_message(event: Event) -> Event:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ackwise.middleware.events import EventCode as E
 from ackwise.spark.advice import said
+from ackwise.spark.events.attributes import attributes
 from ackwise.spark.reference.oracle import Event, Ruling
 from ackwise.spark.vocabulary import PRODUCED_MEANINGS, ExitCode, ProducedVerdict
 from ackwise.spark.why.place import Place
@@ -95,7 +95,7 @@ def _place(event: Event) -> Place | None:
 
 
 def _in_words(event: Event) -> str:
-    attrs = dict(json.loads(event.get("attrs") or "{}"))
+    attrs = attributes(event.get("attrs"))
     error = event.get("error") or attrs.get("cause")
     row = f"row {attrs['row']} of {attrs.get('outbox') or 'the outbox'}" if "row" in attrs else attrs.get("outbox") or "the outbox"
     place, because = _place(event), f": {error}" if error else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ackwise.middleware.events import EventCode as E
 from ackwise.spark.advice import advice_on, said
+from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.reference.oracle import Event, Message, Partition, Ruling, message_of
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, Verdict
 from ackwise.spark.why.place import Place
@@ -18,7 +18,7 @@ __all__ = ["OtherRecord", "Step", "Story", "Workers", "stories", "stories_of_off
 
 _SECOND: Final = 1_000_000
 _OWNERSHIP: Final = (E.ASSIGNED.name, E.REVOKED.name)
-_OPEN: Final = (E.RECEIVED, E.CLAIMED, E.FAILED, E.IN_FLIGHT_ELSEWHERE, E.CLAIM_LOST)
+_OPEN: Final = (E.RECEIVED, E.CLAIMED, E.FAILED, E.IN_FLIGHT_ELSEWHERE, E.CLAIM_LOST, E.RELEASED)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -277,7 +277,7 @@ def _in_words(event: Event, run: str) -> str:
         case E.SENT_BACK:
             what = f"sent back{_due(event)}"
         case E.DEAD_LETTERED:
-            what = f"dead letter{f': {error}' if error else ''}"
+            what = f"dead letter{_again(_attributes(event))}{f': {error}' if error else ''}"
         case E.DROPPED:
             what = f"dropped{f': {error}' if error else ''}"
         case E.DUP_SUPPRESSED:
@@ -288,6 +288,8 @@ def _in_words(event: Event, run: str) -> str:
             what = "skipped on purpose"
         case E.CLAIM_LOST:
             what = f"{run} lost its claim to somebody else"
+        case E.RELEASED:
+            what = f"{run} was called off, or decided nothing; its claim was given back"
         case E.REDELIVERED:
             what = _sent_again(_attributes(event))
         case E.CANCELLED:
@@ -313,6 +315,10 @@ def _sent_again(attrs: dict[str, Any]) -> str:
     return f"sent again as {attrs['redrive']} by ackwise dlq redrive, from its letter {attrs.get('letter', '')}"
 
 
+def _again(attrs: dict[str, Any]) -> str:
+    return f" again, of {attrs['redrive']}" if "redrive" in attrs else ""
+
+
 def _took(event: Event) -> str:
     micros = event.get("duration_us")
     return "" if micros is None else f" after {micros / _SECOND:.3f} s"
@@ -320,11 +326,11 @@ def _took(event: Event) -> str:
 
 def _in_place(event: Event) -> str:
     """The attempt that it waits for, if it stays where it is instead of being sent back."""
-    attributes = _attributes(event)
-    if "in_place" not in attributes:
+    said = _attributes(event)
+    times, due = whole_number(said.get("in_place")), whole_number(said.get("due"))
+    if times is None:
         return ""
-    number = max(event.get("attempt") or 1, 1) + attributes["in_place"]
-    return f"; attempt {number} in place{_until(event, attributes['due'] * 1000) if 'due' in attributes else ''}"
+    return f"; attempt {max(event.get('attempt') or 1, 1) + times} in place{'' if due is None else _until(event, due * 1000)}"
 
 
 def _until(event: Event, due: int) -> str:
@@ -389,4 +395,4 @@ def _hash(events: Iterable[Event]) -> int | None:
 
 
 def _attributes(event: Event) -> dict[str, Any]:
-    return dict(json.loads(event.get("attrs") or "{}"))
+    return attributes(event.get("attrs"))

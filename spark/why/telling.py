@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.why.story import OtherRecord, Step, Story
 
 __all__ = ["iso", "moment", "rows", "step_as_json", "story_as_json"]
@@ -53,12 +53,12 @@ def step_as_json(step: Step) -> dict[str, Any]:
 
 def moment(micros: int) -> str:
     """Return date and time with milliseconds, in UTC."""
-    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
+    return as_datetime(micros).isoformat(" ", "milliseconds").removesuffix("+00:00")
 
 
 def iso(micros: int) -> str:
     """Return a time as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return as_datetime(micros).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _other(other: OtherRecord) -> dict[str, Any]:

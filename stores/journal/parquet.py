@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
@@ -17,8 +18,9 @@ from pyarrow.compute import call_function as call
 from ackwise.middleware.eventlog import FIELDS, NONE, EventLog, Field
 from ackwise.middleware.events import COLUMNS, Column, Kind
 from ackwise.stores.journal.layout import FILE_MODE, create_regular, make_directories, parquet_path, sync_directory
+from ackwise.stores.journal.sums import KEY, PLACEHOLDER, sealed
 
-__all__ = ["SCHEMA", "WRITE_OPTIONS", "counted_before", "export", "to_table"]
+__all__ = ["SCHEMA", "WRITE_OPTIONS", "content_of", "counted_before", "export", "to_table"]
 
 # Microseconds with a zone: Spark refuses nanoseconds, and reads a time without a zone as TIMESTAMP_NTZ.
 _TYPES = {
@@ -62,6 +64,14 @@ def to_table(log: EventLog) -> pa.Table:
     return table if counts is None else table.replace_schema_metadata({_COUNTS: json.dumps(counts, sort_keys=True)})
 
 
+def content_of(table: pa.Table, name: str) -> bytes:
+    """Return the content of an event file of this name, with its sum."""
+    known = {**(table.schema.metadata or {}), KEY: PLACEHOLDER}
+    written = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(known), written, **WRITE_OPTIONS)
+    return sealed(written.getvalue(), name)
+
+
 def counted_before(file: Path) -> Mapping[int, int] | None:
     """Return how many events of each code the writer of an exported file had recorded before it; `None` if the file does not say.
 
@@ -81,7 +91,7 @@ def export(log: EventLog, root: Path, file_mode: int = FILE_MODE) -> Path:
     make_directories(root, path.parent, file_mode)
     unfinished = path.with_name(f".{path.name}.tmp")
     with os.fdopen(create_regular(unfinished, file_mode), "wb") as file:
-        pq.write_table(to_table(log), file, **WRITE_OPTIONS)
+        file.write(content_of(to_table(log), path.name))
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

@@ -200,6 +200,7 @@ step = CASE
     WHEN kept_until <= SYSDATE(6) THEN IF({kind} IN ({Kind.CLAIM:d}, {Kind.COMPLETE:d}), {Transition.FRESH:d}, {Transition.NONE:d})
     WHEN outcome = {Outcome.DEAD:d} AND {kind} = {Kind.COMPLETE:d} AND {outcome} = {Outcome.OK:d} THEN {Transition.HELD:d}
     WHEN outcome <> 0 THEN {Transition.NONE:d}
+    WHEN {token} = 0 AND {kind} = {Kind.COMPLETE:d} AND {outcome} = {Outcome.OK:d} THEN {Transition.HELD:d}
     WHEN {kind} <> {Kind.CLAIM:d} THEN IF(token = {token}, {Transition.HELD:d}, {Transition.NONE:d})
     WHEN {attempt} < next_attempt THEN {Transition.NONE:d}
     WHEN token = {token} THEN {Transition.HELD:d}

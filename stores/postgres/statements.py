@@ -133,6 +133,7 @@ def _writes(record: str, request: str, *, owners: bool) -> str:
         WHEN {record}.outcome <> 0 THEN
             {record}.outcome = {Outcome.DEAD:d} AND {request}.kind = {_COMPLETE} AND {request}.value = {Outcome.OK:d}
         WHEN {request}.kind <> {_CLAIM} THEN {record}.token = {request}.token
+            OR {request}.token = 0 AND {request}.kind = {_COMPLETE} AND {request}.value = {Outcome.OK:d}
         ELSE {request}.attempt >= {record}.next_attempt
             AND ({record}.token IN ({request}.token, 0) OR {record}.leased_until <= clock_timestamp(){died}) END"""
 

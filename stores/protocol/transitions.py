@@ -113,11 +113,16 @@ def claim(
 
 
 def complete(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> tuple[Record | None, Ack]:
-    """The holder of `token` finished. An expired lease does not matter as long as nobody took over: the work is done."""
+    """The holder of `token` finished. An expired lease does not matter as long as nobody took over: the work is done.
+
+    A success with token 0 is that of a replay, which holds a key of its own: it counts whoever holds this one.
+    """
     if record is None or now >= record.kept_until:
         return Record(token, 1, attempt, 0, False, outcome, now, now + retention), Ack.RESTORED
-    if outcome is Outcome.OK and record.outcome is Outcome.DEAD:
-        # Its dead letter was sent again and succeeded: what has the key from now on is a duplicate of that success.
+    is_replay = outcome is Outcome.OK and token == _RELEASED and record.outcome is None
+    if is_replay or (outcome is Outcome.OK and record.outcome is Outcome.DEAD):
+        # Its dead letter was sent again and succeeded: what has the key from now on is a duplicate of that success. Where the store
+        # has not heard of the death yet, whoever holds the key is late, and its death takes no success away.
         return Record(token, record.epoch, record.next_attempt, 0, False, outcome, now, now + retention), Ack.OK
     if record.outcome is not None:
         return record, Ack.OK if record.token == token else Ack.LOST_DONE

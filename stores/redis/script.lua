@@ -158,7 +158,7 @@ local function complete(value, token, outcome)
     return nil, string.sub(value, 8) == string.sub(token, -token_end) and OK or LOST_DONE
   end
   local _, owner = read(value)
-  if owner == token then
+  if owner == token or (outcome == SUCCESS and token == FREE) then
     return done, OK
   end
   return nil, LOST

@@ -76,8 +76,8 @@ class Tables:
         )
 
     def finish(self, retention: float) -> Insert:
-        """Write what became of a key. Executed with all columns but `kept_until`, which stays as it was locked."""
-        columns = ("outcome", "next_attempt", "origin_topic", "origin_partition", "origin_offset", "exec_id")
+        """Write what became of a key. Executed with all columns but `kept_until`."""
+        columns = ("outcome", "next_attempt", "origin_topic", "origin_partition", "origin_offset", "exec_id", "kept_until")
         return self._upsert({"kept_until": self.now + retention}, lambda new: [(name, new[name]) for name in columns])
 
     def add_version(self) -> Insert:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Outcome
+from ackwise.middleware.store import WHOEVER, Ack, Acquired, AlreadyDone, Outcome
 from ackwise.stores.testing.scene import MINE, THIRD, YOURS, Scene
 
 __all__ = ["Completing"]
@@ -89,6 +89,33 @@ class Completing:
         assert scene.claim(key, THIRD) == AlreadyDone(Outcome.OK)
         scene.wait(scene.lease)
         assert scene.claim(key, THIRD) == Acquired(1)
+
+    @pytest.mark.parametrize("ended", [False, True])
+    def test_the_success_of_a_replay_counts_whoever_holds_the_key_and_a_death_that_comes_late_does_not(
+        self, scene: Scene, ended: bool
+    ) -> None:
+        key = scene.key()
+        scene.claim(key)
+        if ended:
+            scene.wait(scene.lease)
+        assert [scene.complete(key, WHOEVER), scene.complete(key, WHOEVER)] == [Ack.OK, Ack.OK]
+        assert scene.complete(key, MINE, Outcome.DEAD) is Ack.LOST_DONE
+        assert (scene.renew(key, MINE), scene.release(key, MINE)) == (Ack.LOST, Ack.LOST)
+        assert scene.claim(key, YOURS) == AlreadyDone(Outcome.OK)
+
+    def test_the_success_of_a_replay_counts_where_a_copy_is_on_its_way(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim(key)
+        scene.release(key, MINE, sent_back=2)
+        assert scene.complete(key, WHOEVER) is Ack.OK
+        assert scene.claim(key._replace(attempt=2), YOURS) == AlreadyDone(Outcome.OK)
+
+    @pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.DEAD])
+    def test_nothing_but_a_success_counts_whoever_holds_the_key(self, scene: Scene, outcome: Outcome) -> None:
+        key = scene.key()
+        scene.claim(key)
+        assert scene.complete(key, WHOEVER, outcome) is Ack.LOST
+        assert scene.complete(key, MINE) is Ack.OK
 
     @pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.DEAD])
     def test_nothing_but_a_success_takes_the_place_of_a_death(self, scene: Scene, outcome: Outcome) -> None:

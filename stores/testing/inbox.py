@@ -130,6 +130,19 @@ class InboxConformance(abc.ABC):
         assert scene.consume([third], [done(third, 9, Outcome.DEAD, 3)]) == [Taken()]
         assert scene.consume([third]) == [Finished(Outcome.DEAD, HERE, 9)]
 
+    def test_a_replay_that_succeeded_finishes_the_key_of_its_dead_letter_for_a_whole_retention(self, scene: InboxScene) -> None:
+        base, replay = fresh_key(), fresh_key()
+        scene.consume([base], [done(base, 3, Outcome.DEAD)], retention=2.0)
+        assert scene.consume([replay], [done(replay, 8), done(base, 8)]) == [Taken()]
+        time.sleep(2.1)  # a database has its own clock
+        assert scene.consume([base, replay]) == [Finished(Outcome.OK, HERE, 8)] * 2
+
+    def test_a_replay_that_is_rolled_back_leaves_the_key_dead(self, scene: InboxScene) -> None:
+        base, replay = fresh_key(), fresh_key()
+        scene.consume([base], [done(base, 3, Outcome.DEAD)])
+        scene.consume([replay], [done(replay, 8), done(base, 8)], boom=True)
+        assert scene.consume([base, replay]) == [Finished(Outcome.DEAD, HERE, 3), Taken()]
+
     def test_a_handler_that_commits_is_found_out(self, scene: InboxScene) -> None:
         key = fresh_key()
 

@@ -7,10 +7,11 @@
 it is made in (`under`), so that several workers in one process have a plan each; `HOSTILE` in the environment is the plan
 of a process as a whole (`install_from_environment`).
 
-A call is named by who makes it and what it does. Who: `relay`, `topics` (the admin client), or `worker` for all others, consumer
-and producer alike. What: a request to a broker (`Fetch`, `ListOffsets`, `OffsetFetch`, `OffsetCommit`, `Heartbeat`, `JoinGroup`,
-`SyncGroup`, `LeaveGroup`, `FindCoordinator`, `Produce`, `Metadata`, `CreateTopics`, ...), or a step within the client: `drain` (what
-was fetched is taken), `commit`, `send` (a record, or a batch of them), `close` (of the fetcher) and `leave` (of the coordinator).
+A call is named by who makes it and what it does. Who: `relay`, `topics` (the admin client), `control` (what is read from and written
+to the control topic), or `worker` for all others, consumer and producer alike. What: a request to a broker (`Fetch`, `ListOffsets`,
+`OffsetFetch`, `OffsetCommit`, `Heartbeat`, `JoinGroup`, `SyncGroup`, `LeaveGroup`, `FindCoordinator`, `Produce`, `Metadata`,
+`CreateTopics`, ...), or a step within the client: `drain` (what was fetched is taken), `commit`, `send` (a record, or a batch of them),
+`close` (of the fetcher) and `leave` (of the coordinator).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.protocol.produce import ProduceRequest
 
 from ackwise.plugin.client.taking import Taking
 from ackwise.testing.hostile.fault import Fault
@@ -96,7 +98,7 @@ def install(patch: Patch, *, of_process: Plan | None = None) -> None:
 
         patch.setattr(owner, method, call)
 
-    wrap(AIOKafkaClient, "send", lambda client, _, request: f"{_who(client)}.{_what(request)}")
+    wrap(AIOKafkaClient, "send", lambda client, _, request: f"{_who_sends(client, request)}.{_what(request)}")
     for owner, method, step, client in _STEPS:
         wrap(owner, method, functools.partial(_step, step, client))
 
@@ -114,7 +116,17 @@ def install_from_environment(patch: Patch, suffered: Path) -> None:
 
 def _who(client: Any) -> str:
     name = client._client_id
-    return next((who for who in ("relay", "topics") if name.endswith(f"-{who}")), "worker")
+    return next((who for who in ("relay", "topics", "control") if name.endswith(f"-{who}")), "worker")
+
+
+def _who_sends(client: Any, request: object) -> str:
+    """A worker says how it is through the client that its copies take."""
+    topics = [topic for topic, _ in request._topics] if isinstance(request, ProduceRequest) else []
+    return "control" if topics and all(map(_is_control, topics)) else _who(client)
+
+
+def _is_control(topic: object) -> bool:
+    return isinstance(topic, str) and topic.endswith(".control")
 
 
 def _what(request: object) -> str:
@@ -122,6 +134,7 @@ def _what(request: object) -> str:
     return _CALLED.get(name, name)
 
 
-def _step(step: str, client: str, owner: Any, *_: object) -> str:
+def _step(step: str, client: str, owner: Any, *arguments: object) -> str:
     maker = owner.consumer if isinstance(owner, Taking) else owner
-    return f"{_who(getattr(maker, client))}.{step}"
+    is_control = step == "send" and any(map(_is_control, arguments))
+    return f"{'control' if is_control else _who(getattr(maker, client))}.{step}"

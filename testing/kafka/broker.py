@@ -117,6 +117,14 @@ class MemoryKafka:
         if connections:
             await asyncio.wait(connections)
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records, and what groups have committed of it."""
+        self._cluster.delete(name)
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is a topic of that name."""
+        return name in self._cluster.topics
+
     def create_topic(self, name: str, partitions: int = 1, **configs: object) -> None:
         """Make a topic; `max_message_bytes=5000` is its `max.message.bytes`. Raises `TopicAlreadyExistsError` and `InvalidTopicError`."""
         self._cluster.create(name, partitions, {key.replace("_", "."): str(value) for key, value in configs.items()})

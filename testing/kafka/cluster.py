@@ -80,6 +80,15 @@ class Cluster:
         if not try_only:
             self.topics[name] = Topic(partitions, configs)
 
+    def delete(self, name: str) -> None:
+        """Delete a topic, and what groups have committed of it."""
+        self.topic(name)
+        del self.topics[name]
+        for group in self.groups.values():
+            for partition in [each for each in group.offsets if each[0] == name]:
+                del group.offsets[partition]
+        self.wake()
+
     def append(self, topic: str, partition: int, batch: Batch) -> int:
         """Append a record batch; returns its offset."""
         log, its_topic = self.log(topic, partition), self.topics[topic]

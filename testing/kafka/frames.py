@@ -13,6 +13,7 @@ import aiokafka.protocol
 from aiokafka.protocol.api import RequestHeader_v1, RequestHeader_v2, RequestStruct, ResponseHeader_v0, ResponseHeader_v1
 from aiokafka.protocol.types import Array, Schema
 
+import ackwise.plugin.client.staticrequests  # noqa: F401  # what it adds to aiokafka's requests is served as well
 from ackwise.testing.kafka.faults import APIS
 
 __all__ = ["Asked", "UnknownRequest", "decode", "encode", "versions"]

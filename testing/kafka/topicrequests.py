@@ -85,15 +85,7 @@ class TopicRequests:
         return {"topic_errors": [{"topic": each["topic"], **tried(refused, create, each)} for each in asked.body["create_topic_requests"]]}
 
     async def _delete_topics(self, asked: Asked, refused: int) -> Answer:
-        def delete(name: str) -> None:
-            self._cluster.topic(name)
-            del self._cluster.topics[name]
-            for group in self._cluster.groups.values():
-                for partition in [each for each in group.offsets if each[0] == name]:
-                    del group.offsets[partition]
-
-        answers = [{"topic": name, "error_code": tried(refused, delete, name)["error_code"]} for name in asked.body["topics"]]
-        self._cluster.wake()
+        answers = [{"topic": name, "error_code": tried(refused, self._cluster.delete, name)["error_code"]} for name in asked.body["topics"]]
         return {"topic_error_codes": answers}
 
     async def _create_partitions(self, asked: Asked, refused: int) -> Answer:

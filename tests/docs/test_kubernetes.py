@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ import typer
 import yaml  # type: ignore[import-untyped]  # ships no types
 from tests.docs.pages import snippets
 
-from ackwise import App, ConfigurationError
+from ackwise import App, Watch
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.settings.config import Config
+from ackwise.plugin.settings.config import read_config
 from ackwise.plugin.settings.entries import ENTRIES, variable_of
 from ackwise.plugin.watch.watching import Watching
 
@@ -23,13 +24,13 @@ def manifests() -> list[Any]:
     return [found for each in snippets("docs/how-to/kubernetes.md") if each.language == "yaml" for found in yaml.safe_load_all(each.code)]
 
 
-DEPLOYMENT, BUDGET = manifests()
+DEPLOYMENT, BUDGET, STATEFUL = manifests()
 POD = DEPLOYMENT["spec"]["template"]["spec"]
 (WORKER,) = POD["containers"]
 
 
 def test_they_are_a_deployment_and_what_protects_it() -> None:
-    assert [each["kind"] for each in manifests()] == ["Deployment", "PodDisruptionBudget"]
+    assert [each["kind"] for each in manifests()] == ["Deployment", "PodDisruptionBudget", "StatefulSet"]
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     assert DEPLOYMENT["spec"]["selector"]["matchLabels"] == BUDGET["spec"]["selector"]["matchLabels"] == labels
 
@@ -53,7 +54,7 @@ def test_each_probe_asks_a_page_that_is_served_at_the_port_that_is_watched(probe
     ports = {port["name"]: port["containerPort"] for port in WORKER["ports"]}
     assert str(ports[asked["port"]]) == WORKER["args"][WORKER["args"].index("--watch") + 1]
     assert asked["path"] == ("/ready" if probe == "readinessProbe" else "/live")
-    assert hasattr(Watching, f"_{asked['path'][1:]}")
+    assert asked["path"] in Watching(Watch(), lambda: pytest.fail("nobody asks what is explained"))._pages()
     assert {each["name"]: each.get("value") for each in WORKER["env"]}["ACKWISE_WATCH__HOST"] == "0.0.0.0"  # probes come from outside
 
 
@@ -71,6 +72,14 @@ def test_pods_are_replaced_one_after_the_other() -> None:
     assert DEPLOYMENT["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
-def test_static_membership_is_refused_with_the_reason_on_the_page() -> None:
-    with pytest.raises(ConfigurationError, match="a static member's partitions would wait for it after a stop"):
-        App("billing", brokers="nowhere:1", config=Config(), client_options={"group_instance_id": "billing-0"})
+def test_a_static_member_has_the_name_of_its_pod_and_a_session_that_outlasts_its_restart() -> None:
+    pod = STATEFUL["spec"]["template"]["spec"]
+    (worker,) = pod["containers"]
+    assert STATEFUL["spec"]["selector"]["matchLabels"] == STATEFUL["spec"]["template"]["metadata"]["labels"]
+    variables = {each["name"]: each.get("value", each.get("valueFrom")) for each in worker["env"]}
+    assert variables["ACKWISE_GROUP_INSTANCE_ID"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    environ = {name: value for name, value in variables.items() if isinstance(value, str)} | {"ACKWISE_GROUP_INSTANCE_ID": "billing-0"}
+    settings = App("billing", config=read_config(Path("/nowhere"), environ)).settings
+    assert settings.group_instance_id == "billing-0"
+    assert settings.session_timeout > pod["terminationGracePeriodSeconds"] + LAST_RESORT
+    assert pod["terminationGracePeriodSeconds"] == POD["terminationGracePeriodSeconds"]

@@ -6,13 +6,16 @@ import asyncio
 import functools
 import inspect
 import itertools
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 import types
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,8 +32,11 @@ NOT_RUN = {"docs/how-to/sentry.md": 1, "docs/topics.md": 1}
 #: Columns of a block beside both lists of a page, in a window of ordinary width.
 WIDEST = 88
 
-#: Its Python blocks are files, which tests/docs/test_tutorial.py writes and starts.
-TUTORIAL = "docs/tutorial.md"
+#: Where programs are: those that come with a package, too.
+PROGRAMS = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+#: Their Python blocks are files, which tests/docs/test_tutorial.py and test_service.py write and start.
+OF_FILES = {"docs/service.md", "docs/tutorial.md"}
 
 
 def of(language: str) -> list[Snippet]:
@@ -65,7 +71,7 @@ def test_what_is_not_run_is_counted() -> None:
 # Python
 
 
-@pytest.mark.parametrize("page", sorted({snippet.page for snippet in of("python")} - {TUTORIAL}))
+@pytest.mark.parametrize("page", sorted({snippet.page for snippet in of("python")} - OF_FILES))
 def test_the_blocks_of_a_page_run_from_top_to_bottom(page: str, here: types.ModuleType) -> None:
     run(page, here)
     for value in list(vars(here).values()):
@@ -77,8 +83,9 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(page: str, here: types.Modu
                 asyncio.run(result)
 
 
-def test_the_blocks_of_the_tutorial_are_files() -> None:
-    assert [named(snippet) for snippet in snippets(TUTORIAL) if snippet.language == "python" and snippet.file is None] == []
+@pytest.mark.parametrize("page", sorted(OF_FILES))
+def test_the_blocks_of_a_page_of_files_are_files(page: str) -> None:
+    assert [named(snippet) for snippet in snippets(page) if snippet.language == "python" and snippet.file is None] == []
 
 
 # TOML
@@ -125,7 +132,7 @@ def test_a_command_exists_and_takes_its_arguments(snippet: Snippet, line: str) -
             assert arguments[0] in {other.file for other in snippets(snippet.page)}
         case _:
             builtin = subprocess.run(["bash", "-c", 'type -t "$1"', "bash", program], check=False, capture_output=True).returncode == 0
-            assert builtin or shutil.which(program), f"there is no {program}"
+            assert builtin or shutil.which(program, path=PROGRAMS), f"there is no {program}"
 
 
 def _parse(command: Any, arguments: list[str]) -> None:

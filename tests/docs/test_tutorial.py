@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.docs.pages import snippets
+from tests.docs.terminal import Terminal, kafka_of, wait_until
 
 PAGE = "docs/tutorial.md"
 
@@ -21,35 +18,6 @@ ELSEWHERE = ["pip install '.[demo,java]'\n", "python broker.py\n"]
 RECONCILE = "ackwise reconcile events\n"
 
 WORKER = "ackwise run billing:app &\n"
-
-
-class Terminal:
-    """A shell in a folder, in which commands are typed."""
-
-    def __init__(self, folder: Path, **environment: str) -> None:
-        paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-        environment = {**os.environ, **paths, **environment}
-        with (folder / "stderr.log").open("wb") as errors:
-            self._shell = subprocess.Popen(
-                ["bash"], cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-
-    def type(self, commands: str) -> tuple[str, int]:
-        """Run commands to their end; returns what they printed and the exit code of the last one."""
-        assert self._shell.stdin is not None
-        assert self._shell.stdout is not None
-        self._shell.stdin.write(f"{commands}\ncode=$?; echo; echo end of commands $code\n")
-        self._shell.stdin.flush()
-        printed = ""
-        for line in self._shell.stdout:
-            if line.startswith("end of commands "):
-                return printed.removesuffix("\n"), int(line.split()[-1])
-            printed += line
-        raise AssertionError(f"the shell ended while it ran {commands!r}")
-
-    def close(self) -> None:
-        """Leave the shell; what it still runs is killed."""
-        self._shell.communicate("kill -9 $(jobs -p) 2>&-\n")
 
 
 @pytest.fixture
@@ -62,15 +30,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def brokers(folder: Path) -> Iterator[str]:
-    """What broker.py prints."""
-    broker = subprocess.Popen([sys.executable, "broker.py"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert broker.stdout is not None
-    address = broker.stdout.readline().strip().removeprefix("export ACKWISE_BROKERS=")
-    if not address and os.environ.get("CI") != "true":
-        pytest.skip("needs a real Kafka: broker.py could not start one")
-    yield address
-    broker.communicate("\n")
-    assert broker.returncode == 0
+    with kafka_of(folder) as address:
+        yield address
 
 
 @pytest.fixture
@@ -78,13 +39,6 @@ def terminal(folder: Path, brokers: str) -> Iterator[Terminal]:
     terminal = Terminal(folder, ACKWISE_BROKERS=brokers)
     yield terminal
     terminal.close()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.1)
 
 
 @pytest.mark.kafka

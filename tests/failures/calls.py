@@ -26,6 +26,7 @@ from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, Publi
 from ackwise.middleware.events import Event, EventSink
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult, Outcome
 from ackwise.middleware.wire import Copy
+from ackwise.middleware.workerrecord import is_worker
 from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.client.taking import Taking
 from ackwise.plugin.group import opening
@@ -253,6 +254,8 @@ class TappedPublisher(KafkaPublisher):
 
     async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
         publish = super().publish
+        if all(is_worker(copy.key) for copy in copies):  # what the worker says of itself is no message
+            return await publish(copies)
 
         def unavailable() -> list[PublishUnavailable | PublishRefused | None]:
             return [PublishUnavailable("the test broke this call") for _ in copies]

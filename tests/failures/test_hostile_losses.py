@@ -54,6 +54,10 @@ async def test_a_fetch_that_raises_after_it_moved_loses_nothing_of_what_it_had_d
     await suffer(new_world, MOVED, join)
 
 
+async def test_whatever_the_reading_of_the_control_topic_raises_the_worker_goes_on(new_world: NewWorld) -> None:
+    await suffer(new_world, ["control.drain:raises-oddly"])
+
+
 async def test_without_the_way_back_what_a_fetch_had_drained_is_found_to_be_lost(
     new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,7 +119,8 @@ def test_the_app_with_types_takes_what_is_set_in_its_conf() -> None:
         ("ackwise_revok_timeout", "did you mean 'ackwise_revoke_timeout'?"),
         (
             "ackwise_dedup",
-            "it has ackwise_create_topics, ackwise_revoke_timeout, ackwise_drain_timeout, ackwise_start_timeout, ackwise_clock_skew",
+            "it has ackwise_topic_names, ackwise_create_topics, "
+            "ackwise_revoke_timeout, ackwise_drain_timeout, ackwise_start_timeout, ackwise_clock_skew",
         ),
         ("ackwise_commit_interval", "set broker_commit_interval of the app"),
     ],

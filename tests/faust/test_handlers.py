@@ -302,7 +302,10 @@ async def test_what_stops_a_program_rules_on_nothing_begins_nothing_more_and_end
 
 
 async def test_a_handler_that_is_cancelled_with_its_worker_rules_on_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = asyncio.Event()
+    begun, events = asyncio.Event(), list[Event]()
+
+    def observe(event: Event) -> None:
+        events.append(event)
 
     async def bill(batch: Batch[bytes]) -> None:
         begun.set()
@@ -311,10 +314,11 @@ async def test_a_handler_that_is_cancelled_with_its_worker_rules_on_nothing(monk
         finally:
             batch.ack_index = 0
 
-    async with desk(monkeypatch, declaring(bill)) as here:
+    async with desk(monkeypatch, declaring(bill), Dedup("memory://"), observe) as here:
         here.fetch(b"v")
         await begun.wait()
     assert (here.sent(), here.broker.commits[-1][here.orders]) == ([], 100)
+    assert [event.code for event in events if event.exec_id is not None] == [EventCode.CLAIMED, EventCode.RELEASED]
 
 
 async def test_a_handler_that_is_cancelled_with_its_actor_decides_nothing_and_lets_the_actor_end() -> None:

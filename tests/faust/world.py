@@ -266,7 +266,9 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 def _is_consumed(topic: str, group: str) -> bool:
     """Whether it belongs to the group, and somebody commits what he read of it; `group_by` puts its agent's name before that."""
-    return (f"{group}." in topic or topic.startswith(f"{group}-")) and not topic.endswith((".dlq", ".invoices", "-changelog", "__leader"))
+    return (f"{group}." in topic or topic.startswith(f"{group}-")) and not topic.endswith(
+        (".control", ".dlq", ".invoices", "-changelog", "__leader")
+    )
 
 
 def _id(value: bytes | None) -> str:

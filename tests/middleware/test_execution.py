@@ -117,6 +117,22 @@ async def test_rulings_on_single_messages_stand_when_the_handler_is_called_off(m
     spine = make_spine(handler, dedup=True)
     entries = spine.entries(2)
     assert await spine.run(entries) == [SETTLED, Stage.FETCHED]
+    assert spine.sink.codes(100)[-1] is EventCode.SUCCEEDED
+    claimed, released = [event for event in (*spine.sink.durable, *spine.sink.buffer) if event.offset == 101]
+    assert (claimed.code, released.code) == (EventCode.CLAIMED, EventCode.RELEASED)
+    assert (released.exec_id, released.dedup_hash) == (claimed.exec_id, claimed.dedup_hash)
+
+
+async def test_nothing_is_told_of_a_claim_that_was_given_back_before_its_message_began(make_spine: Any) -> None:
+    async def handler(message: Message[bytes]) -> None:
+        entries[0].call.call_off()
+        await asyncio.Event().wait()
+
+    spine = make_spine(handler, kind="message", dedup=True)
+    entries = spine.entries(2)
+    assert await spine.run(entries) == [Stage.FETCHED] * 2
+    assert spine.sink.codes(100) == [EventCode.CLAIMED, EventCode.RELEASED]
+    assert spine.sink.codes(101) == []
 
 
 async def test_a_ruling_on_a_message_of_another_batch_raises_in_the_handler(make_spine: Any) -> None:

@@ -7,17 +7,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.middleware.test_transactional import Database, Open, Poison, write
+from tests.middleware.test_transactional import Database, Open, Poison, bury, write
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import ConfigurationError, Fenced, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.message import Origin
 from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.run import Stage
-from ackwise.middleware.store import ClaimKey
+from ackwise.middleware.store import ClaimKey, Outcome
 from ackwise.middleware.transaction import Permit, Place, Progress
 
 OWNER = "ackwise/0/billing"
@@ -245,6 +246,17 @@ async def test_a_copy_runs_once_its_original_was_passed_with_it(make: Any, datab
     assert database.effects == [(b"v100", 0), (b"v100", 1)]
     succeeded = [event.exec_id for event in spine.sink.durable if event.code is EventCode.SUCCEEDED]
     assert (len(succeeded), len(set(succeeded))) == (2, 1), "the second copy tells of the one execution that there was"
+
+
+async def test_what_an_operator_redrives_runs_though_no_transaction_sent_it_back(make: Any, database: Offsets) -> None:
+    spine = make(bury)
+    await spine.run(spine.entries(1))
+    retry = make(write)
+    retry.pipeline = CopiesPipeline(retry.agent, retry.worker, database, OWNER)
+    replay = retry.entry(0, value=b"v100", origin=Origin("orders", 3, 100, 1), replay_id=b"redrive-1")
+    assert await retry.run([replay]) == [Stage.SETTLED]
+    assert database.effects == [b"v100"]
+    assert {row.outcome for row in database.rows.values()} == {Outcome.OK}
 
 
 async def test_a_copy_of_a_transaction_that_was_rolled_back_waits_and_is_then_dropped(make: Any, database: Offsets) -> None:

@@ -294,6 +294,40 @@ async def test_a_replay_that_is_given_back_when_it_is_done_makes_its_key_a_succe
     assert await _again(make_spine, spine, succeed) == Duplicate()
 
 
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_death_that_the_store_hears_of_after_its_replay_succeeded_leaves_its_key_a_success(
+    make_spine: Any, succeed: Any, ended: bool
+) -> None:
+    spine = make_spine(_bury, dedup=BY_VALUE)
+    spine.store.fail = lambda exchange: bool(exchange.completes)
+    letter = spine.entry(100, value=b"one")
+    assert await spine.run([letter]) == [Stage.RECORDED]  # its letter is there, and the store does not know it
+    spine.store.fail = lambda exchange: False
+    if ended:
+        spine.clock.now += 60  # the lease is over
+    other = make_spine(succeed, dedup=BY_VALUE, store=spine.store, clock=spine.clock)
+    assert await other.run([other.entry(0, value=b"one", replay_id=b"redrive-1")]) == [SETTLED]
+    spine.clock.now += 60
+    assert await spine.run([letter]) == [SETTLED]
+    assert await _again(make_spine, spine, succeed) == Duplicate()
+
+
+async def test_a_death_and_the_success_of_its_replay_that_wait_for_the_store_together_make_a_success(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(_bury, dedup=BY_VALUE)
+    spine.store.fail = lambda exchange: bool(exchange.completes)
+    letter = spine.entry(100, value=b"one")
+    await spine.run([letter])
+    replay = spine.entry(0, value=b"one", replay_id=b"redrive-1")
+    spine.agent = type(spine.agent)(spine.agent.name, spine.agent.topics, "batch", succeed, spine.agent.decode)
+    other = make_spine(succeed, dedup=BY_VALUE, store=spine.store, clock=spine.clock)
+    await other.run([replay])
+    other.leases.give_back(replay)
+    other.leases.give_back(letter)  # as one process that stops: both are marks now
+    spine.store.fail = lambda exchange: False
+    await other.leases.flush()
+    assert await _again(make_spine, spine, succeed) == Duplicate()
+
+
 async def test_a_replay_that_is_delivered_once_more_makes_up_for_what_its_dead_worker_left(make_spine: Any, succeed: Any) -> None:
     spine = await _dead(make_spine)
     first = make_spine(succeed, dedup=BY_VALUE, store=spine.store, clock=spine.clock)

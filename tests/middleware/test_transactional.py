@@ -165,6 +165,38 @@ async def test_its_own_row_tells_of_a_success_whose_event_was_never_written(make
     assert database.effects == [b"a"]
 
 
+async def bury(batch: Batch[Any]) -> None:
+    for message in batch:
+        batch.dead(message, "no")
+
+
+async def test_a_replay_that_succeeds_finishes_the_key_of_its_dead_letter_too(make: Any, database: Database) -> None:
+    first = make(bury)
+    await first.run([first.entry(100, value=b"a")])
+    (dead,) = database.rows.values()
+    spine = make(write)
+    replays = [spine.entry(number, value=b"a", replay_id=b"redrive-%d" % number) for number in (1, 2)]  # of two letters of one key
+    assert await spine.run([*replays, spine.entry(3, value=b"b")]) == [Stage.SETTLED] * 3
+    succeeded = [event.exec_id for event in spine.sink.durable if event.code is EventCode.SUCCEEDED]
+    assert (dead.outcome, database.rows[dead.key.id].outcome, len(database.rows)) == (Outcome.DEAD, Outcome.OK, 4)
+    assert database.rows[dead.key.id].exec_id in succeeded
+    assert await spine.run([spine.entry(101, value=b"a")]) == [Stage.SETTLED]
+    assert [event.attrs for event in spine.sink.durable if event.offset == 101] == [None], "a duplicate of a success"
+
+
+@pytest.mark.parametrize("step", ["finish", "commit"])
+async def test_a_replay_that_dies_again_or_is_rolled_back_leaves_the_key_dead(make: Any, database: Database, step: str) -> None:
+    spine = make(bury)
+    await spine.run([spine.entry(100, value=b"a")])
+    (dead,) = database.rows
+    assert await spine.run([spine.entry(0, value=b"a", replay_id=b"redrive-1")]) == [Stage.SETTLED]
+    assert database.rows[dead].outcome is Outcome.DEAD
+    other = make(write)
+    database.fail = lambda at: at == step
+    assert await other.run([other.entry(1, value=b"a", replay_id=b"redrive-2")]) == [Stage.FETCHED]
+    assert (database.rows[dead].outcome, database.effects) == (Outcome.DEAD, [])
+
+
 async def test_one_poison_of_many_is_found_by_halving_and_the_others_are_committed(make: Any, database: Database) -> None:
     handler = Poison(257)
     spine = make(handler)
@@ -374,6 +406,7 @@ async def test_a_handler_that_is_called_off_rolls_back_what_it_had_ruled_too(mak
     entries = spine.entries(2)
     assert await spine.run(entries) == [Stage.FETCHED] * 2
     assert (database.effects, database.rows) == ([], {})
+    assert spine.sink.codes(101) == [EventCode.CLAIMED, EventCode.RELEASED]
 
 
 async def test_a_handler_of_single_messages_shares_the_transaction_and_its_culprit_is_found(make: Any, database: Database) -> None:

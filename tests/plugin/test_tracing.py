@@ -11,7 +11,9 @@ from typing import Any, cast
 
 import faust
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry import propagate
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -23,6 +25,8 @@ from ackwise.middleware.publishing import Publication, identified
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.sendlater import send_later, to_send
 from ackwise.middleware.tracecontext import carrying
+from ackwise.plugin import tracing
+from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.faust import handler, use
 from ackwise.plugin.loop import reliable
 from ackwise.plugin.settings.config import Config
@@ -236,6 +240,66 @@ async def test_a_context_that_can_not_be_read_is_none(spans: Spans, value: bytes
     traced = Tracing(spans.provider).around(handler, kind="message", handler="bill", group=lambda: "billing")
     await traced(message((("traceparent", value),)))
     assert (spans.only.parent, len(spans.only.links)) == (None, 0)
+
+
+class Broken(TextMapPropagator):
+    """Raises whatever it is asked."""
+
+    @property
+    def fields(self) -> set[str]:
+        return set()
+
+    def extract(self, carrier: Any, context: Any = None, getter: Any = None) -> Any:
+        raise LookupError(SECRET)
+
+    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+        raise LookupError(SECRET)
+
+
+class BrokenProcessor(SpanProcessor):
+    def __init__(self, *, at_start: bool) -> None:
+        self.at_start = at_start
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self.at_start:
+            raise LookupError(SECRET)
+
+    def on_end(self, span: Any) -> None:
+        raise LookupError(SECRET)
+
+
+@pytest.mark.parametrize("broken", ["propagator", "on_start", "on_end", "provider"])
+async def test_whatever_tracing_raises_fails_no_message(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracing, "_throttle", LogThrottle())
+    provider = TracerProvider(shutdown_on_exit=False)
+    if broken == "propagator":
+        monkeypatch.setattr(propagate, "get_global_textmap", Broken)
+    elif broken == "provider":
+        monkeypatch.setattr(provider, "get_tracer", lambda name: 1 / 0)
+    else:
+        provider.add_span_processor(BrokenProcessor(at_start=broken == "on_start"))
+    app = App("billing", brokers="nowhere:1", config=Config())
+    seen: list[bytes] = []
+    app.use(Tracing(provider), ConsumeLater(0))
+
+    @app.agent("orders")
+    async def bill(message: Message[bytes]) -> None:
+        app.publish("paid", message.value)
+        if message.value == b"bad":
+            raise ValueError(SECRET)
+        seen.append(message.value)
+
+    async with TestApp(app) as worker:
+        worker.kafka.create_topic("paid")
+        good = await worker.deliver("orders", b"good", headers=PARENT)
+        bad = await worker.deliver("orders", b"bad", headers=PARENT)
+        assert [record.value for record in worker.kafka.records("paid")] == [b"good"]
+    assert (good.kind, bad.kind, seen) == ("done", "dead", [b"good"])
+    lines = [record for record in caplog.records if "tracing raised" in record.getMessage()]
+    assert len(lines) == 1, "once a minute"
+    assert SECRET not in caplog.text
 
 
 def test_headers_for_a_message_that_is_sent_outside_of_a_handler_are_those_of_the_current_span(spans: Spans) -> None:

@@ -135,6 +135,20 @@ case("15 claimed long ago by a dead writer", verdicts={0: STUCK}).say("w1", "0:R
 
 case("15b claimed long ago by a writer that lives", verdicts={0: IN_FLIGHT}).say("w1", "0:RC", ago=7200).add("w1", EventCode.HEARTBEAT)
 
+case("15c claimed long ago and given back, as by a worker that stopped", "0:RCJ", {0: PENDING}).add("w1", EventCode.SESSION_END)
+
+case("15d the same, and committed past", "0:RCJ 1:RCS W=2", {0: LOST, 1: ONCE})
+
+case("15e given back, and run by the next", "0:RCJ", {0: ONCE}, without={0: Flag.AMBIGUOUS_EXEC}).say("w2", "0:RCS W=1")
+
+case("15f given back, and claimed by a worker that died", verdicts={0: STUCK}).say("w1", "0:RCJ", ago=7300).say("w2", "0:RC", ago=7200)
+
+case("15g given back by a worker that died, which may have run it again", verdicts={0: TWICE},
+     flags={0: Flag.AMBIGUOUS_EXEC}).say(
+    "w1", "0:RCJC", ago=7200).say("w2", "0:RCS W=1")  # fmt: skip
+
+case("15h a later attempt is given back", verdicts={0: RETRYING}).say("w1", "0:RCFB 0@2:RCJ W=1", ago=7200)
+
 case("16 claimed just now", verdicts={0: IN_FLIGHT}).say("w1", "0:RC", ago=5)
 
 case("17 claimed exactly lease and grace ago", verdicts={0: IN_FLIGHT}).say("w1", "0:C", ago=1200.001)
@@ -213,6 +227,31 @@ case("27a a record with the key of a dead letter", verdicts={0: Verdict.DEAD_LET
 case("27b a dead letter that is delivered again", verdicts={0: Verdict.DEAD_LETTERED}
      ).say("w1", "0:RCFX").say("w1", "0:D W=1", attrs='{"outcome":"dead"}')  # fmt: skip
 
+REDRIVEN = {number: json.dumps({"redrive": f"redrive-{number}", "letter": "g.dlq/0/7"}) for number in (1, 2)}
+
+case("27d a dead letter that was sent again and has not come yet", "0:RCFX W=1", {0: DEAD}, flags={0: Flag.REDRIVEN},
+     without={0: Flag.DIED_AGAIN | Flag.RESCUED_FROM_DLQ}).say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
+
+case("27e a dead letter that was sent again and succeeded", "0:RCFX W=1", {0: ONCE}, flags={0: Flag.REDRIVEN | Flag.RESCUED_FROM_DLQ},
+     without={0: Flag.DIED_AGAIN | Flag.AMBIGUOUS_EXEC}).say("w1", "0:RCS").say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
+
+case("27f a dead letter that was sent again and died again, whose events say so before those of the redrive", "0:RCFX 0:RCF W=1", {0: DEAD},
+     flags={0: Flag.REDRIVEN | Flag.DIED_AGAIN}).say("w1", "0:X", attrs=REDRIVEN[1]).say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
+
+case("27g a dead letter that died again and was sent once more", "0:RCFX 0:RCF W=1", {0: DEAD}, flags={0: Flag.REDRIVEN},
+     without={0: Flag.DIED_AGAIN}).say("w1", "0:X", attrs=REDRIVEN[1]).say("operator", "0:A", attrs=REDRIVEN[2])  # fmt: skip
+
+case("27h a record with the key of a dead letter that was sent again and succeeded", verdicts={0: ONCE, 1: DUPLICATE}
+     ).say("w1", "0:RCFX 1:R", key="k").say("w1", "1:D W=2", key="k", attrs='{"outcome":"dead"}').say(
+     "operator", "0:A", key="k", attrs=REDRIVEN[1]).say("w1", "0:RCS", key="k")  # fmt: skip
+
+case("27i a record with the key of a dead letter that died again", verdicts={0: DEAD, 1: Verdict.SUPPRESSED_BY_DEAD}
+     ).say("w1", "0:RCFX 1:R", key="k").say("w1", "1:D W=2", key="k", attrs='{"outcome":"dead"}').say(
+     "operator", "0:A", key="k", attrs=REDRIVEN[1]).say("w1", "0:RCF", key="k").say("w1", "0:X", key="k", attrs=REDRIVEN[1])  # fmt: skip
+
+case("27j a repair copy of a dead letter is no redrive", "0:RCFX W=1", {0: DEAD}, without={0: Flag.REDRIVEN}
+     ).say("operator", "0:A", attrs='{"plan":"p","step":"redrive-1"}')  # fmt: skip
+
 case("27c a record with the key of what no event calls dead", verdicts={0: PHANTOM}, logical={"k": LogicalVerdict.PHANTOM}
      ).say("w1", "0:R", key="k").say("w1", "0:D W=1", key="k", attrs='{"outcome":"dead"}')  # fmt: skip
 
@@ -242,6 +281,9 @@ case("30 no commit at all", "0:R", {0: PENDING})
 case("31 rewound, and suppressed", "0:RCS 1:RCS W=2 W=1 1:RD W=2", {0: ONCE, 1: ONCE}, flags={1: Flag.REWOUND}, without={0: Flag.REWOUND})
 
 case("31b gone back to while nobody read", "0:CS 1:CS W=2", {0: ONCE, 1: ONCE}, flags={0: Flag.REWOUND, 1: Flag.REWOUND}).assign("w2", 0)
+
+case("31c gone back to twice, and not over what is between", "0:CS 1:CS 2:CS 3:CS W=2 W=1 W=2 W=4 W=3 W=4",
+     dict.fromkeys(range(4), ONCE), flags={1: Flag.REWOUND, 3: Flag.REWOUND}, without={0: Flag.REWOUND, 2: Flag.REWOUND})  # fmt: skip
 
 case("32 jumped over", "0:RCS SEEK[1,4) 4:RCS W=5", {0: ONCE, 4: ONCE}, absent=dict.fromkeys((1, 2, 3), "SKIPPED_BY_SEEK"))
 
@@ -302,6 +344,16 @@ case("62 a later attempt, and all topics drained since", verdicts={0: RETRY_LOST
 )
 
 case("63 run without a claim", "0:S W=1", {0: ONCE}, flags={0: Flag.UNCLAIMED})
+
+case("64c run twice under claims, and once more before them without one", "0:CS", {0: MULTI}, flags={0: Flag.UNCLAIMED},
+     without={0: Flag.REPEATED}).say("w2", "0:CS").say("w3", "0:S W=1", exec_id=1)  # fmt: skip
+
+case("64d run under a claim, and between that and a claim that failed without one", verdicts={0: TWICE}, flags={0: Flag.REPEATED}).say(
+    "w1", "0:CF", exec_id=5).say("w2", "0:S", exec_id=7).say("w3", "0:CS", exec_id=9).say("w1", "W=1")  # fmt: skip
+
+case("64e run twice without claims between two claims that failed", verdicts={0: TWICE}, flags={0: Flag.REPEATED}).say(
+    "w1", "0:CF", exec_id=5).say("w2", "0:S", exec_id=7).say("w2", "0:S", exec_id=8).say(
+    "w3", "0:CF", exec_id=9).say("w1", "W=1")  # fmt: skip
 
 case("64 run without a claim, twice", verdicts={0: TWICE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w1", "0:S").say("w2", "0:S W=1")
 
@@ -486,7 +538,7 @@ case("75 a claim was lost on the way", "0:CLS W=1", {0: TWICE}, flags={0: Flag.A
 
 case("76 failed at the cut-off, and run by the next owner", "0:CF", {0: ONCE}, flags={0: Flag.HAD_FAILURES}).say("w2", "0:CS W=1")
 
-case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 17, topic=TOPIC, partition=0, offset=9).add("w1", 77)
+case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 18, topic=TOPIC, partition=0, offset=9).add("w1", 77)
 
 case("78 busy elsewhere, committed past", "0:E 1:CS W=2", {0: LOST, 1: ONCE})
 
@@ -650,7 +702,7 @@ case("93f in place, and its worker died: it may have run again", verdicts={0: TW
     "w1", "RECEIVED_RANGE[0,2) 0:CICI 1:II", ago=7200
 ).say("w2", "RECEIVED_RANGE[0,2) 0:CIIS 1:S W=2")
 
-case("93g in place, and its worker died in the middle of an attempt", verdicts={0: TWICE}, flags={0: MAYBE}).say(
+case("93g in place, and its worker died in the middle of an attempt", verdicts={0: TWICE}, flags={0: Flag.AMBIGUOUS_EXEC}).say(
     "w1", "0:RCIC", ago=7200
 ).say("w2", "0:CS W=1", took_unreleased=True)
 
@@ -714,3 +766,19 @@ case("94f a commit that says nothing of numbers", "0:RD W=1", {0: PHANTOM}, logi
 case("94g a commit names an older number than there is", verdicts={0: ONCE, 1: ONCE}).say("w1", "0:CS W=1", ago=7200).assign(
     "w2", 1, named=("w1", 1), at=NOW - 7100 * SECOND
 ).say("w2", "1:CS W=2")
+
+EPOCHS = {("", "bill", 0, 0): ONCE, ("", "bill", 1, 0): ONCE}
+case("96 claimed by a worker that died, and run in a later dedup epoch", apart=EPOCHS).say("w1", "0:RC", ago=7200).say(
+    "w2", "0:RCS W=1", dedup_epoch=1)  # fmt: skip
+
+case("96b failed and committed past in one dedup epoch, and run in the next", "0:RCF W=1", apart=EPOCHS).say(
+    "w2", "0:RCS", dedup_epoch=1)  # fmt: skip
+
+case("96c sent back in one dedup epoch, and its copy came in the next", apart=EPOCHS).say("w1", "0:RCFB W=1", ago=7200, level=1).say(
+    "w2", "0@2:RCS", dedup_epoch=1).drain(60)  # fmt: skip
+
+case("96d failed in one dedup epoch, and claimed by a worker that died in the next", "0:RCF W=1",
+     apart={("", "bill", 0, 0): STUCK, ("", "bill", 1, 0): STUCK}).say("w2", "0:RC", ago=7200, dedup_epoch=1)  # fmt: skip
+
+case("96e done in one dedup epoch, and lost in the next", "0:RCS W=1", apart={("", "bill", 0, 0): ONCE, ("", "bill", 1, 0): LOST}).say(
+    "w2", "0:RCF", dedup_epoch=1)  # fmt: skip

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 UNIVERSES = 3000
 
 
+#: Seconds for a test with Spark: two sessions on two busy cores, and all that a fixture judges. A session that is cut off is broken.
+_PATIENCE = 1200
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_PATIENCE))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from ackwise.spark.session.spark import local_session

@@ -12,7 +12,7 @@ from ackwise.middleware.events import OUTGOING, EventCode
 
 __all__ = ["universe"]
 
-_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTAGIIOOYYZ"
+_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTAGIIOOYYZJJ"
 
 
 def universe(number: int) -> History:
@@ -25,6 +25,7 @@ def universe(number: int) -> History:
     if draw.random() < 0.2:
         history.events.clear()  # nobody says when it began
     base = draw.choice([0, 58, 120])
+    history.written = NOW if draw.random() < 0.1 else NOW - 3 * DAY
     writers = [f"w{n}" for n in range(draw.randint(1, 3))]
     for writer in writers:
         if draw.random() < 0.7:
@@ -70,8 +71,11 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
                 }
             elif draw.random() < 0.1:
                 fields |= {"attrs": draw.choice(['{"outcome":"dead"}', '{"leader":"orders/0/1","outcome":"dead"}', '{"outcome":"ok"}'])}
+            elif draw.random() < 0.1:
+                redrives = ["redrive-1", "redrive-2", "redrive-2\n", "redrive-x", "redrive-", 7, None]
+                fields |= {"attrs": json.dumps({"redrive": draw.choice(redrives), "letter": "g.dlq/0/1"})}
             if draw.random() < 0.8:
-                written = NOW - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
+                written = history.written - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
                 fields |= {"record_ts": written}
             key = draw.choice([None, None, "a", "b"])
             history.say(writer, f"{offset}@{attempt}:{letters}", ago=ago, key=key, level=draw.choice([None, 0, 1, 3, 9]), **fields)
@@ -105,7 +109,7 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
             odd: dict[str, Any] = draw.choice(
                 [{"partition": 0, "offset": None}, {"partition": None, "offset": 3}, {"attrs": json.dumps({"committed": 3})}]
             )
-            history.add(writer, draw.choice([3, 15, 17, 20, 26, 30, 41, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
+            history.add(writer, draw.choice([3, 15, 18, 20, 26, 30, 41, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
 
 
 def _send(history: History, draw: random.Random, writer: str, base: int) -> None:

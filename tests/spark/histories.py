@@ -40,6 +40,7 @@ LETTERS: Final = {
     "O": EventCode.FAILED,
     "Y": EventCode.LATE_SUCCESS,
     "Z": EventCode.CANCELLED,
+    "J": EventCode.RELEASED,
 }
 _STEP = re.compile(r"(?P<offset>\d+)(?:@(?P<attempt>\d+))?:(?P<letters>[A-Z]+)$")
 _RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK|TX_SETTLED)\[(?P<start>\d+),(?P<end>\d+)\)$")
@@ -52,6 +53,7 @@ class History:
         self.group = group
         self.cluster = cluster
         self.topic = topic
+        self.written = NOW
         self.produced: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
@@ -173,7 +175,7 @@ class History:
                 self._exec_ids[writer] = self._exec_ids.get(writer, self._writer_id(writer) << 20) + 1
             values: dict[str, Any] = {"topic": self.topic, "partition": 0, "offset": offset, "attempt": attempt, "handler": "bill"}
             values["dedup_hash"] = hash_of(key or f"{offset}")
-            if letter in "CSFLIOY":
+            if letter in "CSFLIOYJ":
                 values["exec_id"] = self._exec_ids.get(writer, self._writer_id(writer) << 20)
             if letter == "I":
                 self._in_place[offset] = self._in_place.get(offset, 0) + 1

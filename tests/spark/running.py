@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
-
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.spark.frames import F, SparkSession
 from ackwise.spark.judge.accounts import ALL_PRODUCED, ProducedBook, keep_produced
 from ackwise.spark.judge.books import Book, domains, keep
 from ackwise.spark.judge.context import scopes

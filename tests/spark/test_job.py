@@ -69,7 +69,7 @@ def test_what_is_doubtful_about_the_events_themselves_is_said(spark: SparkSessio
     history = CASES["47c a topic made anew, without an id, and newer records before older ones"].history
     history = copy(history)
     history.events = [*history.events]
-    history.add("w1", 17, topic=TOPIC, partition=0, offset=9).add("w1", 77)
+    history.add("w1", 18, topic=TOPIC, partition=0, offset=9).add("w1", 77)
     result = reconciled(root_with(tmp_path / "root", history.events), "--out", tmp_path / "out", "--as-of", AS_OF)
     assert result.exit_code == 0, result.output
     unproved, falls, strange = summary(tmp_path / "out")["warnings"]

@@ -10,8 +10,10 @@ from tests.spark.commands.test_reconcile import reconciled, summary
 from tests.spark.histories import write_parquet
 from tests.spark.robbed import CONFIG, Night, Robbery, accusations, night, rates, robberies
 
+from ackwise.spark.events.sources import gathered
 from ackwise.spark.reference.oracle import rule
-from ackwise.spark.vocabulary import Verdict
+from ackwise.spark.vocabulary import ANOMALIES, Verdict
+from ackwise.spark.why.answer import inquire
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,3 +85,23 @@ def test_the_command_names_the_missing_events_of_a_whole_worker(tmp_path: Path) 
     missing, unproved = found["warnings"]
     assert missing.startswith(f"{found['missing_events']} events of 1 worker are missing, 0 to {hole['last']} of {writer}: find its files")
     assert "died, and no commit says how far its events went" in unproved.replace("their events", "its events")
+
+
+def test_why_says_with_the_brokers_what_reconcile_says_with_them(tmp_path: Path) -> None:
+    each, robbery, accused = next(
+        (each, robbery, message)
+        for each in NIGHTS
+        for robbery in robberies(each)
+        for message, (verdict, _) in rule(each.left(robbery), CONFIG).messages.items()
+        if robbery.kind == "last file" and verdict in ANOMALIES - {Verdict.MULTI_EXECUTED}
+    )
+    each.write(tmp_path / "root", robbery)
+    (_, _, topic, _, partition), _, _, offset = accused
+    told = rule(each.left(robbery), CONFIG, last_commits=each.last_commits).messages[accused][0]
+    with gathered([tmp_path / "root"], tmp_path / "live") as evidence:
+        without = inquire(f"{topic}/{partition}/{offset}", evidence, CONFIG)
+        found = inquire(f"{topic}/{partition}/{offset}", evidence, CONFIG, last_commits=each.last_commits)
+    assert [story.verdict for story in without.stories] == [rule(each.left(robbery), CONFIG).messages[accused][0]]
+    assert [story.verdict for story in found.stories] == [told] == [Verdict.UNKNOWN_EXPORT_GAP]
+    assert any(sentence.startswith(f"a commit of {each.group} names event ") for sentence in found.missing)
+    assert found.exit_code == 3

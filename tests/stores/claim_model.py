@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
-from ackwise.middleware.store import Ack, Acquired, Busy, ClaimAnswer, Outcome
+from ackwise.middleware.store import WHOEVER, Ack, Acquired, Busy, ClaimAnswer, Outcome
 from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.transitions import Record
 
@@ -44,7 +44,7 @@ RUN_AFTER_DONE = "a handler started although the key was completed"
 OVERLAP = "more handlers at once than leases that expired under them allow"
 EFFECTS = "more effects than one, and one for each crash, for each lease that expired and for each record that was forgotten"
 FENCING = "a claim that follows another without a larger epoch"
-DEATH = "a key that is known as dead after the replay of its dead letter succeeded"
+DEATH = "a key that is not known as done after the replay of its dead letter succeeded"
 INVARIANTS = (DEATH, LOSS, STUCK, STALE_OWNER, SECOND_RUN, RUN_AFTER_DONE, OVERLAP, EFFECTS, FENCING)
 
 # Time is 0 for ever: a lease of 1 lives until it is made to expire.
@@ -66,8 +66,6 @@ HOLDING = frozenset({ASKING, RUNNING, SUCCEEDED, FAILED, PUBLISHING, PUBLISHED})
 
 DEAD = 0
 """In place of the attempt of a published copy: it goes to the dead-letter topic."""
-REPLAY = 10_000
-"""The token with which a replay says that it succeeded."""
 LIMIT = 2
 """The attempt after which a failing message is dead."""
 
@@ -386,6 +384,8 @@ class Model:
         marked = marked._replace(consumed=state.consumed or ack in (Ack.OK, Ack.RESTORED))
         was_dead = before is not None and before.outcome is Outcome.DEAD  # which a success may change, whoever had it
         broke = STALE_OWNER if changed and before is not None and state.holder != seat and not was_dead else None
+        if outcome is Outcome.DEAD and changed and self._used(state, "replays"):
+            broke = DEATH  # the replay has succeeded: this death is late
         if state.left.lost_replies and changed:
             yield Move(f"{_who(seat)} completes it and does not hear", marked._replace(left=state.left.less("lost_replies")), broke, True)
         settled = ack is not Ack.LOST or outcome is Outcome.DEAD
@@ -472,10 +472,10 @@ class Model:
                 again = _appended(state._replace(left=left.less("duplicates")), Copy(copy.attempt, self.retry_owner))
                 yield Move(f"the relay repeats copy {number}", again, fault=True)
         if left.replays and state.dead:
-            record, ack = self.rules.complete(state.record, REPLAY, 1, Outcome.OK, NOW, RETENTION)
+            record, ack = self.rules.complete(state.record, WHOEVER, 1, Outcome.OK, NOW, RETENTION)
             consumed = state.consumed or ack in (Ack.OK, Ack.RESTORED)
             replayed = state._replace(record=_plain(record), consumed=consumed, left=left.less("replays"))
-            broke = DEATH if record and record.outcome is Outcome.DEAD else None
+            broke = DEATH if record and record.outcome is not Outcome.OK else None
             yield Move(f"the replay of the dead letter succeeds: {ack.value}", replayed, broke, fault=True)
         if left.evictions and state.record:
             evicted = state._replace(record=None, holder=None, named=None, consumed=False, left=left.less("evictions"))

@@ -66,8 +66,10 @@ def of_every_kind() -> Exchange:
     )
 
 
-#: What is new in them: a success takes the place of a death, and of nothing else that is done.
+#: What is new in them: a success takes the place of a death, and of nothing else that is done; that of a replay, of any claim.
 NEW = (
+    (r"\n +OR (\w)\.token = 0 AND \1\.kind = 1 AND \1\.value = 1\n", "\n"),
+    (r"\n +WHEN [^\n]+ = 0 AND [^\n]+ = 1 AND [^\n]+ = 1 THEN 12", ""),
     (r"THEN\n +r\.outcome = 2 AND (\w)\.kind = 1 AND \1\.value = 1\n", "THEN false\n"),
     (r"\n +WHEN outcome = 2 AND [^\n]+ = 1 AND [^\n]+ = 1 THEN 12", ""),
 )

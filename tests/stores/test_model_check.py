@@ -215,6 +215,18 @@ def complete_beside_a_death(record: Record | None, token: int, attempt: int, out
     return transitions.complete(record, token, attempt, outcome, now, retention)
 
 
+def complete_beside_a_holder(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> Changed:
+    if token == 0 and record and not record.outcome:
+        return record, Ack.LOST
+    return transitions.complete(record, token, attempt, outcome, now, retention)
+
+
+def complete_over_a_success(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> Changed:
+    if outcome is Outcome.DEAD and record and record.outcome is Outcome.OK:
+        return record._replace(token=token, outcome=outcome), Ack.OK
+    return transitions.complete(record, token, attempt, outcome, now, retention)
+
+
 @dataclass(frozen=True)
 class Sabotage:
     """The protocol with one thing wrong, and what has to notice."""
@@ -243,6 +255,8 @@ SABOTAGES = {
     "a death that is guessed": Sabotage(Rules(proves=False), OVERLAP, NAMED),
     "a take-over in the name of the dead": Sabotage(Rules(claim=claim_in_the_name_of_the_dead), OVERLAP, NAMED),
     "a lease that ends by a death alone, and a death of an older worker": Sabotage(Rules(claim=claim_until_a_death), STUCK, MIXED),
+    "the success of a replay that waits for whoever holds the key": Sabotage(Rules(complete=complete_beside_a_holder), DEATH, REPLAYED),
+    "a death that takes the place of a success": Sabotage(Rules(complete=complete_over_a_success), DEATH, REPLAYED),
     "a success that leaves a death": Sabotage(Rules(complete=complete_beside_a_death), DEATH, REPLAYED),
     "a mark that is not written": Sabotage(Rules(complete=complete_without_writing), EFFECTS),
 }

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from ackwise import App, Batch, ConsumeLater, Dedup, Event, Events, Message, Reject, Transactional
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import EventCode
 from ackwise.plugin.settings.config import Config
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing import Place, TestApp, assert_no_loss, assert_order, assert_run_once
@@ -122,6 +123,23 @@ async def test_a_handler_that_does_not_return_is_a_time_out_with_a_name() -> Non
         await entered.wait()
         leave.set()
         assert (await worker.fate(Place("orders", 0, 0))).kind == "done"
+
+
+async def test_a_worker_that_stops_tells_of_the_claim_that_it_gave_back() -> None:
+    app, entered = App("billing", config=Config(), drain_timeout=0.05), asyncio.Event()
+    app.use(Dedup("memory://"))
+
+    @app.agent("orders")
+    async def bill(message: Message[str]) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async with TestApp(app) as worker:
+        delivering = asyncio.create_task(worker.deliver("orders", "a"))
+        await entered.wait()
+        delivering.cancel()
+    about = [event.code for event in worker.events if event.offset == 0 and event.code < EventCode.COMMITTED]
+    assert about == [EventCode.CLAIMED, EventCode.RELEASED]
 
 
 async def test_an_app_that_could_not_start_is_refused_and_nothing_is_left_open() -> None:

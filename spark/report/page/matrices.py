@@ -55,7 +55,8 @@ def failures_matrix(failures: Sequence[Failures]) -> Matrix | None:
     rest = [_REST] if len(topics) > len(columns) else []
     by_number = sorted(errors.items(), key=lambda item: (-item[1].total(), item[0]))
     rows = [("", error, _of_topics(numbers, columns, rest=bool(rest))) for error, numbers in by_number]
-    return _matrix([*columns, *rest], ["doubt"] * (len(columns) + len(rest)), rows)
+    tones: list[Tone] = ["doubt" for _ in (*columns, *rest)]
+    return _matrix([*columns, *rest], tones, rows)
 
 
 def shade(number: int, most: int) -> int:

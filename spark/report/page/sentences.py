@@ -19,7 +19,7 @@ from ackwise.spark.vocabulary import PRODUCED_MEANINGS, ExitCode, ProducedVerdic
 
 __all__ = [
     "OUTCOMES", "books_sentence", "claims_sentence", "evidence", "findings_sentence", "note", "outcome", "plan_sentence",
-    "produced_sentences", "produced_tone", "read", "subject", "untimed",
+    "produced_sentences", "produced_tone", "read", "redriven_sentences", "subject", "untimed",
 ]  # fmt: skip
 
 #: The name and the tone of each exit code.
@@ -109,6 +109,16 @@ def plan_sentence(plan: Summary) -> str:
     return sentence + (f" {messages(later)} {are(later)} left out, since events that mend them may still come." if later else "")
 
 
+def redriven_sentences(report: RunReport) -> list[str]:
+    """Return what became of the dead letters that were sent again, a sentence for each handler."""
+    found = []
+    for each in report.redriven:
+        fates = ((each.succeeded, "succeeded"), (each.died_again, "died again"), (each.pending, "not ended yet"))
+        counts = ", ".join(f"{number:,} {fate}" for number, fate in fates if number)
+        found.append(f"{counted(each.letters, 'letter')} of {each.handler} in {each.group} sent again: {counts}.")
+    return found
+
+
 def findings_sentence(report: RunReport) -> str:
     """Return what the listed findings are a part of."""
     number = sum(tally.messages for tally in report.tallies if tally.is_anomaly)
@@ -150,6 +160,7 @@ def read(report: RunReport) -> list[tuple[str, str]]:
     return [
         ("Folders", ", ".join(report.roots)),
         ("Files", f"{report.files:,} ({report.bytes / 1e6:,.1f} MB)"),
+        ("Engine", report.engine),
         ("Events", f"{counted(events, 'event')} of {counted(len(report.writers), 'writer')}, {report.missing_events:,} missing"),
         ("Judged as of", instant(report.as_of) if report.as_of else "no event"),
         ("Tolerances", f"{tolerances}; configuration {config.fingerprint}"),

@@ -80,8 +80,8 @@ class Trial:
             stack.callback(self.ledger.close)
             stack.push_async_callback(self._end)
             admin = await stack.enter_async_context(self._admin())
-            await admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])
             async with asyncio.timeout(DEADLINE):
+                await self._create_topic(admin)
                 for number in range(2):
                     self.start(older=self.fault == "versions" and number == 0)
                 producing = asyncio.create_task(self._produce())
@@ -119,6 +119,12 @@ class Trial:
     def _admin(self) -> AbstractAsyncContextManager[AIOKafkaAdminClient]:
         return connected(AIOKafkaAdminClient(bootstrap_servers=self.brokers))
 
+    async def _create_topic(self, admin: AIOKafkaAdminClient) -> None:
+        """A busy broker says that it is made some time before it knows it, and a worker that starts in between has nothing to consume."""
+        await admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])
+        while self.topic not in await admin.list_topics():  # noqa: ASYNC110  # it tells nobody
+            await asyncio.sleep(0.1)
+
     async def _produce(self) -> None:
         """Send over some seconds, and keep what the broker acknowledged."""
         producer = AIOKafkaProducer(bootstrap_servers=self.brokers, acks="all", enable_idempotence=True, request_timeout_ms=5000)
@@ -136,7 +142,7 @@ class Trial:
         while not condition():
             for worker in self.workers:
                 if worker.returncode not in (None, -signal.SIGKILL, 0):
-                    raise AssertionError(f"a worker ended with {worker.returncode}: see {self._log}")
+                    raise AssertionError(f"a worker ended with {worker.returncode}: {self._log.read_text(errors='replace')[-2000:]}")
             await asyncio.sleep(0.3)
 
     async def _until_committed(self) -> None:

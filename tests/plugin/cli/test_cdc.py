@@ -40,6 +40,7 @@ def test_the_help_names_every_option() -> None:
         "--on-error",
         "--status",
         "--json",
+        "--watch",
     )
     assert [option for option in options if option not in said] == []
 

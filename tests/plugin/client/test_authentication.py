@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
+import signal
+import sqlite3
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from confluent_kafka import Consumer
 from confluent_kafka import admin as confluent
 from tests.servers import PROPERTIES, kafka_or_skip
 
@@ -21,6 +28,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError, PublishU
 from ackwise.plugin.group.topics import read_topics
 from ackwise.plugin.local import broker as localbroker
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -33,6 +41,7 @@ LISTENERS: Mapping[str, tuple[str, str | None]] = {
     "password": ("SASL_PLAINTEXT", None),
     "both": ("SASL_SSL", "server"),
     "mutual": ("SSL", "server"),
+    "tokens": ("SASL_SSL", "server"),
     "expired": ("SSL", "expired"),
     "elsewhere": ("SSL", "elsewhere"),
 }
@@ -121,6 +130,10 @@ def properties(ports: Mapping[str, int], controller: int, folder: Path) -> dict[
             found[f"{prefix}ssl.client.auth"] = "required" if name == "mutual" else "none"
         if protocol.startswith("SASL"):
             module = "org.apache.kafka.common.security"
+            if name == "tokens":  # without a signature, as brokers take them where nobody has set up more
+                found[f"{prefix}sasl.enabled.mechanisms"] = "OAUTHBEARER"
+                found[f"{prefix}oauthbearer.sasl.jaas.config"] = f"{module}.oauthbearer.OAuthBearerLoginModule required;"
+                continue
             found[f"{prefix}sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
             found[f"{prefix}plain.sasl.jaas.config"] = f'{module}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
             for size in (256, 512):
@@ -169,6 +182,31 @@ async def test_a_password_lets_in_with_and_without_tls(guarded: Guarded, mechani
 async def test_a_certificate_of_our_own_lets_in(guarded: Guarded) -> None:
     options = {"security_protocol": "SSL"} | guarded.trusting(proving="server")
     assert await read_topics(guarded.settings("mutual", options), {"none"}) == {}
+
+
+class Tokens(AbstractTokenProvider):
+    """Tokens for `us3r-worker` that last for an hour."""
+
+    async def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # its base has no types
+        now = time.time()
+        parts = {"alg": "none"}, {"sub": USER, "iat": now - 60, "exp": now + 3600}
+        return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
+
+
+async def test_a_token_of_a_provider_lets_in(guarded: Guarded) -> None:
+    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": Tokens()}
+    assert await read_topics(guarded.settings("tokens", options | guarded.trusting()), {"none"}) == {}
+
+
+async def test_files_of_authority_certificate_and_key_let_in_without_a_context_in_the_code(guarded: Guarded) -> None:
+    folder = guarded.folder
+    files = {"ssl_cafile": folder / "ca.pem", "ssl_certfile": folder / "server.pem", "ssl_keyfile": folder / "server.key"}
+    assert await read_topics(guarded.settings("mutual", {"security_protocol": "SSL"} | files), {"none"}) == {}
+
+
+async def test_an_authority_that_the_system_does_not_know_is_a_sentence_without_a_file(guarded: Guarded) -> None:
+    with pytest.raises(ConfigurationError, match="ssl_context does not know; name its file: ssl_cafile"):
+        await read_topics(guarded.settings("both", with_password("PLAIN", protocol="SASL_SSL")), {"none"})
 
 
 async def test_a_broker_that_wants_a_certificate_of_ours_is_no_success_without_one(guarded: Guarded) -> None:
@@ -248,6 +286,83 @@ def ran(guarded: Guarded, folder: Path, command: tuple[str, ...], *, password: s
     words = [sys.executable, "-m", "ackwise.plugin.cli", *command, "shop:app"]
     done = subprocess.run(words, cwd=folder, env=os.environ | ours, capture_output=True, text=True, timeout=120, check=False)
     return f"{done.stdout}{done.stderr}\nexit {done.returncode}"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("status", "nobodys"), "there is no consumer group 'nobodys'"),
+        (("dlq", "list", "nobodys"), "nobodys.dlq"),
+    ],
+    ids=lambda given: given[0] if isinstance(given, tuple) else None,
+)
+def test_a_command_without_an_app_connects_with_tls_and_a_password_from_a_file(
+    guarded: Guarded, tmp_path: Path, words: tuple[str, ...], shown: str
+) -> None:
+    done = ran_without_app(guarded, tmp_path, words, PASSWORD)
+    assert shown in done
+    assert not any(said in done for said in ("Traceback", "refuses", PASSWORD)), done
+    refused = ran_without_app(guarded, tmp_path, words, WRONG)
+    assert "refuses the credentials (SCRAM-SHA-512)" in refused
+    assert "exit 2" in refused
+    assert WRONG not in refused
+
+
+def test_a_relay_of_an_outbox_without_an_app_sends_over_tls_with_a_password_from_a_file(guarded: Guarded, tmp_path: Path) -> None:
+    clients: Any = confluent
+    admin = clients.AdminClient({"bootstrap.servers": guarded.address("plain")})
+    admin.create_topics([clients.NewTopic("invoices", 1, 1)])["invoices"].result(60)
+    asyncio.run(written(tmp_path / "outbox.db"))
+    with started_without_app(guarded, tmp_path, ("relay", "--outbox", "sqlite:///outbox.db"), PASSWORD) as relay:
+        consumer = Consumer({"bootstrap.servers": guarded.address("plain"), "group.id": "reads", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["invoices"])
+        found = None
+        for _ in range(240):
+            if relay.poll() is not None or (found := consumer.poll(0.5)) is not None:
+                break
+        consumer.close()
+        relay.send_signal(signal.SIGTERM)
+        _, said = relay.communicate(timeout=60)
+    assert found is not None, said
+    assert found.value() == b"paid"
+    assert PASSWORD not in said
+
+
+async def written(path: Path) -> None:
+    """One row in a new outbox."""
+    outbox = SQLiteOutbox(path)
+    await outbox.open()
+    connection = sqlite3.connect(path, isolation_level=None)
+    async with outbox.transaction(connection):
+        outbox.send("invoices", b"paid")
+    connection.close()
+    await outbox.close()
+
+
+def variables(guarded: Guarded, folder: Path, password: str) -> dict[str, str]:
+    """All that a command without an app is told of the broker; the password is in a file."""
+    (folder / "password").write_text(f"{password}\n")
+    options = {
+        "SECURITY_PROTOCOL": "SASL_SSL",
+        "SSL_CAFILE": str(guarded.folder / "ca.pem"),
+        "SASL_MECHANISM": "SCRAM-SHA-512",
+        "SASL_PLAIN_USERNAME": USER,
+        "SASL_PLAIN_PASSWORD_FILE": str(folder / "password"),
+    }
+    return {"ACKWISE_BROKERS": guarded.address("both")} | {f"ACKWISE_CLIENT_OPTIONS__{name}": value for name, value in options.items()}
+
+
+def ran_without_app(guarded: Guarded, folder: Path, words: tuple[str, ...], password: str) -> str:
+    """What `ackwise` has printed, and its exit code."""
+    with started_without_app(guarded, folder, words, password) as command:
+        printed, said = command.communicate(timeout=120)
+    return f"{printed}{said}\nexit {command.returncode}"
+
+
+def started_without_app(guarded: Guarded, folder: Path, words: tuple[str, ...], password: str) -> subprocess.Popen[str]:
+    environ = os.environ | variables(guarded, folder, password)
+    command = [sys.executable, "-m", "ackwise.plugin.cli", *words]
+    return subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 async def test_a_whole_worker_consumes_retries_and_commits_with_scram_over_tls(guarded: Guarded) -> None:

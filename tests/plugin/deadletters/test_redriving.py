@@ -19,6 +19,7 @@ from ackwise import App, Events
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, PublishRefused, PublishUnavailable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.deadletters.letter import read_letter
 from ackwise.plugin.deadletters.place import Place, place_of_app, place_of_group
@@ -26,6 +27,7 @@ from ackwise.plugin.deadletters.redrive import RedriveFate, Redriven, refusal
 from ackwise.plugin.deadletters.redriving import redrive
 from ackwise.plugin.deadletters.selection import Selection
 from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.settings.config import Config
 
 READY, SENT = RedriveFate.READY, RedriveFate.SENT
@@ -248,7 +250,7 @@ async def test_a_shortened_letter_whose_origin_is_gone_or_another_record_is_refu
 def test_a_letter_that_could_not_come_back_as_what_it_was_is_refused(copy: Copy, fate: RedriveFate | None) -> None:
     origin = Origin("billing.dlq", 0, 0, 5)
     found = read_letter(Delivery(*origin, copy.key, copy.value, copy.headers, origin), "billing")
-    assert refusal(found, "billing", {"bill"}) is fate
+    assert refusal(found, TopicNames("billing", DelayLevels()), {"bill"}) is fate
 
 
 async def test_a_record_of_somebody_else_among_the_letters_is_left_alone_and_leaves_nothing_to_do(shop: Shop) -> None:

@@ -12,6 +12,7 @@ from aiokafka import TopicPartition
 from ackwise import ConfigurationError, ConsumeLater, DeadLetter
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
+from ackwise.middleware.decoding import CODEC_AWAY
 from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.limits import Thresholds
@@ -243,6 +244,51 @@ async def test_copies_for_a_paused_handler_above_two_hundred_go_back_to_a_delay_
     assert {(run.send_back.delay, run.send_back.charged) for run in back if run.send_back is not None} == {(10.0, False)}
     assert len(lane.held) == MOST_COPIES
     await end(lane)
+
+
+class CodecAway(Line):
+    """The codec of its messages is away."""
+
+    async def __call__(self, runs: list[Run], assignment: Any) -> None:
+        await asyncio.sleep(0)
+        for run in runs:
+            self.took += run.offsets
+            if run.stage is Stage.RULED:
+                run.stage = Stage.SETTLED
+            else:
+                run.stage = Stage.WITHHELD
+                run.tries += 1
+                run.postpone(0.0, CODEC_AWAY)
+
+
+async def test_copies_that_wait_for_their_codec_go_back_to_a_delay_topic_and_those_of_other_handlers_are_read() -> None:
+    bill, ship, back = CodecAway("bill"), Line("ship"), list[Run]()
+
+    def put_off_and_note(run: Run) -> None:
+        put_off(run, ConsumeLater())
+        back.append(run)
+
+    lane = lane_of(bill, ship, flow=FlowControl(), role="retry", put_off=put_off_and_note)
+    lane.offer(records(0, 1001))
+    assert lane.is_full()
+    lane.start()
+    await until(lambda: not lane.in_hand)
+    assert {(run.send_back.delay, run.send_back.charged, run.error) for run in back if run.send_back is not None} == {
+        (10.0, False, "CodecUnavailable")
+    }
+    assert min(bill.took.count(offset) for offset in range(0, 1001, 2)) == 9, "eight times in vain, and once to be sent back"
+    assert (len(back), len(ship.took), lane.is_full()) == (501, 500, False)
+    await end(lane)
+
+
+async def test_what_waits_for_its_codec_in_a_source_stays_there() -> None:
+    bill, back = CodecAway("bill"), list[Run]()
+    lane = lane_of(bill, flow=FlowControl(), put_off=back.append)
+    lane.offer(records(0, 3))
+    lane.start()
+    await until(lambda: bill.took.count(0) > 20)
+    await end(lane)
+    assert (back, lane.watermark.commit) == ([], 0)
 
 
 async def test_what_is_paused_is_given_up_by_a_stop_and_the_offset_stays_before_it() -> None:

@@ -216,6 +216,20 @@ async def test_commits_that_kafka_refuses_are_an_alarm_once_a_minute_and_are_mad
     assert here.client.commits == [{ORDERS: 101}]
 
 
+async def test_of_a_topic_that_is_gone_nothing_is_committed_and_the_others_go_on(world: Any) -> None:
+    """Its commit would be refused for as long as it is tried, and keep that of the others waiting."""
+    here = await world()
+    here.offer(100, 101)
+    here.finish(0, 100, 101)
+    here.finish(1, 100, 101)
+    here.member.is_gone = lambda topic: topic == "orders"
+    await here.member.commit()
+    assert here.client.commits == []
+    here.member.is_gone = lambda topic: False
+    await here.member.commit()
+    assert here.client.commits == [{ORDERS: 102}]
+
+
 async def test_a_partition_with_a_lane_that_was_cut_is_committed_no_more(world: Any) -> None:
     here = await world()
     here.offer(100)

@@ -200,11 +200,11 @@ def test_a_source_that_forgets_a_message_while_it_waits_in_place_is_refused(limi
 
     ordered = Agent("bill", ("orders",), "batch", never, lambda value: value, order="key", in_place=RetryInPlace(limit))
     found = everything() | {"orders": SOURCE._replace(retention_ms=3_600_000)}
-    (source, *_) = review_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered]))
+    (source, *_) = review_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered], ["orders"]))
     assert source.todo == ("mend" if refused else "nothing")
     if refused:
         with pytest.raises(ConfigurationError, match=r"'orders' keeps messages for 1h, .* may let one wait in place for 1830s"):
-            plan_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered]))
+            plan_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered], ["orders"]))
 
 
 async def test_while_the_brokers_name_no_controller_nobody_is_asked_to_make_topics() -> None:
@@ -238,10 +238,9 @@ async def test_no_request_makes_more_partitions_than_kafka_takes(partitions: int
     assert (len(asked), len(wide.create)) == (requests, 5)
 
 
-async def test_options_that_a_client_refuses_are_refused_with_a_sentence() -> None:
-    settings = HostSettings("127.0.0.1:1", "billing", client_options={"security_protocol": "blue"})
-    with pytest.raises(ConfigurationError, match=r"client_options can't be used: .*security_protocol"):
-        await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+def test_options_that_a_client_refuses_are_refused_with_a_sentence() -> None:
+    with pytest.raises(ConfigurationError, match="client_options has security_protocol='blue'; it is one of PLAINTEXT, SSL"):
+        HostSettings("127.0.0.1:1", "billing", client_options={"security_protocol": "blue"})
 
 
 class Group:
@@ -365,6 +364,21 @@ async def test_a_source_that_this_worker_is_making_is_waited_for(group: Group, m
     await asked.wait()
     await group.create(group.source)
     await ensuring
+    assert await group.partitions() == WHOLE_GROUP
+
+
+async def test_a_source_that_the_broker_does_not_know_yet_is_looked_for_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker answers that a topic was made before all of them, or itself when it is busy, know it."""
+    looks = 0
+
+    async def look(admin: AIOKafkaAdminClient, topics: Collection[str]) -> dict[str, Topic]:
+        nonlocal looks
+        looks += 1
+        return {name: topic for name, topic in (await _look(admin, topics)).items() if looks > 3 or name != group.source}
+
+    await group.create(group.source)
+    monkeypatch.setattr("ackwise.plugin.group.topics._look", look)
+    await group.ensure()
     assert await group.partitions() == WHOLE_GROUP
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import ssl
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -127,19 +128,47 @@ def test_options_of_the_clients_are_added_to_those_of_the_code(folder: Path) -> 
         ACKWISE_CLIENT_OPTIONS__SASL_MECHANISM="SCRAM-SHA-256",
     )
     settings = config.host_settings("billing", brokers="a:1", client_options={"ssl_context": None, "sasl_mechanism": "GSSAPI"})
-    assert settings.client_options == {"ssl_context": None, "sasl_mechanism": "SCRAM-SHA-256", "security_protocol": "SASL_SSL"}
+    assert {**settings.client_options, "ssl_context": None} == {
+        "ssl_context": None,
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "security_protocol": "SASL_SSL",
+    }
+    assert isinstance(settings.client_options["ssl_context"], ssl.SSLContext)  # of what the system trusts
+
+
+def test_tuning_in_a_file_or_the_environment_is_added_to_that_of_the_code(folder: Path) -> None:
+    config = own(folder, "[consumer_options]\nfetch_max_bytes = 2000000", ACKWISE_PRODUCER_OPTIONS__LINGER_MS="5")
+    settings = config.host_settings("billing", consumer_options={"fetch_max_bytes": 1_000_000, "client_rack": "a"})
+    assert settings.consumer_options == {"fetch_max_bytes": 2_000_000, "client_rack": "a"}
+    assert settings.producer_options == {"linger_ms": 5}
+
+
+def test_tuning_that_cannot_work_is_refused_with_its_source(folder: Path) -> None:
+    config = own(folder, "[consumer_options]\nenable_auto_commit = 1")
+    assert refusal(lambda: config.host_settings("billing")).endswith("(consumer_options.enable_auto_commit is set by ackwise.toml)")
+    (folder / "ackwise.toml").unlink()
+    config = environment(folder, ACKWISE_PRODUCER_OPTIONS__LINGER_MS="soon")
+    assert refusal(lambda: config.host_settings("billing")) == (
+        "producer_options has linger_ms='soon'; it is a whole number from 0 to 1000 "
+        "(producer_options.linger_ms is set by ACKWISE_PRODUCER_OPTIONS__LINGER_MS)"
+    )
 
 
 def test_an_option_that_the_clients_do_not_take_is_refused_with_its_source_and_without_its_value(folder: Path) -> None:
     in_file = own(folder, '[client_options]\nsasl_plain_pasword = "s3cret"')
     said = refusal(lambda: in_file.host_settings("billing"))
     assert said == (
-        "client_options has 'sasl_plain_pasword', which not every Kafka client of a worker takes; did you mean 'sasl_plain_password'? "
+        "client_options has 'sasl_plain_pasword', which is no option of every Kafka client of a worker; "
+        "did you mean 'sasl_plain_password'? "
         "(client_options.sasl_plain_pasword is set by ackwise.toml)"
     )
     (folder / "ackwise.toml").unlink()
     in_variable = environment(folder, ACKWISE_CLIENT_OPTIONS__ACKS="1")
     assert refusal(lambda: in_variable.host_settings("billing")).endswith("(client_options.acks is set by ACKWISE_CLIENT_OPTIONS__ACKS)")
+
+
+def test_the_token_of_the_pages_is_no_setting_and_hinders_no_worker(folder: Path) -> None:
+    assert environment(folder, ACKWISE_UI_TOKEN="secret").of() == {}
 
 
 @pytest.mark.parametrize(
@@ -351,7 +380,7 @@ def test_an_app_may_be_given_its_configuration(folder: Path) -> None:
 
 def test_every_field_of_the_settings_but_the_group_is_an_entry() -> None:
     names = {field.name for field in dataclasses.fields(HostSettings)} - {"group", "instance"}
-    assert names == {path[0] for path in ENTRIES if len(path) == 1} | {"client_options"}
+    assert names == {path[0] for path in ENTRIES if len(path) == 1} | {path[0] for path in ENTRIES if path[0].endswith("_options")}
 
 
 def test_no_two_entries_have_one_variable() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.settings.hostsettings import AppSettings, HostSettings
+from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, AppSettings, HostSettings
 
 
 def test_durations_are_read_as_people_write_them() -> None:
@@ -24,6 +24,10 @@ def test_durations_are_read_as_people_write_them() -> None:
         ({"start": "middle"}, "start is 'middle'"),
         ({"group": "bill ing"}, "group is 'bill ing'"),
         ({"group": ""}, "group is ''"),
+        ({"group_instance_id": "pod 0"}, "group_instance_id is 'pod 0'; use up to 200 letters, digits"),
+        ({"group_instance_id": "p" * 201}, "use up to 200 letters"),
+        ({"group_instance_id": 3}, "group_instance_id is 3; use"),
+        ({"group_instance_id": "pod-0", "instance": "web-1"}, "an instance that broadcasts has its own"),
         ({"brokers": "a:1,,b:2"}, "write it as 'host:port'"),
         ({"brokers": ""}, "write it as 'host:port'"),
         ({"brokers": ["localhost:9092"]}, "write it as 'host:port'"),
@@ -67,14 +71,29 @@ def test_an_option_of_the_clients_that_would_undo_a_promise_is_refused(option: s
         HostSettings("localhost:9092", "billing", client_options={option: "s3cret"})
 
 
-def test_an_option_that_not_every_client_takes_is_refused_with_the_nearest_that_they_do() -> None:
+def test_an_unknown_option_is_refused_with_the_nearest_that_there_is() -> None:
     with pytest.raises(ConfigurationError, match=r"has 'sasl_plain_pasword', which .*; did you mean 'sasl_plain_password'\?") as refusal:
         HostSettings("localhost:9092", "billing", client_options={"sasl_plain_pasword": "s3cret"})
     assert "s3cret" not in str(refusal.value)
-    with pytest.raises(ConfigurationError, match="has 'fetch_max_bytes', which not every Kafka client of a worker takes"):
+    with pytest.raises(
+        ConfigurationError, match=r"has 'fetch_max_bytes', which is an option of the consumer .*; set it in consumer_options"
+    ):
         HostSettings("localhost:9092", "billing", client_options={"fetch_max_bytes": 1})
-    with pytest.raises(ConfigurationError, match=r"'colour'.*; they take api_version, connections_max_idle_ms, .*, ssl_context$"):
+    with pytest.raises(ConfigurationError, match=r"'colour'.*; it has security_protocol, ssl_cafile, .*, retry_backoff_ms$"):
         HostSettings("localhost:9092", "billing", client_options={"colour": "blue"})
+
+
+@pytest.mark.parametrize("session", [6.0, 10.0, 45.0, 1800.0])
+def test_a_worker_hears_of_a_rebalance_in_time_however_long_its_session_is(session: float) -> None:
+    settings = HostSettings("localhost:9092", "billing", session_timeout=session)
+    assert settings.heartbeat_interval <= min(session / 3, REBALANCE_TIMEOUT / 10)
+
+
+def test_heartbeats_are_several_in_a_session() -> None:
+    settings = HostSettings("localhost:9092", "billing", session_timeout=30, consumer_options={"heartbeat_interval_ms": 10_000})
+    assert settings.heartbeat_interval == 10.0
+    with pytest.raises(ConfigurationError, match=r"heartbeat_interval_ms=4000; it is at most a third of session_timeout, 3333"):
+        HostSettings("localhost:9092", "billing", consumer_options={"heartbeat_interval_ms": 4000})
 
 
 def test_the_keywords_of_an_app_are_the_settings_of_its_host() -> None:

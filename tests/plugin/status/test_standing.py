@@ -6,13 +6,27 @@ from typing import Any
 
 import pytest
 
-from ackwise.plugin.status.standing import LettersStanding, LevelStanding, PartitionStanding, PausedByCommand, Standing, findings
+from ackwise.plugin.status.standing import (
+    LettersStanding,
+    LevelStanding,
+    PartitionStanding,
+    PausedByCommand,
+    Standing,
+    WorkerStanding,
+    findings,
+)
 
+WORKER = WorkerStanding("node-3", 17, "1.0.0", "ackwise", 3.0, ("orders/0",), 2, 1, (("its store does not answer", 1),), (), ())
 PARTITION = PartitionStanding("orders", 0, "ackwise 10.0.0.7 …abc", 5, 9, 4, 0, 3.0, 0, 0, None, ())
 HEALTHY = Standing(
     "billing", "Stable", ("ackwise 10.0.0.7 …abc",), 1, (PARTITION,), (LevelStanding("billing.delay.5s", "delay.5s", 2),),
     LettersStanding("billing.dlq", 2, 0, 7.0), (),
 )  # fmt: skip
+
+
+def test_what_a_worker_said_of_itself_a_while_ago_needs_nobody() -> None:
+    said = WORKER._replace(troubles=("its store does not answer",), heard=100.0)
+    assert findings(HEALTHY._replace(workers=(WORKER, said))) == []
 
 
 def test_a_lag_copies_that_wait_and_letters_that_were_seen_to_need_nobody() -> None:
@@ -27,9 +41,10 @@ def test_a_lag_copies_that_wait_and_letters_that_were_seen_to_need_nobody() -> N
         ({"state": "PreparingRebalance"}, "the group rebalances (PreparingRebalance), and nobody has a partition; look again in a moment"),
         ({"partitions": (PARTITION, PARTITION._replace(partition=1, owner=None))}, "nobody has 1 of 2 partitions, such as orders/1"),
         ({"paused": (PausedByCommand("bill", 1),)}, "bill is paused by command; ackwise resume lets it go on"),
+        ({"workers": (WORKER._replace(troubles=("its store does not answer",)),)}, "worker node-3:17: its store does not answer"),
         ({"relays": 0}, "no relay runs, and 2 copies wait to come back; start a worker, or ackwise relay"),
         ({"letters": LettersStanding("billing.dlq", 2, 1, 7.0)}, "1 dead letters are open; ackwise dlq list shows what they died of"),
     ],
 )
 def test_each_of_these_needs_somebody(change: dict[str, Any], sentence: str) -> None:
-    assert findings(HEALTHY._replace(**change)) == [sentence]
+    assert [finding.sentence for finding in findings(HEALTHY._replace(**change))] == [sentence]

@@ -8,9 +8,11 @@ import os
 import pty
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -19,9 +21,11 @@ from tests.plugin.deadletters.letters import APP, Shop, letter
 from typer.testing import CliRunner
 
 from ackwise import CONSUME_LATER, App, ConsumeStatus, Message, RetryInPlace
+from ackwise.middleware.workerrecord import PartitionInHand, WorkerRecord, encode_worker
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.deadletters.letter import LetterId
 from ackwise.plugin.deadletters.letterstate import LetterState, encode_state
+from ackwise.plugin.group import workerstate
 from ackwise.plugin.group.copyreader import CopyReader
 from ackwise.plugin.settings.config import Config
 
@@ -64,7 +68,8 @@ async def look(shop: Shop) -> Any:
     return json.loads(done.stdout) if done.exit_code < 2 else {"partitions": [], "levels": []}
 
 
-async def test_one_table_has_owners_watermarks_ages_and_what_waits_and_why(shop: Shop) -> None:
+async def test_one_table_has_owners_watermarks_ages_and_what_waits_and_why(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workerstate, "EVERY", 0.1)
     shop.kafka.create_topic("mails")
     for value in (b"bad", b"next"):
         shop.kafka.produce("orders", value)
@@ -78,6 +83,7 @@ async def test_one_table_has_owners_watermarks_ages_and_what_waits_and_why(shop:
                 and sum(each["pending"] for each in seen["levels"]) == 1
                 and all(each["lag"] == 0 for each in seen["partitions"] if each["topic"] == "mails")
                 and (seen["state"], seen["relays"]) == ("Stable", 1)
+                and any(each["waiting"] for each in seen["workers"])
             ),
         )
         told = await status("billing", "--brokers", shop.kafka.bootstrap)
@@ -90,6 +96,13 @@ async def test_one_table_has_owners_watermarks_ages_and_what_waits_and_why(shop:
     assert (mails["lag"], mails["age"], mails["due_in"]) == (0, None, None)
     assert {each["topic"] for each in found["partitions"]} == {"mails", "orders", "billing.retry"}
     assert (found["state"], len(found["members"]), found["relays"], found["findings"]) == ("Stable", 1, 1, [])
+    (said,) = found["workers"]
+    assert (said["pid"], said["version"], said["client"]) == (os.getpid(), version("ackwise"), "ackwise")
+    assert sorted(said["partitions"]) == ["billing.retry/0", "mails/0", "orders/0"]
+    assert "RuntimeError" in {why for why, _ in said["waiting"]}
+    assert orders["worker"] == f"{said['host']}:{said['pid']}"
+    assert f"= {orders['worker']}" in told
+    assert "RuntimeError" in told
     assert "orders/0" in told
     assert "1 message in place, tried again in" in told
     assert "delay.10s" in told
@@ -125,6 +138,30 @@ async def test_what_is_paused_by_command_is_told_and_is_a_finding(shop: Shop) ->
     assert [each["paused"] for each in found["partitions"]] == [["bill"]]
     assert "bill is paused by command; ackwise resume lets it go on" in found["findings"]
     assert "bill is paused by command" in await status(shop.app, code=1)
+
+
+async def test_workers_say_how_they_are_and_one_that_died_long_ago_is_left_out(shop: Shop) -> None:
+    shop.kafka.create_topic("billing.control")
+    evil = WorkerRecord("2", "node\x1b[2J-4", 18, "1.0.0", "ack\u202ewise", (), (), ("bill by code",), ("its store does not answer",))
+    said = [
+        (WorkerRecord("1", "node-3", 17, "1.0.0", "ackwise", (PartitionInHand("orders", 0, 5, 2),), (("LookupError", 3),)), 5.0),
+        (evil, 6.0),
+        (WorkerRecord("3", "node-5", 19, "1.0.0", "ackwise"), 3600.0),
+    ]
+    for record, ago in said:
+        key, value = encode_worker(record)
+        shop.kafka.produce("billing.control", value, key=key, timestamp=time.time() - ago)
+    shop.kafka.produce("billing.control", b"no record", key=b"worker/4")
+    shop.kafka.produce("billing.control", None, key=b"worker/5")
+    found = await status(shop.app, "--json", code=1)
+    assert [(each["host"], each["in_hand"], each["running"]) for each in found["workers"]] == [("node-3", 5, 2), ("node\x1b[2J-4", 0, 0)]
+    assert [each["worker"] for each in found["partitions"]] == ["node-3:17"]
+    told = await status(shop.app, code=1)
+    assert "3: LookupError" in told
+    assert "bill by code" in told
+    assert "its store does not answer" in told
+    assert "and of what each worker said last" in told
+    assert not {"\x1b", "\u202e"} & set(told)
 
 
 @pytest.mark.parametrize(

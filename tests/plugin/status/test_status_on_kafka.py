@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from typer.testing import CliRunner
 
 from ackwise import App, Message
 from ackwise.plugin.cli.root import new_app
+from ackwise.plugin.group import workerstate
 from ackwise.plugin.settings.config import Config
 
 pytestmark = pytest.mark.kafka
@@ -33,19 +37,33 @@ async def status(raw_kafka: RawKafka, group: str) -> Any:
     return json.loads(done.stdout)
 
 
-async def test_each_partition_has_the_worker_that_the_broker_gave_it_to(raw_kafka: RawKafka) -> None:
+def is_settled(found: Any, topic: str) -> bool:
+    """Whether each of two workers has its partition, and has said so since."""
+    said = sorted((name, each["client"]) for each in found["workers"] for name in each["partitions"] if name.startswith(f"{topic}/"))
+    owned = sorted(
+        (f"{topic}/{each['partition']}", str(each["owner"]).split()[0]) for each in found["partitions"] if each["topic"] == topic
+    )
+    return not found["findings"] and len(found["members"]) == 2 and not found["lag"] and said == owned
+
+
+async def test_each_partition_has_the_worker_that_the_broker_gave_it_to(raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workerstate, "EVERY", 0.5)
     topic, group = await raw_kafka.new_topic(partitions=2), raw_kafka.new_group()
     await raw_kafka.produce(topic, b"a", b"b")
     async with worker(raw_kafka, group, topic, "first").running() as first, worker(raw_kafka, group, topic, "second").running() as second:
         await first.ready()
         await second.ready()
         async with asyncio.timeout(60):
-            while (found := await status(raw_kafka, group))["findings"] or len(found["members"]) < 2 or found["lag"]:  # noqa: ASYNC110  # a broker tells nobody
+            while not is_settled(found := await status(raw_kafka, group), topic):  # noqa: ASYNC110  # a broker tells nobody
                 await asyncio.sleep(0.2)
     partitions = [each for each in found["partitions"] if each["topic"] == topic]
     assert {each["owner"] for each in partitions} == set(found["members"])
     assert {name.split()[0] for name in found["members"]} == {"first", "second"}
+    assert {each["client"] for each in found["workers"]} == {"first", "second"}
+    assert {each["worker"] for each in partitions} == {f"{socket.gethostname()}:{os.getpid()}"}
+    assert {each["version"] for each in found["workers"]} == {version("ackwise")}
     assert sum(each["committed"] or 0 for each in partitions) == 2
     after = await status(raw_kafka, group)
     assert after["findings"] == ["no worker is in the group, which is Empty; start one"]
     assert {each["topic"] for each in after["partitions"]} == {topic, f"{group}.retry"}
+    assert after["workers"] == []  # they took back what they had said

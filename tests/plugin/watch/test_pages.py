@@ -23,9 +23,11 @@ from ackwise.plugin.doctor.extras import needs
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.config import Config, Given
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.watch import server
-from ackwise.plugin.watch.server import Answer, WatchServer, bound
-from ackwise.plugin.watch.watching import LONGEST_TURN, Watching
+from ackwise.plugin.watch import connections, server
+from ackwise.plugin.watch.connections import bound
+from ackwise.plugin.watch.server import Answer, WatchServer
+from ackwise.plugin.watch.turns import LONGEST_TURN
+from ackwise.plugin.watch.watching import Watching
 from ackwise.testing.kafka.broker import MemoryKafka
 
 SECRET = "hush"
@@ -162,7 +164,7 @@ def test_an_entry_or_the_command_line_turns_it_on_and_the_command_line_wins() ->
 
 
 async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.watch.watching._PATIENCE", 0.1)
+    monkeypatch.setattr("ackwise.plugin.watch.turns._PATIENCE", 0.1)
     watching = Watching(Watch(0), lambda: pytest.fail("nobody asks"))
     member = Member(HostSettings("nowhere:1", "billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
     caplog.set_level("INFO", "ackwise")
@@ -178,7 +180,7 @@ async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKaf
         asyncio.run(get())
 
     async with watching.opened(member):
-        watching._turned_at = time.monotonic() - LONGEST_TURN - 60
+        watching._turns.turned_at = time.monotonic() - LONGEST_TURN - 60
         asking = threading.Thread(target=ask, args=(port_of(caplog),))
         asking.start()
         asking.join()  # so does a handler that blocks
@@ -192,7 +194,7 @@ async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKaf
 async def test_a_handler_that_blocks_the_loop_is_seen_from_outside_and_not_once_it_ends(
     kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.watch.watching.LONGEST_TURN", 0.7)
+    monkeypatch.setattr("ackwise.plugin.watch.turns.LONGEST_TURN", 0.7)
     answers: list[int] = []
     url: list[str] = []
 
@@ -285,14 +287,14 @@ async def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_is_answ
 
 @pytest.mark.parametrize("said", [b"", b"GET /sma", b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["nothing", "half", "reads nothing"])
 async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, end = threading.Event(), server._end
+    ended, end = threading.Event(), connections._end
 
     def noted(protocol: object) -> None:
         end(protocol)
         ended.set()
 
     monkeypatch.setattr(server, "_LONGEST", 0.2)
-    monkeypatch.setattr(server, "_end", noted)
+    monkeypatch.setattr(connections, "_end", noted)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
     writer.write(said)
     assert await asyncio.to_thread(ended.wait, DEADLINE)
@@ -309,7 +311,7 @@ async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said
 async def test_of_many_connections_those_above_the_limit_are_closed_and_the_others_answered(
     served: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_MOST", 5)
+    monkeypatch.setattr(connections, "_MOST", 5)
     monkeypatch.setattr(server, "_LONGEST", DEADLINE)
     idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(5)]
     for _, writer in idle:

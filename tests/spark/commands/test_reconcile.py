@@ -29,9 +29,11 @@ AS_OF = "2026-01-01T00:00:00Z"
 
 
 def reconciled(*arguments: str | Path) -> Result:
+    """The command with these arguments: by Spark, unless they name an engine."""
+    by_spark = () if "--engine" in arguments else ("--engine", "spark")
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(reconcile)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, [str(argument) for argument in (*arguments, *by_spark)])
 
 
 def root_of(path: Path, history: History) -> Path:
@@ -287,10 +289,10 @@ def test_the_command_and_the_oracle_are_loaded_without_pyspark(module: str) -> N
 
 
 def test_without_pyspark_the_command_says_what_to_install(tmp_path: Path) -> None:
-    program = BLOCKED.format(blocked=["pyspark"]) + "from pathlib import Path; from ackwise.spark.commands.reconcile import reconcile; "
-    answer = subprocess.run(
-        [sys.executable, "-c", program + f"reconcile([Path({str(tmp_path)!r})])"], capture_output=True, text=True, check=False
-    )
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
+    program = BLOCKED.format(blocked=["pyspark"]) + "from ackwise.plugin.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "reconcile", str(root), "--engine", "spark"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "reconcile needs pyspark, which is not installed: pip install 'ackwise[spark]'" in answer.stderr
 
 

@@ -29,7 +29,7 @@ def refusal(*arguments: str | Path) -> str:
 
 def run(*arguments: str | Path, prefix: tuple[str, ...] = (), environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """A process of its own, with its own permissions and environment."""
-    command = [*prefix, sys.executable, "-m", "ackwise.plugin.cli", "reconcile", *map(str, arguments)]
+    command = [*prefix, sys.executable, "-m", "ackwise.plugin.cli", "reconcile", "--engine", "spark", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(environ or {})}, timeout=240)
 
 

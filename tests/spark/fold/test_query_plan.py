@@ -62,7 +62,7 @@ def test_offsets_without_events_are_found_without_sorting_a_partition(spark: Spa
 def test_a_hundred_thousand_events_of_one_message_are_one_row(spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 
-    from ackwise.spark.events.schema import EVENT_SCHEMA, project
+    from ackwise.spark.events.schema import EVENT_TYPES, project
     from ackwise.spark.fold.messages import fold
 
     given = {
@@ -70,8 +70,7 @@ def test_a_hundred_thousand_events_of_one_message_are_one_row(spark: SparkSessio
         "topic": "orders", "partition": 0, "offset": 7, "attempt": 1,
     }  # fmt: skip
     columns = [
-        F.col("id").alias("seq") if field.name == "seq" else F.lit(given.get(field.name)).cast(field.dataType).alias(field.name)
-        for field in EVENT_SCHEMA
+        F.col("id").alias("seq") if name == "seq" else F.lit(given.get(name)).cast(kind).alias(name) for name, kind in EVENT_TYPES.items()
     ]
     rows = fold(project(spark.range(100_000).select(*columns)), set()).collect()
     assert [(row["offset"], row["bits"]) for row in rows] == [(7, 1 << EventCode.RECEIVED)]

@@ -190,7 +190,7 @@ def _naming_its_lane(run: Callable[..., Awaitable[None]]) -> Callable[..., Await
 
 def _id(value: bytes | None) -> str | None:
     try:
-        return str(json.loads(value or b"")["id"])
+        return str(json.loads(value or b"").get("id"))
     except ValueError:
         return None
 

@@ -14,7 +14,7 @@ FACTS = establish(
     [said(1, pk=7, start=10), said(1, pk=8, start=0, roles=ROLES["retry"])._replace(topic="g.retry"), said(1, pk=9)._replace(topic="x")],
     ReconcileConfig(),
 )
-COMMITS = {7: Committed(7, 20, None, 18, 20), 8: Committed(8, 5, None), 9: Committed(9, 5, None)}
+COMMITS = {7: Committed(7, 20, None, ((18, 20),)), 8: Committed(8, 5, None), 9: Committed(9, 5, None)}
 
 
 def test_books_are_kept_for_sources_whose_first_offset_is_known() -> None:

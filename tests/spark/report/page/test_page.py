@@ -38,7 +38,15 @@ from ackwise.spark.report.missingranges import missing_ranges
 from ackwise.spark.report.page.answers import headline, loss, repeat, waiting
 from ackwise.spark.report.page.history import runs, runs_lanes
 from ackwise.spark.report.page.render import render
-from ackwise.spark.report.page.sentences import books_sentence, findings_sentence, outcome, produced_sentences, produced_tone, subject
+from ackwise.spark.report.page.sentences import (
+    books_sentence,
+    findings_sentence,
+    outcome,
+    produced_sentences,
+    produced_tone,
+    redriven_sentences,
+    subject,
+)
 from ackwise.spark.report.page.tables import findings_table, flags_table, retries_table, verdicts_table
 from ackwise.spark.report.report import Finding, RunReport, Tally
 from ackwise.spark.report.summary import to_json
@@ -80,6 +88,18 @@ def test_what_is_unknown_is_counted_beside_what_is_lost() -> None:
     assert loss(both).because == [
         "2 messages: LOST 2.", "Of 20 messages it is not known whether they were lost: events are missing.",
     ]  # fmt: skip
+
+
+def test_letters_that_were_sent_again_are_counted_by_what_became_of_them() -> None:
+    fates = (
+        (Verdict.EXACTLY_ONCE, Flag.REDRIVEN, 7),
+        (Verdict.DEAD_LETTERED, Flag.REDRIVEN | Flag.DIED_AGAIN, 2),
+        (Verdict.DEAD_LETTERED, Flag.REDRIVEN, 1),
+    )
+    report = replace(CLEAN, tallies=[Tally("billing", "<bill>", "orders", *fate) for fate in fates])
+    sentence = "10 letters of <bill> in billing sent again: 7 succeeded, 2 died again, 1 not ended yet."
+    assert redriven_sentences(report) == [sentence]
+    assert sentence.replace("<bill>", "&lt;bill&gt;") in render(report)
 
 
 def test_every_verdict_that_calls_for_somebody_has_its_action_and_the_red_ones_come_first() -> None:

@@ -1,0 +1,94 @@
+"""Copies under other names: what waits in topics that the group made before its `topic_names` were changed. Nobody would bring it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.log import said
+from ackwise.middleware.message import Delivery
+from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy
+from ackwise.plugin.group.copyreader import CopyReader, Left, reading
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topictemplate import TopicTemplate
+
+__all__ = ["find_copies_elsewhere"]
+
+#: Seconds for the whole look.
+_TIMEOUT: Final = 15.0
+
+_DEFAULT: Final = TopicTemplate()
+
+
+#: Kinds of topics in which something waits to be brought on.
+_WAIT: Final = ("retry", "delay", "send")
+
+
+async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sources: Collection[str]) -> tuple[list[str], str | None]:
+    """A sentence for each topic under other names in which something of the group waits; and why not everything was looked at, if so.
+
+    Looked at are topics that the group or its relay has committed, and those that it would have by default; `sources` are what it reads.
+    Raises `Unavailable`.
+    """
+    if not names.all:
+        return [], None
+    try:
+        async with reading(settings, names) as reader, asyncio.timeout(_TIMEOUT):
+            return await _look(reader, names, {*await reader.topics()}.difference(sources)), None
+    except TimeoutError:
+        return [], f"not all topics could be read within {_TIMEOUT:g} s"
+    except ConfigurationError as error:  # such as brokers that describe nothing
+        return [], said(error)
+    except KafkaError as error:
+        if error.retriable:
+            raise
+        return [], said(error)
+
+
+async def _look(reader: CopyReader, names: TopicNames, there: set[str]) -> list[str]:
+    by_relay, committed = {each.topic for each in await reader.committed_by_relay()}, await reader.committed()
+    by_default = {topic for topic in there if (of := _DEFAULT.of(topic)) is not None and of.group == names.group and of.kind in _WAIT}
+    certain = by_relay | by_default  # nothing else is in these
+    found = []
+    for topic in sorted(topic for topic in (certain | {each.topic for each in committed}) & there if not names.has_name_of_own(topic)):
+        left = await reader.left(await reader.partitions([topic]), committed)
+        for partition, rest in sorted(left.items()):
+            if (offset := await _first(reader, partition, rest, None if topic in certain else names.group)) is not None:
+                found.append(_sentence(partition, offset, names))
+                break
+    return found
+
+
+async def _first(reader: CopyReader, partition: TopicPartition, left: Left, group: str | None) -> int | None:
+    """The offset of the first record that is left; with a `group` only if it is a copy of that, as those topics have nothing else."""
+    if left.position >= left.end:
+        return None
+    is_unfinished = left.unfinished()
+    async for record, _ in reader.records(partition, left):
+        if is_unfinished(record.offset):
+            return record.offset if group is None or _is_copy(record, group) else None
+    return None
+
+
+def _is_copy(record: Delivery, group: str) -> bool:
+    try:
+        parse_copy(record, group)
+    except ForeignCopy:
+        return False
+    except NewerWire:
+        return True
+    return True
+
+
+def _sentence(partition: TopicPartition, offset: int, names: TopicNames) -> str:
+    return (
+        f"topic {partition.topic!r} has something of group {names.group!r} that waits (partition {partition.partition}, offset {offset}), "
+        f"and with topic_names={names.template.text!r} nobody brings it back; let workers with the names before run the delay and retry "
+        "topics dry, and change the names then"
+    )

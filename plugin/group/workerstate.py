@@ -1,0 +1,130 @@
+"""What a worker says of itself in the control topic, for `ackwise status`. Where it can't, nothing but that is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.wire import Copy
+from ackwise.middleware.worker import Worker
+from ackwise.middleware.workerrecord import HELD_AT_MOST, PartitionInHand, WorkerRecord, encode_worker, worker_key
+from ackwise.plugin.client.logthrottle import LogThrottle
+
+if TYPE_CHECKING:
+    from ackwise.middleware.pausing import By, Target
+    from ackwise.plugin.group.lane import Lane
+
+__all__ = ["EVERY", "WorkerState", "record_of"]
+
+log = Log()
+
+#: Seconds between two records of one worker.
+EVERY: Final = 10.0
+
+#: Seconds until it is looked for again whether there is a control topic, and for the record that a worker leaves last.
+_LOOK_AGAIN, _TAKEN_BACK_WITHIN = 1.0, 1.0
+
+_PARTITION: Final = 0
+
+
+class WorkerState:
+    """Writes to the control topic how `worker` is, which is open once it `has_joined`; `is_there` says whether there is such a topic."""
+
+    def __init__(
+        self,
+        topic: str,
+        client: str,
+        worker: Callable[[], Worker],
+        lanes: Callable[[], Iterable[Lane]],
+        has_joined: asyncio.Event,
+        is_there: Callable[[], bool],
+    ) -> None:
+        self._topic = topic
+        self._client = client
+        self._worker = worker
+        self._lanes = lanes
+        self._has_joined = has_joined
+        self._is_there = is_there
+        self._id = os.urandom(8).hex()
+        self._throttle = LogThrottle(3600.0)
+        self._has_written = False
+
+    async def tell(self) -> None:
+        """Write a record every few seconds, from when it has its partitions on."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EVERY):
+                await self._has_joined.wait()
+        while True:
+            if is_there := self._is_there():
+                await self._write(*encode_worker(record_of(self._id, self._client, self._worker(), [*self._lanes()])))
+            await asyncio.sleep(EVERY if is_there else _LOOK_AGAIN)
+
+    async def take_back(self) -> None:
+        """At the end: this worker is no more. A broker that is away learns of it by time alone."""
+        if self._has_written:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TAKEN_BACK_WITHIN):
+                    await self._write(worker_key(self._id), None)
+
+    async def _write(self, key: bytes, value: bytes | None) -> None:
+        error: Exception | None
+        try:
+            (error,) = await self._worker().publisher.publish([Copy(self._topic, _PARTITION, key, value, ())])
+        except Exception as raised:  # noqa: BLE001  # whatever it is, the worker has its messages to see to
+            error = raised
+        if error is None:
+            self._has_written = True
+        elif self._throttle.is_due():
+            log.warning("this worker can't say how it is, ackwise status shows what the brokers know", topic=self._topic, error=said(error))
+
+
+def record_of(id: str, client: str, worker: Worker, lanes: Sequence[Lane]) -> WorkerRecord:
+    """How it is now."""
+    waiting = Counter[str]()
+    for run in (run for lane in lanes for run in lane.held):
+        waiting[run.why or "it comes up again"] += len(run)
+    return WorkerRecord(
+        id,
+        socket.gethostname(),
+        os.getpid(),
+        version("ackwise"),
+        client,
+        tuple(_in_hand(lanes))[:HELD_AT_MOST],
+        tuple(waiting.most_common(HELD_AT_MOST)),
+        tuple(map(_said, worker.flow.pausing.paused.items())),
+        tuple(_troubles(worker, lanes))[:HELD_AT_MOST],
+    )
+
+
+def _in_hand(lanes: Iterable[Lane]) -> Iterator[PartitionInHand]:
+    """Several agents may have a lane of one partition."""
+    in_hand, running = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for lane in lanes:
+        in_hand[lane.topic, lane.partition] += lane.in_hand
+        running[lane.topic, lane.partition] += sum(map(len, lane.running))
+    for (topic, partition), number in sorted(in_hand.items()):
+        yield PartitionInHand(topic, partition, number, running[topic, partition])
+
+
+def _said(paused: tuple[Target, frozenset[By]]) -> str:
+    target, by = paused
+    return f"{target} by {' and '.join(sorted(by))}"
+
+
+def _troubles(worker: Worker, lanes: Iterable[Lane]) -> Iterator[str]:
+    if worker.leases is not None and worker.leases.has_failed:
+        yield "its store does not answer"
+    if worker.outage.is_on:
+        yield "its event log can't be written, and it begins nothing"
+    for handler in worker.flow.stopped:
+        yield f"the breaker has stopped {handler}"
+    for lane in lanes:
+        if (why := lane.unreadable or lane.stalled) is not None:
+            yield f"{lane.topic}/{lane.partition} stands still: {why}"

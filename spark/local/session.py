@@ -1,0 +1,138 @@
+"""`LocalSession`: where frames of the local engine come from, and what runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, cast
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ackwise.spark.frames import SparkSession, computed_by
+from ackwise.spark.local.frame import DataFrame
+from ackwise.stores.journal.parquet import SCHEMA
+
+__all__ = ["LocalSession", "UnreadableFile", "local_engine"]
+
+#: Nulls come first in an order, as in Spark. The files are read by Arrow: DuckDB itself touches no file and no network.
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "default_null_order": "nulls_first",
+    "enable_external_access": "false",
+    "temp_directory": "",
+}
+
+_ARROW: Final = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "bigint": pa.int64(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us"),
+    "array<long>": pa.list_(pa.int64()),
+}
+
+
+@contextmanager
+def local_engine() -> Iterator[SparkSession]:
+    """A session of the local engine, which stands for PySpark's; while it is open, `frames.F` are its functions."""
+    connection = duckdb.connect(config=_SETTINGS)
+    try:
+        with computed_by("ackwise.spark.local.functions", "ackwise.spark.local.window"):
+            yield cast("SparkSession", LocalSession(connection))
+    finally:
+        connection.close()
+
+
+class UnreadableFile(Exception):
+    """A file of events that can't be read to its end."""
+
+
+class LocalSession:
+    """The part of PySpark's session that the job uses."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._numbers = count(1)
+
+    def new_name(self) -> str:
+        """Return a name that no table and no frame has."""
+        return f"f{next(self._numbers)}"
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows. Raises `duckdb.Error`."""
+        return self._connection.execute(sql).fetchall()
+
+    def arrow(self, sql: str) -> pa.Table:
+        """Return the rows of a query. Raises `duckdb.Error`."""
+        return self._connection.sql(sql).to_arrow_table()
+
+    def columns_of(self, sql: str) -> list[str]:
+        """Return the columns of a query."""
+        return [name for name, *_ in self.run(f"DESCRIBE {sql}")]
+
+    def createDataFrame(self, rows: pa.Table | Iterable[Sequence[Any]], schema: str = "") -> DataFrame:  # PySpark's name
+        if isinstance(rows, pa.Table):
+            return self.table(_without_zones(rows))
+        fields = [pa.field(name, _ARROW[kind]) for name, kind in (each.split() for each in schema.split(","))]
+        columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+        return self.table(pa.table(arrays, schema=pa.schema(fields)))
+
+    def table(self, table: pa.Table) -> DataFrame:
+        """Return the rows of a table of Arrow."""
+        name = self.new_name()
+        self._connection.register(name, table)
+        return DataFrame(self, f"SELECT * FROM {name}", table.column_names)
+
+    @property
+    def read(self) -> Reader:
+        return Reader(self)
+
+
+class Reader:
+    """Reads files, as PySpark's reader does."""
+
+    def __init__(self, session: LocalSession, *, of_events: bool = False) -> None:
+        self._session = session
+        self._of_events = of_events
+
+    def option(self, name: str, value: str) -> Reader:
+        return self
+
+    def schema(self, schema: str) -> Reader:
+        """That of events: there is no other."""
+        return Reader(self._session, of_events=True)
+
+    def parquet(self, *paths: str) -> DataFrame:
+        if self._of_events:
+            return self._session.table(pa.concat_tables([_events_in(path) for path in paths]))
+        files = [str(file) for path in paths for file in ([*sorted(Path(path).glob("*.parquet"))] if Path(path).is_dir() else [path])]
+        return self._session.table(_without_zones(pa.concat_tables([pq.read_table(file) for file in files])))
+
+
+def _events_in(path: str) -> pa.Table:
+    """Return the events in a file. Raises `UnreadableFile` if it is damaged."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+        return _without_zones(pa.table([_column(table, field) for field in SCHEMA], names=SCHEMA.names))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UnreadableFile(f"{path} can't be read: {error}") from error
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    """Return a column as every version has it: older ones lack some."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    return table.column(field.name).cast(kind) if field.name in table.column_names else pa.nulls(table.num_rows, kind)
+
+
+def _without_zones(table: pa.Table) -> pa.Table:
+    """Every time is in UTC; without a zone DuckDB needs no extension for it."""
+    plain = [field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(plain))

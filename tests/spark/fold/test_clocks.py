@@ -1,0 +1,128 @@
+"""Clocks that are wrong make no worker dead, and accuse nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.spark.cases import CONFIG
+from tests.spark.commands.test_reconcile import reconciled, root_of, summary
+from tests.spark.histories import NOW, SECOND, TOPIC, History, write_parquet
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.fold.clocks import Reading, compare
+from ackwise.spark.reference.oracle import Ruling, rule
+from ackwise.spark.vocabulary import ANOMALIES, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOUR = 3600 * SECOND
+JUDGED_NOW = replace(CONFIG, as_of=None, grace=60.0, lease=30.0)
+GROUP = ("c", "g")
+
+
+def shop(clocks: Mapping[str, int], *, monotonic: bool = False, group: str = "g") -> History:
+    """Three workers that consume for half an hour, and the first has one message in hand; `clocks` are by how much each is fast."""
+    history = History(group)
+    for minute in range(30):
+        for place, worker in enumerate(("w1", "w2", "w3")):
+            at, offset = NOW - (30 - minute) * 60 * SECOND, 3 * minute + place
+            told(history, worker, EventCode.CLAIMED, offset, at, clocks, monotonic=monotonic)
+            told(history, worker, EventCode.SUCCEEDED, offset, at + SECOND, clocks, monotonic=monotonic)
+    told(history, "w1", EventCode.CLAIMED, 90, NOW - 2 * SECOND, clocks, monotonic=monotonic)
+    return history
+
+
+def told(history: History, worker: str, code: EventCode, offset: int, at: int, clocks: Mapping[str, int], *, monotonic: bool) -> None:
+    """What happens at `at`, by the worker's clock; its record was written a second before."""
+    step = clocks.get(worker, 0) if not monotonic or at > NOW - 900 * SECOND else 0
+    history.add(
+        worker, code, at=at + step, topic=TOPIC, partition=0, offset=offset, handler="bill", attempt=1, exec_id=offset + 1,
+        dedup_hash=offset, record_ts=at - SECOND, mono_ns=(at - NOW + HOUR) * 1000 if monotonic else None,
+    )  # fmt: skip
+
+
+def verdicts(found: Ruling) -> dict[int, Verdict]:
+    return {offset: verdict for (*_, offset), (verdict, _) in found.messages.items()}
+
+
+def reading(writer_id: int, last_ts: int, lag: int | None = 0, *, span: int = HOUR, records: int = HOUR, was_set: int = 0) -> Reading:
+    return Reading(writer_id, GROUP, last_ts - span, last_ts, lag, span, records, was_set)
+
+
+@pytest.mark.parametrize("worker", ["w1", "w2", "w3"])
+@pytest.mark.parametrize("monotonic", [False, True])
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+def test_one_wrong_clock_makes_no_other_worker_dead_and_accuses_nobody(worker: str, monotonic: bool, by: int) -> None:
+    found = rule(shop({worker: by}, monotonic=monotonic).events, JUDGED_NOW)
+    assert not {*verdicts(found).values()} & ANOMALIES
+    assert NOW - 120 * SECOND <= found.as_of <= NOW + 120 * SECOND
+    assert verdicts(found)[0] in (Verdict.EXACTLY_ONCE, Verdict.MAYBE_TWICE)
+
+
+@pytest.mark.parametrize("absurd", [-NOW, 10**6 * HOUR, -2 * NOW, 7974 * 365 * 24 * HOUR])
+def test_an_absurd_clock_decides_nothing(absurd: int) -> None:
+    found = rule(shop({"w3": absurd}).events, JUDGED_NOW)
+    assert NOW - 120 * SECOND <= found.as_of <= NOW
+    assert not {*verdicts(found).values()} & ANOMALIES
+    assert verdicts(found)[90] is Verdict.IN_FLIGHT
+
+
+def test_clocks_that_agree_are_believed() -> None:
+    found = compare([reading(1, NOW), reading(2, NOW - 5 * SECOND)], 600 * SECOND, 60 * SECOND)
+    assert (found.wrong, found.now) == (frozenset(), NOW)
+
+
+def test_the_last_worker_that_is_left_is_not_fast_unless_its_records_say_so() -> None:
+    others = [reading(1, NOW), reading(2, NOW - 5 * SECOND)]
+    for last in (
+        reading(3, NOW + HOUR),  # its records are as new as it says
+        reading(3, NOW + HOUR, None),  # it only waited
+        reading(3, NOW + HOUR, HOUR, span=30 * SECOND, records=0),  # a command that sent something again
+        reading(3, NOW + HOUR, HOUR, span=120 * SECOND),  # it worked off what was left
+    ):
+        assert compare([*others, last], 600 * SECOND, 60 * SECOND).fast == {}
+    assert compare([*others, reading(3, NOW + HOUR, HOUR)], 600 * SECOND, 60 * SECOND).fast == {3: HOUR}
+
+
+def test_two_workers_of_one_fast_host_are_both_found() -> None:
+    ahead = [reading(3, NOW + HOUR, HOUR), reading(4, NOW + HOUR - SECOND, HOUR)]
+    assert compare([reading(1, NOW), *ahead], 600 * SECOND, 60 * SECOND).fast.keys() == {3, 4}
+
+
+def test_a_group_that_is_always_late_is_not_fast() -> None:
+    late = [reading(1, NOW, HOUR), reading(2, NOW + HOUR, HOUR)]
+    assert compare(late, 600 * SECOND, 60 * SECOND).fast == {}
+
+
+def test_records_from_the_future_are_the_producers_clock_if_all_workers_see_them() -> None:
+    assert compare([reading(1, NOW, -HOUR), reading(2, NOW, -HOUR)], 600 * SECOND, 60 * SECOND).slow == {}
+    assert compare([reading(1, NOW, -HOUR), reading(2, NOW, 0)], 600 * SECOND, 60 * SECOND).slow == {1: HOUR}
+
+
+def test_where_all_clocks_are_absurd_they_are_compared_with_each_other() -> None:
+    assert compare([reading(1, 0), reading(2, SECOND)], 600 * SECOND, 60 * SECOND).absurd == {}
+
+
+@pytest.mark.spark
+def test_the_job_says_of_wrong_clocks_what_the_oracle_says(spark: SparkSession, tmp_path: Path) -> None:
+    from tests.spark.running import run
+
+    for place, (clocks, monotonic) in enumerate([({"w3": HOUR}, False), ({"w1": -HOUR}, True), ({"w2": -NOW, "w3": -HOUR}, False)]):
+        events = shop(clocks, monotonic=monotonic).events
+        assert run(spark, [write_parquet(tmp_path / f"{place}.parquet", events)], JUDGED_NOW).rulings["g"] == rule(events, JUDGED_NOW)
+
+
+def test_the_command_names_the_clocks_and_writes_its_page_whatever_they_say(tmp_path: Path) -> None:
+    root_of(tmp_path / "root", shop({"w3": HOUR}))
+    root_of(tmp_path / "root", shop({"w3": 10**6 * HOUR}, group="absurd"))
+    result = reconciled(tmp_path / "root", "--out", tmp_path / "out", "--lease", "30s")
+    assert result.exit_code in (0, 3), result.output
+    warnings = summary(tmp_path / "out")["warnings"]
+    assert any("fast, by the records that it consumed: set it right, or give --as-of" in each for each in warnings)
+    assert any("says 2140-" in each or "says 2139-" in each for each in warnings)
+    assert (tmp_path / "out" / "report.html").exists()

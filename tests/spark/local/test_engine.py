@@ -1,0 +1,213 @@
+"""`ackwise reconcile --engine`: what is chosen, what is refused, and that the result does not depend on it."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+import pytest
+from tests.spark.cases import CASES
+from tests.spark.commands.test_reconcile import AS_OF, BLOCKED, reconciled, root_of, summary
+from tests.spark.fuzz import universe
+from tests.spark.histories import History, write_parquet, write_produced
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.commands.engines import FEW, choose
+from ackwise.spark.commands.options import EngineName
+from ackwise.spark.frames import F
+from ackwise.spark.local.session import local_engine
+from ackwise.spark.session.engine import HEAP, LOCAL, Engine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PLAIN = Engine(LOCAL, HEAP, {})
+AUTO, SPARK, HERE = EngineName.AUTO, EngineName.SPARK, EngineName.LOCAL
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    monkeypatch.setattr("ackwise.spark.commands.engines._is_installed", lambda package: package in packages)
+
+
+@pytest.mark.parametrize(
+    ("asked", "events", "given", "engine", "chosen"),
+    [
+        (AUTO, 505, [], PLAIN, HERE),
+        (AUTO, FEW - 1, [], PLAIN, HERE),
+        (AUTO, FEW, [], PLAIN, SPARK),
+        *((AUTO, 505, [option], PLAIN, SPARK) for option in ("--state", "--claims", "--produced", "--since")),
+        (AUTO, 505, [], Engine("local[2]", HEAP, {}), SPARK),
+        (AUTO, 505, [], Engine(LOCAL, "4g", {}), SPARK),
+        (AUTO, 505, [], Engine(LOCAL, HEAP, {"spark.app.name": "x"}), SPARK),
+        (SPARK, 505, [], PLAIN, SPARK),
+        (HERE, FEW, ["--since", "--produced"], PLAIN, HERE),
+    ],
+)
+def test_few_events_are_judged_in_this_process_and_all_else_by_spark(
+    asked: EngineName, events: int, given: Sequence[str], engine: Engine, chosen: EngineName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    installed(monkeypatch, "pyspark", "duckdb")
+    assert choose(asked, events, given, engine) is chosen
+
+
+def test_under_spark_submit_spark_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "pyspark", "duckdb")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert choose(AUTO, 505, [], PLAIN) is SPARK
+
+
+def test_without_pyspark_this_process_judges_any_number_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "duckdb")
+    assert choose(AUTO, 50 * FEW, ["--since", "--produced"], PLAIN) is HERE
+    assert choose(AUTO, 505, ["--state"], PLAIN) is SPARK  # which then says that it is not installed
+
+
+def test_without_duckdb_spark_judges_and_without_both_nothing_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "pyspark")
+    assert choose(AUTO, 505, [], PLAIN) is SPARK
+    installed(monkeypatch)
+    with pytest.raises(ConfigurationError, match="needs duckdb or pyspark, and neither is installed: pip install 'ackwise\\[local\\]'"):
+        choose(AUTO, 505, [], PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--state", "state"), ("--claims", "postgresql://h/d"), ("--master", "local[2]"), ("--driver-memory", "1g"), ("--conf", "spark.a=b")],
+)
+def test_what_only_spark_can_do_is_refused_by_the_local_engine(option: str, value: str, tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
+    result = reconciled(root, "--engine", "local", option, value, "--out", tmp_path / "out")
+    assert isinstance(result.exception, ConfigurationError)
+    assert str(result.exception) == f"the local engine has no {option}; leave it out, or give --engine spark"
+    assert not (tmp_path / "out").exists()
+
+
+def test_few_events_are_judged_without_pyspark_and_the_result_names_the_engine(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "RECEIVED_RANGE[0,3) 0:CS 1:CFX 2:C W=2"))
+    program = BLOCKED.format(blocked=["pyspark", "py4j"]) + "from ackwise.plugin.cli.main import main; main()"
+    arguments = ["reconcile", str(root), "--as-of", AS_OF, "--out", str(tmp_path / "out"), "--verify-sample", "9"]
+    answer = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "judging in this process" in answer.stderr
+    assert "engine: local" in answer.stdout
+    found = summary(tmp_path / "out")
+    assert found["engine"] == "local"
+    assert found["verdicts"] == {"IN_FLIGHT": 1, "DEAD_LETTERED": 1, "EXACTLY_ONCE": 1}
+    assert "<dd>local</dd>" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_without_both_engines_the_command_says_what_to_install(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
+    program = BLOCKED.format(blocked=["pyspark", "duckdb"]) + "from ackwise.plugin.cli.main import main; main()"
+    answer = subprocess.run([sys.executable, "-c", program, "reconcile", str(root)], capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert "neither is installed" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_failure_of_the_local_engine_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import duckdb
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise duckdb.OutOfMemoryException("Out of Memory Error: could not allocate 8 bytes\nmore")
+
+    monkeypatch.setattr("ackwise.spark.job.write_tables", fail)
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
+    result = reconciled(root, "--engine", "local", "--out", tmp_path / "out")
+    expected = "the local engine failed: Out of Memory Error: could not allocate 8 bytes; nothing was concluded"
+    assert str(result.exception) == expected
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def table(folder: Path) -> list[str]:
+    rows = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table().to_pylist() if folder.exists() else []
+    return sorted(json.dumps(row, default=str, sort_keys=True) for row in rows)
+
+
+def types(folder: Path) -> dict[str, str]:
+    """The types of a table; which columns may be null is not compared."""
+    schema = ds.dataset(folder, format="parquet", exclude_invalid_files=True).schema if folder.exists() else []
+    return {field.name: str(field.type).replace(" not null", "").replace("element:", "item:") for field in schema}
+
+
+def results(out: Path) -> dict[str, Any]:
+    """All that a run leaves behind, but where it did, and by which engine."""
+    found = {name: value for name, value in summary(out).items() if name not in ("engine", "run_id", "output", "report")}
+    found["plan"].pop("path")
+    found["exhibits"].pop("earlier", None)
+    title, *steps = (out / "plan.jsonl").read_text().splitlines()
+    return {
+        "summary": found,
+        "plan": [{**json.loads(step), "plan_id": None, "run_id": None} for step in steps],
+        "title": json.loads(title)["as_of"],
+        "tables": {name: table(out / name) for name in ("verdicts", "logical", "missing", "produced")},
+        "types": {name: types(out / name) for name in ("verdicts", "logical", "missing", "produced")},
+    }
+
+
+def many_histories(root: Path) -> Path:
+    """A root with all cases and some universes, and a table of what was produced beside it."""
+    histories = [case.history for case in CASES.values()] + [universe(number) for number in range(4000, 4060)]
+    odd = History("odd").assign("w1", 0).say("w1", "RECEIVED_RANGE[0,9) 0:CS W=9")
+    for number, attrs in enumerate(["[1]", "5", "null", '{"in_place": 1.5}', '{"in_place": "2"}', '{"outcome": {"dead": 1}}', "{"]):
+        odd.say("w1", f"{number + 1}:CFD", attrs=attrs)
+    events = [event for history in [*histories, odd] for event in history.events]
+    random.Random(5).shuffle(events)
+    for part in range(3):
+        name = f"events-{part + 1:016x}-{0:012d}-{len(events[part::3]) - 1:012d}.parquet"
+        write_parquet(root / "events" / "dt=2026-01-01" / "hr=00" / name, events[part::3])
+    write_produced(root.parent / "produced.parquet", [row for history in histories for row in history.produced])
+    return root
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)  # several runs of Spark
+def test_both_engines_leave_the_same_behind(spark: SparkSession, tmp_path: Path) -> None:
+    root = many_histories(tmp_path / "root")
+    options = ("--as-of", AS_OF, "--grace", "10m", "--produced", tmp_path / "produced.parquet", "--plan-provisional", "--strict")
+    codes = {engine: reconciled(root, *options, "--engine", engine, "--out", tmp_path / engine).exit_code for engine in ("spark", "local")}
+    assert codes == {"spark": 1, "local": 1}
+    one, other = results(tmp_path / "spark"), results(tmp_path / "local")
+    assert one["tables"]["produced"]
+    assert one["plan"]
+    for name, found in one["summary"].items():
+        assert other["summary"][name] == found, name
+    assert other == one
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)  # several runs of Spark
+def test_both_engines_pass_over_a_damaged_file_and_judge_some_time_alike(spark: SparkSession, tmp_path: Path) -> None:
+    root = many_histories(tmp_path / "root")
+    options = ("--as-of", AS_OF, "--since", "30m", "--lateness", "1h", "--writer-timeout", "1h")
+    path = next((root / "events").rglob("events-0000000000000002*"))
+    content = bytearray(path.read_bytes())
+    content[1000:1100] = bytes(100)
+    path.write_bytes(content)
+    for engine in ("spark", "local"):
+        reconciled(root, *options, "--engine", engine, "--out", tmp_path / engine)
+    one, other = results(tmp_path / "spark"), results(tmp_path / "local")
+    assert "can't be read to its end; its events count as missing" in one["summary"]["unreadable"][0]
+    assert other == one
+
+
+def test_queries_touch_no_file(tmp_path: Path) -> None:
+    import duckdb
+
+    path = write_parquet(tmp_path / "events.parquet", History("g").events)
+    with local_engine() as session, pytest.raises(duckdb.PermissionException):
+        session.createDataFrame([(1,)], "one long").where(f"one IN (SELECT seq FROM read_parquet('{path}'))").collect()
+
+
+def test_the_functions_are_those_of_the_local_engine_only_while_it_is_open() -> None:
+    pyspark = pytest.importorskip("pyspark.sql.functions")
+    with local_engine():
+        assert F.col.__module__ == "ackwise.spark.local.functions"
+    assert F.col is pyspark.col

@@ -1,0 +1,140 @@
+"""Damaged and foreign event files: told, never a wrong verdict, never a traceback."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.spark.commands.test_reconcile import reconciled, summary
+from tests.spark.commands.test_why import asked
+from tests.spark.corruptions import KINDS, Corruption, Look, corrupted, events_of, look_at, rates, table_of, write_sealed
+from tests.spark.robbed import CONFIG, accusations, night
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.events.disputed import disputed
+from ackwise.spark.events.sources import as_written, exported
+from ackwise.spark.reference.oracle import rule
+from ackwise.stores.journal.parquet import content_of
+
+NIGHT = night(3)
+BY_NAME = {kind.name: kind for kind in KINDS}
+HONEST = rule([event for file in NIGHT.files for event in file], CONFIG)
+#: Whole files with the same events, somewhere else or in another order.
+HARMLESS = {"a copy in another folder", "rows twice", "rows in no order"}
+
+
+def hurt(root: Path, *names: str) -> None:
+    """Each of these happens to a file of its own."""
+    files = write_sealed(NIGHT, root)
+    for place, name in enumerate(names):
+        BY_NAME[name].change(random.Random(1), [files[place]])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_nobody_is_accused_of_a_damaged_file_and_it_is_told(kind: Corruption, tmp_path: Path) -> None:
+    look = corrupted(NIGHT, kind, 1)
+    assert look.traceback == ""
+    assert look.ruling is None or accusations(look.ruling) == []
+    assert look.told or kind.may_differ or (look.ruling is not None and look.ruling.messages == HONEST.messages)
+    assert look.told or kind.may_differ or kind.name in HARMLESS or "noise" in kind.name  # which may hit the name of the sum alone
+
+
+def test_there_are_more_kinds_than_forty() -> None:
+    assert len(KINDS) == len({kind.name for kind in KINDS}) > 40
+
+
+def test_a_night_with_whole_files_is_as_it_was_written(tmp_path: Path) -> None:
+    files = write_sealed(NIGHT, tmp_path)
+    assert look_at(tmp_path) == Look(told=False, ruling=rule(events_of(files), CONFIG))
+
+
+def test_rates_count_each_set_once() -> None:
+    found = rates([NIGHT], [BY_NAME["an empty file"], BY_NAME["rows twice"]], 2)
+    assert found["an empty file"][:3] == (2, 2, 0)
+    assert found["rows twice"][:3] == (2, 0, 2)
+
+
+def test_events_with_the_same_number_and_other_content_are_named_with_both_files(tmp_path: Path) -> None:
+    hurt(tmp_path, "the same numbers with other content")
+    (found,) = disputed(exported(tmp_path).files)
+    assert found.after == found.first + 1
+    assert len({path.parent for path in found.files}) == 2
+    assert f"event {found.first} of {found.writer:016x} is there with different content, in " in str(found)
+
+
+def test_the_oracle_does_not_choose_between_two_contents_of_one_event() -> None:
+    events = [event for file in NIGHT.files for event in file]
+    (done,) = [event for event in events if event["event_type"] == 3][:1]
+    other = {**done, "offset": done["offset"] + 1}
+    for both in ([*events, other], [other, *events]):
+        found = rule(both, CONFIG)
+        assert found == rule([event for event in events if event is not done], CONFIG)
+
+
+def test_a_file_that_is_known_is_not_read_again(tmp_path: Path) -> None:
+    hurt(tmp_path, "a bit of the pages")
+    there = exported(tmp_path)
+    assert len(as_written(there).torn) == 1
+    assert as_written(there, there.files).torn == {}
+
+
+def test_why_names_what_it_left_out(tmp_path: Path) -> None:
+    hurt(tmp_path, "a bit of the footer", "the same numbers with other content", "rows of nulls")
+    result = asked("orders/0/3", tmp_path, "--as-of", "2026-01-01T01:00:00Z", "--grace", "1s")
+    assert result.exit_code in (0, 3), result.output
+    told = " ".join(result.output.split())
+    for sentence in ("has a damaged footer", "has rows without writer, number, type or time", "is there with different content", "missing"):
+        assert sentence in told
+
+
+def test_an_event_with_two_contents_is_missing_for_the_command(tmp_path: Path) -> None:
+    place = next(n for n, file in enumerate(NIGHT.files) if any(event["event_type"] == EventCode.SUCCEEDED for event in file[:-1]))
+    files = write_sealed(NIGHT, tmp_path / "root")
+    other = [dict(event) for event in NIGHT.files[place]]
+    done = next(event for event in other[:-1] if event["event_type"] == EventCode.SUCCEEDED)
+    done["offset"] += 1
+    copy = tmp_path / "root/events/dt=2026-01-01/hr=00" / files[place].name
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(content_of(table_of(other), copy.name))
+    said = ("--as-of", "2026-01-01T01:00:00Z", "--grace", "1s", "--engine", "local")
+    reconciled(tmp_path / "root", "--out", tmp_path / "out", *said)
+    found = summary(tmp_path / "out")
+    assert (f"{done['writer_id']:016x}", done["seq"], done["seq"]) in {(h["writer"], h["first"], h["last"]) for h in found["holes"]}
+    assert not {*found["verdicts"]} & {"LOST", "NEVER_SEEN", "STUCK", "RETRY_LOST", "PHANTOM_SUPPRESSED"}
+
+
+HURT = [
+    "a bit of the pages", "zeros in the footer", "rows of nulls", "the same numbers with other content", "an empty file",
+    "attributes that are a list", "a time before all dates", "the year 9999",
+]  # fmt: skip
+
+
+def test_the_command_names_each_damaged_file_and_accuses_nobody(tmp_path: Path) -> None:
+    names_each(tmp_path, "local")
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_the_job_on_spark_names_each_damaged_file_and_accuses_nobody(tmp_path: Path) -> None:
+    names_each(tmp_path, "spark")
+
+
+def names_each(folder: Path, engine: str) -> None:
+    hurt(folder / "root", *HURT)
+    said = ("--as-of", "2026-01-01T01:00:00Z", "--grace", "1s", "--engine", engine)
+    result = reconciled(folder / "root", "--out", folder / "out", *said)
+    assert result.exit_code in (1, 3), result.output  # somebody did run twice in this night
+    found = summary(folder / "out")
+    assert {*found["verdicts"]} <= {
+        "EXACTLY_ONCE",
+        "MAYBE_TWICE",
+        "MULTI_EXECUTED",
+        "SKIPPED",
+        "DUPLICATE_SUPPRESSED",
+        "UNKNOWN_EXPORT_GAP",
+    }
+    sentences = " ".join(found["unreadable"])
+    for sentence in ("wrong checksum", "rows without writer", "there with different content", "is torn", "damaged footer"):
+        assert sentence in sentences
+    assert any("the clock of" in warning for warning in found["warnings"])
