@@ -96,6 +96,7 @@ def details_as_json(details: Details) -> dict[str, Any]:
                 for each in details.exports
             ],
         },
+        "hours": None if details.hours is None else _timeline(details.hours),
         "stories": [story_as_json(story) for story in details.stories],
         "earlier": [run.run_id for run in details.earlier],
     }

@@ -105,7 +105,7 @@ def moment(micros: int, step: int, *, with_day: bool) -> str:
 
 def span_of(time: Buckets) -> tuple[str, str, str]:
     """Return the labels below the beginning, the middle and the end of a row of buckets."""
-    starts = [time.begin + place * time.width for place in (0, time.number // 2, time.number)]
+    starts = [time.begin + place * time.width // 2 for place in (0, time.number, 2 * time.number)]
     with_day = starts[-1] - starts[0] > _DAY
     begin, middle, end = (moment(start, time.width, with_day=with_day) for start in starts)
     return begin if with_day else f"{date(starts[0])} {begin}", middle, end

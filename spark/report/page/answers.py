@@ -31,7 +31,8 @@ def loss(report: RunReport) -> Answer:
     question, rest = "Was anything lost?", [*_unknown(report), *_dead(report)]
     lost = {verdict: number for verdict, number in report.verdicts.items() if verdict in LOSSES and number}
     risky, late = report.flags.get(Flag.COMMITTED_PAST, 0), _late(report)
-    open_still = [f"{messages(risky)} {are(risky)} open, and the group has committed past them."] if risky else []
+    they = "it" if risky == 1 else "them"
+    open_still = [f"{messages(risky)} {are(risky)} open, and the group has committed past {they}."] if risky else []
     if lost or late:
         losses = [f"{messages(sum(lost.values()))}: {listed(lost)}."] if lost else []
         losses += [f"{counted(late, 'record')} {were(late)} to be produced and never published."] if late else []

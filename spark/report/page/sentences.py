@@ -105,8 +105,10 @@ def plan_sentence(plan: Summary) -> str:
     safe = sum(each.offsets for each in plan.planned if each.action in SAFE)
     planned = counted(sum(each.offsets for each in plan.planned), "offset")
     sentence = f"{NAME} beside this page says how to mend it: {safe:,} of {planned} without risk, and “ackwise plan apply” does it."
-    later = plan.provisional
-    return sentence + (f" {messages(later)} {are(later)} left out, since events that mend them may still come." if later else "")
+    if not (later := plan.provisional):
+        return sentence
+    it = "it" if later == 1 else "them"
+    return f"{sentence} {messages(later)} {are(later)} left out, since events that mend {it} may still come."
 
 
 def redriven_sentences(report: RunReport) -> list[str]:

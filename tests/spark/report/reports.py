@@ -95,6 +95,7 @@ DETAILS: Final = Details(
         Exports(writer(3, "mail", WriterFate.DEAD, tail_is_unknown=True), [1, 999, 0], [0, 0, 0]),
     ],
     time=Buckets(NOW - 90 * SECOND, 30 * SECOND, 3),
+    hours=Timeline(NOW - NOW % (3600 * SECOND) - 7200 * SECOND, 3600 * SECOND, {LOST: [0, 3, 1], STUCK: [1, 0, 0]}),
     stories=[
         Story("c", "billing", "bill", 0, "", Place("orders", 0, 3), LOST, Flag.HAD_FAILURES, None, [
             Step(NOW - 60 * SECOND, 1, 4, "w1 00000000", 1, "CLAIMED", "claimed for run 1"),

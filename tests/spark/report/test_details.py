@@ -170,7 +170,7 @@ def test_errors_beyond_the_widest_table_are_added_up() -> None:
 def test_a_plan_says_how_much_of_it_is_without_risk_and_what_it_leaves_out() -> None:
     assert plan_sentence(Summary("/out/plan.jsonl", [Planned(Action.REDELIVER, 2, 4), Planned(Action.REVIEW, 1, 6)], 1)) == (
         "plan.jsonl beside this page says how to mend it: 4 of 10 offsets without risk, and “ackwise plan apply” does it. "
-        "1 message is left out, since events that mend them may still come."
+        "1 message is left out, since events that mend it may still come."
     )
     assert "plan.jsonl" not in render(replace(ANOMALIES, plan=Summary("/out/plan.jsonl", [], 0)))
 

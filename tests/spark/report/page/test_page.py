@@ -273,6 +273,13 @@ def test_runs_are_compared_with_those_before() -> None:
     assert runs(CLEAN) == []
 
 
+def test_what_is_wrong_is_shown_by_the_hour_of_its_record() -> None:
+    page = lines(render(ANOMALIES))
+    assert "What is anomalous or unknown, by the time of its record." in page
+    assert "4 messages; most of them, 3, were in the 1 h from" in page
+    assert "by the time of its record" not in lines(render(CLEAN))
+
+
 def test_books_that_do_not_balance_say_so_first() -> None:
     book = CLEAN.books[0]
     report = replace(CLEAN, books=[Book(book.partition, 0, 600, False, book.messages, {}, 1)])
