@@ -105,7 +105,7 @@ def _filled(report: RunReport, command: str, name: str) -> str:
 
 def _places(report: RunReport, name: str) -> Iterator[str]:
     """Yield the listed places of a kind."""
-    for found in (*report.findings, *report.doubtful):
+    for found in (*report.doubtful, *report.findings):
         if found.verdict.name == name or name in {flag.name for flag in found.flags}:
             yield f"{found.topic}/{found.partition}/{found.offset}"
     for missing in report.missing:

@@ -137,6 +137,12 @@ def test_a_command_names_the_app_that_was_given_and_no_name_in_it_does_harm_in_a
     assert first.mends == "ackwise plan apply /out/plan.jsonl billing.worker:app"
 
 
+def test_what_is_in_doubt_names_a_message_of_which_it_is_not_known_that_it_ran_twice() -> None:
+    known = Finding("billing", "bill", "orders", 0, 5, Verdict.MULTI_EXECUTED, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", NOW)
+    tells = {each.name: each.tells for each in todo(replace(ANOMALIES, findings=[known, *ANOMALIES.findings]))}
+    assert (tells["MULTI_EXECUTED"], tells["AMBIGUOUS_EXEC"]) == ("ackwise why orders/0/5 /events", "ackwise why orders/0/30 /events")
+
+
 def test_what_is_harmless_comes_last() -> None:
     flags = Flag.NEG_LATENCY | Flag.AMBIGUOUS_EXEC | Flag.COMMITTED_PAST
     report = replace(
