@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.commands import options
 from ackwise.spark.commands.engines import Computing, choose, computing, events_in, require
 from ackwise.spark.commands.options import EngineName, Format
+from ackwise.spark.commands.progress import Progress
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.session.engine import HEAP, LOCAL, Engine, engine_of
 
@@ -84,7 +84,7 @@ def _print(report: RunReport, output: Format) -> None:
         case Format.HTML:
             typer.echo(Path(report.page).read_text("utf-8"), nl=False)
         case Format.JSON:
-            from ackwise.spark.report.report import to_json
+            from ackwise.spark.report.summary import to_json
 
             typer.echo(to_json(report))
         case Format.TABLES:
@@ -108,7 +108,7 @@ def _run(
     given = {name for name, value in values.items() if value is not None}
     require(asked, given, engine)
     try:
-        from ackwise.spark.commands.lastcommits import commits_at
+        from ackwise.spark.commands.lastcommits import commits_at, is_app
         from ackwise.spark.events.damage import without_damaged
         from ackwise.spark.events.sources import check_root, gathered, refuse_nothing
         from ackwise.spark.fold.cache import opened
@@ -119,12 +119,8 @@ def _run(
     # A log that can't be rolled is read where it is, so a warning for each is left out.
     logging.getLogger("ackwise").addHandler(logging.NullHandler())
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    started = time.monotonic()
-    console = to_stderr()
-
-    def progress(step: str) -> None:
-        console.print(f"[dim]{time.monotonic() - started:5.1f} s  {step}[/]")
-
+    progress = Progress(to_stderr())
+    progress("looking at the folders")
     for root in roots:
         check_root(root)
     if produced is not None:
@@ -154,18 +150,21 @@ def _run(
                         claims=None if table is None else table.read(spark, progress),
                         last_commits=last,
                         engine=chosen.name,
+                        app=next((name for name in (brokers, claims) if name is not None and is_app(name)), ""),
                         progress=progress,
                     )
                     damage: tuple[type[Exception], ...] = (*chosen.failures, OSError)
                     try:
-                        return judged(evidence)
+                        report = judged(evidence)
                     except damage:
                         readable = without_damaged(evidence)
                         if readable is None:
                             raise
                         refuse_nothing(readable)
                         progress(f"judging again without {len(evidence.files) - len(readable.files)} damaged files")
-                        return judged(readable)
+                        report = judged(readable)
+                    progress("done")
+                    return report
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
 
