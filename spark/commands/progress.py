@@ -12,7 +12,7 @@ from rich.markup import escape
 __all__ = ["STEPS", "Progress"]
 
 #: What is done, in percent, when a step begins, by its first words: as Spark took 530,000 events. The local engine is ahead
-#: of it in the first half; of few events, Spark's start is a larger part.
+#: of it in the first half; of few events, Spark's start is a larger part. The share of what is written then is an estimate.
 STEPS: Final[Mapping[str, int]] = {
     "looking at the folders": 0,
     "asking for the last commits": 0,
@@ -26,8 +26,8 @@ STEPS: Final[Mapping[str, int]] = {
     "reading the commits": 27,
     "counting what was produced": 42,
     "judging the messages": 47,
-    "comparing messages of one key": 67,
-    "accounting for every offset": 73,
+    "counting messages": 67,
+    "writing what is wrong": 80,
     "comparing the claims": 85,
     "drawing the page": 89,
     "done": 100,
