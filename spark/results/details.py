@@ -23,9 +23,10 @@ from ackwise.spark.report.exports import Written, exports
 from ackwise.spark.report.latency import Latency
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Buckets, Timeline, buckets, timeline
-from ackwise.spark.results.measures import HOUR, absent_bins, bins, latencies, record_hours, streams, stuck_claims, trails, writing
+from ackwise.spark.results.measures import absent_bins, bins, latencies, streams, stuck_claims, trails, writing
 from ackwise.spark.results.stories import Flagged, safe_error, stories_of
-from ackwise.spark.vocabulary import ANOMALIES, DONE, INCONCLUSIVE, Flag, Verdict
+from ackwise.spark.results.tables import HOUR
+from ackwise.spark.vocabulary import DONE, Flag, Verdict
 from ackwise.spark.why.story import Story
 
 __all__ = ["Judged", "compute_details"]
@@ -65,7 +66,7 @@ def compute_details(spark: SparkSession, found: Judged, out: Path, evidence: Evi
         failures=_failures(facts, rows),
         exports=exports(facts.writers, found.holes, _written(rows), time),
         time=time,
-        hours=_hours(found),
+        hours=_hours(found.tallies),
         stories=_stories(spark, found, evidence, config),
         earlier=earlier_runs(out, [str(root) for root in evidence.roots], facts.as_of),
     )
@@ -145,17 +146,14 @@ def _stuck(found: Judged) -> list[StuckClaims]:
     return [StuckClaims(writer, clients.get(writer, ""), each) for writer, each in most_first]
 
 
-def _hours(found: Judged) -> Timeline | None:
+def _hours(tallies: Iterable[Row]) -> Timeline | None:
     """Return when the records of what is anomalous or unknown were written, or None if there is nothing of that kind."""
-    if not any(row["verdict"] in ANOMALIES | INCONCLUSIVE for row in found.tallies):
+    wrong = [(Verdict(row["verdict"]), row["hour"] * HOUR, row["count"]) for row in tallies if row["hour"] is not None]
+    if not wrong:
         return None
-    rows = record_hours(found.settled).collect()
-    if not rows:
-        return None
-    hours = [row["hour"] * HOUR for row in rows]
-    time = buckets(min(hours), max(hours), _MOST_BUCKETS, narrowest=3600)
-    placed = ((Verdict(row["verdict"]), (hour - time.begin) // time.width, row["count"]) for row, hour in zip(rows, hours, strict=True))
-    return timeline(time, placed)
+    begins = [begin for _, begin, _ in wrong]
+    time = buckets(min(begins), max(begins), _MOST_BUCKETS, narrowest=3600)
+    return timeline(time, ((verdict, (begin - time.begin) // time.width, count) for verdict, begin, count in wrong))
 
 
 def _failures(facts: Facts, rows: Iterable[Row]) -> list[Failures]:
