@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ackwise.spark.follow.ranges import NONE, Findings, both, minus, union
+from ackwise.spark.follow.ranges import NONE, Findings, both, minus, place_of, union
 
 __all__ = ["Change", "Patience", "Red", "Told"]
 
@@ -17,7 +17,7 @@ class Red(NamedTuple):
     young: Findings = NONE
     """Messages that are PROVISIONAL, and what has no time of its own, such as offsets without events."""
     unknown: Findings = NONE
-    """Messages and offsets about which events are missing. Kinds have neither verdict nor handler."""
+    """Messages and offsets about which events are missing. By `place_of`."""
 
     @property
     def present(self) -> Findings:
@@ -75,5 +75,5 @@ class Told:
 
 def _unknown(findings: Findings, unknown: Findings) -> Findings:
     """Return what is unknown at the places of `findings`, as of their kinds: whatever the verdict and the handler were."""
-    there = {kind: unknown.get(kind._replace(verdict="", handler=""), ()) for kind in findings if kind.has_offsets}
+    there = {kind: unknown.get(place_of(kind), ()) for kind in findings if kind.has_offsets}
     return {kind: ranges for kind, ranges in there.items() if ranges}

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = ["NONE", "Findings", "Kind", "Range", "both", "minus", "size", "together", "union"]
+__all__ = ["NONE", "Findings", "Kind", "Range", "both", "minus", "place_of", "size", "together", "union"]
 
 #: First and end, which is exclusive.
 Range: TypeAlias = tuple[int, int]
@@ -22,6 +22,7 @@ class Kind(NamedTuple):
     """Topic and partition, such as `orders/3`; of a message that has no offset, its topic."""
     cluster: str = ""
     topic_id: str = ""
+    dedup_epoch: int = 0
     has_offsets: bool = True
     """Whether its numbers are offsets; else they are hashes of ids, which nobody is shown."""
 
@@ -55,6 +56,11 @@ def minus(one: Findings, *others: Findings) -> Findings:
 def both(one: Findings, other: Findings) -> Findings:
     """Return what is in each of them."""
     return minus(one, minus(one, other))
+
+
+def place_of(kind: Kind) -> Kind:
+    """Return the kind of whatever is said about the same offsets."""
+    return kind._replace(verdict="", handler="", dedup_epoch=0)
 
 
 def size(findings: Findings) -> int:

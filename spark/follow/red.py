@@ -12,14 +12,14 @@ import pyarrow.dataset as ds
 
 from ackwise.spark.claims.findings import CLAIM_ANOMALIES
 from ackwise.spark.follow.alarms import Red
-from ackwise.spark.follow.ranges import Kind, Range, together
+from ackwise.spark.follow.ranges import Kind, Range, place_of, together
 from ackwise.spark.report.report import UNDONE, RunReport
 from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, INCONCLUSIVE, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["red_of"]
 
 _PLACE: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
-_MESSAGE: Final = (*_PLACE, "handler", "offset")
+_MESSAGE: Final = (*_PLACE, "handler", "dedup_epoch", "offset")
 #: Verdicts on messages that need no look; `_DOUBTFUL` is the flags that make an exception with `--strict`.
 _FINE: Final = tuple(sorted(verdict.name for verdict in ENDED - ANOMALIES))
 _DOUBTFUL: Final = frozenset(flag.name for flag in IN_DOUBT)
@@ -48,7 +48,7 @@ def red_of(report: RunReport) -> Red:
     unknown += [_offsets(row) for row in absent if row["verdict"] in _UNKNOWN]
     if report.exit_code is ExitCode.ANOMALIES and not settled and not young:
         settled = {_OTHERS: [(0, 1)]}  # an anomaly that no table has would else alarm nobody
-    return Red(settled, young, together((kind._replace(verdict="", handler=""), piece) for kind, piece in unknown))
+    return Red(settled, young, together((place_of(kind), piece) for kind, piece in unknown))
 
 
 def _is_red(row: dict[str, Any], strict: bool) -> bool:
@@ -100,7 +100,7 @@ def _offsets(row: dict[str, Any]) -> _Piece:
 
 def _kind(row: dict[str, Any], verdict: str, handler: str) -> Kind:
     place = f"{row['topic']}/{row['partition']}"
-    return Kind(verdict, row["group_id"], handler, place, row["cluster"] or "", row["topic_id"] or "")
+    return Kind(verdict, row["group_id"], handler, place, row["cluster"] or "", row["topic_id"] or "", row.get("dedup_epoch") or 0)
 
 
 def _rows(folder: Path, columns: Collection[str], chosen: pc.Expression | None = None) -> Iterator[dict[str, Any]]:
