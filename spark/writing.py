@@ -136,7 +136,7 @@ def _write_missing(
     if not is_missing:
         return []
     table = spark.read.parquet(str(out / "missing"))
-    return table.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
+    return table.orderBy("group_id", "topic", "partition", "start", "cluster", "topic_id").limit(config.listed).collect()
 
 
 def _unproved(found: Judgement) -> list[tuple[int, int, int]]:
@@ -154,7 +154,7 @@ def _write_produced(found: Judgement, named: DataFrame, out: Path, config: Recon
     if found.produced.unsent is not None:
         rows = rows.unionByName(unsent_rows(found.produced.unsent), allowMissingColumns=True)
     _write(rows, out / "produced")
-    return orphans.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
+    return orphans.orderBy("group_id", "topic", "partition", "start", "cluster", "topic_id").limit(config.listed).collect()
 
 
 def plan_repair(spark: SparkSession, found: Judgement, counts: Counts, out: Path, run_id: str, config: ReconcileConfig) -> Summary:

@@ -36,7 +36,8 @@ def audit(
         comparable = found.where(~F.col("scope").isin(list(without_claims))) if without_claims else found
         table = claim_rows(comparable, settled, named, rows)
         table.write.mode("overwrite").parquet(str(out / CLAIMS))
-        first = table.orderBy("finding", "group_id", "topic", "partition", "offset").limit(config.listed).collect()
+        order = ["finding", "group_id", "topic", "partition", "offset", "handler", "cluster", "topic_id", "key"]
+        first = table.orderBy(*order).limit(config.listed).collect()
     finally:
         found.unpersist()
         rows.unpersist()

@@ -175,7 +175,7 @@ def is_anomaly() -> Column:
 
 
 def _listed(found: DataFrame, named: DataFrame, limit: int) -> DataFrame:
-    order = ["group_id", "topic", "partition", "offset", "handler"]
+    order = ["group_id", "topic", "partition", "offset", "handler", "dedup_epoch", "cluster", "topic_id"]  # no two rows are equal in all
     # Some of each verdict, even if another has very many.
     rank = F.row_number().over(Window.partitionBy("verdict").orderBy(*order)).alias("rank")
     named_ones = with_names(found, named).select("*", rank).where(F.col("rank") <= limit)

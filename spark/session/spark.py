@@ -37,6 +37,18 @@ _NEEDED: Final = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # every file is named: there is nothing to discover
 }
 
+#: Each sort and aggregate of each task takes a page of the heap before it has a row: of 2 GB, 32 MB by default, a dozen of them per task.
+_SMALL_PAGE: Final = "2m"
+
+#: How much Spark keeps in the heap for a UI, which is off: by default the plans of the last thousand queries, some of them a megabyte.
+_KEPT_FOR_THE_UI: Final = (
+    "spark.sql.ui.retainedExecutions",
+    "spark.ui.retainedJobs",
+    "spark.ui.retainedStages",
+    "spark.ui.retainedTasks",
+    "spark.ui.retainedDeadExecutors",
+)
+
 #: The beginning of an error message of Java.
 _EXCEPTION: Final = re.compile(r'^(Exception in thread "[^"]*" )?([\w.$]+(Exception|Error): )*')
 
@@ -126,8 +138,11 @@ def _options(size: int, master: str, driver_memory: str, scratch: Path) -> dict[
         "spark.sql.shuffle.partitions": str(cores if is_short else max(2 * cores, size // _SHUFFLE_BYTES)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **dict.fromkeys(_KEPT_FOR_THE_UI, "1"),
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # notes the caller of every column that is built
     }
+    if is_short:
+        options["spark.buffer.pageSize"] = _SMALL_PAGE
     if is_local:
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch)}
     return options

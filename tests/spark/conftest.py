@@ -22,6 +22,10 @@ UNIVERSES = 3000
 _PATIENCE = 1200
 
 
+#: One session serves all tests of a process: what was compiled and what earlier tests keep alive stays in it.
+_HEAP = "3g"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
@@ -32,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     from ackwise.spark.session.spark import local_session
 
-    with local_session(0) as session:
+    with local_session(0, driver_memory=_HEAP) as session:
         yield session
 
 

@@ -76,3 +76,9 @@ def test_a_table_is_copied_into_a_catalog_run_by_run(tmp_path: Path, spark: Spar
         assert [tuple(row) for row in rows] == [("2026-01-31", 3), ("2026-02-01", 3)]
     finally:
         spark.sql("DROP TABLE kept_verdicts")
+
+
+def test_a_session_of_small_books_keeps_little_in_its_heap(spark: SparkSession) -> None:
+    settings = spark.sparkContext.getConf()
+    assert settings.get("spark.buffer.pageSize") == "2m"
+    assert {settings.get(f"spark.{kind}") for kind in ("sql.ui.retainedExecutions", "ui.retainedJobs", "ui.retainedStages")} == {"1"}
