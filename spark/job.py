@@ -19,9 +19,9 @@ from ackwise.spark.frames import DataFrame, SparkSession
 from ackwise.spark.judge.books import Book, check, keep
 from ackwise.spark.judge.produced import read_produced
 from ackwise.spark.judging import Judgement, Progress, conclude
-from ackwise.spark.report.page.compose import report_data
 from ackwise.spark.report.page.render import render
-from ackwise.spark.report.report import PAGE, RunReport, to_json
+from ackwise.spark.report.report import PAGE, RunReport
+from ackwise.spark.report.summary import to_json
 from ackwise.spark.reporting import production_of, report_of
 from ackwise.spark.results.details import Judged, compute_details
 from ackwise.spark.results.tables import (
@@ -45,13 +45,14 @@ def reconcile(
     claims: Claims | None = None,
     last_commits: Sequence[LastCommit] = (),
     engine: str = "spark",
+    app: str = "",
     progress: Progress = lambda step: None,
 ) -> RunReport:
     """Judge the events of `evidence` and write tables, `plan.jsonl`, `report.html` and `summary.json` to the folder `out`.
 
     `produced` is a file or folder that `read_produced` takes; files that `state` knows are not folded again; `claims`
     are compared with the verdicts; `last_commits` are those that the brokers keep. `engine` is the name of
-    what `spark` is. `summary.json` is written last: a folder that has it is complete.
+    what `spark` is; commands on the page name the `app`. `summary.json` is written last: a folder that has it is complete.
     `progress` is called with each step. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
     produced_rows = None if produced is None else read_produced(spark, produced)
@@ -73,8 +74,8 @@ def reconcile(
         found.release()
     production = production_of(found, counts, "" if produced is None else str(produced))
     report = report_of(found, counts, books, evidence, run_id, str(out), config)
-    report = replace(report, produced=production, plan=plan, details=details, claims=compared, engine=engine)
-    _write_text(out / PAGE, render(report_data(report)))
+    report = replace(report, produced=production, plan=plan, details=details, claims=compared, engine=engine, app=app)
+    _write_text(out / PAGE, render(report))
     _write_text(out / "summary.json", to_json(report))
     return report
 

@@ -38,6 +38,7 @@ def report_of(
         writers=facts.writers,
         missing_events=_missing_events(found),
         holes=found.holes,
+        absent={writer_id: group for writer_id, ((_, group), _) in facts.absent.items()},
         books=books,
         tallies=counts.tallies,
         findings=[finding_of(row) for row in counts.findings],

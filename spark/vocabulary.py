@@ -6,21 +6,17 @@ import enum
 from typing import Final
 
 __all__ = [
-    "ACTIONS",
     "ANOMALIES",
     "DONE",
     "IN_DOUBT",
     "ENDED",
-    "FLAG_ACTIONS",
     "FLAG_MEANINGS",
     "INCONCLUSIVE",
     "LEFT_OPEN",
-    "LOGICAL_ACTIONS",
     "LOSSES",
     "MEANINGS",
     "MENDABLE",
     "PLAIN",
-    "PRODUCED_ACTIONS",
     "PRODUCED_MEANINGS",
     "SUPPRESSED",
     "UNDER_WAY",
@@ -269,52 +265,10 @@ FLAG_MEANINGS: Final = {
     Flag.REDRIVEN: "its dead letter was sent again by ackwise dlq redrive",
     Flag.DIED_AGAIN: "a dead letter again after the last redrive",
 }
-#: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
-ACTIONS: Final = {
-    Verdict.LOST: "Send the origin records again.",
-    Verdict.LOST_PRODUCED: "They were produced, and the group passed them by: send the origin records again.",
-    Verdict.NEVER_SEEN: "Fetch these offsets. If the broker has nothing there, some other worker of the group read the topic; "
-    "else send the records again.",
-    Verdict.RETENTION_LOSS: "The topic has them no longer: produce them again from where they came, and let the topic keep its records "
-    "for longer than the group may be away.",
-    Verdict.RETRY_LOST: "Send the origin records again.",
-    Verdict.PHANTOM_SUPPRESSED: "The store remembers what nobody did: remove these keys from it, then send the records again.",
-    Verdict.STUCK: "See whether their partitions are consumed at all; the next delivery runs them.",
-    Verdict.MULTI_EXECUTED: "Undo the effect that was done again, if there is one. After a kill these are the runs whose effect was done "
-    "and not yet marked.",
-    Verdict.UNKNOWN_EXPORT_GAP: "Find the missing files or logs that are named under “Evidence”, and run reconcile again.",
-    Verdict.DEAD_LETTERED: (
-        "Look at the causes with ackwise dlq list, mend them, and send again what should still be done with ackwise dlq redrive; a new "
-        "record with the same dedup key is dropped as a duplicate until the store's retention is over."
-    ),
-    Verdict.SUPPRESSED_BY_DEAD: "Redrive the dead letters of their keys with ackwise dlq redrive: what has the key after that succeeded "
-    "is a duplicate of a success. These records themselves are not run any more.",
-    Verdict.DROPPED: "This instance goes on without them: mend the cause, and bring the instance up to date in your own way, such as by a "
-    "restart that loads everything anew.",
-}
-FLAG_ACTIONS: Final = {
-    Flag.COMMITTED_PAST: "Nobody will deliver them again: unless the next run of reconcile finds them done, send the origin records again.",
-    Flag.AMBIGUOUS_EXEC: "Look up the effects of these messages in your own system, by their keys, and undo those that are there twice.",
-    Flag.REPEATED: "They ran without a claim, so nothing could prevent it: turn deduplication on and give them a key.",
-    Flag.RAN_CANCELLED: "Undo their effects, if they should not be. What was answered “too late” may run; so may what a worker of an older "
-    "version brings back.",
-}
-LOGICAL_ACTIONS: Final = {
-    LogicalVerdict.LOGICAL_DUPLICATE: "Undo the effects that were done again, if there are any. The table “logical” has the records.",
-}
 PRODUCED_MEANINGS: Final = {
     ProducedVerdict.NOT_PUBLISHED: "to be produced, and long without coordinates",
     ProducedVerdict.ORPHAN_CONSUMED: "consumed, though nobody says that they were produced",
     ProducedVerdict.PARKED: "parked in an outbox, to be requeued by somebody",
     ProducedVerdict.PRODUCE_FAILED: "not sent, and their sender was told",
     ProducedVerdict.PUBLISH_UNKNOWN: "to be produced, and the events are missing that would say whether they were",
-}
-PRODUCED_ACTIONS: Final = {
-    ProducedVerdict.NOT_PUBLISHED: "See whether the relay of the outbox runs, and whether its events are among these. The table “produced” "
-    "has the records.",
-    ProducedVerdict.ORPHAN_CONSUMED: "Their transactions were rolled back, or another producer writes to the topic: undo their effects, if "
-    "they should not be. The table “produced” has their offsets.",
-    ProducedVerdict.PARKED: "Mend the cause that “ackwise outbox show” names, then requeue them with the commands of the plan.",
-    ProducedVerdict.PRODUCE_FAILED: "Their senders had an error and decided what to do. The table “produced” has their ids.",
-    ProducedVerdict.PUBLISH_UNKNOWN: "Find the missing files or logs that are named under “Evidence”, and run reconcile again.",
 }

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ackwise.spark.advice import said
 from ackwise.spark.vocabulary import Verdict
 
-__all__ = ["CLAIM_ACTIONS", "CLAIM_ANOMALIES", "CLAIM_MEANINGS", "ClaimFinding", "ClaimReport", "ClaimVerdict"]
+__all__ = ["CLAIM_ANOMALIES", "CLAIM_MEANINGS", "ClaimFinding", "ClaimReport", "ClaimVerdict"]
 
 
 class ClaimVerdict(enum.IntEnum):
@@ -33,12 +34,6 @@ CLAIM_MEANINGS: Final[Mapping[ClaimVerdict, str]] = {
     ClaimVerdict.FORGOTTEN: "run with success, and the store forgot it before its time: a duplicate would be run",
     ClaimVerdict.UNMARKED: "run with success, and not marked as done in the store: a duplicate would be run",
     ClaimVerdict.LEFT_OPEN: "not done, and still claimed by somebody whose lease is over",
-}
-CLAIM_ACTIONS: Final[Mapping[ClaimVerdict, str]] = {
-    ClaimVerdict.DONE_UNSEEN: "See in your own system whether it was done. If not, delete its row in the store, and send the record again.",
-    ClaimVerdict.FORGOTTEN: "Look who empties the table, or restored an older one.",
-    ClaimVerdict.UNMARKED: "Nothing, if its worker was killed; the flags of its message say whether it may have been run twice.",
-    ClaimVerdict.LEFT_OPEN: "Nothing: the next delivery takes it over. Whether there will be one, its verdict says.",
 }
 
 
@@ -85,7 +80,7 @@ class ClaimReport:
     def sentences(self) -> list[str]:
         """One sentence for each kind of contradiction."""
         found = [
-            f"{kind.name}: {self.counts[kind]:,} keys are {CLAIM_MEANINGS[kind]}. {CLAIM_ACTIONS[kind]}"
+            f"{kind.name}: {self.counts[kind]:,} keys are {CLAIM_MEANINGS[kind]}. {said(kind.name, self.counts[kind])}"
             for kind in ClaimVerdict
             if self.counts.get(kind)
         ]

@@ -12,7 +12,7 @@ from ackwise.plugin.cli.target import find_app
 from ackwise.plugin.cli.waiting import wait_for
 from ackwise.spark.events.groups import groups_in
 
-__all__ = ["commits_at"]
+__all__ = ["commits_at", "is_app"]
 
 #: An app, and no port.
 _APP: Final = re.compile(r"[\w.]+:[^\W\d]\w*")
@@ -28,10 +28,15 @@ def commits_at(brokers: str, roots: Sequence[Path]) -> list[LastCommit]:
     return wait_for(last_commits(_settings(brokers), groups_in(roots)))
 
 
+def is_app(name: str) -> bool:
+    """Return whether this is `MODULE:APP` and not an address or a URL."""
+    return _APP.fullmatch(name) is not None
+
+
 def _settings(brokers: str) -> Any:
     from ackwise.plugin.settings.config import read_config
     from ackwise.plugin.settings.hostsettings import HostSettings
 
-    if _APP.fullmatch(brokers):
+    if is_app(brokers):
         return find_app(brokers).group().settings
     return read_config().without_app(HostSettings, brokers, group="reconcile")

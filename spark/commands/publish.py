@@ -40,7 +40,7 @@ def publish(
 
     Exit code 0: the topic has all files. 2: it could not be done, or not whole.
     """
-    from ackwise.spark.report.page.words import counted
+    from ackwise.spark.report.words import counted
 
     group = find_app(target).group()
     logging.getLogger("ackwise").addHandler(logging.NullHandler())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.commands import options
 from ackwise.spark.commands.options import EngineName, Format
+from ackwise.spark.commands.progress import Progress
 from ackwise.spark.commands.run import Request, check, new_run_id, run
 from ackwise.spark.session.engine import HEAP, LOCAL, engine_of
 
@@ -80,11 +80,8 @@ def reconcile(
 
 
 def _once(request: Request, out: Path | None) -> RunReport:
-    run_id, started, console = new_run_id(), time.monotonic(), to_stderr()
-
-    def progress(step: str) -> None:
-        console.print(f"[dim]{time.monotonic() - started:5.1f} s  {step}[/]")
-
+    run_id, progress = new_run_id(), Progress(to_stderr())
+    progress("looking at the folders")
     check(request)
     return run(request, out or request.roots[0] / "runs" / run_id, run_id, progress)
 
@@ -94,7 +91,7 @@ def _print(report: RunReport, output: Format) -> None:
         case Format.HTML:
             typer.echo(Path(report.page).read_text("utf-8"), nl=False)
         case Format.JSON:
-            from ackwise.spark.report.report import to_json
+            from ackwise.spark.report.summary import to_json
 
             typer.echo(to_json(report))
         case Format.TABLES:

@@ -81,7 +81,7 @@ def check(request: Request) -> None:
 
 def run(request: Request, folder: Path, run_id: str, progress: Callable[[str], None]) -> RunReport:
     """Judge what was asked for, once; the results go to `folder`. Raises `AckwiseError` if nothing could be concluded."""
-    from ackwise.spark.commands.lastcommits import commits_at
+    from ackwise.spark.commands.lastcommits import commits_at, is_app
     from ackwise.spark.events.damage import without_damaged
     from ackwise.spark.events.sources import gathered, refuse_nothing
     from ackwise.spark.fold.cache import opened
@@ -112,17 +112,20 @@ def run(request: Request, folder: Path, run_id: str, progress: Callable[[str], N
                         claims=None if table is None else table.read(spark, progress),
                         last_commits=last,
                         engine=chosen.name,
+                        app=next((name for name in (request.brokers, request.claims) if name is not None and is_app(name)), ""),
                         progress=progress,
                     )
                     try:
-                        return judged(evidence)
+                        report = judged(evidence)
                     except chosen.failures:
                         readable = without_damaged(evidence)
                         if readable is None:
                             raise
                         refuse_nothing(readable)
                         progress(f"judging again without {len(evidence.files) - len(readable.files)} damaged files")
-                        return judged(readable)
+                        report = judged(readable)
+                    progress("done")
+                    return report
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
 

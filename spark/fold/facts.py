@@ -166,6 +166,8 @@ class Writer:
     """The last number that a commit names; None: no commit names the writer."""
     is_contested: bool = False
     """Taken for dead, and by the clocks that are right it may live."""
+    host: str = ""
+    """Host and process; empty if its session does not name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +414,9 @@ def _writers(
     for row in rows:
         if row.assigned_ts is not None and row.writer_id not in clocks.wrong:
             assigned[row.pk].append(row)
+    hosts = {
+        session.writer_id: f"{session.attrs['host']}:{session.attrs.get('pid', '')}" for session in sessions if "host" in session.attrs
+    }
     newest = max((row.last_ts for row in rows if row.writer_id not in clocks.absurd), default=0) if given is None else given
     now = clocks.now if given is None else given
     writers = []
@@ -444,6 +449,7 @@ def _writers(
                 is_mute=fate is WriterFate.DEAD and writer_id not in transactional,
                 named_to=named_to,
                 is_contested=is_contested,
+                host=hosts.get(writer_id, ""),
             )
         )
     return sorted(writers, key=lambda writer: (writer.group, writer.first_ts, writer.writer_id))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from ackwise.spark.vocabulary import ANOMALIES, DONE, UNDER_WAY, Verdict
 
-__all__ = ["Attempts", "Ending", "Reached"]
+__all__ = ["Attempts", "Ending", "Reached", "together"]
 
 
 class Ending(StrEnum):
@@ -46,6 +46,11 @@ class Reached:
         """The number of messages that reached it."""
         return sum(self.endings.values())
 
+    @property
+    def ended(self) -> int:
+        """The number of messages for which it was the last."""
+        return self.messages - self.endings[Ending.AGAIN] - self.endings[Ending.IN_PLACE]
+
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
@@ -79,6 +84,17 @@ class Attempts:
             endings[Ending.AGAIN] -= endings[Ending.IN_PLACE]
             rows.append(Reached(attempt, {ending: endings[ending] for ending in Ending}))
         return rows
+
+
+def together(attempts: Iterable[Attempts]) -> list[Reached]:
+    """Return the attempts of all messages together; empty if no message took more than one."""
+    total: Counter[tuple[int, Verdict]] = Counter()
+    in_place: Counter[int] = Counter()
+    for each in attempts:
+        total.update(each.last)
+        in_place.update(each.in_place)
+    funnel = Attempts("", "", "", total, in_place).funnel
+    return funnel if len(funnel) > 1 else []
 
 
 def _ending(verdict: Verdict) -> Ending:

@@ -11,7 +11,7 @@ from ackwise.spark.report.earlier import EarlierRun
 from ackwise.spark.report.exports import Exports
 from ackwise.spark.report.latency import Latency
 from ackwise.spark.report.strips import Strip
-from ackwise.spark.report.timeline import Buckets
+from ackwise.spark.report.timeline import Buckets, Timeline
 from ackwise.spark.why.story import Story
 
 __all__ = ["AGES", "NO_DETAILS", "Details", "Failures", "StuckClaims"]
@@ -52,6 +52,8 @@ class Details:
     exports: Sequence[Exports] = ()
     time: Buckets = field(default=Buckets(0, 1, 0))
     """Of `exports`."""
+    hours: Timeline | None = None
+    """Anomalies and unknown messages, by the time at which their records were written."""
     stories: Sequence[Story] = ()
     earlier: Sequence[EarlierRun] = ()
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ackwise.spark.vocabulary import ExitCode, Verdict
+from ackwise.spark.vocabulary import INCONCLUSIVE, LOSSES, ExitCode, Verdict
 
 __all__ = ["EarlierRun", "earlier_runs"]
 
@@ -30,6 +30,26 @@ class EarlierRun:
     anomalies: int
     ambiguous: int
     verdicts: Mapping[Verdict, int]
+
+    @property
+    def messages(self) -> int:
+        """The number of messages and offsets that have a verdict."""
+        return sum(self.verdicts.values())
+
+    @property
+    def lost(self) -> int:
+        """The number of them that are lost."""
+        return sum(number for verdict, number in self.verdicts.items() if verdict in LOSSES)
+
+    @property
+    def unknown(self) -> int:
+        """The number of them that are unknown."""
+        return sum(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
+
+    @property
+    def repeated(self) -> int:
+        """The number of them that ran twice."""
+        return self.verdicts.get(Verdict.MULTI_EXECUTED, 0)
 
 
 def earlier_runs(out: Path, roots: Sequence[str], as_of: int) -> list[EarlierRun]:

@@ -29,6 +29,7 @@ class Exports:
     writer: Writer
     events: Sequence[int]
     missing: Sequence[int]
+    written: Sequence[Written] = ()
 
 
 def exports(writers: Iterable[Writer], holes: Iterable[Hole], written: Iterable[Written], time: Buckets) -> list[Exports]:
@@ -56,4 +57,4 @@ def _of_writer(writer: Writer, written: Iterable[Written], holes: Sequence[Hole]
     for hole in holes:
         bucket = next((bucket for first, _, bucket in reversed(spans) if first < hole.first), spans[0][2] if spans else 0)
         missing[bucket] += hole.after - hole.first
-    return Exports(writer, events, missing)
+    return Exports(writer, events, missing, in_order)

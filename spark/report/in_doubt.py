@@ -6,6 +6,7 @@ from typing import Final
 
 from ackwise.spark.fold.facts import WriterFate
 from ackwise.spark.report.report import RunReport
+from ackwise.spark.report.words import hexadecimal, messages
 from ackwise.spark.vocabulary import Flag
 
 __all__ = ["ambiguous", "doubt_sentences", "query"]
@@ -18,7 +19,7 @@ def doubt_sentences(report: RunReport) -> list[str]:
     found = [ambiguous(report)] if report.ambiguous else []
     if report.repeated:
         found.append(
-            f"{_messages(report.repeated)} ran with success more than once, at least one time without a claim that could prevent it"
+            f"{messages(report.repeated)} ran with success more than once, at least one time without a claim that could prevent it"
         )
     return found
 
@@ -27,14 +28,14 @@ def ambiguous(report: RunReport) -> str:
     """Return the number of messages with an unknown run count, and the reason."""
     number, dead = report.ambiguous, _dead_workers(report)
     return (
-        f"of {_messages(number)} it can't be told whether {'it' if number == 1 else 'they'} ran once or twice: an earlier worker died, or "
+        f"of {messages(number)} it can't be told whether {'it' if number == 1 else 'they'} ran once or twice: an earlier worker died, or "
         f"lost its claim, before it said what it had done{f' (dead workers: {dead})' if dead else ''}"
     )
 
 
 def _dead_workers(report: RunReport) -> str:
     dead = [writer for writer in report.writers if writer.fate is WriterFate.DEAD]
-    named = ", ".join(f"{writer.client} {writer.writer_id & (2**64 - 1):016x}".lstrip() for writer in dead[:_NAMED])
+    named = ", ".join(f"{writer.client} {hexadecimal(writer.writer_id)}".lstrip() for writer in dead[:_NAMED])
     return f"{named} and {len(dead) - _NAMED:,} more" if len(dead) > _NAMED else named
 
 
@@ -42,7 +43,3 @@ def query(output: str) -> str:
     """Return Spark SQL that finds all of them in the tables below `output`."""
     conditions = " OR ".join(f"array_contains(flags, '{flag.name}')" for flag in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED))
     return f"SELECT * FROM parquet.`{output}/verdicts` WHERE {conditions}"
-
-
-def _messages(number: int) -> str:
-    return "1 message" if number == 1 else f"{number:,} messages"

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ackwise.middleware.repairplan import Summary
 from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Hole
-from ackwise.spark.instants import as_datetime
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.copies import RetryBook
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import NO_DETAILS, Details
-from ackwise.spark.report.details_json import details_as_json
 from ackwise.spark.report.redriven import Redriven, redriven_of
 from ackwise.spark.report.timeline import Timeline
 from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
-__all__ = [
-    "OWN_REASON",
-    "PAGE",
-    "SCHEMA_VERSION",
-    "UNDONE",
-    "DeadLetters",
-    "Finding",
-    "LogicalFinding",
-    "Missing",
-    "RunReport",
-    "Tally",
-    "to_json",
-]
+__all__ = ["OWN_REASON", "PAGE", "UNDONE", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally"]
 
-#: Of `summary.json`.
-SCHEMA_VERSION: Final = 1
 #: The name of the page for people, beside `summary.json`.
 PAGE: Final = "report.html"
 #: Shown in place of reasons that handlers give themselves: they may be any text, and contain data.
@@ -169,6 +152,10 @@ class RunReport:
     """Groups that consume in a share group, which commits no offsets, if nothing is known of what was produced for them."""
     holes: Sequence[Hole] = ()
     """The ranges of those sequence numbers."""
+    absent: Mapping[int, str] = field(default_factory=dict)
+    """The groups of the writers of which there is no event, and that commits name."""
+    app: str = ""
+    """The app, `MODULE:APP`, if the command named one."""
     engine: str = "spark"
     """The name of what judged: `spark` or `local`."""
 
@@ -288,177 +275,3 @@ class RunReport:
         ):
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN
-
-
-def to_json(report: RunReport) -> str:
-    """Return the report as JSON, for `summary.json`. Times are ISO 8601 in UTC; names are those of the verdicts and flags."""
-    return json.dumps(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "run_id": report.run_id,
-            "exit_code": int(report.exit_code),
-            "as_of": _time(report.as_of),
-            "engine": report.engine,
-            "anomalies": report.anomalies,
-            "verdicts": _named(report.verdicts),
-            "flags": _named(report.flags),
-            "retries": _named(report.retries),
-            "retry_books": [_retry_book(book) for book in report.retry_books],
-            "books": [_book(book) for book in report.books],
-            "tallies": [_plain(tally) for tally in report.tallies],
-            "produced": None if report.produced is None else _produced(report.produced),
-            "claims": None if report.claims is None else _claims(report.claims),
-            "logical": [_plain(finding) for finding in report.logical],
-            "findings": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.findings],
-            "ambiguous": report.ambiguous,
-            "doubtful": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.doubtful],
-            "missing": [_plain(missing) for missing in report.missing],
-            "listed": report.listed,
-            "dead_letters": [_plain(letters) for letters in report.dead_letters],
-            "redriven": [_redriven(letters) for letters in report.redriven],
-            "delays": [_delays(delays) for delays in report.delays],
-            "timeline": None if report.timeline is None else _timeline(report.timeline),
-            "exhibits": details_as_json(report.details),
-            "missing_events": report.missing_events,
-            "holes": [_hole(report, hole) for hole in report.holes[: report.listed]],
-            "unreadable": list(report.unreadable),
-            "warnings": list(report.warnings),
-            "writers": [_writer(writer) for writer in report.writers],
-            "roots": list(report.roots),
-            "files": report.files,
-            "bytes": report.bytes,
-            "plan": None if report.plan is None else _plan(report.plan),
-            "output": report.output,
-            "report": report.page,
-            "config": {field.name: getattr(report.config, field.name) for field in fields(report.config)},
-        },
-        indent=2,
-    )
-
-
-def _named(counts: Mapping[Any, int]) -> dict[str, int]:
-    return {key.name: number for key, number in counts.items()}
-
-
-def _plain(value: Tally | Finding | Missing | LogicalFinding | DeadLetters) -> dict[str, Any]:
-    found: dict[str, Any] = {field.name: getattr(value, field.name) for field in fields(value)}
-    if "verdict" in found:
-        found["verdict"] = found["verdict"].name
-    if "flags" in found:
-        found["flags"] = [flag.name for flag in found["flags"]]
-    return found
-
-
-def _hole(report: RunReport, hole: Hole) -> dict[str, Any]:
-    client = next((writer.client for writer in report.writers if writer.writer_id == hole.writer_id), "")
-    return {"writer": f"{hole.writer_id & (2**64 - 1):016x}", "client": client, "first": hole.first, "last": hole.after - 1}
-
-
-def _book(book: Book) -> dict[str, Any]:
-    return {
-        "cluster": book.partition.group[0],
-        "group": book.partition.group[1],
-        "topic": book.partition.topic,
-        "topic_id": book.partition.topic_id,
-        "partition": book.partition.partition,
-        "start": book.start,
-        "committed": book.committed,
-        "offsets": book.expected,
-        "verdicts": _named(book.verdicts),
-        "gaps": book.gaps,
-        "balance": book.balance,
-        "rewound": book.rewound,
-    }
-
-
-def _retry_book(book: RetryBook) -> dict[str, Any]:
-    fates = {str(fate): number for fate, number in book.fates.items()}
-    return {"group": book.group, "handler": book.handler, "topic": book.topic, "attempt": book.attempt, "sent": book.sent, **fates}
-
-
-def _redriven(letters: Redriven) -> dict[str, Any]:
-    counts = {name: getattr(letters, name) for name in ("letters", "succeeded", "died_again", "pending")}
-    return {"group": letters.group, "handler": letters.handler, **counts}
-
-
-def _plan(plan: Summary) -> dict[str, Any]:
-    actions = {each.action: {"steps": each.steps, "offsets": each.offsets} for each in plan.planned}
-    return {"path": plan.path, "actions": actions, "provisional": plan.provisional}
-
-
-def _claims(claims: ClaimReport) -> dict[str, Any]:
-    findings = [
-        {**{field.name: getattr(each, field.name) for field in fields(each)}, "finding": each.finding.name, "verdict": each.verdict.name}
-        for each in claims.findings
-    ]
-    return {
-        "store": claims.store,
-        "claims": claims.claims,
-        "known": claims.known,
-        "counts": _named(claims.counts),
-        "findings": findings,
-        "strangers": list(claims.without_claims),
-        "later": list(claims.later),
-    }
-
-
-def _produced(production: Production) -> dict[str, Any]:
-    return {
-        "path": production.path,
-        "books": [
-            {
-                "cluster": book.partition.group[0],
-                "group": book.partition.group[1],
-                "topic": book.partition.topic,
-                "topic_id": book.partition.topic_id,
-                "partition": book.partition.partition,
-                "produced": book.produced,
-                **{str(account): number for account, number in book.accounts.items()},
-                "orphans": book.orphans,
-            }
-            for book in production.books
-        ],
-        "unpublished": [each._asdict() for each in production.unpublished],
-        "unread": production.unread,
-        "orphans": [each._asdict() for each in production.orphans],
-        "unsent": [
-            {"topic": each.topic, "verdict": None if each.verdict is None else each.verdict.name, "messages": each.messages}
-            for each in production.unsent
-        ],
-    }
-
-
-def _writer(writer: Writer) -> dict[str, Any]:
-    return {
-        "writer_id": f"{writer.writer_id:016x}",
-        "client": writer.client,
-        "cluster": writer.group[0],
-        "group": writer.group[1],
-        "mode": writer.mode,
-        "fate": str(writer.fate),
-        "first": _time(writer.first_ts),
-        "last": _time(writer.last_ts),
-        "last_seq": writer.last_seq,
-    }
-
-
-def _delays(delays: Delays) -> dict[str, Any]:
-    return {
-        "group": delays.group,
-        "handler": delays.handler,
-        "messages": delays.messages,
-        "early": delays.early,
-        "late_ms": {f"p{round(100 * share)}": delays.percentile(share) for share in (0.5, 0.9, 0.99, 1.0)},
-    }
-
-
-def _timeline(timeline: Timeline) -> dict[str, Any]:
-    return {
-        "begin": _time(timeline.begin),
-        "seconds": timeline.width / 1_000_000,
-        "verdicts": {verdict.name: list(counts) for verdict, counts in timeline.counts.items()},
-    }
-
-
-def _time(micros: int) -> str | None:
-    return as_datetime(micros).isoformat(timespec="milliseconds") if micros else None

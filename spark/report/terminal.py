@@ -19,6 +19,7 @@ from ackwise.spark.report.in_doubt import doubt_sentences, query
 from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.redriven import Redriven
 from ackwise.spark.report.report import RunReport
+from ackwise.spark.report.todo import ToDo, todo
 from ackwise.spark.vocabulary import (
     ANOMALIES,
     FLAG_MEANINGS,
@@ -72,6 +73,8 @@ def show(report: RunReport, console: Console) -> None:
         console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
     for sentence in doubt_sentences(report):
         console.print(f"[yellow]?[/] {escape(sentence)}", soft_wrap=True)
+    for each in todo(report):
+        _show_todo(each, console)
     if report.plan is not None and report.plan.planned:
         console.print(_plan(report.plan), soft_wrap=True)
     console.print(_outcome(report), soft_wrap=True)
@@ -82,6 +85,14 @@ def show(report: RunReport, console: Console) -> None:
 def _plan(plan: Summary) -> str:
     offsets = sum(each.offsets for each in plan.planned)
     return f"what would repair it, of {offsets:,} offsets: [bold]ackwise plan show {escape(plan.path)}[/]"
+
+
+def _show_todo(each: ToDo, console: Console) -> None:
+    colour = {"bad": "red", "doubt": "yellow"}.get(each.tone, "dim")
+    console.print(f"[{colour}]{each.name}[/] {each.number:,} {each.of}: {escape(each.action)}", soft_wrap=True)
+    for command in (each.tells, each.mends):
+        if command:
+            console.print(f"    {escape(command)}", soft_wrap=True)
 
 
 def _redriven(letters: Redriven) -> str:

@@ -34,9 +34,9 @@ class Timeline:
     counts: Mapping[Verdict, Sequence[int]]
 
 
-def buckets(first: int, last: int, most: int) -> Buckets:
-    """Return at most `most` buckets, as narrow as possible, from microsecond `first` to `last`."""
-    widths = (round(seconds * _SECOND) for seconds in _WIDTHS)
+def buckets(first: int, last: int, most: int, *, narrowest: float = 0.0) -> Buckets:
+    """Return at most `most` buckets from microsecond `first` to `last`, as narrow as possible, but at least `narrowest` seconds wide."""
+    widths = (round(seconds * _SECOND) for seconds in _WIDTHS if seconds >= narrowest)
     width = next((width for width in widths if _number(first, last, width) <= most), None)
     if width is None:
         # One more than fit: the first and the last may be cut.

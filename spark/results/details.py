@@ -22,10 +22,10 @@ from ackwise.spark.report.earlier import earlier_runs
 from ackwise.spark.report.exports import Written, exports
 from ackwise.spark.report.latency import Latency
 from ackwise.spark.report.strips import Strip
-from ackwise.spark.report.timeline import Buckets, buckets
-from ackwise.spark.results.measures import absent_bins, bins, latencies, streams, stuck_claims, trails, writing
+from ackwise.spark.report.timeline import Buckets, Timeline, buckets, timeline
+from ackwise.spark.results.measures import HOUR, absent_bins, bins, latencies, record_hours, streams, stuck_claims, trails, writing
 from ackwise.spark.results.stories import Flagged, safe_error, stories_of
-from ackwise.spark.vocabulary import DONE, Flag, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, DONE, INCONCLUSIVE, Flag, Verdict
 from ackwise.spark.why.story import Story
 
 __all__ = ["Judged", "compute_details"]
@@ -65,6 +65,7 @@ def compute_details(spark: SparkSession, found: Judged, out: Path, evidence: Evi
         failures=_failures(facts, rows),
         exports=exports(facts.writers, found.holes, _written(rows), time),
         time=time,
+        hours=_hours(found),
         stories=_stories(spark, found, evidence, config),
         earlier=earlier_runs(out, [str(root) for root in evidence.roots], facts.as_of),
     )
@@ -142,6 +143,19 @@ def _stuck(found: Judged) -> list[StuckClaims]:
         ages[row["writer_id"]][row["age"]] += row["count"]
     most_first = sorted(ages.items(), key=lambda item: (-sum(item[1]), item[0]))
     return [StuckClaims(writer, clients.get(writer, ""), each) for writer, each in most_first]
+
+
+def _hours(found: Judged) -> Timeline | None:
+    """Return when the records of what is anomalous or unknown were written, or None if there is nothing of that kind."""
+    if not any(row["verdict"] in ANOMALIES | INCONCLUSIVE for row in found.tallies):
+        return None
+    rows = record_hours(found.settled).collect()
+    if not rows:
+        return None
+    hours = [row["hour"] * HOUR for row in rows]
+    time = buckets(min(hours), max(hours), _MOST_BUCKETS, narrowest=3600)
+    placed = ((Verdict(row["verdict"]), (hour - time.begin) // time.width, row["count"]) for row, hour in zip(rows, hours, strict=True))
+    return timeline(time, placed)
 
 
 def _failures(facts: Facts, rows: Iterable[Row]) -> list[Failures]:

@@ -5,29 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ackwise.middleware.repairplan import Action, RepairStep
+from ackwise.middleware.repairplan import RepairStep
+from ackwise.spark.advice import PLANNED
 from ackwise.spark.fold.messages import RANK_BASE
 from ackwise.spark.frames import DataFrame, F, Row, Window
 from ackwise.spark.results.tables import is_anomaly, last_event, name_of, with_names
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, ProducedVerdict, Verdict
 
-__all__ = ["ACTIONS", "of_keys", "of_messages", "of_offsets", "of_parked", "steps"]
-
-#: The action for each verdict, by its name; the other verdicts need none.
-ACTIONS: Final = {
-    Verdict.LOST.name: Action.REDELIVER,
-    Verdict.LOST_PRODUCED.name: Action.REDELIVER,
-    Verdict.NEVER_SEEN.name: Action.PROBE,
-    Verdict.RETENTION_LOSS.name: Action.REVIEW,
-    Verdict.RETRY_LOST.name: Action.REDELIVER,
-    Verdict.PHANTOM_SUPPRESSED.name: Action.REPLAY,
-    Verdict.STUCK.name: Action.RELEASE,
-    Verdict.MULTI_EXECUTED.name: Action.REVIEW,
-    Verdict.IN_FLIGHT.name: Action.REDELIVER,  # committed past: nobody will deliver it again
-    Verdict.UNKNOWN_EXPORT_GAP.name: Action.VERIFY,
-    LogicalVerdict.LOGICAL_DUPLICATE.name: Action.REVIEW,
-    ProducedVerdict.PARKED.name: Action.REQUEUE,
-}
+__all__ = ["of_keys", "of_messages", "of_offsets", "of_parked", "steps"]
 
 _PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 _RUN: Final = (*_PARTITION, "handler", "dedup_epoch", "verdict", "attempt")
@@ -55,7 +40,7 @@ def of_keys(settled: DataFrame, failed: DataFrame, named: DataFrame) -> DataFram
 
 def of_offsets(missing: DataFrame) -> DataFrame:
     """The steps for offsets without events, from `missing_rows`; they have no handler, attempt 0 and no evidence."""
-    wanted = missing.where(F.col("verdict").isin(*ACTIONS))
+    wanted = missing.where(F.col("verdict").isin(*PLANNED))
     unknown_columns = (F.lit(None).alias(name) for name in _UNKNOWN_COLUMNS)
     no_outbox = F.lit(None).cast("string").alias("outbox")
     return wanted.select(*_PARTITION, F.lit(0).cast("long").alias("attempt"), "verdict", "start", "end", *unknown_columns, no_outbox)
@@ -128,7 +113,7 @@ def _merged(messages: DataFrame) -> DataFrame:
 def _step(row: Row) -> RepairStep:
     written = None if row["first_record_ts"] is None else (row["first_record_ts"], row["last_record_ts"])
     return RepairStep(
-        action=ACTIONS[row["verdict"]],
+        action=PLANNED[row["verdict"]],
         verdict=row["verdict"],
         cluster=row["cluster"],
         group=row["group_id"],

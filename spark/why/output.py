@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ackwise.plugin.cli.console import new_table
-from ackwise.spark.instants import as_datetime
 from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode
 from ackwise.spark.why.answer import Answer
 from ackwise.spark.why.sent import SentMessage
-from ackwise.spark.why.story import OtherRecord, Step, Story
+from ackwise.spark.why.story import Step, Story
+from ackwise.spark.why.telling import iso, moment, rows, step_as_json, story_as_json
 
 __all__ = ["show", "to_json"]
 
@@ -34,7 +34,7 @@ def show(answer: Answer, console: Console) -> None:
         _show_story(story, console)
     for sentence in answer.missing:
         console.print(Text.assemble("\n", ("! ", "yellow"), sentence), soft_wrap=True)
-    console.print(Text(f"\nas of {_time(answer.as_of)} UTC; times are those of each worker's clock", style="dim"), soft_wrap=True)
+    console.print(Text(f"\nas of {moment(answer.as_of)} UTC; times are those of each worker's clock", style="dim"), soft_wrap=True)
 
 
 def to_json(answer: Answer) -> str:
@@ -42,12 +42,12 @@ def to_json(answer: Answer) -> str:
     facts = {
         "schema_version": 1,
         "asked": answer.asked,
-        "as_of": _iso(answer.as_of),
+        "as_of": iso(answer.as_of),
         "exit_code": int(answer.exit_code),
         "found": list(answer.found),
         "missing": list(answer.missing),
         "sent": [_sent(message) for message in answer.sent],
-        "messages": [_facts(story) for story in answer.stories],
+        "messages": [story_as_json(story) for story in answer.stories],
     }
     return json.dumps(facts, indent=2, ensure_ascii=False)
 
@@ -60,8 +60,7 @@ def _show_sent(message: SentMessage, console: Console) -> None:
 
 
 def _show_story(story: Story, console: Console) -> None:
-    verdict = "GAP" if story.verdict is None else story.verdict.name
-    console.print(Text.assemble((verdict, _STYLES[story.exit_code]), f": {story.meaning}"), soft_wrap=True)
+    console.print(Text.assemble((story.name, _STYLES[story.exit_code]), f": {story.meaning}"), soft_wrap=True)
     console.print(Text(f"why: {story.rule}"), soft_wrap=True)
     for flag in story.flags:
         console.print(Text(f"flag: {flag.name}, {FLAG_MEANINGS[flag]}"), soft_wrap=True)
@@ -76,8 +75,8 @@ def _show_story(story: Story, console: Console) -> None:
 
 def _steps(steps: Sequence[Step]) -> Table:
     table = new_table("time (UTC)", "worker", "attempt", "what")
-    for step in steps:
-        table.add_row(*(Text(cell) for cell in (_time(step.at), step.worker, "" if step.attempt is None else str(step.attempt), step.what)))
+    for row in rows(steps):
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -85,7 +84,7 @@ def _others(story: Story) -> Table:
     table = new_table("record", "verdict", "flags", "last event", "at")
     for other in story.others:
         flags = " ".join(str(flag.name) for flag in other.flags)
-        table.add_row(*(Text(cell) for cell in (str(other.place), other.verdict.name, flags, other.last_event, _time(other.last_at))))
+        table.add_row(*(Text(cell) for cell in (str(other.place), other.verdict.name, flags, other.last_event, moment(other.last_at))))
     return table
 
 
@@ -93,28 +92,6 @@ def _title(story: Story) -> str:
     handler = f", handler {story.handler}" if story.handler else ""
     epoch = f", dedup epoch {story.epoch}" if story.epoch else ""
     return f"{story.place}: group {story.group}{handler}{epoch}"
-
-
-def _facts(story: Story) -> dict[str, Any]:
-    return {
-        "cluster": story.cluster,
-        "group": story.group,
-        "handler": story.handler,
-        "dedup_epoch": story.epoch,
-        "topic": story.place.topic,
-        "topic_id": story.topic_id,
-        "partition": story.place.partition,
-        "offset": story.place.offset,
-        "dedup_hash": story.dedup_hash,
-        "verdict": "GAP" if story.verdict is None else story.verdict.name,
-        "logical_verdict": None if story.logical is None else story.logical.name,
-        "flags": [flag.name for flag in story.flags],
-        "meaning": story.meaning,
-        "rule": story.rule,
-        "to_do": story.advice,
-        "steps": [_step(step) for step in story.steps],
-        "others": [_other(other) for other in story.others],
-    }
 
 
 def _sent(message: SentMessage) -> dict[str, Any]:
@@ -126,36 +103,5 @@ def _sent(message: SentMessage) -> dict[str, Any]:
         "state": message.state,
         "meaning": message.meaning,
         "to_do": message.advice,
-        "steps": [_step(step) for step in message.steps],
+        "steps": [step_as_json(step) for step in message.steps],
     }
-
-
-def _step(step: Step) -> dict[str, Any]:
-    return {
-        "at": _iso(step.at),
-        "writer": f"{step.writer & (2**64 - 1):016x}",
-        "worker": step.worker,
-        "attempt": step.attempt,
-        "event": step.event or None,
-        "what": step.what,
-    }
-
-
-def _other(other: OtherRecord) -> dict[str, Any]:
-    return {
-        "topic": other.place.topic,
-        "partition": other.place.partition,
-        "offset": other.place.offset,
-        "verdict": other.verdict.name,
-        "flags": [flag.name for flag in other.flags],
-        "last_event": other.last_event,
-        "last_at": _iso(other.last_at),
-    }
-
-
-def _time(micros: int) -> str:
-    return as_datetime(micros).isoformat(" ", "milliseconds").removesuffix("+00:00")
-
-
-def _iso(micros: int) -> str:
-    return as_datetime(micros).isoformat(timespec="microseconds").replace("+00:00", "Z")

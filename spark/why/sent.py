@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ackwise.middleware.events import EventCode as E
+from ackwise.spark.advice import said
 from ackwise.spark.events.attributes import attributes
 from ackwise.spark.reference.oracle import Event, Ruling
-from ackwise.spark.vocabulary import PRODUCED_ACTIONS, PRODUCED_MEANINGS, ExitCode, ProducedVerdict
+from ackwise.spark.vocabulary import PRODUCED_MEANINGS, ExitCode, ProducedVerdict
 from ackwise.spark.why.place import Place
 from ackwise.spark.why.story import Step, Workers
 
@@ -47,7 +48,7 @@ class SentMessage:
     @property
     def advice(self) -> list[str]:
         """The actions to take, a sentence each."""
-        return [] if self.verdict is None else [PRODUCED_ACTIONS[self.verdict]]
+        return [] if self.verdict is None else [said(self.verdict.name, 1)]
 
     @property
     def exit_code(self) -> ExitCode:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ackwise.middleware.events import EventCode as E
+from ackwise.spark.advice import advice_on, said
 from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.reference.oracle import Event, Message, Partition, Ruling, message_of
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, Verdict
 from ackwise.spark.why.place import Place
-from ackwise.spark.why.reasons import GAP_RULE, LOGICAL_RULES, advice, rule_of
+from ackwise.spark.why.reasons import GAP_RULE, LOGICAL_RULES, rule_of
 
 __all__ = ["OtherRecord", "Step", "Story", "Workers", "stories", "stories_of_offset"]
 
@@ -64,6 +65,11 @@ class Story:
     dedup_hash: int | None = None
 
     @property
+    def name(self) -> str:
+        """The name of the verdict."""
+        return "GAP" if self.verdict is None else self.verdict.name
+
+    @property
     def meaning(self) -> str:
         """The meaning of the verdict, in a few words."""
         return "no message" if self.verdict is None else MEANINGS[self.verdict]
@@ -79,9 +85,9 @@ class Story:
     @property
     def advice(self) -> list[str]:
         """The actions to take, a sentence each."""
-        found = [] if self.verdict is None else advice(self.verdict, self.flags)
+        found = [] if self.verdict is None else advice_on(self.verdict, self.flags)
         if self.logical is LogicalVerdict.LOGICAL_DUPLICATE:
-            found.append("Undo the effect that was done again, if there is one.")
+            found.append(said("MULTI_EXECUTED", 1))
         return found
 
     @property

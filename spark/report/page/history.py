@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ackwise.spark.report.earlier import EarlierRun
-from ackwise.spark.report.page.data import RunRow
-from ackwise.spark.report.page.tone import Tone
-from ackwise.spark.report.page.words import instant
+from ackwise.spark.report.page.charts import Lane, Lanes
 from ackwise.spark.report.report import RunReport
-from ackwise.spark.vocabulary import LOSSES, ExitCode, Verdict
+from ackwise.spark.report.tone import Tone
+from ackwise.spark.report.words import instant
 
-__all__ = ["OUTCOMES", "runs_data"]
-
-#: The name and the tone of each exit code.
-OUTCOMES: Final[dict[ExitCode, tuple[str, Tone]]] = {
-    ExitCode.CLEAN: ("clean", "good"),
-    ExitCode.ANOMALIES: ("anomalies", "bad"),
-    ExitCode.ERROR: ("not done", "bad"),
-    ExitCode.INCONCLUSIVE: ("inconclusive", "doubt"),
-}
+__all__ = ["runs", "runs_lanes"]
 
 
-def runs_data(report: RunReport) -> list[RunRow]:
+def runs(report: RunReport) -> list[EarlierRun]:
     """Return the runs, the oldest first and this one last; empty if it is the first."""
     if not report.details.earlier:
         return []
     this = EarlierRun(report.run_id, report.as_of, report.exit_code, report.anomalies, report.ambiguous, report.verdicts)
-    return [*(_row(run) for run in report.details.earlier), _row(this, is_this=True)]
+    return [*report.details.earlier, this]
 
 
-def _row(run: EarlierRun, *, is_this: bool = False) -> RunRow:
-    outcome, tone = OUTCOMES[run.exit_code]
-    return RunRow(
-        run=run.run_id,
-        as_of=instant(run.as_of) if run.as_of else "no event",
-        outcome=outcome,
-        tone=tone,
-        messages=sum(run.verdicts.values()),
-        anomalies=run.anomalies,
-        doubtful=run.ambiguous,
-        lost=sum(number for verdict, number in run.verdicts.items() if verdict in LOSSES),
-        repeated=run.verdicts.get(Verdict.MULTI_EXECUTED, 0),
-        is_this=is_this,
-    )
+def runs_lanes(compared: list[EarlierRun]) -> Lanes:
+    """Return a lane for each number that should stay low, and one for all messages, with a bar for each run."""
+    times = [instant(run.as_of).removesuffix(" UTC") if run.as_of else "no event" for run in compared]
+    lanes = [
+        _lane("anomalies", "bad", [run.anomalies for run in compared]),
+        _lane("unknown", "doubt", [run.unknown for run in compared]),
+        _lane("in doubt", "doubt", [run.ambiguous for run in compared]),
+        _lane("messages", "plain", [run.messages for run in compared]),
+    ]
+    sentence = f"Beside the run before: {'; '.join(_change(lane) for lane in lanes)}. One bar is one run; each row has a scale of its own."
+    return Lanes(sentence, (times[0], "", times[-1]), times, lanes, 0)
+
+
+def _lane(name: str, tone: Tone, numbers: list[int]) -> Lane:
+    summary = f"{numbers[-1]:,} now, {numbers[-2]:,} before"
+    description = f"From the oldest run to this one: {', '.join(f'{number:,}' for number in numbers)}."
+    return Lane(name, "", tone if any(numbers) else "plain", summary, description, numbers)
+
+
+def _change(lane: Lane) -> str:
+    more = lane.numbers[-1] - lane.numbers[-2]
+    changed = f"{abs(more):,} {'more' if more > 0 else 'fewer'}" if more else "unchanged"
+    return f"{lane.name} {lane.numbers[-1]:,}, {changed}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ackwise.spark.report.latency import GROWTH, Latency
-from ackwise.spark.report.page.drawings import Curve, LatencyData, LatencyRow, Tick
-from ackwise.spark.report.page.words import duration, messages, were
+from ackwise.spark.report.words import duration, messages, were
 
-__all__ = ["LEFT", "latency_data"]
+__all__ = ["LEFT", "Curve", "Curves", "Tick", "latency_curves", "latency_sentence", "ordered"]
 
 #: The drawing is 400 by 230; so much of it is for the labels beside the grid.
 LEFT: Final = 46
@@ -29,21 +28,40 @@ _TIMES: Final = (
 )
 
 
-def latency_data(latencies: Sequence[Latency], limit: int) -> LatencyData:
-    """Return all latencies, those with the most messages first."""
-    ordered = sorted(latencies, key=lambda each: (-each.messages, each.group, each.topic))
-    drawn = [each for each in ordered if len(each.survival()) > 0][:_MOST_CURVES]
+class Curve(NamedTuple):
+    """The share of one topic's messages that took longer, in a drawing of 400 by 230: `path` is its line."""
+
+    name: str
+    path: str
+    description: str
+
+
+class Tick(NamedTuple):
+    """A line of the grid, and its label."""
+
+    at: float
+    label: str
+
+
+class Curves(NamedTuple):
+    """The curves on their grid."""
+
+    curves: Sequence[Curve]
+    across: Sequence[Tick]
+    up: Sequence[Tick]
+
+
+def ordered(latencies: Sequence[Latency]) -> list[Latency]:
+    """Return the latencies, those with the most messages first."""
+    return sorted(latencies, key=lambda each: (-each.messages, each.group, each.topic))
+
+
+def latency_curves(latencies: Sequence[Latency]) -> Curves:
+    """Return the curves of those with the most messages."""
+    drawn = [each for each in ordered(latencies) if len(each.survival()) > 0][:_MOST_CURVES]
     grid, is_one_group = _Grid(drawn), len({each.group for each in latencies}) == 1
-    return LatencyData(
-        sentence=_sentence(latencies),
-        curves=[
-            Curve(each.topic if is_one_group else f"{each.topic} of {each.group}", grid.path(each), _description(each)) for each in drawn
-        ],
-        across=grid.across,
-        up=grid.up,
-        rows=[_row(each, drawn.index(each) if each in drawn else -1) for each in ordered[:limit]],
-        hidden=max(0, len(ordered) - limit),
-    )
+    names = [each.topic if is_one_group else f"{each.topic} of {each.group}" for each in drawn]
+    return Curves([Curve(name, grid.path(each), _description(each)) for name, each in zip(names, drawn, strict=True)], grid.across, grid.up)
 
 
 class _Grid:
@@ -90,7 +108,8 @@ class _Grid:
         return _TOP + down * (_BOTTOM - _TOP)
 
 
-def _sentence(latencies: Sequence[Latency]) -> str:
+def latency_sentence(latencies: Sequence[Latency]) -> str:
+    """Return how long all messages took."""
     total: Counter[int] = Counter()
     for each in latencies:
         total.update(each.classes)
@@ -107,12 +126,3 @@ def _sentence(latencies: Sequence[Latency]) -> str:
 def _description(each: Latency) -> str:
     half, tail, last = (duration(each.percentile(share)) for share in (0.5, 0.99, 1.0))
     return f"{messages(each.messages)}: half took more than {half}, 1 % more than {tail}, none more than {last}."
-
-
-def _row(each: Latency, curve: int) -> LatencyRow:
-    # What was done before it was written took no time that anybody knows.
-    known = each.negative < each.messages
-    p50, p95, p99 = (duration(each.percentile(share)) if known else "–" for share in (0.5, 0.95, 0.99))
-    return LatencyRow(
-        each.group, each.topic, curve, each.messages, each.negative, round(each.negative / each.messages, 4), p50, p95, p99
-    )  # fmt: skip

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from ackwise.spark.report.details import Failures
-from ackwise.spark.report.page.data import Cell, MatrixData, MatrixRow
-from ackwise.spark.report.page.tone import Tone, tone_of
 from ackwise.spark.report.report import RunReport
+from ackwise.spark.report.tone import Tone, tone_of
 from ackwise.spark.vocabulary import Verdict
 
-__all__ = ["failures_data", "verdicts_data"]
+__all__ = ["Matrix", "failures_matrix", "shade", "verdicts_matrix"]
 
 _SHADES: Final = 4
 _MOST_COLUMNS: Final = 12
 _REST: Final = "other topics"
 
 
-def verdicts_data(report: RunReport, limit: int) -> MatrixData | None:
+class Matrix(NamedTuple):
+    """The number of each kind by topic, with the tone of each column; the rows begin with group and name."""
+
+    columns: Sequence[str]
+    tones: Sequence[Tone]
+    rows: Sequence[tuple[str, str, Sequence[int]]]
+    most: int
+
+
+def verdicts_matrix(report: RunReport) -> Matrix | None:
     """Return the verdicts by topic and group, or None if there is only one topic."""
     numbers: dict[tuple[str, str], Counter[Verdict]] = defaultdict(Counter)
     for tally in report.tallies:
@@ -30,15 +38,11 @@ def verdicts_data(report: RunReport, limit: int) -> MatrixData | None:
     if len(numbers) < 2:
         return None
     columns = sorted({verdict for verdicts in numbers.values() for verdict, number in verdicts.items() if number})
-    most = max(number for verdicts in numbers.values() for number in verdicts.values())
-    rows = [
-        MatrixRow(group, topic, _cells([verdicts[verdict] for verdict in columns], most, lambda place: tone_of(columns[place])))
-        for (group, topic), verdicts in sorted(numbers.items())
-    ]
-    return MatrixData([verdict.name for verdict in columns], rows[:limit], max(0, len(rows) - limit))
+    rows = [(*name, [verdicts[verdict] for verdict in columns]) for name, verdicts in sorted(numbers.items())]
+    return _matrix([verdict.name for verdict in columns], [tone_of(verdict) for verdict in columns], rows)
 
 
-def failures_data(failures: Sequence[Failures], limit: int) -> MatrixData | None:
+def failures_matrix(failures: Sequence[Failures]) -> Matrix | None:
     """Return the classes of errors by topic, the most frequent first."""
     if not failures:
         return None
@@ -48,24 +52,24 @@ def failures_data(failures: Sequence[Failures], limit: int) -> MatrixData | None
         topics[each.topic] += each.runs
         errors[each.error or "no class given"][each.topic] += each.runs
     columns = sorted(sorted(topics), key=lambda topic: -topics[topic])[:_MOST_COLUMNS]
-    rest = len(topics) > len(columns)
-    most = max(number for numbers in errors.values() for number in numbers.values())
-    ordered = sorted(errors.items(), key=lambda item: (-item[1].total(), item[0]))
-    rows = [MatrixRow("", error, _cells(_of_topics(numbers, columns, rest=rest), most, lambda _: "doubt")) for error, numbers in ordered]
-    return MatrixData([*columns, *([_REST] if rest else [])], rows[:limit], max(0, len(rows) - limit))
+    rest = [_REST] if len(topics) > len(columns) else []
+    by_number = sorted(errors.items(), key=lambda item: (-item[1].total(), item[0]))
+    rows = [("", error, _of_topics(numbers, columns, rest=bool(rest))) for error, numbers in by_number]
+    tones: list[Tone] = ["doubt" for _ in (*columns, *rest)]
+    return _matrix([*columns, *rest], tones, rows)
+
+
+def shade(number: int, most: int) -> int:
+    """Return the shade from 1 to 4, by the logarithm, or 0 for none: one among thousands must still be seen."""
+    if number == 0:
+        return 0
+    return 1 + min(_SHADES - 1, math.floor(_SHADES * math.log(number) / math.log(most + 1)))
+
+
+def _matrix(columns: Sequence[str], tones: Sequence[Tone], rows: Sequence[tuple[str, str, Sequence[int]]]) -> Matrix:
+    return Matrix(columns, tones, rows, max((max(numbers, default=0) for _, _, numbers in rows), default=0))
 
 
 def _of_topics(numbers: Mapping[str, int], columns: Sequence[str], *, rest: bool) -> list[int]:
     found = [numbers.get(topic, 0) for topic in columns]
     return [*found, sum(numbers.values()) - sum(found)] if rest else found
-
-
-def _cells(numbers: Sequence[int], most: int, tone: Callable[[int], Tone]) -> list[Cell]:
-    return [Cell(number, tone(place) if number else "plain", _shade(number, most)) for place, number in enumerate(numbers)]
-
-
-def _shade(number: int, most: int) -> int:
-    """Return the shade from 1 to 4, by the logarithm, or 0 for none: one among thousands must still be seen."""
-    if number == 0:
-        return 0
-    return 1 + min(_SHADES - 1, math.floor(_SHADES * math.log(number) / math.log(most + 1)))

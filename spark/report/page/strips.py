@@ -3,52 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from ackwise.spark.report.page.drawings import Mark, StripRow, StripsData
-from ackwise.spark.report.page.tone import Tone
-from ackwise.spark.report.page.words import counted
+from ackwise.spark.judge.books import Book
 from ackwise.spark.report.strips import Strip
+from ackwise.spark.report.tone import Tone
+from ackwise.spark.report.words import counted
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, UNDER_WAY, Verdict
 
-__all__ = ["strips_data"]
-
-#: Strips that are drawn; a page must not grow with the cluster.
-_MOST_ROWS: Final = 60
+__all__ = ["Drawn", "Mark", "strips_drawn"]
 
 
-def strips_data(strips: Sequence[Strip]) -> StripsData | None:
-    """Return the strips, most anomalies first; None without any offset."""
+class Mark(NamedTuple):
+    """Bins of a strip that lie side by side and are of one tone: the first, and how many."""
+
+    at: int
+    number: int
+    tone: Tone
+
+
+class Drawn(NamedTuple):
+    """One partition from its first booked offset to the last."""
+
+    book: Book
+    bins: int
+    marks: Sequence[Mark]
+    assigned: Sequence[int]
+    revoked: Sequence[int]
+    summary: str
+    description: str
+
+
+def strips_drawn(strips: Sequence[Strip]) -> list[Drawn]:
+    """Return the strips that have offsets, most anomalies first."""
     there = [strip for strip in strips if strip.book.expected]
-    if not there:
-        return None
-    ordered = sorted(there, key=lambda strip: (-strip.anomalies, -strip.unknown))
-    sentence = (
-        "Each strip is a partition, from its first offset that is booked to its last: a mark of full height is an anomaly, a lower one is "
-        "unknown, a low one is still under way. Lines above it are where a worker got the partition, lines below it where one gave it up: "
-        "what goes wrong beside them goes wrong in a rebalance."
-    )
-    return StripsData(sentence, [_row(strip) for strip in ordered[:_MOST_ROWS]], max(0, len(ordered) - _MOST_ROWS))
+    return [_drawn(strip) for strip in sorted(there, key=lambda strip: (-strip.anomalies, -strip.unknown))]
 
 
-def _row(strip: Strip) -> StripRow:
+def _drawn(strip: Strip) -> Drawn:
     book, bins = strip.book, -(-strip.book.expected // strip.width)
     found = [f"{number:,} {word}" for number, word in ((strip.anomalies, "anomalous"), (strip.unknown, "unknown")) if number]
+    assigned, revoked = ([place for place in places if 0 <= place <= bins] for places in (strip.assigned, strip.revoked))
     moves = len(strip.assigned) + len(strip.revoked)
     where = f"; {counted(len(strip.assigned), 'place')} where it was got, {len(strip.revoked)} where it was given up" if moves else ""
     summary = ", ".join(found) or "no anomaly"
-    return StripRow(
-        group=book.partition.group[1],
-        partition=f"{book.partition.topic}/{book.partition.partition}",
-        first=book.start,
-        end=book.committed,
-        bins=bins,
-        marks=_marks(strip.bins),
-        assigned=[place for place in strip.assigned if 0 <= place <= bins],
-        revoked=[place for place in strip.revoked if 0 <= place <= bins],
-        summary=summary,
-        description=f"Offsets {book.start:,} to {book.committed - 1:,}, {strip.width:,} in each bin: {summary}{where}.",
-    )
+    description = f"Offsets {book.start:,} to {book.committed - 1:,}, {strip.width:,} in each bin: {summary}{where}."
+    return Drawn(book, bins, _marks(strip.bins), assigned, revoked, summary, description)
 
 
 def _marks(bins: Mapping[int, Mapping[Verdict, int]]) -> list[Mark]:

@@ -322,3 +322,22 @@ def test_the_last_commits_show_that_a_last_file_is_missing(tmp_path: Path, monke
     assert asked == [("kafka:9092", {"g"})]
     found = summary(tmp_path / "out")
     assert (found["verdicts"], found["missing_events"]) == ({"UNKNOWN_EXPORT_GAP": 1, "EXACTLY_ONCE": 1}, 6)
+
+
+def test_commands_on_the_page_name_the_app_and_what_is_lost_is_counted_by_the_hour_of_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.spark.commands.lastcommits.commits_at", lambda brokers, roots: [])
+    root = root_of(
+        tmp_path / "root", History("g").say("w1", "RECEIVED_RANGE[0,3) 0:CS 1:CF 2:CS W=3", ago=7200, record_ts=NOW - 7200 * SECOND)
+    )
+    options = ("--engine", "local", "--as-of", AS_OF, "--out", tmp_path / "out")
+    assert reconciled(root, *options, "--brokers", "billing.worker:app").exit_code == 1
+    found = summary(tmp_path / "out")
+    (lost,) = [each for each in found["to_do"] if each["name"] == "LOST"]
+    assert lost["mends"] == f"ackwise plan apply {tmp_path / 'out' / 'plan.jsonl'} billing.worker:app"
+    assert lost["tells"] == f"ackwise why orders/0/1 {root}"
+    assert found["exhibits"]["hours"]["seconds"] == 3600
+    assert found["exhibits"]["hours"]["verdicts"] == {"LOST": [1]}
+    assert reconciled(root, *options, "--brokers", "kafka:9092").exit_code == 1
+    assert "plan.jsonl MODULE:APP" in (tmp_path / "out" / "report.html").read_text()

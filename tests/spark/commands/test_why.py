@@ -25,9 +25,10 @@ from typer.testing import CliRunner, Result
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, RunEvents
 from ackwise.middleware.identity import Identity, business_id, legacy_id
+from ackwise.spark.advice import advice_on
 from ackwise.spark.commands.why import why
 from ackwise.spark.vocabulary import ANOMALIES, MEANINGS, Flag, Verdict
-from ackwise.spark.why.reasons import advice, rule_of
+from ackwise.spark.why.reasons import rule_of
 from ackwise.stores.journal import Journal
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -286,13 +287,13 @@ def test_without_pyarrow_it_says_what_to_install(root: Path) -> None:
 @pytest.mark.parametrize("verdict", sorted({v for case in CASES.values() for v in case.verdicts.values()}))
 def test_each_verdict_on_a_message_is_told_with_its_rule_and_each_anomaly_with_what_to_do(verdict: Verdict) -> None:
     assert rule_of(verdict) != MEANINGS[verdict]
-    assert bool(advice(verdict, Flag(0))) or verdict not in ANOMALIES
+    assert bool(advice_on(verdict, Flag(0))) or verdict not in ANOMALIES
 
 
 def test_what_flags_ask_for_is_told_beside_the_verdict() -> None:
-    assert advice(Verdict.EXACTLY_ONCE, Flag.HAD_FAILURES) == []
-    assert advice(Verdict.IN_FLIGHT, Flag.COMMITTED_PAST)[1].startswith("Nobody will deliver it again")
-    assert len(advice(Verdict.MULTI_EXECUTED, Flag.AMBIGUOUS_EXEC)) == 1
+    assert advice_on(Verdict.EXACTLY_ONCE, Flag.HAD_FAILURES) == []
+    assert advice_on(Verdict.IN_FLIGHT, Flag.COMMITTED_PAST)[1].startswith("Nobody will deliver it again")
+    assert len(advice_on(Verdict.MULTI_EXECUTED, Flag.AMBIGUOUS_EXEC)) == 1
 
 
 @asynccontextmanager

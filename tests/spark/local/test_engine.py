@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -96,6 +97,9 @@ def test_few_events_are_judged_without_pyspark_and_the_result_names_the_engine(t
     answer = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     assert "judging in this process" in answer.stderr
+    shares = [int(re.search(r" s +(\d+) %  ", line)[1]) for line in answer.stderr.splitlines()]  # type: ignore[index]
+    assert (shares[0], shares[-1], shares == sorted(shares)) == (0, 100, True), answer.stderr
+    assert len(set(shares)) > 6
     assert "engine: local" in answer.stdout
     found = summary(tmp_path / "out")
     assert found["engine"] == "local"
@@ -142,6 +146,8 @@ def results(out: Path) -> dict[str, Any]:
     found = {name: value for name, value in summary(out).items() if name not in ("engine", "run_id", "output", "report")}
     found["plan"].pop("path")
     found["exhibits"].pop("earlier", None)
+    for each in found["to_do"]:
+        each["mends"], each["tells"] = (each[name].replace(str(out), "OUT") for name in ("mends", "tells"))
     title, *steps = (out / "plan.jsonl").read_text().splitlines()
     return {
         "summary": found,

@@ -12,7 +12,7 @@ from tests.spark.commands.test_reconcile import root_of
 from tests.spark.commands.test_why import night
 from tests.spark.report.reports import ANOMALIES
 
-from ackwise.spark.report.report import to_json
+from ackwise.spark.report.summary import to_json
 
 __all__ = ["billing", "shop"]
 

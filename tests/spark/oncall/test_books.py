@@ -14,7 +14,8 @@ from tests.spark.report.reports import ANOMALIES, CLEAN, INCONCLUSIVE
 from ackwise.plugin.ui.named import Named
 from ackwise.plugin.ui.page import Page
 from ackwise.spark.oncall.bookspage import books_page, report_page, runs_seen
-from ackwise.spark.report.report import RunReport, to_json
+from ackwise.spark.report.report import RunReport
+from ackwise.spark.report.summary import to_json
 from ackwise.spark.vocabulary import MEANINGS, Verdict
 
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Final
 
 from ackwise.middleware.repairplan import Action, Planned, Summary
+from ackwise.spark.claims.findings import ClaimFinding, ClaimReport, ClaimVerdict
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Partition, Writer, WriterFate
+from ackwise.spark.fold.gaps import Hole
 from ackwise.spark.judge.accounts import Orphans, ProducedBook, Production, Unpublished
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.attempts import Attempts
@@ -15,7 +17,7 @@ from ackwise.spark.report.copies import RetryBook
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import AGES, Details, Failures, StuckClaims
 from ackwise.spark.report.earlier import EarlierRun
-from ackwise.spark.report.exports import Exports
+from ackwise.spark.report.exports import Exports, Written
 from ackwise.spark.report.latency import NEGATIVE, Latency
 from ackwise.spark.report.report import DeadLetters, Finding, LogicalFinding, Missing, RunReport, Tally
 from ackwise.spark.report.strips import Strip
@@ -24,7 +26,7 @@ from ackwise.spark.vocabulary import Account, CopyFate, ExitCode, Flag, LogicalV
 from ackwise.spark.why.place import Place
 from ackwise.spark.why.story import Step, Story
 
-__all__ = ["ANOMALIES", "CLEAN", "DOUBT", "EMPTY", "HOSTILE", "INCONCLUSIVE", "ORPHANED", "PRODUCED", "REPEATED", "REPORTS"]
+__all__ = ["ANOMALIES", "CLAIMED", "CLEAN", "DOUBT", "EMPTY", "HOSTILE", "INCONCLUSIVE", "ORPHANED", "PRODUCED", "REPEATED", "REPORTS"]
 
 SECOND: Final = 1_000_000
 NOW: Final = 1_767_225_600 * SECOND
@@ -93,6 +95,7 @@ DETAILS: Final = Details(
         Exports(writer(3, "mail", WriterFate.DEAD, tail_is_unknown=True), [1, 999, 0], [0, 0, 0]),
     ],
     time=Buckets(NOW - 90 * SECOND, 30 * SECOND, 3),
+    hours=Timeline(NOW - NOW % (3600 * SECOND) - 7200 * SECOND, 3600 * SECOND, {LOST: [0, 3, 1], STUCK: [1, 0, 0]}),
     stories=[
         Story("c", "billing", "bill", 0, "", Place("orders", 0, 3), LOST, Flag.HAD_FAILURES, None, [
             Step(NOW - 60 * SECOND, 1, 4, "w1 00000000", 1, "CLAIMED", "claimed for run 1"),
@@ -146,15 +149,28 @@ ANOMALIES: Final = replace(
 
 INCONCLUSIVE: Final = replace(
     CLEAN,
-    writers=[writer(1, "billing", WriterFate.DEAD, tail_is_unknown=True)],
-    missing_events=4,
+    writers=[replace(writer(1, "billing", WriterFate.DEAD, tail_is_unknown=True), host="shop-2:8")],
+    missing_events=314,
+    holes=[Hole(1, 200, 204), Hole(1, 1000, 1300), Hole(9, 0, 10)],
+    absent={9: HOSTILE},
+    details=Details(
+        exports=[
+            Exports(
+                replace(writer(1, "billing", WriterFate.DEAD, tail_is_unknown=True), host="shop-2:8"),
+                [180, 120, 696],
+                [4, 0, 300],
+                [Written(1, 0, 0, 180), Written(1, 1, 181, 304), Written(1, 2, 305, 999)],
+            )
+        ],
+        time=Buckets(NOW - 90 * SECOND, 30 * SECOND, 3),
+    ),
     books=[Book(partition(0), 0, 500, False, {ONCE: 480}, {UNKNOWN: 20}, 0)],
     tallies=[Tally("billing", "bill", "orders", ONCE, Flag(0), 480)],
     missing=[Missing("billing", "orders", 0, 480, 500, UNKNOWN)],
     delays=[],
     timeline=Timeline(NOW - 60 * SECOND, 10 * SECOND, {ONCE: [480]}),
     unreadable=["/events/wal/ab.wal can’t be read from event 9 on: torn"],
-    warnings=["4 events of 1 writers are missing; what depends on them is UNKNOWN_EXPORT_GAP"],
+    warnings=["314 events of 2 workers are missing; what depends on them is UNKNOWN_EXPORT_GAP"],
 )
 
 REPEATED: Final = replace(
@@ -215,6 +231,20 @@ ORPHANED: Final = replace(
     ),
 )
 
+#: The claim store disagrees with the events.
+CLAIMED: Final = replace(
+    CLEAN,
+    claims=ClaimReport(
+        "postgresql://db/shop", 1_200, 1_000, {ClaimVerdict.DONE_UNSEEN: 1, ClaimVerdict.LEFT_OPEN: 2},
+        [
+            ClaimFinding("billing", "bill", "orders", 0, 7, ClaimVerdict.DONE_UNSEEN, LOST, "6f1e"),
+            ClaimFinding("billing", HOSTILE, HOSTILE, 0, 8, ClaimVerdict.LEFT_OPEN, PENDING, None),
+        ],
+        [], [f"{HOSTILE} of billing"],
+    ),
+    app="billing.worker:app",
+)  # fmt: skip
+
 REPORTS: Final = {
     "clean": CLEAN,
     "anomalies": ANOMALIES,
@@ -224,4 +254,5 @@ REPORTS: Final = {
     "repeated": REPEATED,
     "produced": PRODUCED,
     "orphaned": ORPHANED,
+    "claimed": CLAIMED,
 }

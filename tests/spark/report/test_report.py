@@ -11,20 +11,19 @@ import pytest
 from rich.console import Console
 from tests.spark.report.reports import CLEAN, ORPHANED, PRODUCED
 
+from ackwise.spark.advice import ADVICE
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Partition, Writer, WriterFate
 from ackwise.spark.judge.accounts import Production, Unsent
 from ackwise.spark.judge.books import Book
-from ackwise.spark.report.page.compose import report_data
-from ackwise.spark.report.report import Finding, LogicalFinding, Missing, RunReport, Tally, to_json
+from ackwise.spark.report.page.sentences import produced_sentences
+from ackwise.spark.report.report import Finding, LogicalFinding, Missing, RunReport, Tally
+from ackwise.spark.report.summary import to_json
 from ackwise.spark.report.terminal import show
 from ackwise.spark.vocabulary import (
-    ACTIONS,
     ANOMALIES,
-    FLAG_ACTIONS,
     FLAG_MEANINGS,
     INCONCLUSIVE,
-    LOGICAL_ACTIONS,
     MEANINGS,
     PRODUCED_MEANINGS,
     ExitCode,
@@ -112,9 +111,7 @@ def test_every_verdict_and_every_flag_has_a_meaning() -> None:
 
 
 def test_whatever_makes_the_exit_code_other_than_0_has_an_action() -> None:
-    assert set(ACTIONS) >= ANOMALIES | INCONCLUSIVE
-    assert Flag.COMMITTED_PAST in FLAG_ACTIONS
-    assert LogicalVerdict.LOGICAL_DUPLICATE in LOGICAL_ACTIONS
+    assert set(ADVICE) >= {kind.name for kind in (*ANOMALIES, *INCONCLUSIVE, Flag.COMMITTED_PAST, LogicalVerdict.LOGICAL_DUPLICATE)}
 
 
 FULL = replace(
@@ -279,6 +276,4 @@ def test_what_waits_for_people_is_an_anomaly_if_strict_and_what_can_not_be_known
     ]
     named = "" if verdict is None else f"{verdict.name}: 2 records {PRODUCED_MEANINGS[verdict]}"
     assert named in printed(report)
-    sentences = report_data(report).produced
-    assert sentences is not None
-    assert any(verdict is None or verdict.name in sentence for sentence in sentences.sentences)
+    assert any(verdict is None or verdict.name in sentence for sentence in produced_sentences(production))

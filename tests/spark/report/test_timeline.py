@@ -48,6 +48,11 @@ def test_buckets_begin_at_a_multiple_of_their_width() -> None:
     assert buckets(NOON + 7 * SECOND, NOON + 600 * SECOND, 60) == Buckets(NOON, 15 * SECOND, 41)
 
 
+def test_buckets_are_no_narrower_than_asked_for() -> None:
+    assert buckets(NOON, NOON + 600 * SECOND, 60, narrowest=3600) == Buckets(NOON, 3600 * SECOND, 1)
+    assert buckets(NOON, NOON + 86_400 * SECOND, 60, narrowest=3600) == Buckets(NOON, 3600 * SECOND, 25)
+
+
 def test_messages_of_one_verdict_and_bucket_add_up_and_the_worst_verdict_comes_first() -> None:
     found = timeline(Buckets(NOON, SECOND, 3), [(Verdict.EXACTLY_ONCE, 2, 5), (Verdict.LOST, 0, 1), (Verdict.EXACTLY_ONCE, 2, 1)])
     assert list(found.counts.items()) == [(Verdict.LOST, [1, 0, 0]), (Verdict.EXACTLY_ONCE, [0, 0, 6])]

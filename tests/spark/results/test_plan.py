@@ -17,9 +17,9 @@ from tests.spark.report.reports import ANOMALIES
 
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.repairplan import NAME, Action, Planned, RepairStep, Risk, Summary, Title, read_steps, read_title, write_plan
+from ackwise.spark.advice import PLANNED
 from ackwise.spark.reference.oracle import message_of, rule
 from ackwise.spark.report.terminal import show
-from ackwise.spark.results.plan import ACTIONS
 from ackwise.spark.vocabulary import ANOMALIES as VERDICTS
 from ackwise.spark.vocabulary import Flag, Verdict
 
@@ -108,7 +108,7 @@ def needed(history: History) -> dict[tuple[object, ...], int]:
             about = [e for e in events if is_message(e) and message_of(e) == (partition, handler, epoch, offset)]
             found[(*partition, handler, epoch, offset, verdict.name)] = max(max(e.get("attempt") or 1, 1) for e in about)
     for partition, absent in ruling.absent.items():
-        found |= {(*partition, None, None, offset, name): 0 for offset, name in absent.items() if name in ACTIONS}
+        found |= {(*partition, None, None, offset, name): 0 for offset, name in absent.items() if name in PLANNED}
     return found
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from tests.spark.report.reports import REPORTS
 
-from ackwise.spark.report.page.compose import report_data
 from ackwise.spark.report.page.render import render
 
 pytestmark = pytest.mark.slow
 
-WIDTHS = (320, 400, 1280)
+WIDTHS = (320, 390, 1280)
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -56,7 +55,7 @@ def measured(chromium: str, pages: Mapping[str, str], width: int, folder: Path) 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_is_wider_than_its_window(chromium: str, width: int, tmp_path: Path) -> None:
-    pages = {name: render(report_data(report)) for name, report in REPORTS.items()}
+    pages = {name: render(report) for name, report in REPORTS.items()}
     found = measured(chromium, pages, width, tmp_path)
     assert found.keys() == pages.keys()
     for has, takes, drawn in found.values():
@@ -65,6 +64,6 @@ def test_no_page_is_wider_than_its_window(chromium: str, width: int, tmp_path: P
 
 
 def test_a_page_that_is_too_wide_would_be_noticed(chromium: str, tmp_path: Path) -> None:
-    page = render(report_data(REPORTS["clean"])).replace("<h1>", '<h1 style="width:700px">')
+    page = render(REPORTS["clean"]).replace("<h1>", '<h1 style="width:700px">')
     ((_, takes, _),) = measured(chromium, {"wide": page}, 400, tmp_path).values()
     assert takes > 400

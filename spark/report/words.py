@@ -16,8 +16,8 @@ __all__ = [
     "counted",
     "date",
     "duration",
+    "hexadecimal",
     "instant",
-    "instant_with_millis",
     "late",
     "listed",
     "messages",
@@ -73,14 +73,14 @@ def late(milliseconds: int) -> str:
     return f"-{duration(-milliseconds * 1000)}" if milliseconds < 0 else duration(milliseconds * 1000)
 
 
+def hexadecimal(writer_id: int) -> str:
+    """Return the number of a writer as in the names of its files."""
+    return f"{writer_id & (2**64 - 1):016x}"
+
+
 def instant(micros: int) -> str:
     """Return date and time, in UTC."""
     return f"{_at(micros):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def instant_with_millis(micros: int) -> str:
-    """Return date and time with milliseconds, in UTC."""
-    return f"{_at(micros):%Y-%m-%d %H:%M:%S}.{micros // 1000 % 1000:03}"
 
 
 def date(micros: int) -> str:
@@ -105,7 +105,7 @@ def moment(micros: int, step: int, *, with_day: bool) -> str:
 
 def span_of(time: Buckets) -> tuple[str, str, str]:
     """Return the labels below the beginning, the middle and the end of a row of buckets."""
-    starts = [time.begin + place * time.width for place in (0, time.number // 2, time.number)]
+    starts = [time.begin + place * time.width // 2 for place in (0, time.number, 2 * time.number)]
     with_day = starts[-1] - starts[0] > _DAY
     begin, middle, end = (moment(start, time.width, with_day=with_day) for start in starts)
     return begin if with_day else f"{date(starts[0])} {begin}", middle, end

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ackwise.spark.claims.findings import CLAIM_ANOMALIES, ClaimVerdict
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
-__all__ = ["Tone", "tone_of"]
+__all__ = ["Tone", "tone_of", "tone_of_finding"]
 
 Tone = Literal["good", "bad", "doubt", "plain"]
 """The meaning of a value, shown as a colour and a sign."""
 
 
-def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | Flag) -> Tone:
+def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | ClaimVerdict | Flag) -> Tone:
     """The tone of a verdict or a flag."""
     match kind:
         case LogicalVerdict():
             return "bad"
         case ProducedVerdict():
             return "bad" if kind is ProducedVerdict.NOT_PUBLISHED else "plain" if kind is ProducedVerdict.PRODUCE_FAILED else "doubt"
+        case ClaimVerdict():
+            return "bad" if kind in CLAIM_ANOMALIES else "plain"
         case Flag.COMMITTED_PAST:
             return "bad"
         case Flag():
@@ -29,3 +32,8 @@ def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | Flag) -> Tone:
             return "doubt"
         case Verdict():
             return "bad" if kind in ANOMALIES else "doubt" if kind in INCONCLUSIVE else "plain"
+
+
+def tone_of_finding(verdict: Verdict | None, flags: Flag) -> Tone:
+    """The tone of one listed message: one without an anomaly is listed for a flag that leaves a question."""
+    return "bad" if verdict in ANOMALIES or Flag.COMMITTED_PAST in flags else "doubt"
