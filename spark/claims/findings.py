@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ackwise.spark.advice import said
 from ackwise.spark.vocabulary import Verdict
 
 __all__ = ["CLAIM_ANOMALIES", "CLAIM_MEANINGS", "ClaimFinding", "ClaimReport", "ClaimVerdict"]
@@ -80,9 +79,9 @@ class ClaimReport:
     def sentences(self) -> list[str]:
         """One sentence for each kind of contradiction."""
         found = [
-            f"{kind.name}: {self.counts[kind]:,} keys are {CLAIM_MEANINGS[kind]}. {said(kind.name, self.counts[kind])}"
+            f"{kind.name}: {number:,} {'key is' if number == 1 else 'keys are'} {CLAIM_MEANINGS[kind]}"
             for kind in ClaimVerdict
-            if self.counts.get(kind)
+            if (number := self.counts.get(kind))
         ]
         found += [
             f"none of the keys of {name} is in {self.store}: it keeps its claims elsewhere, or they are gone"

@@ -21,12 +21,16 @@ __all__ = [
     "DriverMemory",
     "EngineName",
     "EventFolders",
+    "Every",
+    "FailFast",
+    "Follow",
     "Format",
     "Grace",
     "Json",
     "Lateness",
     "Lease",
     "Master",
+    "Metrics",
     "Out",
     "PlanProvisional",
     "PrintAs",
@@ -36,6 +40,7 @@ __all__ = [
     "State",
     "Strict",
     "VerifySample",
+    "Webhook",
     "WriterTimeout",
     "config_of",
 ]
@@ -88,6 +93,24 @@ Brokers = Annotated[
 ]
 PrintAs = Annotated[Format, typer.Option("--format", help="What is printed: tables, summary.json, or the page.")]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+
+# With --follow.
+Follow = Annotated[bool, typer.Option("--follow", help="Judge again and again until Ctrl-C, and name what is new in the books.")]
+Every = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION", help="With --follow: from the start of one update to that of the next. Default: 1m.", show_default=False
+    ),
+]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="With --follow: exit with 1 at the first alarm.")]
+Webhook = Annotated[
+    str | None,
+    typer.Option(metavar="URL|FILE", help="With --follow: POST each alarm there as JSON. A file has the URL in it, if that is a secret."),
+]
+Metrics = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="With --follow: write metrics there for Prometheus, as its node exporter takes them: books.prom."),
+]
 
 # How it is judged.
 AsOf = Annotated[str | None, typer.Option(metavar="TIME", help="Judge as of this ISO 8601 time. Default: what the events tell.")]

@@ -19,7 +19,6 @@ STEPS: Final[Mapping[str, int]] = {
     "gathering the events": 1,
     "starting Spark": 4,
     "judging in this process": 4,
-    "reading": 9,
     "folding": 9,
     "surveying the events": 11,
     "looking for missing events": 18,

@@ -30,7 +30,18 @@ from ackwise.stores.journal.layout import open_regular, writer_and_first_seq
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Evidence", "Exported", "as_written", "check_root", "exported", "gathered", "read_events", "refuse_nothing", "writer_of"]
+__all__ = [
+    "Evidence",
+    "Exported",
+    "NoEvents",
+    "as_written",
+    "check_root",
+    "exported",
+    "gathered",
+    "read_events",
+    "refuse_nothing",
+    "writer_of",
+]
 
 _FILE_NAME: Final = re.compile(r"events-[0-9a-f]{16}-\d{12,}-\d{12,}\.parquet")
 _MAGIC: Final = b"PAR1"  # a Parquet file starts and ends with it
@@ -140,19 +151,23 @@ def _undisputed(evidence: Evidence) -> Evidence:
     return replace(evidence, logs=logs, unreadable=(*evidence.unreadable, *map(str, found)), disputed=tuple(found))
 
 
+class NoEvents(ConfigurationError):
+    """There are no events that could be judged; some may come."""
+
+
 def refuse_nothing(evidence: Evidence) -> None:
-    """Raise `ConfigurationError` if there are no events to judge: an empty folder must not look clean."""
+    """Raise `NoEvents` if there are no events to judge: an empty folder must not look clean."""
     if evidence.files:
         return
     places = ", ".join(map(str, evidence.roots))
     if evidence.unreadable:
-        raise ConfigurationError(f"no events below {places} can be read: {evidence.unreadable[0]}")
+        raise NoEvents(f"no events below {places} can be read: {evidence.unreadable[0]}")
     if evidence.foreign:
-        raise ConfigurationError(
+        raise NoEvents(
             f"the Parquet files below {places}, such as {evidence.foreign[0].name}, are not named as events are; "
             "give the folder that Events was given"
         )
-    raise ConfigurationError(f"there are no events below {places}; give the folder that Events was given")
+    raise NoEvents(f"there are no events below {places}; give the folder that Events was given")
 
 
 def _gather(roots: Sequence[Path], scratch: Path, known: Container[Path]) -> Evidence:

@@ -22,14 +22,14 @@ from ackwise.spark.report.redriven import Redriven, redriven_of
 from ackwise.spark.report.timeline import Timeline
 from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
-__all__ = ["OWN_REASON", "PAGE", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally"]
+__all__ = ["OWN_REASON", "PAGE", "UNDONE", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally"]
 
 #: The name of the page for people, beside `summary.json`.
 PAGE: Final = "report.html"
 #: Shown in place of reasons that handlers give themselves: they may be any text, and contain data.
 OWN_REASON: Final = "given by the handler"
 #: Verdicts that are anomalies with `--strict` alone: nothing was lost without a word, and something was not done.
-_UNDONE: Final = (Verdict.DROPPED, Verdict.SUPPRESSED_BY_DEAD)
+UNDONE: Final = (Verdict.DROPPED, Verdict.SUPPRESSED_BY_DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class RunReport:
     def exit_code(self) -> ExitCode:
         """The exit code: anomalies come before missing events; with `strict`, doubts are too, and what was dropped, parked or not run."""
         if self.anomalies or (
-            self.config.strict and (self.ambiguous or self.repeated or self.orphaned or self.parked or any(map(self.verdicts.get, _UNDONE)))
+            self.config.strict and (self.ambiguous or self.repeated or self.orphaned or self.parked or any(map(self.verdicts.get, UNDONE)))
         ):
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN

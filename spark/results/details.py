@@ -23,11 +23,11 @@ from ackwise.spark.report.exports import Written, exports
 from ackwise.spark.report.latency import Latency
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Buckets, Timeline, buckets, timeline
-from ackwise.spark.results.measures import HOUR, absent_bins, bins, record_hours, stream_names, stuck_claims, trails, writing
+from ackwise.spark.results.measures import absent_bins, bins, stream_names, stuck_claims, trails, writing
 from ackwise.spark.results.stories import Flagged, safe_error, stories_of
-from ackwise.spark.results.tables import MISSING_COLUMNS
+from ackwise.spark.results.tables import HOUR, MISSING_COLUMNS
 from ackwise.spark.session.rows import at_once, rows_of
-from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Flag, Verdict
+from ackwise.spark.vocabulary import Flag, Verdict
 from ackwise.spark.why.story import Story
 
 __all__ = ["Judged", "compute_details"]
@@ -74,7 +74,7 @@ def compute_details(spark: SparkSession, found: Judged, out: Path, evidence: Evi
         failures=_failures(facts, rows),
         exports=exports(facts.writers, found.holes, _written(rows), time),
         time=time,
-        hours=_hours(found),
+        hours=_hours(found.tallies),
         stories=_stories(found, flagged, behind, evidence, config),
         earlier=earlier_runs(out, [str(root) for root in evidence.roots], facts.as_of),
     )
@@ -153,17 +153,14 @@ def _stuck(found: Judged, rows: Iterable[Row]) -> list[StuckClaims]:
     return [StuckClaims(writer, clients.get(writer, ""), each) for writer, each in most_first]
 
 
-def _hours(found: Judged) -> Timeline | None:
+def _hours(tallies: Iterable[Row]) -> Timeline | None:
     """Return when the records of what is anomalous or unknown were written, or None if there is nothing of that kind."""
-    if not any(row["verdict"] in ANOMALIES | INCONCLUSIVE for row in found.tallies):
+    wrong = [(Verdict(row["verdict"]), row["hour"] * HOUR, row["count"]) for row in tallies if row["hour"] is not None]
+    if not wrong:
         return None
-    rows = record_hours(found.settled).collect()
-    if not rows:
-        return None
-    hours = [row["hour"] * HOUR for row in rows]
-    time = buckets(min(hours), max(hours), _MOST_BUCKETS, narrowest=3600)
-    placed = ((Verdict(row["verdict"]), (hour - time.begin) // time.width, row["count"]) for row, hour in zip(rows, hours, strict=True))
-    return timeline(time, placed)
+    begins = [begin for _, begin, _ in wrong]
+    time = buckets(min(begins), max(begins), _MOST_BUCKETS, narrowest=3600)
+    return timeline(time, ((verdict, (begin - time.begin) // time.width, count) for verdict, begin, count in wrong))
 
 
 def _failures(facts: Facts, rows: Iterable[Row]) -> list[Failures]:

@@ -18,26 +18,12 @@ from ackwise.spark.report.strips import width_of
 from ackwise.spark.report.timeline import Buckets
 from ackwise.spark.results.joins import sized
 from ackwise.spark.session.rows import rows_of
-from ackwise.spark.vocabulary import ANOMALIES, DONE, INCONCLUSIVE, Verdict
+from ackwise.spark.vocabulary import DONE, Verdict
 
-__all__ = [
-    "HOUR",
-    "STREAM",
-    "absent_bins",
-    "bins",
-    "latencies",
-    "record_hours",
-    "stream_names",
-    "streams",
-    "stuck_claims",
-    "trails",
-    "writing",
-]
+__all__ = ["STREAM", "absent_bins", "bins", "latencies", "stream_names", "streams", "stuck_claims", "trails", "writing"]
 
 #: Group and topic, numbered: latencies are counted by it.
 STREAM: Final = "stream"
-#: Microseconds.
-HOUR: Final = 3_600_000_000
 #: Events of a message that its story shows, from the first on.
 _MOST_EVENTS: Final = 40
 #: The columns of a step of a story.
@@ -72,12 +58,6 @@ def latencies(judged: DataFrame, of_view: DataFrame) -> DataFrame:
     each = done.join(F.broadcast(of_view), "mk")
     place = F.when(took < 0, F.lit(NEGATIVE)).when(took < 1000, F.lit(0)).otherwise(number).cast("int")
     return each.groupBy(STREAM, place.alias("class")).count()
-
-
-def record_hours(settled: DataFrame) -> DataFrame:
-    """`verdict`, `hour` (hours since 1970, of the record's timestamp) and `count` of the messages that are anomalous or unknown."""
-    wrong = settled.where(F.col("verdict").isin(*map(int, sorted(ANOMALIES | INCONCLUSIVE))) & F.col("record_ts").isNotNull())
-    return wrong.groupBy("verdict", F.floor(F.col("record_ts") / HOUR).alias("hour")).count()
 
 
 def bins(spark: SparkSession, books: Iterable[Book]) -> DataFrame:

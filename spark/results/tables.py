@@ -13,9 +13,10 @@ from ackwise.spark.frames import Column, DataFrame, F, Row, SparkSession, Window
 from ackwise.spark.report.strips import BINS
 from ackwise.spark.report.timeline import Buckets
 from ackwise.spark.session.rows import rows_of
-from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = [
+    "HOUR",
     "MISSING",
     "MISSING_COLUMNS",
     "copy_tallies",
@@ -44,6 +45,11 @@ MISSING_COLUMNS: Final = (
 )
 #: The classes of words that the table of missing offsets has.
 MISSING: Final = frozenset({*Verdict.__members__, Account.LOST_BEFORE_START})
+
+#: Microseconds.
+HOUR: Final = 3_600_000_000
+#: Whoever looks for a cause wants to know when their records were written.
+_WRONG: Final = sorted(map(int, ANOMALIES | INCONCLUSIVE))
 
 _MESSAGE: Final = ("cluster", "group_id", "handler", "dedup_epoch", "topic", "topic_id", "partition", "offset")
 _OFFSETS: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
@@ -124,7 +130,7 @@ def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
     A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the last `attempt`,
     and how often it failed and stayed `in_place`. Further `reason`, that of a dead letter, as `fold` numbers them, and `late`, the
     milliseconds that a retry was late. And `bin`, that of the book, for all but what was done once: offsets grow with time, so bins
-    add few kinds.
+    add few kinds. And `hour`, of the record's timestamp since 1970, for what is anomalous or unknown.
     """
     bucket = F.floor((F.col("reported_ts") - time.begin) / time.width).cast("int")
     kinds = settled.select(
@@ -136,6 +142,7 @@ def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
         F.coalesce(F.expr(f"state.last DIV {RANK_BASE}"), F.lit(1)).alias("attempt"),
         F.least(F.coalesce("state.in_place", F.lit(0)), F.lit(HIGHEST_BIT)).alias("in_place"),
         F.when(_is_booked() & (F.col("verdict") != Verdict.EXACTLY_ONCE), _bin()).alias("bin"),
+        F.when(F.col("verdict").isin(*_WRONG), F.floor(F.col("record_ts") / HOUR)).alias("hour"),
     )
     return kinds.groupBy(*kinds.columns).count()
 

@@ -1,0 +1,133 @@
+"""`ackwise reconcile --follow` from the outside: lines, signals, exit codes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.commands.test_reconcile import AS_OF, reconciled, root_of
+from tests.spark.follow.test_following import CLEAN, LOST
+from tests.spark.histories import History
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.commands.follow import Stop
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return root_of(tmp_path / "root", History("g").say("w1", CLEAN))
+
+
+@contextmanager
+def command(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    line = [sys.executable, "-m", "ackwise.plugin.cli", "reconcile", *map(str, arguments), "--follow", "--engine", "local"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str]:
+    """The exit code after a signal, and what it said on stderr."""
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+@pytest.mark.parametrize(("words", "number", "code"), [(CLEAN, signal.SIGINT, 0), (LOST, signal.SIGTERM, 1)])
+def test_a_signal_ends_it_with_the_exit_code_of_the_last_books(words: str, number: int, code: int, tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", words))
+    with command(root, "--json") as process:
+        assert process.stdout is not None
+        line: dict[str, Any] = json.loads(process.stdout.readline())
+        left, said = ended(process, number)
+    assert (line["exit_code"], left) == (code, code)
+    assert [each["verdict"] for each in line["new"]] == ["LOST"] * code
+    assert "Traceback" not in said
+    summary = json.loads((root / "runs" / "follow" / "summary.json").read_text())
+    assert (summary["exit_code"], summary["run_id"]) == (code, line["run_id"])
+    assert Path(line["report"]).is_file()
+
+
+def test_it_ends_at_the_first_alarm_if_it_is_asked_to(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", LOST))
+    result = reconciled(
+        root, "--engine", "local", "--follow", "--fail-fast", "--metrics", tmp_path / "books.prom", "--out", tmp_path / "out"
+    )
+    assert result.exit_code == 1, result.output
+    assert "1 anomaly; 2 messages as of 2025-12-31 23:59:40 UTC, " in result.output
+    assert "new: LOST 1 at orders/0 1 (bill in g)" in result.output
+    assert 'ackwise_books_verdicts{events="' in (tmp_path / "books.prom").read_text()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_alarm_of_one_message_is_that_of_a_duration_before_each_update(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", LOST))
+    result = reconciled(root, "--engine", "local", "--follow", "--fail-fast", "--since", "36500d", "--out", tmp_path / "out")
+    assert result.exit_code == 1, result.output
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["config"]["since"] is not None
+
+
+def test_few_events_are_judged_in_this_process_though_since_is_given(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", LOST))
+    result = reconciled(root, "--engine", "auto", "--follow", "--fail-fast", "--since", "36500d", "--out", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["engine"] == "local", result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--every", "10s"], "--every is an option of --follow; add that, or leave --every out"),
+        (["--fail-fast"], "--fail-fast is an option of --follow"),
+        (["--webhook", "https://h/secret"], "--webhook is an option of --follow"),
+        (["--metrics", "m.prom"], "--metrics is an option of --follow"),
+        (["--follow", "--as-of", AS_OF], "--as-of is one time, and --follow judges as time goes on; leave one of them out"),
+        (["--follow", "--format", "html"], "--follow prints lines: give --format tables or json"),
+        (["--follow", "--every", "0s"], "--every is '0s'; it must be from 1s to 1d"),
+        (["--follow", "--every", "soon"], "--every"),
+        (["--follow", "--webhook", "/no/such/file"], "--webhook is neither a URL nor a readable file (No such file or directory)"),
+        (["--follow", "--metrics", "/no/such/folder/m.prom"], "--metrics /no/such/folder/m.prom can't be written"),
+        (["--follow", "--engine", "local", "--state", "s"], "the local engine has no --state"),
+    ],
+)
+def test_what_can_not_work_is_refused_before_anything_is_written(options: list[str], sentence: str, root: Path) -> None:
+    result = reconciled(root, *options)
+    assert isinstance(result.exception, ConfigurationError)
+    assert sentence in str(result.exception)
+    assert "secret" not in str(result.exception)
+    assert [path.name for path in root.iterdir()] == ["events"]
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    result = reconciled(tmp_path / "none", "--follow")
+    assert isinstance(result.exception, ConfigurationError)
+    assert "is not a folder" in str(result.exception)
+
+
+def test_the_first_signal_ends_the_waiting_and_the_second_is_as_without() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Stop() as stop:
+        assert stop.wait(0) is False
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(60) is True
+        assert signal.getsignal(signal.SIGINT) is before
+        stop.arm()  # as after a start of Spark: the second stays what it is
+        assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_signals_are_taken_from_whoever_took_them_meanwhile() -> None:
+    with Stop() as stop:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        stop.arm()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(60) is True
