@@ -38,7 +38,7 @@ from benchmarks.reconciling.formulations import (
     words_join,
 )
 from benchmarks.reconciling.generator import generate
-from benchmarks.reconciling.meter import Cost, Meter, exhaust
+from benchmarks.reconciling.meter import KEPT, Cost, Meter, exhaust
 from benchmarks.reconciling.shape import Shape
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
@@ -128,7 +128,10 @@ def run(options: argparse.Namespace, console: Console) -> Figures:
         folder = Path(name)
         console.print("making the sets")
         sets = _make(folder, options.events)
-        with gathered([folder / "all"], folder / ".live") as evidence, local_session(evidence.size, master="local[2]") as spark:
+        with (
+            gathered([folder / "all"], folder / ".live") as evidence,
+            local_session(evidence.size, master="local[2]", conf=KEPT) as spark,
+        ):
             costs = _rounds(_Bench(spark, folder, evidence), options.rounds, options.only, console)
             rows = [*_judged(costs), *_of_one(costs, sets)]
             if options.days:

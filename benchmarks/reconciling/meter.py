@@ -7,11 +7,14 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Cost", "Meter", "exhaust"]
+__all__ = ["KEPT", "Cost", "Meter", "exhaust"]
+
+#: What a session must keep for a meter, as configuration of Spark.
+KEPT: Final = {"spark.ui.retainedStages": "1000", "spark.ui.retainedTasks": "100000"}
 
 
 class Cost(NamedTuple):
@@ -29,7 +32,7 @@ class Cost(NamedTuple):
 
 
 class Meter:
-    """Measures on one local session, one work at a time."""
+    """Measures on one local session that keeps `KEPT`, one work at a time."""
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm

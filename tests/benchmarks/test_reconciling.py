@@ -38,9 +38,11 @@ class Sets(NamedTuple):
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
+    from benchmarks.reconciling.meter import KEPT
+
     from ackwise.spark.session.spark import local_session
 
-    with local_session(0) as session:
+    with local_session(0, conf=KEPT) as session:
         yield session
 
 
