@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -18,7 +19,7 @@ from ackwise.plugin.cli.waiting import wait_for
 if TYPE_CHECKING:
     from ackwise.spark.topic.landing import Landing
 
-__all__ = ["collect"]
+__all__ = ["Source", "collect"]
 
 _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -40,40 +41,77 @@ def collect(
 
     Exit code 0: the folder has what the topic had. 2: it could not be done, or not whole.
     """
-    if _LEGAL_NAME.fullmatch(topic) is None or set(topic) == {"."}:
-        raise ConfigurationError(f"{topic!r} can't be the name of a topic")
+    source = Source(topic, brokers, client_config)
     try:
-        landed = _collect(topic, events, brokers, client_config, driver_memory)
+        landed = _collect(source, events, driver_memory)
     except OSError as error:
         raise AckwiseError(f"{error.filename or events}: {error.strerror or error}; run it again") from error
     invalid = f", and {landed.invalid:,} records that are no events" if landed.invalid else ""
     to_stdout().print(f"{landed.count:,} events from {escape(topic)}{invalid}: {escape(str(events))}", soft_wrap=True)
 
 
-def _collect(topic: str, root: Path, brokers: str, client_config: Path | None, driver_memory: str) -> Landing:
-    try:
+@dataclass(frozen=True)
+class Source:
+    """A topic that events are published to. Raises `ConfigurationError` if no topic can have the name."""
+
+    topic: str
+    brokers: str
+    client_config: Path | None = None
+
+    def __post_init__(self) -> None:
+        if _LEGAL_NAME.fullmatch(self.topic) is None or set(self.topic) == {"."}:
+            raise ConfigurationError(f"{self.topic!r} can't be the name of a topic")
+
+    @classmethod
+    def of(cls, text: str, client_config: Path | None) -> Source:
+        """Return what is written as `HOST:PORT/TOPIC`. Raises `ConfigurationError`."""
+        brokers, slash, topic = text.rpartition("/")
+        if not slash:
+            raise ConfigurationError(f"--topic is {text!r}; write it as HOST:PORT/TOPIC, such as localhost:9092/{text}")
+        return cls(topic, brokers, client_config)
+
+    def check(self, root: Path) -> None:
+        """Raise `AckwiseError` or `OSError` if nothing can be collected from there into this folder, before Spark is started."""
+        try:
+            from ackwise.plugin.settings.addresses import require_broker
+            from ackwise.spark.topic.reader import require_same_brokers
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(f"collect needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error
+        self._client()
+        wait_for(require_broker(self.brokers))
+        require_same_brokers(root, self.topic, self.brokers)
+
+    def land(self, spark: Any, root: Path, progress: Callable[[str], None]) -> Landing:
+        """Land what is new below `root`. Raises `AckwiseError` and `OSError`."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
         from pyspark.errors import PySparkException
 
-        from ackwise.plugin.settings.addresses import require_broker
         from ackwise.spark.session.jars import add_kafka_connector
-        from ackwise.spark.session.spark import explain, local_session
-        from ackwise.spark.topic.reader import collect_topic, read_client_config, require_same_brokers
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"collect needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error
+        from ackwise.spark.session.spark import explain
+        from ackwise.spark.topic.reader import collect_topic
+
+        try:
+            add_kafka_connector(spark, progress)
+            progress(f"reading {self.topic}")
+            return collect_topic(spark, self.topic, root, brokers=self.brokers, client=self._client(), progress=progress)
+        except (PySparkException, Py4JError) as error:
+            raise AckwiseError(f"Spark failed: {explain(error)}") from error
+
+    def _client(self) -> Mapping[str, str]:
+        from ackwise.spark.topic.reader import read_client_config
+
+        return {} if self.client_config is None else read_client_config(self.client_config)
+
+
+def _collect(source: Source, root: Path, driver_memory: str) -> Landing:
     started, console = time.monotonic(), to_stderr()
 
     def progress(step: str) -> None:
         console.print(f"[dim]{time.monotonic() - started:5.1f} s  {step}[/]")
 
-    client: Mapping[str, str] = {} if client_config is None else read_client_config(client_config)
-    wait_for(require_broker(brokers))
-    require_same_brokers(root, topic, brokers)
+    source.check(root)
+    from ackwise.spark.session.spark import local_session
+
     progress("starting Spark")
-    try:
-        with local_session(0, driver_memory=driver_memory) as spark:
-            add_kafka_connector(spark, progress)
-            progress(f"reading {topic}")
-            return collect_topic(spark, topic, root, brokers=brokers, client=client, progress=progress)
-    except (PySparkException, Py4JError) as error:
-        raise AckwiseError(f"Spark failed: {explain(error)}; run it again") from error
+    with local_session(0, driver_memory=driver_memory) as spark:
+        return source.land(spark, root, progress)

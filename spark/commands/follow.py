@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ import typer
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
+from ackwise.spark.commands.collect import Source
 from ackwise.spark.commands.engines import Computing, computing
 from ackwise.spark.commands.options import EngineName, Format
 from ackwise.spark.commands.run import Request, check, new_run_id, run
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
     from ackwise.spark.follow.alarms import Change
     from ackwise.spark.frames import SparkSession
     from ackwise.spark.report.report import RunReport
+    from ackwise.spark.topic.landing import Landing
 
 __all__ = ["Stop", "follow"]
 
 #: Seconds: more often, updates would only read what they have read.
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 86_400.0
+#: Bytes of events that a session is set up for before any were fetched.
+_ASSUMED: Final = 64 * 2**20
 
 
 def follow(
@@ -43,6 +48,8 @@ def follow(
     out: Path | None,
     since: str | None,
     as_of: str | None,
+    topic: str | None,
+    client_config: Path | None,
     every: str,
     fail_fast: bool,
     webhook: str | None,
@@ -55,7 +62,8 @@ def follow(
         raise ConfigurationError("--as-of is one time, and --follow judges as time goes on; leave one of them out")
     if output is Format.HTML:
         raise ConfigurationError("--follow prints lines: give --format tables or json; the page is report.html in the folder of --out")
-    request = replace(request, is_followed=True)
+    source = _source(topic, client_config, request)
+    request = replace(request, is_followed=True, asked=request.asked if source is None else EngineName.SPARK)
     check(request)
     from ackwise.spark.follow.folder import opened
     from ackwise.spark.follow.following import Following
@@ -67,9 +75,10 @@ def follow(
     teller = _Lines() if output is Format.JSON else _Terminal()
     with opened(out or request.roots[0] / "runs" / "follow") as folder, Stop() as stop, ExitStack() as sessions:
         folder.discard_unfinished()
-        request = replace(request, begun=_Kept(sessions, stop).begun)
+        kept = _Kept(sessions, stop)
+        request = replace(request, begun=kept.begun)
         following = Following(
-            judge=partial(_judge, request, since),
+            judge=partial(_judge, request, since, lambda: None if source is None else kept.land(source, request)),
             new_run_id=new_run_id,
             folder=folder,
             teller=teller,
@@ -84,8 +93,27 @@ def follow(
         return int(following.follow(stop.wait))
 
 
-def _judge(request: Request, since: str | None, folder: Path, run_id: str) -> RunReport:
-    """Judge once. A duration in `since` is counted back from each update."""
+def _source(topic: str | None, client_config: Path | None, request: Request) -> Source | None:
+    if topic is None:
+        if client_config is not None:
+            raise ConfigurationError("--client-config is for --topic; add that, or leave --client-config out")
+        return None
+    if request.asked is EngineName.LOCAL:
+        raise ConfigurationError("the local engine has no --topic; leave it out, or give --engine spark")
+    source = Source.of(topic, client_config)
+    try:
+        source.check(request.roots[0])
+        (request.roots[0] / "events").mkdir(exist_ok=True)  # until the first are there
+    except OSError as error:
+        raise ConfigurationError(
+            f"{error.filename or request.roots[0]} can't be written ({error.strerror}); give another folder"
+        ) from error
+    return source
+
+
+def _judge(request: Request, since: str | None, fetch: Callable[[], object], folder: Path, run_id: str) -> RunReport:
+    """Judge once, after what is new was fetched. A duration in `since` is counted back from each update."""
+    fetch()
     config = request.config if since is None else replace(request.config, since=begin_of(since, None))
     return run(replace(request, config=config), folder, run_id, lambda step: None)
 
@@ -149,6 +177,17 @@ class _Kept:
         self._sessions = sessions
         self._stop = stop
         self._session: SparkSession | None = None
+
+    def land(self, source: Source, request: Request) -> Landing:
+        """Land what a topic has beyond what was landed before. Raises `AckwiseError` and `OSError`."""
+        from ackwise.spark.session.spark import local_session
+
+        engine, root = request.engine, request.roots[0]
+        if self._session is None:
+            started = local_session(_ASSUMED, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf)
+            self._session = self._sessions.enter_context(started)
+            self._stop.arm()
+        return source.land(self._session, root, lambda step: None)
 
     def begun(self, name: EngineName, engine: Engine) -> Computing:
         found = computing(name, engine)

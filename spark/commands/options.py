@@ -21,6 +21,7 @@ __all__ = [
     "DriverMemory",
     "EngineName",
     "EventFolders",
+    "ClientConfig",
     "Every",
     "FailFast",
     "Follow",
@@ -40,6 +41,7 @@ __all__ = [
     "State",
     "Strict",
     "VerifySample",
+    "Topic",
     "Webhook",
     "WriterTimeout",
     "config_of",
@@ -96,6 +98,19 @@ Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")
 
 # With --follow.
 Follow = Annotated[bool, typer.Option("--follow", help="Judge again and again until Ctrl-C, and name what is new in the books.")]
+Topic = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT/TOPIC",
+        help="With --follow: first fetch from there into the first folder what is new, as `ackwise collect` does. Spark judges then.",
+    ),
+]
+ClientConfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="With --topic: properties of Kafka's own client, such as security.protocol, as Kafka's tools take them."
+    ),
+]
 Every = Annotated[
     str | None,
     typer.Option(

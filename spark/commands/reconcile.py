@@ -40,6 +40,8 @@ def reconcile(
     strict: options.Strict = False,
     plan_provisional: options.PlanProvisional = False,
     followed: options.Follow = False,
+    topic: options.Topic = None,
+    client_config: options.ClientConfig = None,
     every: options.Every = None,
     fail_fast: options.FailFast = False,
     webhook: options.Webhook = None,
@@ -67,11 +69,18 @@ def reconcile(
     config = replace(judging, verify_sample=verify_sample, strict=strict, plan_provisional=plan_provisional)
     request = Request(events, config, produced, claims, brokers, state, asked, engine_of(master, driver_memory, conf or ()))
     chosen = Format.JSON if as_json else output
-    following = {"--every": every, "--fail-fast": fail_fast or None, "--webhook": webhook, "--metrics": metrics}
+    following = {
+        "--topic": topic,
+        "--client-config": client_config,
+        "--every": every,
+        "--fail-fast": fail_fast or None,
+        "--webhook": webhook,
+        "--metrics": metrics,
+    }
     if followed:
         from ackwise.spark.commands.follow import follow
 
-        raise typer.Exit(follow(request, out, since, as_of, every or "1m", fail_fast, webhook, metrics, chosen))
+        raise typer.Exit(follow(request, out, since, as_of, topic, client_config, every or "1m", fail_fast, webhook, metrics, chosen))
     if alone := [name for name, value in following.items() if value is not None]:
         raise ConfigurationError(f"{alone[0]} is an option of --follow; add that, or leave {alone[0]} out")
     report = _once(request, out)

@@ -97,6 +97,12 @@ def test_few_events_are_judged_in_this_process_though_since_is_given(tmp_path: P
         (["--follow", "--webhook", "/no/such/file"], "--webhook is neither a URL nor a readable file (No such file or directory)"),
         (["--follow", "--metrics", "/no/such/folder/m.prom"], "--metrics /no/such/folder/m.prom can't be written"),
         (["--follow", "--engine", "local", "--state", "s"], "the local engine has no --state"),
+        (["--topic", "localhost:9092/t"], "--topic is an option of --follow; add that, or leave --topic out"),
+        (["--follow", "--topic", "billing"], "--topic is 'billing'; write it as HOST:PORT/TOPIC, such as localhost:9092/billing"),
+        (["--follow", "--topic", "localhost:9092/.."], "'..' can't be the name of a topic"),
+        (["--follow", "--topic", "nowhere/t"], "broker 'nowhere' has no port"),
+        (["--follow", "--engine", "local", "--topic", "h:1/t"], "the local engine has no --topic; leave it out, or give --engine spark"),
+        (["--follow", "--client-config", "f"], "--client-config is for --topic; add that, or leave --client-config out"),
     ],
 )
 def test_what_can_not_work_is_refused_before_anything_is_written(options: list[str], sentence: str, root: Path) -> None:
