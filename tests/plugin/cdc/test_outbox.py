@@ -377,7 +377,9 @@ async def test_a_publication_that_is_younger_than_the_slot_is_told(world: World)
 async def test_a_column_that_goes_in_mid_stream_stops_the_relay_and_nothing_is_lost(world: World) -> None:
     from ackwise.middleware.changes import UnreadableChange
 
-    with pytest.raises(UnreadableChange, match=r"public\.ackwise_outbox was changed while it was read, column value is gone"):  # noqa: PT012  # it ends where the relay is awaited
+    # Whichever comes first: the change in the log, or a look at the table, after which the relay begins anew and finds what is wrong.
+    gone = r"public\.ackwise_outbox was changed while it was read, column value is gone|leaves out column value of public\.ackwise_outbox"
+    with pytest.raises((UnreadableChange, ConfigurationError), match=gone):  # noqa: PT012  # it ends where the relay is awaited
         async with world.running():
             await world.write(b"1")
             await world.is_sent_and_deleted(b"1")
@@ -388,7 +390,7 @@ async def test_a_column_that_goes_in_mid_stream_stops_the_relay_and_nothing_is_l
             await world.over()
     await world.database.execute("ALTER TABLE ackwise_outbox RENAME COLUMN payload TO value")
     assert await world.waiting() == 1
-    with pytest.raises(UnreadableChange, match=r"can't be read .*no column 'value'"):  # noqa: PT012  # the log has the row as it was then
+    with pytest.raises(UnreadableChange, match=r"can't be read .*(no column 'value'|column value is gone)"):  # noqa: PT012  # the log has the row as it was then
         async with world.running():
             await until(lambda: world.kafka.values == [b"1", b"2"])  # the table has it, too
             await world.over()
