@@ -105,8 +105,9 @@ def rows_of(spark: SparkSession, out: Path) -> dict[str, list[str]]:
 
 
 def conclusions(out: Path) -> dict[str, Any]:
-    """`summary.json` without what names the run, or others."""
-    found = {name: value for name, value in summary(out).items() if name not in ("run_id", "output", "report", "plan")}
+    """`summary.json` without what names the run, or others; commands name its folder OUT."""
+    said = json.loads(json.dumps(summary(out)).replace(str(out), "OUT"))
+    found = {name: value for name, value in said.items() if name not in ("run_id", "output", "report", "plan")}
     return found | {"exhibits": found["exhibits"] | {"earlier": []}}
 
 
