@@ -244,7 +244,7 @@ async def test_a_lost_slot_is_told_and_nothing_passed_over_until_somebody_says_s
         await world.write(b"1")
         await world.is_sent_and_deleted(b"1")
     await world.write(b"2")
-    await world.database.execute("SELECT pg_drop_replication_slot($1)", world.slot)
+    await world.drop_slot()
     for _ in range(2):
         with pytest.raises(ChangesLost, match=r"is gone, which was read up to .* still in the outbox.*--replace-lost-slot"):
             async with world.running():

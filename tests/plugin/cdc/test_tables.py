@@ -124,7 +124,7 @@ async def test_a_lost_slot_of_a_table_says_that_changes_are_missing(shop: World)
 
     async with shop.running(shop.relay(to_message, tables=["orders"])):
         pass
-    await shop.database.execute("SELECT pg_drop_replication_slot($1)", shop.slot)
+    await shop.drop_slot()
     with pytest.raises(ChangesLost, match="changes that were not sent yet will be missing in Kafka"):
         async with shop.running(shop.relay(to_message, tables=["orders"])):
             pass
@@ -136,7 +136,7 @@ async def test_a_slot_that_was_made_again_by_hand_passes_nothing_over_in_silence
     async with shop.running(shop.relay(to_message, tables=["orders"])):
         await shop.database.execute("INSERT INTO orders VALUES (1, 'a', true)")
         await until(lambda: len(shop.kafka.sent) == 1)
-    await shop.database.execute("SELECT pg_drop_replication_slot($1)", shop.slot)
+    await shop.drop_slot()
     await shop.database.execute("INSERT INTO orders VALUES (2, 'b', true)")
     await shop.database.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", shop.slot)
     with pytest.raises(ChangesLost, match="made it again, or moved it forward; changes that were not sent yet will be missing"):

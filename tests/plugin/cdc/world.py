@@ -153,6 +153,14 @@ class World:
             await close_outbox(relay)
         task.result()
 
+    async def drop_slot(self) -> None:
+        """Drop it, once PostgreSQL has seen that its reader is gone."""
+        is_active = "SELECT active FROM pg_replication_slots WHERE slot_name = $1"
+        async with asyncio.timeout(60):
+            while await self.database.fetchval(is_active, self.slot):  # noqa: ASYNC110  # the state of the server
+                await asyncio.sleep(0.01)
+        await self.database.execute("SELECT pg_drop_replication_slot($1)", self.slot)
+
     async def over(self) -> None:
         """Wait until the running relay has ended by itself."""
         async with asyncio.timeout(60):
