@@ -14,7 +14,7 @@ FOR_BENCH := .venv-bench/.installed-bench-$(VERSION)
 # What was compiled is kept, whatever the environment says: each process of the tests, and each command that they start, would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check fix bench docs dist clean lint types imports pure tests
+.PHONY: help demo test check fix bench docs dist clean lint types imports pure tests servers sabotage evidence
 .NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
 .DELETE_ON_ERROR:
 
@@ -62,6 +62,12 @@ pure: $(FOR_DEV) # two files at a time, as below
 
 tests: $(FOR_DEV) servers # two files at a time, each with servers of its own; in their order, since the long ones must not come last
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+sabotage: $(FOR_DEV) servers ## break the library one line at a time; each time a test must fail
+	$(BIN)/python -m tests.sabotage $(TWINS)
+
+evidence: $(FOR_DEV) ## write docs/evidence.md from the result of the last sabotage
+	$(BIN)/python -m tests.sabotage --page
 
 servers: # what the tests start Redis, PostgreSQL and MariaDB from; as root on Debian it is installed, elsewhere it is said
 	@$(PYTHON) .ci/servers.py

@@ -2,121 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+from tests.fakes import Clock, Publisher, Sender, Sink, Store
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
-from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.message import Delivery, Origin, TopicPartition
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.middleware.watermark import Watermark
 from ackwise.middleware.wire import Copy, parse_copy
 from ackwise.middleware.worker import Worker
-from ackwise.stores.memory import MemoryStore
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Publisher:
-    """Keeps what was published; `answer` may refuse."""
-
-    def __init__(self) -> None:
-        self.sent: list[Copy] = []
-        self.answer: Callable[[Copy], PublishUnavailable | PublishRefused | None] = lambda copy: None
-
-    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
-        answers = [self.answer(copy) for copy in copies]
-        self.sent += [copy for copy, answer in zip(copies, answers, strict=True) if answer is None]
-        return answers
-
-
-class Sender:
-    """Keeps what handlers published; `answer` may refuse."""
-
-    def __init__(self) -> None:
-        self.sent: list[Outgoing] = []
-        self.answer: Callable[[Outgoing], SendFailed | None] = lambda message: None
-
-    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
-        await asyncio.sleep(0)
-        answers: list[SendAnswer] = []
-        for message in messages:
-            failed = self.answer(message)
-            if failed is None:
-                self.sent.append(message)
-            answers.append(failed or Acked(message.topic, 0, len(self.sent) - 1, 0, message.message_id))
-        return answers
-
-
-class Sink:
-    """Keeps events; only what was flushed counts as durable."""
-
-    def __init__(self) -> None:
-        self.buffer: list[Event] = []
-        self.durable: list[Event] = []
-        self.broken = False
-
-    def record(self, event: Event) -> None:
-        self.buffer.append(event)
-
-    async def flush(self) -> None:
-        if self.broken:
-            raise EventLogUnavailable("the disk is full")
-        self.durable += self.buffer
-        self.buffer = []
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def codes(self, offset: int) -> list[EventCode]:
-        return [event.code for event in (*self.durable, *self.buffer) if event.offset == offset]
-
-
-class Store:
-    """A memory store that counts its trips and can be out of reach, before or after it did what was asked."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.inner = MemoryStore(clock=clock)
-        self.trips: list[Exchange] = []
-        self.claimed = asyncio.Event()
-        self.fail: Callable[[Exchange], bool] = lambda exchange: False
-        self.swallow: Callable[[Exchange], bool] = lambda exchange: False
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        self.trips.append(exchange)
-        if self.fail(exchange):
-            raise StoreUnavailable("the store is out of reach")
-        result = await self.inner.exchange(exchange)
-        if exchange.claims:
-            self.claimed.set()
-        if self.swallow(exchange):
-            raise StoreUnavailable("the answer was lost")
-        return result
 
 
 class Partition:

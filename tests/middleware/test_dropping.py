@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.fakes import FULL_DISK
 
 from ackwise import CONSUME_LATER, Batch, ConsumeLater, ConsumeStatus, Message, Reject
 from ackwise.middleware.dropping import Dropping
@@ -99,10 +100,10 @@ async def test_the_offset_waits_until_the_drop_is_durable_and_it_is_counted_once
 
     spine = broadcasting(make_spine, fail, kind="message")
     entries = [spine.entry(100)]
-    spine.sink.broken = True
+    spine.sink.error = FULL_DISK
     await spine.run(entries)
     assert spine.watermark.commit == 100
-    spine.sink.broken = False
+    spine.sink.error = None
     spine.clock.now += 60
     await spine.run(entries)
     await spine.run(entries)

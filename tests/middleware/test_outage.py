@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.fakes import FULL_DISK
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.run import Stage
@@ -16,7 +17,7 @@ async def test_nothing_is_begun_until_the_log_is_durable_again(make_spine: Any, 
 
     async def handler(batch: Batch[Any]) -> None:
         ran.extend(message.offset for message in batch)
-        spine.sink.broken = len(ran) == 1
+        spine.sink.error = FULL_DISK if len(ran) == 1 else None
 
     spine = make_spine(handler, dedup=dedup)
     first, second = [spine.entry(100, value=b"a")], [spine.entry(101, value=b"b")]
@@ -24,7 +25,7 @@ async def test_nothing_is_begun_until_the_log_is_durable_again(make_spine: Any, 
     assert await spine.run(second) == [Stage.FETCHED]
     assert (ran, spine.watermark.commit) == ([100], 100)
     assert not any(trip.claims for trip in spine.store.trips[1:]), "nothing is claimed for it either"
-    spine.sink.broken = False
+    spine.sink.error = None
     spine.clock.now += 60
     assert await spine.run(second) == [Stage.SETTLED]
     assert await spine.run(first) == [Stage.SETTLED]
@@ -41,7 +42,7 @@ async def test_without_claims_nothing_is_begun_before_it_is_durable_that_it_was_
         ran.extend(message.offset for message in batch)
 
     spine = make_spine(handler, dedup=dedup)
-    spine.sink.broken = True
+    spine.sink.error = FULL_DISK
     assert await spine.run([spine.entry(100)]) == [stage]
     assert ran == [100] * dedup, "a claim says as much to whoever looks after a kill"
 
@@ -50,7 +51,7 @@ async def test_a_partition_is_said_to_be_held_once_in_a_while_and_not_for_each_o
     make_spine: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handler(batch: Batch[Any]) -> None:
-        spine.sink.broken = True
+        spine.sink.error = FULL_DISK
 
     spine = make_spine(handler)
     for offset in range(100, 120):

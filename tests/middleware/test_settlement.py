@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.fakes import FULL_DISK
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Done, Duplicate, Reject
@@ -94,13 +95,13 @@ async def test_a_dead_letter_that_never_fits_holds_the_partition(make_spine: Any
 
 async def test_the_event_log_comes_before_the_store_and_a_full_disk_settles_nothing(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
-    spine.sink.broken = True
+    spine.sink.error = FULL_DISK
     entries = spine.entries(2)
     await spine.run(entries)
     assert not any(trip.completes for trip in spine.store.trips)
     assert spine.watermark.commit == 100
 
-    spine.sink.broken = False
+    spine.sink.error = None
     spine.clock.now += 1
     await spine.run(entries)
     assert spine.watermark.commit == 102

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.fakes import FULL_DISK
 
 from ackwise.middleware.disposition import DONE, Dead, Done, Duplicate, Failure, Later
 from ackwise.middleware.errors import AckwiseError, PublishUnavailable
@@ -363,7 +364,7 @@ async def test_what_the_loop_sent_and_nobody_accepted_settles_nothing(loops: Any
 async def test_nothing_is_handed_over_while_the_event_log_is_not_durable(loops: Any) -> None:
     loop = loops()
     run = await loop.begin(loop.spine.entries(1))
-    loop.spine.sink.broken = True
+    loop.spine.sink.error = FULL_DISK
     loop.take()[0].decide()
     await run
     entries = loop.spine.entries(1, start=101)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from tests.middleware.conftest import Publisher, Sink
+from tests.fakes import Publisher, Sink
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import StoreUnavailable

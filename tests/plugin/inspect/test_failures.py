@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import pytest
+from tests.fakes import FULL_DISK
 from tests.middleware.conftest import Spine
 
 from ackwise import CONSUME_LATER, App, Batch, ConsumeLater, ConsumeStatus, Dedup, Events, Exponential, Fixed, Message, Reject, RetryInPlace
@@ -155,7 +156,7 @@ async def test_a_message_is_held_as_its_row_says(when: str, wait: str) -> None:
         return CONSUME_LATER if "brokers" in when else None
 
     spine = Spine(handler, later=LATER, dedup=True)
-    spine.sink.broken = "disk" in when
+    spine.sink.error = FULL_DISK if "disk" in when else None
     spine.store.fail = lambda exchange: ("before" in when and bool(exchange.claims)) or ("after" in when and bool(exchange.completes))
     if "brokers" in when:
         spine.publisher.answer = lambda copy: PublishUnavailable("nobody answers")

@@ -1,0 +1,119 @@
+"""The fakes that all tests share: a clock, a publisher, a sender, an event sink and a claim store that a test can break.
+
+What a test needs beyond these it gets from the public kit (`ackwise.testing`): a Kafka in memory, an app in a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.store import Exchange, ExchangeResult
+from ackwise.middleware.wire import Copy
+from ackwise.stores.memory import MemoryStore
+
+#: What a sink raises whose disk is full.
+FULL_DISK = EventLogUnavailable("the disk is full")
+
+
+class Clock:
+    """Seconds that pass when a test sets `now`."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Publisher:
+    """Keeps the copies that were published in `sent`; what `answer` returns for a copy is its error."""
+
+    def __init__(self) -> None:
+        self.sent: list[Copy] = []
+        self.answer: Callable[[Copy], PublishUnavailable | PublishRefused | None] = lambda copy: None
+
+    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        answers = [self.answer(copy) for copy in copies]
+        self.sent += [copy for copy, answer in zip(copies, answers, strict=True) if answer is None]
+        return answers
+
+
+class Sender:
+    """Keeps the messages that handlers published in `sent`; what `answer` returns for a message is its error."""
+
+    def __init__(self) -> None:
+        self.sent: list[Outgoing] = []
+        self.answer: Callable[[Outgoing], SendFailed | None] = lambda message: None
+
+    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
+        await asyncio.sleep(0)
+        answers: list[SendAnswer] = []
+        for message in messages:
+            failed = self.answer(message)
+            if failed is None:
+                self.sent.append(message)
+            answers.append(failed or Acked(message.topic, 0, len(self.sent) - 1, 0, message.message_id))
+        return answers
+
+
+class Sink:
+    """Keeps recorded events in `events`, those that were flushed in `durable`; `error`, if set, is raised by each flush."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.flushed = 0
+        self.error: Exception | None = None
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def flush(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self.flushed = len(self.events)
+
+    @property
+    def durable(self) -> list[Event]:
+        return self.events[: self.flushed]
+
+    @property
+    def buffer(self) -> list[Event]:
+        return self.events[self.flushed :]
+
+    def codes(self, offset: int) -> list[EventCode]:
+        """Return the codes of the events of one offset, in the order of their records."""
+        return [event.code for event in self.events if event.offset == offset]
+
+
+class Store:
+    """A memory store that keeps its trips, and raises before (`fail`) or after (`swallow`) it did what was asked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.inner = MemoryStore(clock=clock)
+        self.trips: list[Exchange] = []
+        self.claimed = asyncio.Event()
+        self.fail: Callable[[Exchange], bool] = lambda exchange: False
+        self.swallow: Callable[[Exchange], bool] = lambda exchange: False
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        self.trips.append(exchange)
+        if self.fail(exchange):
+            raise StoreUnavailable("the store is out of reach")
+        result = await self.inner.exchange(exchange)
+        if exchange.claims:
+            self.claimed.set()
+        if self.swallow(exchange):
+            raise StoreUnavailable("the answer was lost")
+        return result
