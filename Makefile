@@ -66,7 +66,7 @@ tests: $(FOR_DEV) servers # two files at a time, each with servers of its own; i
 sabotage: $(FOR_DEV) servers ## break the library one line at a time; each time a test must fail
 	$(BIN)/python -m tests.sabotage $(TWINS)
 
-evidence: $(FOR_DEV) ## write docs/evidence.md from the result of the last sabotage
+evidence: $(FOR_DEV) ## write docs/guarantees/evidence.md from the result of the last sabotage
 	$(BIN)/python -m tests.sabotage --page
 
 servers: # what the tests start Redis, PostgreSQL and MariaDB from; as root on Debian it is installed, elsewhere it is said
