@@ -16,12 +16,14 @@ from tests.databases.postgres import postgres_server
 from tests.databases.redis import redis_cluster, redis_server
 from tests.databases.server import Server, skip_if_missing
 from tests.servers import RawKafka, kafka_or_skip
-from tests.shared import LOGICAL, SharedKafka, SharedServer, give_address, owner_of, shared
+from tests.shared import LOGICAL, SharedKafka, SharedServer, give_address, owner_of, shared, tell_of_spark
 
 from ackwise.plugin.local.broker import EmbeddedBroker, LocalKafka
 from ackwise.plugin.local.broker import embedded_broker as start_embedded_broker
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
     from xdist.workermanage import WorkerController
 
 # A busy machine is no finding: how long an example takes is not what is tested.
@@ -54,9 +56,23 @@ def pytest_configure_node(node: WorkerController) -> None:
     give_address(node.config, node.workerinput)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    from tests.scheduling import ByServers
+
+    owner = owner_of(config)
+    assert owner is not None
+    return ByServers(config, log, of_spark=lambda: owner.of_spark, seconds={})
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     for fixture in MARKERS.keys() & set(getattr(item, "fixturenames", ())):
         item.add_marker(MARKERS[fixture])
+
+
+@pytest.hookimpl(trylast=True)  # after what was chosen on the command line
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tell_of_spark(config, [item.nodeid for item in items if item.get_closest_marker("spark")])
 
 
 def pytest_collection_finish() -> None:
