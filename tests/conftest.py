@@ -15,6 +15,7 @@ from tests.databases.mariadb import WITH_LOG, mariadb_server
 from tests.databases.postgres import postgres_server
 from tests.databases.redis import redis_cluster, redis_server
 from tests.databases.server import Server, skip_if_missing
+from tests.durations import Durations, known_durations
 from tests.servers import RawKafka, kafka_or_skip
 from tests.shared import LOGICAL, SharedKafka, SharedServer, give_address, owner_of, shared, tell_of_spark
 
@@ -46,6 +47,15 @@ MARKERS = {
 SharedT = TypeVar("SharedT")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--max-seconds", type=float, metavar="SECONDS", help="fail the run if a test takes longer that is not marked slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if owner_of(config) is not None:
+        config.pluginmanager.register(Durations(config.getoption("--max-seconds")))
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if (owner := owner_of(config)) is not None:
         owner.close()
@@ -62,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
     owner = owner_of(config)
     assert owner is not None
-    return ByServers(config, log, of_spark=lambda: owner.of_spark, seconds={})
+    return ByServers(config, log, of_spark=lambda: owner.of_spark, seconds=known_durations(config))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
