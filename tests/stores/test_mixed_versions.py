@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.databases.postgres import USER
-from tests.databases.server import Server
+from tests.databases.server import Endpoint
 from tests.stores.mysql.database import MySQLDatabase
 
 from ackwise.middleware.store import (
@@ -92,7 +92,7 @@ def test_without_owners_the_statements_are_those_of_version_0_1_but_for_a_succes
 
 
 @asynccontextmanager
-async def postgres_workers(server: Server) -> AsyncIterator[Workers]:
+async def postgres_workers(server: Endpoint) -> AsyncIterator[Workers]:
     import asyncpg
 
     from ackwise.stores.postgres import PostgresStore
@@ -112,7 +112,7 @@ async def postgres_workers(server: Server) -> AsyncIterator[Workers]:
 
 
 @asynccontextmanager
-async def mysql_workers(server: Server) -> AsyncIterator[Workers]:
+async def mysql_workers(server: Endpoint) -> AsyncIterator[Workers]:
     from ackwise.stores.mysql import MySQLStore
     from ackwise.stores.mysql.exchanging import exchange_on
     from ackwise.stores.mysql.tables import Tables
@@ -130,7 +130,7 @@ async def mysql_workers(server: Server) -> AsyncIterator[Workers]:
 
 
 @asynccontextmanager
-async def redis_workers(server: Server, layout: str) -> AsyncIterator[Workers]:
+async def redis_workers(server: Endpoint, layout: str) -> AsyncIterator[Workers]:
     from redis.asyncio import Redis
     from tests.older.stores.redis_question import questions, result
 

@@ -43,6 +43,12 @@ LEVELS = DelayLevels("1s 10s 1m")
 NAMES = TopicNames("billing", LEVELS)
 
 
+@pytest.fixture
+def kafka(own_kafka: LocalKafka) -> LocalKafka:
+    """One that no other test uses, since it is killed here."""
+    return own_kafka
+
+
 @pytest.mark.parametrize(
     ("now", "due", "level", "hop"),
     [

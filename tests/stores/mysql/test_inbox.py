@@ -26,6 +26,12 @@ from ackwise.stores.testing.inbox import OffsetsConformance
 HERE = ("orders", 3, 17)
 
 
+@pytest.fixture
+def mariadb(own_mariadb: Server) -> Server:
+    """One that no other test uses, since it is stopped, killed and frozen here."""
+    return own_mariadb
+
+
 class TestMySQLInbox(OffsetsConformance):
     @pytest.fixture(autouse=True)
     def _on(self, mariadb: Server) -> None:

@@ -23,6 +23,12 @@ from ackwise.stores.mysql.outbox import MySQLOutbox, from_url
 from ackwise.stores.testing.outbox import OutboxConformance
 
 
+@pytest.fixture
+def mariadb(own_mariadb: Server) -> Server:
+    """One that no other test uses, since what a server counts is of all its databases."""
+    return own_mariadb
+
+
 class TestMySQLOutbox(OutboxConformance):
     isolation = "REPEATABLE READ"
 

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 from asyncmy.connection import Connection
+from tests.databases.server import Server
 from tests.stores.mysql.database import MySQLDatabase
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
@@ -25,6 +26,12 @@ def keys(count: int, day: int | None = None) -> list[ClaimKey]:
 
 def claims(asked: Sequence[ClaimKey], token: int = 1, retention: float = 86400.0) -> Exchange:
     return Exchange([Claim(key, token) for key in asked], lease=0.0, retention=retention)
+
+
+@pytest.fixture
+def mariadb(own_mariadb: Server) -> Server:
+    """One that no other test uses, since what a server counts is of all its databases."""
+    return own_mariadb
 
 
 async def test_many_workers_may_start_at_once_on_an_empty_database(mysql: MySQLDatabase) -> None:

@@ -30,6 +30,12 @@ def url_of(server: Any, database: str = "postgres", user: str = USER) -> str:
     return f"postgresql://{user}@127.0.0.1:{server.port}/{database}"
 
 
+@pytest.fixture
+def postgres(own_postgres: Server) -> Server:
+    """One that no other test uses, since it is stopped, killed and frozen here."""
+    return own_postgres
+
+
 class TestPostgresInbox(OffsetsConformance):
     @pytest.fixture(autouse=True)
     def _on(self, postgres: Server) -> None:

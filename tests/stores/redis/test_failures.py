@@ -26,6 +26,12 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.fixture
+def redis(own_redis: Server) -> Server:
+    """One that no other test uses, since it is stopped, killed and frozen here."""
+    return own_redis
+
+
+@pytest.fixture
 async def proxy(redis: Server) -> AsyncIterator[Proxy]:
     async with proxy_to(redis.port) as proxy:
         yield proxy
