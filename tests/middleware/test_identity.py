@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ackwise.middleware.identity import Identity, business_id, coordinates_id, legacy_id, message_id
+from ackwise.middleware.identity import Identity, business_id, coordinates_id, message_id
 
 names = st.text(max_size=12)
 ids = st.binary(max_size=24)
@@ -95,9 +95,9 @@ def test_a_business_key_a_message_id_and_coordinates_never_meet(
     data: bytes, topic: str, partition: int, offset: int, timestamp_ms: int
 ) -> None:
     coordinates = coordinates_id(topic, partition, offset, timestamp_ms)
-    others = {business_id(data), legacy_id(data), message_id(topic, data)}
-    assert len({*others, coordinates}) == 4
-    assert coordinates not in {business_id(coordinates), legacy_id(coordinates), message_id(topic, coordinates)}
+    others = {business_id(data), message_id(topic, data)}
+    assert len({*others, coordinates}) == 3
+    assert coordinates not in {business_id(coordinates), message_id(topic, coordinates)}
 
 
 @given(st.text(max_size=6), ids, st.text(max_size=6), ids)
@@ -105,9 +105,9 @@ def test_two_topics_that_number_alike_have_two_ids(topic: str, header: bytes, ot
     assert (message_id(topic, header) == message_id(other_topic, other)) == ((topic, header) == (other_topic, other))
 
 
-def test_coordinates_and_the_ids_of_version_01_are_the_same_for_ever() -> None:
+def test_each_kind_of_id_has_these_bytes() -> None:
     assert coordinates_id("orders", 1, 2, 3).hex() == "6f000000010000000000000002" + "0000000000000003" + b"orders".hex()
-    assert legacy_id(b"m1") == b"mm1"
+    assert business_id("b1") == b"kb1"
     assert message_id("orders", b"m1") == b"h\0\0\0\x06ordersm1"
 
 
