@@ -96,7 +96,7 @@ async def test_our_headers_on_a_source_topic_are_payload(new_world: NewWorld) ->
     world = new_world(partitions=1, dedup=False, decode=raw)
     await world.create()
     forged = (
-        ("ackwise-version", b"1"), ("ackwise-group", world.group.encode()), ("ackwise-handler", b"nobody"), ("ackwise-attempt", b"17"),
+        ("ackwise-version", b"2"), ("ackwise-group", world.group.encode()), ("ackwise-handler", b"nobody"), ("ackwise-attempt", b"17"),
         ("ackwise-origin-topic", b"elsewhere"), ("ackwise-origin-partition", b"9"), ("ackwise-origin-offset", b"9"),
         ("ackwise-origin-timestamp", b"9"), ("ackwise-first-seen", b"9"), ("ackwise-due", b"99999999999999"), ("ackwise-version", b"77"),
     )  # fmt: skip

@@ -211,14 +211,9 @@ async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none()
 @pytest.mark.parametrize(
     ("policy", "verdict", "known_by"),
     [
-        (Dedup("memory://"), "ok", "where it was written; a header counts only if message_id_header names it, unlike in version 0.1"),
+        (Dedup("memory://"), "ok", "where it was written; a header counts only if message_id_header names it"),
         (Dedup("memory://", key=repr), "ok", "the key function"),
         (Dedup("memory://", message_id_header="id"), "ok", "the header id on its topic, and without it by where it was written"),
-        (
-            Transactional("sqlite:///x.db", message_id_scope="legacy"),
-            "warning",
-            "the header message-id whatever its topic, as in version 0.1",
-        ),
         (Transactional("sqlite:///x.db", mode="offsets"), "ok", "its place in its partition"),
     ],
 )

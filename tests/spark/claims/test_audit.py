@@ -73,8 +73,8 @@ async def fill(postgres: SharedServer) -> dict[int, str]:
         (keys[5], 5, 1, 0, KEPT),
         (key_of(hash_of("nobody's")), 5, 1, 0, KEPT),
     ]
-    columns = "k, token, outcome, leased_until, kept_until, epoch, next_attempt, lost, took_unreleased"
-    values = "$1::uuid, $2, $3, now() + $4 * interval '1 s', now() + $5 * interval '1 s', 1, 1, 0, false"
+    columns = "k, token, outcome, leased_until, kept_until, epoch, next_attempt, lost, took_unreleased, holder"
+    values = "$1::uuid, $2, $3, now() + $4 * interval '1 s', now() + $5 * interval '1 s', 1, 1, 0, false, ''"
     await connection.executemany(f"INSERT INTO {PREFIX}claims ({columns}) VALUES ({values})", records)
     daily = f"INSERT INTO {PREFIX}daily_claims (day, {columns}) VALUES (20000, {values})"
     await connection.execute(daily, keys[11], 5, 2, -300, KEPT - 300)
