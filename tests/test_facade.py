@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tables import each
 
 import ackwise
 
@@ -25,7 +26,7 @@ def test_the_three_lists_of_names_agree() -> None:
     assert sorted(ackwise.__all__) == sorted(ackwise._HOMES)
 
 
-@pytest.mark.parametrize("name", ackwise.__all__)
+@each("name", ackwise.__all__)
 def test_a_name_is_what_its_module_holds(name: str) -> None:
     assert getattr(ackwise, name) is getattr(sys.modules[ackwise._HOMES[name]], name)
     assert name in dir(ackwise)

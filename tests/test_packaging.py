@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.tables import each
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FOLDERS = ("middleware", "plugin", "spark", "stores", "testing")
@@ -121,7 +122,7 @@ def imported(file: Path) -> Iterator[str]:
             yield node.module or "."
 
 
-@pytest.mark.parametrize("module", [name for name in modules() if name.startswith("middleware/")])
+@each("module", [name for name in modules() if name.startswith("middleware/")])
 def test_middleware_imports_the_standard_library_only(module: str) -> None:
     foreign = {name for name in imported(CHECKOUT / module) if name.split(".")[0] not in sys.stdlib_module_names}
     assert not [name for name in foreign if not f"{name}.".startswith("ackwise.middleware.")]

@@ -9,6 +9,7 @@ import pytest
 import typer
 import yaml  # type: ignore[import-untyped]  # ships no types
 from tests.docs.pages import snippets
+from tests.tables import each
 
 from ackwise import App, Watch
 from ackwise.plugin.cli.root import new_app
@@ -48,7 +49,7 @@ def test_each_variable_sets_an_entry() -> None:
     assert [each["name"] for each in WORKER["env"] if each["name"] not in known] == []
 
 
-@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+@each("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
 def test_each_probe_asks_a_page_that_is_served_at_the_port_that_is_watched(probe: str) -> None:
     asked = WORKER[probe]["httpGet"]
     ports = {port["name"]: port["containerPort"] for port in WORKER["ports"]}

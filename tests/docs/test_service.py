@@ -16,6 +16,7 @@ import pytest
 from tests.databases.server import free_port
 from tests.docs.pages import CHECKOUT, snippets
 from tests.docs.terminal import Terminal, kafka_of, wait_until
+from tests.tables import each
 
 PAGE = "docs/service.md"
 
@@ -116,7 +117,7 @@ def _counts(printed: str) -> tuple[str, ...]:
     return tuple(line.split()[-6:-3])
 
 
-@pytest.mark.parametrize("page", [PAGE, "docs/tutorial.md"])
+@each("page", [PAGE, "docs/tutorial.md"])
 def test_a_page_that_starts_a_kafka_installs_what_fetches_it(page: str) -> None:
     """Kafka's files come by the Ivy that PySpark has in it, and run on Java."""
     (install,) = (snippet.code for snippet in snippets(page) if snippet.code.startswith("pip install"))

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import griffe
-import pytest
 from tests.docs.pages import CHECKOUT, pages, snippets, text
+from tests.tables import each
 
 import ackwise
 
@@ -69,7 +69,7 @@ def test_a_guarantee_ends_with_what_is_promised_and_what_breaks_it() -> None:
         assert re.findall(r"^## (.*)$", text(page), re.MULTILINE)[-2:] == ["What is promised", "What breaks it"], page
 
 
-@pytest.mark.parametrize("promise", GUARANTEES)
+@each("promise", GUARANTEES)
 def test_the_first_page_names_every_guarantee(promise: str) -> None:
     assert f"({promise.removeprefix('docs/')})" in text("docs/index.md")
     assert f"({promise})" in text("README.md")
@@ -98,7 +98,7 @@ def imported(page: str) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if imported(page)])
+@each("page", [page for page in pages() if imported(page)])
 def test_what_a_page_imports_is_in_the_reference(page: str) -> None:
     reference = set(re.findall(r"^::: (\S+)$", "\n".join(text(page) for page in pages()), re.MULTILINE))
     modules = {"ackwise.stores.testing": "ackwise.stores.testing.claims"}  # shown where its names are defined
@@ -111,6 +111,6 @@ def test_a_link_in_the_readme_leads_to_a_file() -> None:
     assert [link for link in links if not (CHECKOUT / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if FILE.search(text(page))])
+@each("page", [page for page in pages() if FILE.search(text(page))])
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     assert [name for name in FILE.findall(text(page)) if not (CHECKOUT / name).exists()] == []

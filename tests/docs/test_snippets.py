@@ -22,6 +22,7 @@ import pytest
 import typer
 import yaml  # type: ignore[import-untyped]  # it ships no types
 from tests.docs.pages import CHECKOUT, Snippet, pages, run, snippets, text
+from tests.tables import each
 
 from ackwise import App
 from ackwise.plugin.cli.root import new_app
@@ -47,7 +48,7 @@ def named(snippet: Snippet) -> str:
     return f"{snippet.page}:{snippet.line}"
 
 
-@pytest.mark.parametrize("page", pages())
+@each("page", pages())
 def test_every_block_of_a_page_is_found_and_says_its_language(page: str) -> None:
     assert len(re.findall(r"^\s*(?:```|~~~)", text(page), re.MULTILINE)) == 2 * len(snippets(page))
     assert {snippet.language for snippet in snippets(page)} <= {"python", "toml", "bash", "text", "yaml"}
@@ -83,7 +84,7 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(page: str, here: types.Modu
                 asyncio.run(result)
 
 
-@pytest.mark.parametrize("page", sorted(OF_FILES))
+@each("page", sorted(OF_FILES))
 def test_the_blocks_of_a_page_of_files_are_files(page: str) -> None:
     assert [named(snippet) for snippet in snippets(page) if snippet.language == "python" and snippet.file is None] == []
 
@@ -91,7 +92,7 @@ def test_the_blocks_of_a_page_of_files_are_files(page: str) -> None:
 # TOML
 
 
-@pytest.mark.parametrize("snippet", of("toml"), ids=named)
+@each("snippet", of("toml"), ids=named)
 def test_toml_can_be_read(snippet: Snippet) -> None:
     assert tomllib.loads(snippet.code)
 
@@ -99,7 +100,7 @@ def test_toml_can_be_read(snippet: Snippet) -> None:
 # YAML
 
 
-@pytest.mark.parametrize("snippet", of("yaml"), ids=named)
+@each("snippet", of("yaml"), ids=named)
 def test_yaml_can_be_read(snippet: Snippet) -> None:
     assert isinstance(yaml.safe_load(snippet.code), dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import DONE, Dead, Later
@@ -34,7 +35,7 @@ def test_a_batch_says_where_it_comes_from() -> None:
     assert repr(batch_of(0)) == "<Batch of 0>"
 
 
-@pytest.mark.parametrize(
+@each(
     "mutate",
     [
         lambda batch: batch.__setitem__(0, batch[1]),
@@ -67,7 +68,7 @@ def test_the_ack_index_starts_at_all() -> None:
     assert batch_of(0).ack_index == -1
 
 
-@pytest.mark.parametrize(("given", "read"), [(-1, -1), (0, 0), (4, 4), (5, 4), (99, 4)])
+@each(("given", "read"), [(-1, -1), (0, 0), (4, 4), (5, 4), (99, 4)])
 def test_an_ack_index_above_the_last_message_is_clamped(given: int, read: int) -> None:
     batch = batch_of(5)
     batch.ack_index = given
@@ -75,7 +76,7 @@ def test_an_ack_index_above_the_last_message_is_clamped(given: int, read: int) -
     assert batch.ack_index_was_set
 
 
-@pytest.mark.parametrize("given", [-2, -3, True, False, 1.0, 2.5, float("nan"), "1", None])
+@each("given", [-2, -3, True, False, 1.0, 2.5, float("nan"), "1", None])
 def test_an_ack_index_that_is_no_index_is_refused_when_it_is_set(given: object) -> None:
     batch = batch_of(5)
     batch.ack_index = 2
@@ -84,7 +85,7 @@ def test_an_ack_index_that_is_no_index_is_refused_when_it_is_set(given: object) 
     assert batch.ack_index == 2
 
 
-@pytest.mark.parametrize("given", [True, 1.0, "3", None])
+@each("given", [True, 1.0, "3", None])
 def test_a_delay_level_that_is_no_whole_number_is_refused(given: object) -> None:
     batch = batch_of(1)
     with pytest.raises(InvalidRuling, match="delay_level was set to"):
@@ -130,7 +131,7 @@ def test_a_delay_that_is_none_is_refused() -> None:
     assert batch.ruling(0) is None
 
 
-@pytest.mark.parametrize("reason", ["", None, 5])
+@each("reason", ["", None, 5])
 def test_a_dead_letter_needs_a_reason(reason: object) -> None:
     batch = batch_of(1)
     with pytest.raises(InvalidRuling, match="give a short text"):

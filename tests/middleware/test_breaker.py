@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.breaker import FIRST, GRACE, TRIAL, WINDOW, Breaker, Circuit, Position
 from ackwise.middleware.disposition import Reject
@@ -54,7 +55,7 @@ def test_a_good_value_in_the_same_batch_closes_the_sample_too() -> None:
     assert made.position is Position.CLOSED
 
 
-@pytest.mark.parametrize("batches", [[FIRST], [FIRST - 1, 1], [1] * FIRST])
+@each("batches", [[FIRST], [FIRST - 1, 1], [1] * FIRST])
 def test_twenty_bad_first_values_trip(batches: list[int]) -> None:
     made = circuit()
     assert [made.count([(BAD, size)], 0.0) for size in batches] == [False] * (len(batches) - 1) + [True]
@@ -77,7 +78,7 @@ def test_what_the_sample_has_seen_counts_on() -> None:
     assert made.position is Position.OPEN
 
 
-@pytest.mark.parametrize(("bad", "position"), [(179, Position.CLOSED), (180, Position.OPEN)])
+@each(("bad", "position"), [(179, Position.CLOSED), (180, Position.OPEN)])
 def test_nine_bad_in_ten_of_the_last_two_hundred_trip(bad: int, position: Position) -> None:
     made = closed()
     made.count_good(10_000, 0.0)
@@ -171,7 +172,7 @@ def test_errors_of_handlers_withhold_nothing_in_their_first_sample() -> None:
     assert made.withheld_until(0.0) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "sentence"),
     [
         ({"errors": ConnectionError}, "give a tuple of exception classes"),

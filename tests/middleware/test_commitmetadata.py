@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.commitmetadata import LIMIT, CommitMetadata, FinishedMap, InPlace, decode
 
@@ -60,7 +61,7 @@ def test_a_map_of_16_000_offsets_and_100_entries_fit_into_what_brokers_allow() -
     assert (found.finished, list(found.in_place)) == (finished, entries)
 
 
-@pytest.mark.parametrize("metadata", [
+@each("metadata", [
     CommitMetadata(finished=FinishedMap("c", 0, 0, 0, "", random.Random(0).getrandbits(20_000))),
     CommitMetadata(in_place=[InPlace(offset, 1, 0) for offset in range(101)]),
     CommitMetadata(in_place=[InPlace(offset * 2**40, 1, offset * 2**40) for offset in range(90)]),
@@ -81,7 +82,7 @@ def test_nonsense_with_a_good_checksum_raises_nothing(value: Any) -> None:
         decode(envelope(said))
 
 
-@pytest.mark.parametrize("said", [
+@each("said", [
     {"w": "1"}, {"w": 1, "s": 2}, {"w": "1", "s": True}, {"w": "g", "s": 1}, {"f": {}}, {"i": [1, 2]}, {"i": [1, 2, "gA=="]},
     {"i": [1, 2, "AQ=="]}, {"f": {"c": "", "b": 1, "t": [1, 2], "a": "", "m": "*"}}, "{" * 4000 + "}" * 4000, '{"w":' + "[" * 3900 + "}",
 ])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.disposition import Failure
 
@@ -58,7 +59,7 @@ def test_a_long_text_is_cut_in_the_middle_and_says_so() -> None:
     assert "200 characters cut" in message
 
 
-@pytest.mark.parametrize("depth", [10, 900])
+@each("depth", [10, 900])
 def test_a_huge_traceback_is_cut(depth: int) -> None:
     def down(left: int) -> None:
         if left:

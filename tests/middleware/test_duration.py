@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
@@ -14,7 +15,7 @@ from ackwise.middleware.errors import ConfigurationError
 HUNDRED_YEARS = 100 * 365 * 86400.0
 
 
-@pytest.mark.parametrize(
+@each(
     ("written", "seconds"),
     [
         (0, 0.0),
@@ -34,7 +35,7 @@ def test_a_number_or_a_text_is_read_as_seconds(written: float | str, seconds: fl
     assert type(parse_duration(written)) is float
 
 
-@pytest.mark.parametrize(
+@each(
     "written",
     [
         *("", "s", "-1s", "1 hour", "1s1s", "1e3", "nan", "inf", "٣s", "9" * 400, "9" * 400 + "d", "37000d"),
@@ -46,7 +47,7 @@ def test_what_is_not_a_duration_is_refused_by_name(written: object) -> None:
         parse_duration(written, what="lease of Dedup")  # type: ignore[arg-type]  # what a user may give all the same
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "text"),
     [
         (0.0, "0.0s"),

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.eventlog import (
     FIELDS,
@@ -207,14 +208,14 @@ def runs(size: int) -> st.SearchStrategy[RunEvents]:
 @given(st.lists(EVENTS | st.integers(1, 14).flatmap(runs), min_size=1, max_size=6))
 def test_the_events_of_a_run_are_read_as_if_each_had_been_recorded(events: list[Event | RunEvents]) -> None:
     made, one_by_one = buffer([]), buffer([])
-    for each in events:
-        if isinstance(each, RunEvents):
-            made.record_run(each)
-            for event in explode(each):
+    for one in events:
+        if isinstance(one, RunEvents):
+            made.record_run(one)
+            for event in explode(one):
                 one_by_one.record(event)
         else:
-            made.record(each)
-            one_by_one.record(each)
+            made.record(one)
+            one_by_one.record(one)
     found, expected = [HEADER.encode() + b"".join(block.encode() for block in way.seal()) for way in (made, one_by_one)]
     assert [(row.seq, row.event) for row in rows(found)] == [(row.seq, row.event) for row in rows(expected)]
     assert (made.next_seq, read(found).next_seq) == (one_by_one.next_seq, one_by_one.next_seq)
@@ -260,7 +261,7 @@ def test_a_whole_run_behind_a_destroyed_block_is_damage() -> None:
     assert read(HEADER.encode() + bytes(len(first)) + whole).is_damaged
 
 
-@pytest.mark.parametrize(("count", "which"), [(13, 15), (0, 0), (2**31, 15)])
+@each(("count", "which"), [(13, 15), (0, 0), (2**31, 15)])
 def test_a_run_with_columns_of_another_length_is_damage(count: int, which: int) -> None:
     made = buffer([])
     made.record_run(RUN)
@@ -288,7 +289,7 @@ def test_a_header_says_how_many_events_of_each_code_came_before() -> None:
     assert json.loads(header.encode()[24:])["counts"] == {"30": 1, "2": 8}
 
 
-@pytest.mark.parametrize("data", [b"", b"AWHD", bytes(100), b"not a log at all, but long enough for a header"])
+@each("data", [b"", b"AWHD", bytes(100), b"not a log at all, but long enough for a header"])
 def test_what_is_no_log_is_unreadable(data: bytes) -> None:
     assert isinstance(parse_log(data), Unreadable)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import pytest
+from tests.tables import each
 
 from ackwise.middleware.disposition import Dead, Later
 from ackwise.middleware.journey import journey, longest_delay
@@ -54,7 +54,7 @@ def test_a_limit_that_nobody_reaches_does_not_take_for_ever() -> None:
     assert (len(travelled.delays), travelled.attempts, travelled.end) == (1000, 10**9 + 1, "max-reconsume-times")
 
 
-@pytest.mark.parametrize(
+@each(
     ("policy", "seconds"),
     [
         (ConsumeLater(1), 7200),  # a handler may ask for any level

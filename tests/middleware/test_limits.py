@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.limits import Bucket, Limiter, RateLimit, share_of
@@ -92,7 +93,7 @@ def test_each_key_has_a_rate_of_its_own() -> None:
     assert begun(runs) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("key", [lambda message: 1 / 0, lambda message: []])
+@each("key", [lambda message: 1 / 0, lambda message: []])
 def test_a_key_function_that_fails_costs_no_attempt_and_its_messages_share_one_rate(key: Callable[[Any], Any]) -> None:
     runs = [fetched(0, 3)]
     Limiter(RateLimit("1/s", key=key), "bill").admit(runs, 0.0)
@@ -107,16 +108,14 @@ def test_buckets_of_keys_that_rest_are_forgotten() -> None:
     assert len(limiter._buckets) <= 1
 
 
-@pytest.mark.parametrize(
-    ("rate", "per_second", "most"), [("500/s", 500.0, 500), ("30/m", 0.5, 1), ("1000 / h", 1000 / 3600, 1), ("2.5/s", 2.5, 3)]
-)
+@each(("rate", "per_second", "most"), [("500/s", 500.0, 500), ("30/m", 0.5, 1), ("1000 / h", 1000 / 3600, 1), ("2.5/s", 2.5, 3)])
 def test_a_rate_is_a_number_and_its_time(rate: str, per_second: float, most: int) -> None:
     policy = RateLimit(rate)
     assert policy.per_second == pytest.approx(per_second)
     assert policy.most == most
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "sentence"),
     [
         ({"rate": "fast"}, "rate of RateLimit is 'fast'; write a number above 0 and its time"),
@@ -133,6 +132,6 @@ def test_a_rate_that_could_not_work_is_refused(given: dict[str, Any], sentence: 
         RateLimit(**given)
 
 
-@pytest.mark.parametrize(("limit", "partitions", "share"), [(None, 4, None), (1000, 4, 250), (1, 10, 1), (10, 3, 3), (5, 0, 5)])
+@each(("limit", "partitions", "share"), [(None, 4, None), (1000, 4, 250), (1, 10, 1), (10, 3, 3), (5, 0, 5)])
 def test_f06_partitions_share_what_an_agent_may_have_and_each_has_one(limit: int | None, partitions: int, share: int | None) -> None:
     assert share_of(limit, partitions) == share

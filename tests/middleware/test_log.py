@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Reject
@@ -217,7 +218,7 @@ def test_a_field_is_printed_so_that_no_other_can_be_read_into_it(caplog: pytest.
     assert line_of(caplog, topic=value) == f"something happened: topic={printed}"
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "text"),
     [
         (TimeoutError(), "TimeoutError"),

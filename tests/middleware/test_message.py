@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.message import Delivery, Message, Origin
 
@@ -40,9 +41,7 @@ def test_key_value_and_raw_bytes_are_as_the_producer_wrote_them() -> None:
     assert message.headers == FIRST.headers
 
 
-@pytest.mark.parametrize(
-    "name", ["value", "key", "raw", "headers", "topic", "partition", "offset", "timestamp_ms", "reconsume_times", "delivery", "note"]
-)
+@each("name", ["value", "key", "raw", "headers", "topic", "partition", "offset", "timestamp_ms", "reconsume_times", "delivery", "note"])
 def test_a_message_is_read_only_and_takes_no_new_attributes(name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(Message(FIRST, None), name, None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.middleware.test_transactional import Database, Open, Poison, bury, write
+from tests.tables import each
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
@@ -281,7 +282,7 @@ async def test_a_copy_of_a_transaction_that_was_rolled_back_waits_and_is_then_dr
     assert retry.sink.codes(100)[-1] is EventCode.STALE
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "sentence"),
     [
         ({"mode": "offset"}, "mode of Transactional is 'offset'; it is 'inbox' or 'offsets'"),

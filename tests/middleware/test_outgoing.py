@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outgoing import Outgoing
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "sentence"),
     [
         ({"topic": "a b"}, "topic is 'a b'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl, decode, encode
 from ackwise.middleware.errors import ConfigurationError
@@ -58,7 +59,7 @@ def test_a_target_is_a_handler_or_a_partition_of_a_topic_that_is_read() -> None:
     assert target_of("orders/3", **known) == ORDERS_3
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "advice"),
     [("bil", "did you mean 'bill'"), ("order/3", "did you mean 'orders/0'"), ("orders/x", "'orders/0'"), ("", "such as")],
 )
@@ -67,7 +68,7 @@ def test_what_is_no_target_is_refused_with_the_nearest(text: str, advice: str) -
         target_of(text, handlers=["bill"], topics=["orders"])
 
 
-@pytest.mark.parametrize(
+@each(
     "record",
     [
         ControlRecord(BILL, paused=True, at_ms=5),
@@ -89,7 +90,7 @@ def test_what_a_newer_version_adds_is_passed_over() -> None:
     assert decode(b"handler/bill", value) == ControlRecord(BILL, paused=True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         (None, b"{}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
@@ -20,7 +21,7 @@ def test_the_defaults_are_half_a_minute_and_a_day() -> None:
     assert (dedup.lease, dedup.retention, dedup.epoch, dedup.key) == (30.0, 86400.0, 0, None)
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "sentence"),
     [
         ({"lease": "soon"}, "lease of Dedup is 'soon'"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, decode
 from ackwise.middleware.progress import MAP_SPAN, Finished, agents_hash, holds, is_of, measure
@@ -72,7 +72,7 @@ def test_a_map_never_holds_what_a_lane_has_not_finished(lanes: list[set[int]], t
     assert finished <= set.intersection(*lanes)
 
 
-@pytest.mark.parametrize(
+@each(
     ("records", "is_hole_proved", "believed"),
     [
         ([record(100, 7)], False, True),

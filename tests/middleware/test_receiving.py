@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.receiving import Invisibility, Receipts
@@ -74,7 +75,7 @@ def test_ends_of_used_receipts_are_forgotten() -> None:
     assert len(receipts._ends) <= 1001
 
 
-@pytest.mark.parametrize(("asked", "seconds"), [(9, None), (9.999, None), (10, 10.0), ("12h", 43200.0), (43200.001, None), ("soon", None)])
+@each(("asked", "seconds"), [(9, None), (9.999, None), (10, 10.0), ("12h", 43200.0), (43200.001, None), ("soon", None)])
 def test_invisible_times_have_bounds(asked: float | str, seconds: float | None) -> None:
     """V13: 10 s to 12 h, which the consumer may be given others for."""
     if seconds is None:
@@ -84,7 +85,7 @@ def test_invisible_times_have_bounds(asked: float | str, seconds: float | None) 
         assert Invisibility().seconds(asked) == seconds
 
 
-@pytest.mark.parametrize(("asked", "seconds"), [(0.05, None), (0.1, 0.1), (60, 60.0), (60.5, None)])
+@each(("asked", "seconds"), [(0.05, None), (0.1, 0.1), (60, 60.0), (60.5, None)])
 def test_the_bounds_may_be_others(asked: float, seconds: float | None) -> None:
     bounds = Invisibility(shortest=0.1, longest=60.0)
     if seconds is None:
@@ -94,7 +95,7 @@ def test_the_bounds_may_be_others(asked: float, seconds: float | None) -> None:
         assert bounds.seconds(asked) == seconds
 
 
-@pytest.mark.parametrize(("shortest", "longest"), [(0.0, 1.0), (2.0, 1.0)])
+@each(("shortest", "longest"), [(0.0, 1.0), (2.0, 1.0)])
 def test_bounds_that_nothing_fits_are_refused(shortest: float, longest: float) -> None:
     with pytest.raises(ConfigurationError, match="give a shortest time above 0"):
         Invisibility(shortest, longest)

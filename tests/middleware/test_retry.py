@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.disposition import Dead, Failure, Later, Reason
 from ackwise.middleware.errors import ConfigurationError
@@ -58,7 +59,7 @@ def test_a_level_is_a_delay_and_one_above_the_table_is_the_last(level: int, seco
     assert DelayLevels().delay(level) == seconds
 
 
-@pytest.mark.parametrize("level", [0, -1])
+@each("level", [0, -1])
 def test_a_level_is_at_least_the_first(level: int) -> None:
     assert DelayLevels().clamp(level) == 1
 
@@ -88,7 +89,7 @@ def test_every_level_has_a_name_of_its_own_that_is_read_back(delays: list[float]
     assert len(set(levels.names())) == len(levels)
 
 
-@pytest.mark.parametrize("table", ["", "0s 1s", "1s 1s", "5s 1s", "1s nan", "1s,5s", [], [1, 60, "1m"], [-1]])
+@each("table", ["", "0s 1s", "1s 1s", "5s 1s", "1s nan", "1s,5s", [], [1, 60, "1m"], [-1]])
 def test_a_table_that_does_not_rise_is_refused(table: str | list[float | str]) -> None:
     with pytest.raises(ConfigurationError, match="delay level"):
         DelayLevels(table)
@@ -155,7 +156,7 @@ def test_a_level_that_was_asked_for_beats_the_policy() -> None:
     assert ConsumeLater(retry=Fixed(1)).decide(Later(delay_level=4), 0) == SendBack(30.0, 4)
 
 
-@pytest.mark.parametrize("answer", [math.nan, math.inf, -1, None, 1e300, "soon"])
+@each("answer", [math.nan, math.inf, -1, None, 1e300, "soon"])
 def test_what_a_policy_answers_must_be_a_duration(answer: object) -> None:
     with pytest.raises(ConfigurationError, match="the delay of"):
         ConsumeLater(retry=Answers(answer)).decide(Later(), 0)
@@ -194,8 +195,8 @@ def test_no_policy_means_the_one_level_table(later: ConsumeLater, delay: float) 
     assert later.decide(Later(), 0) == SendBack(delay, 3)
 
 
-@pytest.mark.parametrize("policy", [Exponential(), Schedule(1, 2), Fixed(1)], ids=["P07-exponential", "P07-schedule", "P07-fixed"])
-@pytest.mark.parametrize("attempt", [0, -1])
+@each("policy", [Exponential(), Schedule(1, 2), Fixed(1)], ids=["P07-exponential", "P07-schedule", "P07-fixed"])
+@each("attempt", [0, -1])
 def test_an_attempt_below_the_first_is_an_error(policy: RetryPolicy, attempt: int) -> None:
     with pytest.raises(ValueError, match="the first one is 1"):
         policy.delay(attempt)
@@ -210,7 +211,7 @@ def test_jitter_stays_within_its_share_and_below_the_maximum(
     assert 0 < plain * (1 - jitter) * 0.999 <= spread <= min(100.0, plain * (1 + jitter) * 1.001)
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         {"initial": 0},
@@ -237,15 +238,13 @@ def test_a_schedule_needs_a_delay() -> None:
 # The settings
 
 
-@pytest.mark.parametrize("limit", [-1, 1.5, True, "16"])
+@each("limit", [-1, 1.5, True, "16"])
 def test_a_limit_that_is_no_count_is_refused(limit: object) -> None:
     with pytest.raises(ConfigurationError, match="max_reconsume_times is"):
         ConsumeLater(limit)  # type: ignore[arg-type]  # what a user may give all the same
 
 
-@pytest.mark.parametrize(
-    "settings", [{"unless": ("BadInput",)}, {"unless": (BadInput(),)}, {"unless": int}, {"on": {"BadInput": Fixed(1)}}], ids=str
-)
+@each("settings", [{"unless": ("BadInput",)}, {"unless": (BadInput(),)}, {"unless": int}, {"on": {"BadInput": Fixed(1)}}], ids=str)
 def test_what_is_no_exception_class_is_refused_at_start(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match="is not an exception class"):
         ConsumeLater(**settings)  # type: ignore[arg-type]  # what a user may give all the same
@@ -256,7 +255,7 @@ def test_what_has_no_delay_method_is_not_a_policy() -> None:
         ConsumeLater(retry=30)  # type: ignore[arg-type]  # what a user may give all the same
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "sentence"),
     [
         ({"levels": "1s 4d"}, "the longest delay level is 96h, and max_delay of ConsumeLater is 72h; ask for less, or raise max_delay"),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.results import ERROR, RESULTS, Back, Handler, handler
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE, Dead, Disposition, Done, Later, Reason, Reject
@@ -37,7 +38,7 @@ def sent_back(dispositions: list[Disposition]) -> Back:
     return [(100 + index, ruling.delay_level) for index, ruling in enumerate(dispositions) if isinstance(ruling, Later)]
 
 
-@pytest.mark.parametrize(("size", "handle", "back"), RESULTS)
+@each(("size", "handle", "back"), RESULTS)
 def test_what_comes_back_and_the_watermark_passes_the_whole_batch(size: int, handle: Handler, back: Back) -> None:
     dispositions = ruled(size, handle)
     assert sent_back(dispositions) == back
@@ -95,7 +96,7 @@ def test_a_prefix_that_was_set_survives_an_exception_if_that_is_asked_for(handle
     assert sent_back(ruled(3, handle, keep_ack_index_on_error=True)) == back
 
 
-@pytest.mark.parametrize("result", [None, CONSUME_LATER, "no status", ERROR, Reject("all")], ids=str)
+@each("result", [None, CONSUME_LATER, "no status", ERROR, Reject("all")], ids=str)
 def test_a_ruling_on_one_message_wins_over_prefix_and_result(result: object) -> None:
     def handle(batch: Batch[bytes]) -> object:
         batch.ack_index = 0
@@ -118,7 +119,7 @@ def test_a_rejected_batch_is_dead_but_for_what_was_ruled() -> None:
     assert (second.reason, second.failure and second.failure.message) == (Reason.REJECTED, "no such currency")
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "level", "delay"),
     [
         (ConsumeLater(), 5, None),
@@ -164,7 +165,7 @@ def test_every_message_gets_one_ruling_and_only_success_makes_it_done(
         assert isinstance(ruling, Done) == single.get(index, index <= prefix)
 
 
-@pytest.mark.parametrize("level_first", [True, False])
+@each("level_first", [True, False])
 def test_a_message_that_is_ruled_later_alone_comes_at_the_level_of_the_batch(level_first: bool) -> None:
     batch = batch_of(2)
     if level_first:
@@ -203,9 +204,7 @@ def test_a_group_of_exceptions_that_all_say_the_same_means_that() -> None:
         assert (later.delay_level, later.delay) == (level, delay)
 
 
-@pytest.mark.parametrize(
-    "errors", [[Reject("a"), ValueError()], [ConsumeLater(delay_level=3), ConsumeLater(delay_level=4)], [ConsumeLater(), Reject("a")]]
-)
+@each("errors", [[Reject("a"), ValueError()], [ConsumeLater(delay_level=3), ConsumeLater(delay_level=4)], [ConsumeLater(), Reject("a")]])
 def test_a_group_that_does_not_agree_has_failed_as_any_other_exception(errors: list[Exception]) -> None:
     disposition = said(*errors)
     assert isinstance(disposition, Later)

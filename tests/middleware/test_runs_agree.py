@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware import identity
 from ackwise.middleware.agent import Agent
@@ -405,7 +406,7 @@ def check(seeds: range) -> None:
         assert together == one_by_one, f"seed {seed}"
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
+@each("first", range(0, 400, 100))
 def test_messages_meet_the_same_fate_in_a_run_and_one_by_one(first: int) -> None:
     check(range(first, first + 100))
 

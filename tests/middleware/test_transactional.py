@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
@@ -444,7 +445,7 @@ async def test_equal_keys_in_a_batch_follow_their_leader(make: Any, database: Da
     assert database.effects == [b"a"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "sentence"),
     [
         ({"retention": 0}, "retention of Transactional is 0 s"),

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.controlrecord import UnreadableControl
 from ackwise.middleware.controlrecord import decode as decode_control
@@ -22,7 +23,7 @@ class Unprintable:
         raise RuntimeError
 
 
-@pytest.mark.parametrize("do", ["release", "bury", None])
+@each("do", ["release", "bury", None])
 def test_a_command_is_read_as_it_was_written(do: Do | None) -> None:
     command = MessageCommand(AT, do, 1_700_000_000_000, 5) if do else MessageCommand(AT, None)
     key, value = encode_command(command)
@@ -35,7 +36,7 @@ def test_a_worker_that_knows_no_such_command_passes_over_it() -> None:
         decode_control(*encode_command(MessageCommand(AT, "bury", 1, 1)))
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         (b"message/", b"{}"),
@@ -70,15 +71,13 @@ def test_a_message_is_named_by_topic_partition_and_offset() -> None:
     assert str(AT) == "a.b-c_d/3/17"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "orders", "orders/3", "orders/3/", "orders/3/-1", "orders/3/1-2", "or ders/3/1", "orders/٣/1", "/3/1"]
-)
+@each("text", ["", "orders", "orders/3", "orders/3/", "orders/3/-1", "orders/3/1-2", "or ders/3/1", "orders/٣/1", "/3/1"])
 def test_what_names_no_message_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="names no message"):
         message_at(text, ["orders"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "shown"),
     [
         (None, None),

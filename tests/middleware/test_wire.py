@@ -7,6 +7,7 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.disposition import Failure, Later
 from ackwise.middleware.identity import coordinates_id
@@ -183,7 +184,7 @@ def uncharged(delivery: Delivery) -> Copy:
     )
 
 
-@pytest.mark.parametrize("attempt", [1, 2, 16])
+@each("attempt", [1, 2, 16])
 def test_an_uncharged_copy_keeps_the_attempt_and_the_identity(attempt: int) -> None:
     copy = parse_copy(read(uncharged(FIRST._replace(attempt=attempt))), "billing")
     assert (copy.attempt, copy.origin, copy.headers) == (attempt, FIRST.origin, FIRST.headers)
@@ -205,8 +206,8 @@ def test_a_copy_of_another_group_is_foreign() -> None:
         parse_copy(read(back(FIRST, group="shipping")), "billing")
 
 
-@pytest.mark.parametrize("group", [None, b"", b"\xff", b"shipping", b"billing ", b"s" * 100_000])
-@pytest.mark.parametrize("version", [b"1", b"2", b"999", b"one"])
+@each("group", [None, b"", b"\xff", b"shipping", b"billing ", b"s" * 100_000])
+@each("version", [b"1", b"2", b"999", b"one"])
 def test_a_record_of_another_group_is_foreign_whatever_its_version(group: bytes | None, version: bytes) -> None:
     written = (("ackwise-version", version), ("ackwise-group", group), ("ackwise-due", b"0"))
     with pytest.raises(ForeignCopy, match="group"):
@@ -220,7 +221,7 @@ def with_header(name: str, value: bytes | None) -> Delivery:
     return read(Copy("billing.retry", 1, b"k", b"v", tuple((key, value if key == name else old) for key, old in written)))
 
 
-@pytest.mark.parametrize("version", [b"%d" % (VERSION - 1), b"%d" % (VERSION + 1), b"10", b"9" * 100])
+@each("version", [b"%d" % (VERSION - 1), b"%d" % (VERSION + 1), b"10", b"9" * 100])
 def test_another_version_is_held_and_not_guessed_at(version: bytes) -> None:
     with pytest.raises(OtherWire, match="start a worker of the Ackwise that wrote it"):
         parse_copy(with_header("ackwise-version", version), "billing")
@@ -228,13 +229,13 @@ def test_another_version_is_held_and_not_guessed_at(version: bytes) -> None:
         due_ms(with_header("ackwise-version", version).headers, "billing")
 
 
-@pytest.mark.parametrize("version", [None, b"", b"one", b"0", b"-1", b"1.0", b"\xff", b"9" * 5000])
+@each("version", [None, b"", b"one", b"0", b"-1", b"1.0", b"\xff", b"9" * 5000])
 def test_a_version_that_is_no_version_is_foreign(version: bytes | None) -> None:
     with pytest.raises(ForeignCopy, match="ackwise-version"):
         parse_copy(with_header("ackwise-version", version), "billing")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("ackwise-handler", None),
@@ -259,7 +260,7 @@ def test_a_field_out_of_its_range_makes_a_copy_foreign(name: str, value: bytes |
         parse_copy(with_header(name, value), "billing")
 
 
-@pytest.mark.parametrize("due", [None, b"", b"soon", b"-1", b"%d" % 2**63])
+@each("due", [None, b"", b"soon", b"-1", b"%d" % 2**63])
 def test_a_due_time_that_is_none_makes_a_copy_foreign(due: bytes | None) -> None:
     with pytest.raises(ForeignCopy, match="due time can't be read"):
         due_ms(with_header("ackwise-due", due).headers, "billing")
@@ -324,7 +325,7 @@ def test_a_dead_letter_shrinks_by_its_value_then_its_headers_then_its_key() -> N
     assert dict(forms[-1].headers)["ackwise-key-hash"] == hashlib.blake2b(key, digest_size=16).hexdigest().encode()
 
 
-@pytest.mark.parametrize(
+@each(
     "bare", [FIRST._replace(key=None, value=None, headers=()), FIRST._replace(key=b"k" * 256, value=b"", headers=())], ids=["null", "empty"]
 )
 def test_a_dead_letter_does_not_claim_to_have_dropped_what_it_never_had(bare: Delivery) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.controlrecord import UnreadableControl
 from ackwise.middleware.workerrecord import PartitionInHand, WorkerRecord, decode_worker, encode_worker, is_worker
@@ -26,7 +27,7 @@ def test_what_a_newer_version_adds_is_passed_over() -> None:
     assert decode_worker(key, json.dumps({**json.loads(value), "mood": "fine"}).encode()) == RECORD
 
 
-@pytest.mark.parametrize("key", [None, b"", b"handler/worker/1", b"message/orders/0/1"])
+@each("key", [None, b"", b"handler/worker/1", b"message/orders/0/1"])
 def test_other_keys_are_of_no_worker(key: bytes | None) -> None:
     assert not is_worker(key)
 
@@ -38,14 +39,14 @@ CHANGES: list[dict[str, object]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@each("change", CHANGES)
 def test_what_is_not_as_ackwise_writes_it_is_unreadable(change: dict[str, object]) -> None:
     key, value = encode_worker(RECORD)
     with pytest.raises(UnreadableControl, match="not what this Ackwise writes"):
         decode_worker(key, json.dumps({**json.loads(value), **change}).encode())
 
 
-@pytest.mark.parametrize("value", [b"", b"no JSON", b"\xff", b"[]", b"null", b"{}", b"[" * 100_000])
+@each("value", [b"", b"no JSON", b"\xff", b"[]", b"null", b"{}", b"[" * 100_000])
 def test_what_is_no_object_is_unreadable(value: bytes) -> None:
     with pytest.raises(UnreadableControl):
         decode_worker(b"worker/1", value)

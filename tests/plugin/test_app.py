@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise import (
     CONSUME_LATER,
@@ -140,7 +141,7 @@ def test_a_delay_belongs_to_a_raised_consume_later() -> None:
         App("billing").use(ConsumeLater(delay="5s"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("thing", "sentence"),
     [
         (7, "7 can't be used; use takes a policy"),
@@ -248,7 +249,7 @@ async def test_a_middleware_that_neither_calls_nor_says_anything_decides_nothing
         await outcome_of(bill, absent)
 
 
-@pytest.mark.parametrize(
+@each(
     ("register", "sentence"),
     [
         (lambda app: (app.agent("orders")(bill), app.agent("orders")(ship)), "topic 'orders' has two agents"),
@@ -304,7 +305,7 @@ def threshold() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("threshold")
-@pytest.mark.parametrize(("young", "then"), [(700, 20_000), (50_000, 50_000), (0, 0)], ids=["python's-own", "rarer-still", "switched-off"])
+@each(("young", "then"), [(700, 20_000), (50_000, 50_000), (0, 0)], ids=["python's-own", "rarer-still", "switched-off"])
 def test_a_process_that_is_the_apps_own_searches_for_garbage_rarely(young: int, then: int) -> None:
     gc.set_threshold(young, 10, 10)
     with pytest.raises(ConfigurationError, match="has no agents"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.tables import each
 
 from ackwise import App, Batch, CodecUnavailable, Dedup, Message, RetryInPlace, Share, Transactional
 from ackwise.middleware import decoding
@@ -72,7 +73,7 @@ def by_key(message: Message[bytes]) -> str:
     return f"{message.key!r} {message.value!r}"
 
 
-@pytest.mark.parametrize(("decode", "value"), [(by_header, "b'x' b'1' orders"), (by_key, "b'k' b'1'")])
+@each(("decode", "value"), [(by_header, "b'x' b'1' orders"), (by_key, "b'k' b'1'")])
 async def test_a_decoder_that_takes_a_message_sees_its_headers_and_key(decode: Any, value: str) -> None:
     got: list[str] = []
 
@@ -94,7 +95,7 @@ class Bound:
         return len(raw)
 
 
-@pytest.mark.parametrize("decode", [Bound().of, Bound(), len, bytes.__len__])
+@each("decode", [Bound().of, Bound(), len, bytes.__len__])
 async def test_methods_objects_and_functions_of_c_are_decoders(decode: Any) -> None:
     got: list[int] = []
 
@@ -143,7 +144,7 @@ async def test_a_struct_of_msgspec_is_decoded_by_its_annotation() -> None:
 def takes_two(raw: bytes, more: bytes) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "sentence"),
     [
         ({"decode": "json"}, "decode of handler 'bill' is 'json'; give a function from bytes"),
@@ -159,7 +160,7 @@ def test_a_decoder_that_can_not_work_is_refused(options: dict[str, Any], sentenc
         app_of(bill, **options)
 
 
-@pytest.mark.parametrize("error", [ValueError, StopIteration, TimeoutError, asyncio.CancelledError])
+@each("error", [ValueError, StopIteration, TimeoutError, asyncio.CancelledError])
 async def test_whatever_else_an_asynchronous_decoder_raises_its_value_can_not_be_decoded(error: type[BaseException]) -> None:
     async def decode(raw: bytes) -> bytes:
         if raw == b"bad":

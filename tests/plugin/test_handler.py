@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pydantic
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
@@ -80,7 +81,7 @@ class Opaque:
 async def takes_opaque(value: Opaque) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each(
     ("handler", "kind"),
     [
         (takes_batch, "batch"),
@@ -128,7 +129,7 @@ async def test_what_the_handler_returns_and_raises_comes_through() -> None:
         await handler.call(message(0))
 
 
-@pytest.mark.parametrize(
+@each(
     ("handler", "raw", "value"),
     [
         (takes_batch, b'{"id": 3}', Order(id=3)),
@@ -155,7 +156,7 @@ def test_a_payload_is_decoded_as_its_type_says(handler: Any, raw: bytes | None, 
     assert inspect_handler(handler).decoding.decode(raw) == value
 
 
-@pytest.mark.parametrize(
+@each(
     ("handler", "raw"),
     [
         (takes_order, b"not json"),
@@ -183,7 +184,7 @@ def test_a_model_says_the_payload_where_the_annotation_does_not() -> None:
     assert inspect_handler(takes_batch, model=Order).decoding.decode(b'{"id": 3}') == Order(id=3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("handler", "model", "sentence"),
     [
         (plain, None, "handler 'plain' is not an `async def`"),

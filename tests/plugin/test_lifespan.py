@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import pytest
+from tests.tables import each
 
 from ackwise import App, Batch, Dedup, Message, StoreUnavailable
 from ackwise.middleware.columns import ColumnExchange, ColumnResult
@@ -46,12 +47,12 @@ def app_with(*yielded: object, log: list[str] | None = None, brokers: str = "now
     app = App("billing", brokers=brokers, config=Config(), start="earliest")
     told = [] if log is None else log
 
-    for number, each in enumerate(yielded):
+    for number, one in enumerate(yielded):
 
-        def made(number: int = number, each: object = each) -> Any:
+        def made(number: int = number, one: object = one) -> Any:
             async def lifespan() -> AsyncIterator[object]:
                 told.append(f"open {number}")
-                yield each
+                yield one
                 told.append(f"close {number}")
 
             return lifespan
@@ -136,7 +137,7 @@ async def test_one_app_in_two_workers_has_resources_of_its_own_in_each() -> None
     assert got[0] is got[2] is not got[1]
 
 
-@pytest.mark.parametrize(
+@each(
     ("yielded", "sentence"),
     [
         ((), r"handler 'bill' takes pool: Pool, and no lifespan yields one \(they yield nothing\)"),
@@ -173,7 +174,7 @@ async def unchecked(order: bytes, pool: Unchecked) -> None: ...
 async def unknown(order: bytes, pool: Elsewhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
 
-@pytest.mark.parametrize(
+@each(
     ("handler", "sentence"),
     [
         (without, "has the parameter 'pool' without an annotation; beside its message a handler gets what lifespans yield"),
@@ -194,7 +195,7 @@ async def with_parameter(app: App) -> AsyncIterator[None]:
     yield
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "sentence"),
     [
         (plain, "lifespan 'plain' is no async generator; write `async def plain"),

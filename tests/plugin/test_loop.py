@@ -12,6 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import BaseModel, model_validator
 from tests.servers import RawKafka
+from tests.tables import each
 
 from ackwise import (
     CONSUME_LATER,
@@ -379,7 +380,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "why"), REFUSED)
+@each(("options", "why"), REFUSED)
 async def test_a_consumer_that_would_break_a_promise_is_refused_and_says_why(options: dict[str, Any], why: str) -> None:
     told: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False, "auto_offset_reset": "none", **options}
     consumer = AIOKafkaConsumer(**told)
@@ -411,7 +412,7 @@ async def middleware(batch: Batch[bytes], call_next: Any) -> None:
     await call_next(batch)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "settings", "why"),
     [
         (("orders", middleware), {}, "middleware 'middleware' wraps handlers; in a loop of your own, write it into the loop"),
@@ -526,8 +527,8 @@ async def _in_handler(batch: LoopBatch[bytes], error: BaseException) -> None:
     await batch.run(handler)
 
 
-@pytest.mark.parametrize("raising", [_in_body, _in_handler])
-@pytest.mark.parametrize(
+@each("raising", [_in_body, _in_handler])
+@each(
     ("error", "is_decided"),
     [
         (GROUP_OF_STOPS, True),

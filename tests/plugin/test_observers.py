@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise import App, ConfigurationError, Event, EventCode
 from ackwise.middleware.events import Durable, EventSink, durable_of
@@ -104,7 +105,7 @@ async def waits(event: Event) -> None: ...
 def sync_middleware(message: Any, call_next: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each(
     ("thing", "sentence"),
     [
         (waits, r"observer 'waits' is an `async def`, and nobody waits for an observer; write `def waits\(event\)`"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise import App, ConfigurationError, Message, RetryInPlace, Transactional
 from ackwise.plugin.settings.config import Config, Given
@@ -28,7 +29,7 @@ def app(*policies: Any, entries: dict[str, Any] | None = None, handler: Any = bi
     return made
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "sentence"),
     [
         ({"order": "keys"}, "order of agent 'bill' is 'keys'; it is one of 'none', 'key', 'partition'"),
@@ -49,7 +50,7 @@ def test_a_setting_that_can_not_work_is_refused_where_it_is_set(options: dict[st
         app(**options)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "sentence"),
     [
         ((-1,), "max_reconsume_times of RetryInPlace is -1"),
@@ -91,7 +92,7 @@ def test_T05_the_consume_timeout_is_fifteen_minutes_and_none_for_a_partition_in_
     assert app(order="partition", in_place=RetryInPlace(3)).agents()[0].consume_timeout == 0.0
 
 
-@pytest.mark.parametrize("order", ["key", "partition"])
+@each("order", ["key", "partition"])
 def test_explain_shows_the_order_its_retry_and_what_a_failure_leads_to(order: Any) -> None:
     shown = app(order=order, in_place=RetryInPlace(2, delay="500ms")).explain()
     settings = {setting.name: setting.value for setting in shown.settings}

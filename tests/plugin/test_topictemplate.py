@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise import App, ConfigurationError
 from ackwise.middleware.retry import DelayLevels
@@ -40,7 +41,7 @@ def test_without_a_template_names_are_as_ever() -> None:
     assert named("{group}.{kind}").own == TopicNames("billing", LEVELS, delayed_sends=True).own
 
 
-@pytest.mark.parametrize("template", ["{group}.{kind}", "acme.{kind}.{group}", "{group}-{kind:-}", "t_{kind:_}_{group}_x"])
+@each("template", ["{group}.{kind}", "acme.{kind}.{group}", "{group}-{kind:-}", "t_{kind:_}_{group}_x"])
 def test_a_name_says_whose_topic_it_is_and_what_for(template: str) -> None:
     names = named(template)
     of = {topic: TopicTemplate(template).of(topic) for topic in names.own}
@@ -51,7 +52,7 @@ def test_a_name_says_whose_topic_it_is_and_what_for(template: str) -> None:
     assert TopicTemplate(template).of("orders") is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("template", "said"),
     [
         ("{group}", "must stand in it once each"),
@@ -76,9 +77,7 @@ def test_names_that_are_too_long_are_refused_with_what_to_change() -> None:
         named(f"{'x' * 240}.{{group}}.{{kind}}")
 
 
-@pytest.mark.parametrize(
-    "topic", ["acme.retry.billing", "acme.delay.7h.billing", "acme.dlq.billing", "acme_retry_billing", "acme.dlq.state.billing"]
-)
+@each("topic", ["acme.retry.billing", "acme.delay.7h.billing", "acme.dlq.billing", "acme_retry_billing", "acme.dlq.state.billing"])
 def test_an_agent_does_not_read_a_topic_that_its_group_would_write_under_that_name(topic: str) -> None:
     app = App("billing", config=Config(), topic_names="acme.{kind}.{group}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.events import Event, EventCode
 from ackwise.testing import assert_no_loss, assert_order, assert_run_once
@@ -16,12 +17,12 @@ def succeeded(*offsets: int, partition: int = 0) -> list[Event]:
     return [event(EventCode.SUCCEEDED, offset, number, partition) for number, offset in enumerate(offsets)]
 
 
-@pytest.mark.parametrize("code", [EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED, EventCode.STALE, EventCode.DEAD_LETTERED])
+@each("code", [EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED, EventCode.STALE, EventCode.DEAD_LETTERED])
 def test_a_message_with_an_end_is_not_lost(code: EventCode) -> None:
     assert_no_loss([("orders", 0, 1)], [event(code, 1)])
 
 
-@pytest.mark.parametrize("code", [EventCode.CLAIMED, EventCode.FAILED, EventCode.SENT_BACK])
+@each("code", [EventCode.CLAIMED, EventCode.FAILED, EventCode.SENT_BACK])
 def test_a_message_without_an_end_is_lost_and_it_is_said_how_far_it_came(code: EventCode) -> None:
     with pytest.raises(AssertionError, match=rf"1 messages have no end: orders/0/1 \({code.name}\)"):
         assert_no_loss([("orders", 0, 1)], [event(code, 1)])

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.tables import each
 
 from ackwise import App, Batch, ConsumeLater, Dedup, Message, Reject, Transactional
 from ackwise.middleware.errors import ConfigurationError
@@ -36,7 +37,7 @@ def shop(billed: list[str], *, dedup: bool = True) -> App:
     return app
 
 
-@pytest.mark.parametrize(("point", "dedup"), [*((point, True) for point in CRASH_POINTS), *((point, False) for point in WITHOUT_DEDUP)])
+@each(("point", "dedup"), [*((point, True) for point in CRASH_POINTS), *((point, False) for point in WITHOUT_DEDUP)])
 async def test_nothing_is_lost_wherever_a_worker_dies(point: CrashPoint, dedup: bool) -> None:
     billed: list[str] = []
     async with TestApp(shop(billed, dedup=dedup)) as worker:

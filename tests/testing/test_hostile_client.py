@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from aiokafka.client import AIOKafkaClient
+from tests.tables import each
 
 from ackwise import App, Batch, Dedup
 from ackwise.plugin.settings.config import Config
@@ -21,9 +22,7 @@ def shop(billed: list[str]) -> App:
     return app
 
 
-@pytest.mark.parametrize(
-    "fault", ["worker.drain:raises-after", "worker.drain:cancelled-after", "worker.OffsetCommit:raises", "worker.Fetch:corrupt"]
-)
+@each("fault", ["worker.drain:raises-after", "worker.drain:cancelled-after", "worker.OffsetCommit:raises", "worker.Fetch:corrupt"])
 async def test_a_worker_under_a_hostile_client_loses_nothing(fault: str) -> None:
     billed: list[str] = []
     with hostile_client(fault) as plan:

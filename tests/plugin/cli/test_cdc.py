@@ -7,6 +7,7 @@ import shlex
 import pytest
 from tests.databases.postgres import USER
 from tests.shared import SharedServer
+from tests.tables import each
 from typer.testing import CliRunner
 
 from ackwise.plugin.cli.root import new_app
@@ -45,7 +46,7 @@ def test_the_help_names_every_option() -> None:
     assert [option for option in options if option not in said] == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "sentence"),
     [
         ("shop", "the database of change data capture has no scheme; write it as a URL such as 'postgresql://host/shop'"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from tests.tables import each
 from typer.testing import CliRunner
 
 from ackwise.plugin.cli.root import new_app
@@ -37,19 +38,19 @@ def test_these_are_the_commands() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", COMMANDS)
+@each("path", COMMANDS)
 def test_every_option_says_what_it_does(path: str) -> None:
     silent = [parameter.opts for parameter in COMMANDS[path].params if not getattr(parameter, "help", None)]
     assert silent == []
 
 
-@pytest.mark.parametrize("path", LEAVES)
+@each("path", LEAVES)
 def test_the_help_of_every_command_names_its_exit_codes(path: str) -> None:
     assert "Exit code 0: " in LEAVES[path].help
     assert " 2: " in LEAVES[path].help
 
 
-@pytest.mark.parametrize("path", LEAVES)
+@each("path", LEAVES)
 def test_every_command_and_option_is_on_the_page(path: str) -> None:
     page = PAGE.read_text("utf-8")
     section = page.partition(f"\n## {path.split()[1]}\n")[2].partition("\n## ")[0]
@@ -65,7 +66,7 @@ def ackwise(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("path", COMMANDS)
+@each("path", COMMANDS)
 def test_help_fits_into_80_columns_and_nothing_is_cut(path: str) -> None:
     done = CliRunner(env={"COLUMNS": "80"}).invoke(new_app(), [*path.split()[1:], "--help"], prog_name="ackwise")
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -78,7 +79,7 @@ def test_ackwise_alone_prints_its_help_and_ends_with_0() -> None:
     assert "Usage: " in bare.stdout
 
 
-@pytest.mark.parametrize("path", COMMANDS)
+@each("path", COMMANDS)
 def test_no_flag_looks_as_if_it_took_a_value(path: str) -> None:
     done = CliRunner().invoke(new_app(), [*path.split()[1:], "--help"], prog_name="ackwise")
     assert "<bool>" not in done.stdout

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.databases.server import Endpoint
+from tests.tables import each
 from typer.testing import CliRunner
 
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
@@ -218,7 +219,7 @@ async def test_a_cleanup_keeps_no_worker_from_the_file_for_long(path: Path, monk
         assert connection.execute("SELECT count(*) FROM ackwise_claims").fetchone() == (exchanges,)
 
 
-@pytest.mark.parametrize("command", ["init", "check", "cleanup"])
+@each("command", ["init", "check", "cleanup"])
 def test_of_a_store_in_memory_it_is_said_that_there_is_nothing_to_do(command: str) -> None:
     code, said, _ = ackwise(f"{command} memory://")
     assert (code, "nothing to do: each worker keeps them in its memory" in said) == (0, True)
@@ -240,7 +241,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_bare")
-@pytest.mark.parametrize("command", ["init", "check", "cleanup"])
+@each("command", ["init", "check", "cleanup"])
 def test_a_store_that_has_none_of_it_is_one_sentence(command: str) -> None:
     code, said, errors = ackwise(f"{command} bare://x")
     assert (code, said) == (2, "")
@@ -285,7 +286,7 @@ def test_of_an_app_what_it_uses_is_looked_after(path: Path, app: str, part: str)
 
 
 @pytest.mark.usefixtures("_apps")
-@pytest.mark.parametrize(
+@each(
     ("arguments", "sentence"),
     [
         ("check apps:neither", "the app apps:neither uses neither Dedup nor Transactional"),

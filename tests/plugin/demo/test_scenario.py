@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
@@ -54,7 +55,7 @@ def test_the_same_seed_gives_the_same_messages_and_another_gives_others() -> Non
     assert make_scenario(4000, seed=8).records != SCENARIO.records
 
 
-@pytest.mark.parametrize("messages", [500, 4000, 20_000])
+@each("messages", [500, 4000, 20_000])
 def test_exactly_as_many_messages_are_made_and_every_kind_is_among_them(messages: int) -> None:
     records = make_scenario(messages, seed=1).records
     assert len(records) == messages

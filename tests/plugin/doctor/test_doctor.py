@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
@@ -52,7 +53,7 @@ def new_app(group: str = "billing", topic: str = "orders", **settings: object) -
     return app
 
 
-@pytest.mark.parametrize(("release", "verdict"), [((3, 10, 9), "problem"), ((3, 11, 0), "ok"), ((3, 13, 2), "ok"), ((3, 14, 0), "problem")])
+@each(("release", "verdict"), [((3, 10, 9), "problem"), ((3, 11, 0), "ok"), ((3, 13, 2), "ok"), ((3, 14, 0), "problem")])
 def test_a_python_that_was_not_tried_is_a_problem(release: tuple[int, ...], verdict: str) -> None:
     assert machine.python(release).verdict == verdict
 
@@ -96,7 +97,7 @@ def test_without_an_app_a_missing_extra_is_only_told() -> None:
     assert found[1] == Finding("extra redis", "ok", "no redis; for claims in Redis: pip install 'ackwise[redis]'")
 
 
-@pytest.mark.parametrize(
+@each(
     ("policy", "extra", "package"),
     [(Dedup("redis://h"), "redis", "redis"), (Dedup("rediss+cluster://h"), "redis", "redis"), (Dedup("mariadb://h/db"), "mysql", "asyncmy"),
      (Dedup("postgresql://h/db"), "postgres", "asyncpg"), (Transactional("postgres://h/db"), "postgres", "asyncpg")],
@@ -158,7 +159,7 @@ def machine_java(version: int) -> object:
     return JavaHome(Path("/usr/lib/jvm"), version, "/usr/bin/java")
 
 
-@pytest.mark.parametrize(
+@each(
     ("after", "verdict"),
     [(Clocks(1010.0, 15.0), "ok"), (Clocks(1010.3, 15.0), "warning"), (Clocks(1009.5, 15.0), "warning"), (Clocks(400.0, 15.0), "problem")],
 )
@@ -166,7 +167,7 @@ def test_a_clock_that_jumps_or_is_behind_its_own_files_is_named(after: Clocks, v
     assert machine.clock(Clocks(1000.0, 5.0), after, since=500.0).verdict == verdict
 
 
-@pytest.mark.parametrize(("limit", "verdict"), [(256, "warning"), (1024, "ok"), (-1, "ok")])
+@each(("limit", "verdict"), [(256, "warning"), (1024, "ok"), (-1, "ok")])
 def test_few_open_files_are_a_warning(limit: int, verdict: str) -> None:
     assert machine.file_limit(limit).verdict == verdict
 
@@ -208,7 +209,7 @@ async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none()
     assert (await places.claims(None)).found.startswith("Dedup is off")
 
 
-@pytest.mark.parametrize(
+@each(
     ("policy", "verdict", "known_by"),
     [
         (Dedup("memory://"), "ok", "where it was written; a header counts only if message_id_header names it"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.tables import each
 
 from ackwise import (
     App,
@@ -122,14 +123,14 @@ def printed(app: App, width: int = 1000) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
-@pytest.mark.parametrize("name", APPS)
+@each("name", APPS)
 def test_the_explanation_fits_a_terminal_and_no_word_of_it_is_cut(name: str) -> None:
     narrow, wide = printed(APPS[name](), width=80), printed(APPS[name]())
     assert max(len(line) for line in narrow.partition("What happens when")[2].partition("\n\n")[0].splitlines()) <= 80
     assert narrow.partition("What happens when")[2].split() == wide.partition("What happens when")[2].split()
 
 
-@pytest.mark.parametrize("name", APPS)
+@each("name", APPS)
 def test_the_explanation_is_the_one_on_file(name: str) -> None:
     assert printed(APPS[name]()) == (GOLDEN / f"explain-{name}.txt").read_text("utf-8")
 
@@ -165,7 +166,7 @@ def test_what_the_start_would_refuse_is_said_with_its_source() -> None:
     assert sentence.endswith("(dedup.retention is set by ACKWISE_DEDUP__RETENTION)")
 
 
-@pytest.mark.parametrize(("store", "sentence"), [("claims.db", "has no scheme"), ("sqlit:///claims.db", "did you mean sqlite://")])
+@each(("store", "sentence"), [("claims.db", "has no scheme"), ("sqlit:///claims.db", "did you mean sqlite://")])
 def test_a_store_that_there_is_not_is_said(store: str, sentence: str) -> None:
     app = plain()
     app.use(Dedup(store))
@@ -180,7 +181,7 @@ def test_no_secret_is_shown() -> None:
     assert "hu/sh" not in printed(app)
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "shown"),
     [
         ("sqlite:///claims.db", "sqlite:///claims.db"),
@@ -199,7 +200,7 @@ def test_an_app_without_agents_can_not_be_explained() -> None:
         App("billing", config=Config()).explain()
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "said"),
     [
         ("", "sent rows are deleted, parked rows stay until they are requeued"),

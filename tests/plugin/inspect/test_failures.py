@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 from tests.fakes import FULL_DISK
 from tests.middleware.conftest import Spine
+from tests.tables import each
 
 from ackwise import CONSUME_LATER, App, Batch, ConsumeLater, ConsumeStatus, Dedup, Events, Exponential, Fixed, Message, Reject, RetryInPlace
 from ackwise.middleware.disposition import Reason
@@ -125,7 +126,7 @@ async def travel(spine: Spine) -> tuple[tuple[float, ...], int, str]:
         entry = spine.returned(copy)
 
 
-@pytest.mark.parametrize("when", PLAYS)
+@each("when", PLAYS)
 async def test_a_message_travels_as_its_row_says(when: str) -> None:
     row = ROWS[when]
     delays, deliveries, end = await travel(PLAYS[when]())
@@ -139,7 +140,7 @@ async def test_a_copy_that_is_too_large_becomes_the_dead_letter_of_its_row() -> 
     assert (await travel(spine))[1:] == (1, ROWS["a copy that the brokers refuse as too large"].ends)
 
 
-@pytest.mark.parametrize(
+@each(
     ("when", "wait"),
     [
         ("the brokers do not acknowledge a copy or dead letter", "every 5s"),
@@ -240,7 +241,7 @@ class StubbornError(BaseException):
         return super().__new__(cls)
 
 
-@pytest.mark.parametrize("kind", [StubbornError, ExceptionGroup, UnicodeDecodeError, TimeoutError])
+@each("kind", [StubbornError, ExceptionGroup, UnicodeDecodeError, TimeoutError])
 def test_any_class_of_exception_has_its_row(kind: type[BaseException]) -> None:
     app = App("billing", config=Config())
     app.use(ConsumeLater(2, on={kind: Fixed(7)}))

@@ -9,9 +9,9 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
+from tests.tables import each
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
@@ -223,7 +223,7 @@ def test_copies_are_counted_for_the_agent_that_they_name_and_unreadable_ones_for
     assert (in_hand, held) == ({"bill": 0, "ship": 0, "-": 1}, {"bill": 0, "ship": 0})
 
 
-@pytest.mark.parametrize("secret", ["the key", "the value"])
+@each("secret", ["the key", "the value"])
 async def test_nothing_of_a_message_stands_in_a_state(secret: str) -> None:
     member = make_member(agent("bill", "orders"), store=AwayStore(), key=lambda message: message.value)
     lane = give(member, ORDERS, 3)
@@ -247,7 +247,7 @@ class Broker:
         return self.answer
 
 
-@pytest.mark.parametrize(
+@each(
     ("answer", "ends"),
     [({ORDERS: 110}, {ORDERS: 110}), (KafkaConnectionError("nobody there"), {}), (TimeoutError(), {})],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-import pytest
+from tests.tables import each
 
 from ackwise.plugin.inspect.explain import ChainLink, Setting
 from ackwise.plugin.inspect.state import AgentState, GroupTopics, HeldMessages, LaneState, State
@@ -72,7 +72,7 @@ def test_a_partition_is_shown_with_its_offsets_and_what_is_unknown_is_left_open(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("table", "row"),
     [
         ("Worker", ["claims held", "3"]),

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.app import App
@@ -99,7 +100,7 @@ def test_the_last_code_counts_and_one_thread_waits() -> None:
     assert codes == [2]
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "code"),
     [(SystemExit(7), 7), (SystemExit(), 0), (SystemExit("no"), 1), (KeyboardInterrupt(), 130), (AckwiseError("left"), 1)],
     ids=repr,

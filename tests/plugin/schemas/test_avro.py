@@ -12,6 +12,7 @@ import fastavro
 import pydantic
 import pytest
 from tests.plugin.schemas.registryserver import RegistryServer
+from tests.tables import each
 
 from ackwise import Avro, CodecUnavailable, ConfigurationError, SchemaRegistry
 from ackwise.plugin.schemas.framing import NotFramed
@@ -118,7 +119,7 @@ async def test_a_schema_that_can_not_be_used_holds_and_is_asked_for_again(server
     assert await decode(raw) == {"id": "a", "amount": 1}
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "sentence"),
     [
         ({"reader": '{"type": "nonsense"}'}, r"^reader of Avro is no schema that can be used"),

@@ -12,6 +12,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from tests.plugin.schemas.registryserver import RegistryServer
+from tests.tables import each
 
 from ackwise import CodecUnavailable, ConfigurationError, Protobuf
 from ackwise.plugin.schemas.framing import NotFramed
@@ -79,7 +80,7 @@ async def test_a_registry_that_gives_the_text_of_a_file_holds(server: RegistrySe
         await Protobuf(server.url, Order)(written(b"\x00", Order(id="a")))
 
 
-@pytest.mark.parametrize("kind", [str, "Order", Order(id="a")])
+@each("kind", [str, "Order", Order(id="a")])
 def test_what_is_no_class_of_protoc_is_refused(kind: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"give a class that protoc made$"):
         Protobuf("http://registry", kind)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from tests.plugin.schemas.registryserver import Fault, RegistryServer, basic, failed
+from tests.tables import each
 
 from ackwise import Avro, CodecUnavailable, ConfigurationError, JsonSchema, Protobuf, SchemaRegistry
 from ackwise.plugin.schemas.schemaregistry import UnknownSchema
@@ -125,7 +126,7 @@ def test_a_decoder_goes_on_in_the_loop_of_an_app_that_was_started_again() -> Non
             asyncio.run(decode(NUMBER))
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "sentence"),
     [
         ({"url": "registry:8081"}, r"^the URL of the schema registry does not begin with http:// or https://"),

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.errors import Unavailable
 from ackwise.plugin.settings.addresses import Address, parse_brokers, reach, require_broker
@@ -22,7 +23,7 @@ def address(server: socket.socket) -> str:
     return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "addresses"),
     [
         ("localhost:9092", [Address("localhost", 9092)]),

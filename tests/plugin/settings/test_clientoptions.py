@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OPTIONS, OWN_CONSUMER, OWN_PRODUCER, checked_options, tables
@@ -32,8 +33,8 @@ def test_an_option_is_taken_by_the_clients_that_get_it() -> None:
     assert {row.name for row in TUNING if row.setting == OWN_PRODUCER} <= TAKES["producer"]
 
 
-@pytest.mark.parametrize("name", [row.name for row in OPTIONS.values() if row.setting is None])
-@pytest.mark.parametrize("setting", [EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER])
+@each("name", [row.name for row in OPTIONS.values() if row.setting is None])
+@each("setting", [EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER])
 def test_what_is_refused_is_refused_wherever_it_is_set_with_its_reason_and_without_its_value(setting: str, name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^{setting} has '{name}', which is not for users to set: \w.{{8,}}") as refusal:
         checked_options(setting, {name: "s3cret"})
@@ -58,7 +59,7 @@ def test_tuning_in_another_setting_is_refused_with_the_right_one(row: Any) -> No
         checked_options(EVERY_CLIENT, {row.name: 1})
 
 
-@pytest.mark.parametrize(
+@each(
     ("setting", "options", "sentence"),
     [
         (EVERY_CLIENT, {"security_protocol": "TLS"}, "it is one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, AppSettings, HostSettings
@@ -14,7 +15,7 @@ def test_durations_are_read_as_people_write_them() -> None:
     assert (settings.commit_interval, settings.revoke_timeout) == (0.5, 30.0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("setting", "sentence"),
     [
         ({"revoke_timeout": "31s"}, "at most 30 s, half of the rebalance timeout"),
@@ -54,7 +55,7 @@ def test_printed_settings_show_no_credentials() -> None:
     assert "group='billing'" in repr(settings)
 
 
-@pytest.mark.parametrize(
+@each(
     ("option", "sentence"),
     [
         ("enable_auto_commit", "would commit messages that were merely fetched"),
@@ -83,7 +84,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_that_there_is() -> None:
         HostSettings("localhost:9092", "billing", client_options={"colour": "blue"})
 
 
-@pytest.mark.parametrize("session", [6.0, 10.0, 45.0, 1800.0])
+@each("session", [6.0, 10.0, 45.0, 1800.0])
 def test_a_worker_hears_of_a_rebalance_in_time_however_long_its_session_is(session: float) -> None:
     settings = HostSettings("localhost:9092", "billing", session_timeout=session)
     assert settings.heartbeat_interval <= min(session / 3, REBALANCE_TIMEOUT / 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from tests.tables import each
 
 from ackwise.plugin.status.standing import (
     LettersStanding,
@@ -34,7 +34,7 @@ def test_a_lag_copies_that_wait_and_letters_that_were_seen_to_need_nobody() -> N
     assert HEALTHY.lag == 4
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "sentence"),
     [
         ({"state": "Empty", "members": ()}, "no worker is in the group, which is Empty; start one"),

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import GroupAuthorizationFailedError
 from tests.plugin.deadletters.letters import APP, Shop, letter
+from tests.tables import each
 from typer.testing import CliRunner
 
 from ackwise import CONSUME_LATER, App, ConsumeStatus, Message, RetryInPlace
@@ -164,7 +165,7 @@ async def test_workers_say_how_they_are_and_one_that_died_long_ago_is_left_out(s
     assert not {"\x1b", "\u202e"} & set(told)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "sentence"),
     [
         ("bill!ng", "group is 'bill!ng'"),

@@ -7,6 +7,7 @@ import hmac
 from pathlib import Path
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import UI_TOKEN
@@ -19,12 +20,12 @@ def basic(text: bytes) -> str:
     return f"Basic {base64.b64encode(text).decode()}"
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:9400", "127.0.0.1", "127.0.0.1:80", "[::1]:9400", "LocalHost:1"])
+@each("host", ["localhost", "localhost:9400", "127.0.0.1", "127.0.0.1:80", "[::1]:9400", "LocalHost:1"])
 def test_without_a_token_whoever_asks_for_this_machine_is_let_in(host: str) -> None:
     assert Gate().refusal(host, "") is None
 
 
-@pytest.mark.parametrize(
+@each(
     "host",
     [
         "", "evil.example", "evil.example:9400", "localhost.evil.example", "127.0.0.1.evil.example", "localhost:9400@evil.example",
@@ -39,14 +40,12 @@ def test_a_name_that_somebody_else_had_resolved_to_this_machine_is_refused(host:
     assert "http://localhost" in refused.sentence
 
 
-@pytest.mark.parametrize(
-    "given", [f"Bearer {SECRET}", f"bearer {SECRET} ", basic(f":{SECRET}".encode()), basic(f"anybody:{SECRET}".encode())]
-)
+@each("given", [f"Bearer {SECRET}", f"bearer {SECRET} ", basic(f":{SECRET}".encode()), basic(f"anybody:{SECRET}".encode())])
 def test_whoever_has_the_token_is_let_in_by_any_name(given: str) -> None:
     assert Gate(SECRET).refusal("ops.example:9400", given) is None
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     [
         "", SECRET, "Bearer", "Bearer ", f"Bearer {SECRET[:-1]}", f"Bearer {SECRET}0", f"Digest {SECRET}", basic(SECRET.encode()),
@@ -98,7 +97,7 @@ def test_a_file_that_can_not_be_read_is_one_sentence(tmp_path: Path) -> None:
             token_of(file, {})
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "own"),
     [("127.0.0.1", True), ("127.3.2.1", True), ("::1", True), ("0.0.0.0", False), ("::", False), ("fe80::1%eth0", False)],
 )  # fmt: skip

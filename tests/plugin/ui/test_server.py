@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from tests.plugin.ui.site import HOSTILE, Document, opened
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.ui import server
@@ -73,7 +74,7 @@ async def exchange(port: int, said: bytes) -> bytes:
     return found
 
 
-@pytest.mark.parametrize("path", ["/", "/refused", "/broken", "/nowhere", "/report"])
+@each("path", ["/", "/refused", "/broken", "/nowhere", "/report"])
 async def test_nothing_is_kept_framed_run_or_loaded_from_elsewhere(path: str) -> None:
     async with opened(PAGES) as site, site.client.get(path) as answer:
         assert answer.headers["Cache-Control"] == "no-store"
@@ -113,7 +114,7 @@ async def test_an_error_of_ours_is_its_sentence_and_any_other_names_nothing_but_
     assert "secret" not in line + markup
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@each("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 async def test_pages_can_be_read_and_nothing_else(method: str) -> None:
     async with opened(PAGES) as site, site.client.request(method, "/") as answer:
         assert answer.status == 405
@@ -149,7 +150,7 @@ async def test_with_a_token_a_browser_asks_for_it_and_nothing_is_answered_withou
         await site.get("/", 200, Authorization=f"Bearer {SECRET}", Host="ops.example")
 
 
-@pytest.mark.parametrize(
+@each(
     "said",
     [
         b"\r\n\r\n\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\xfc\x03\x03" + b"\x00" * 200 + b"\r\n\r\n",

@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]  # it ships no types
 from prometheus_client.parser import text_string_to_metric_families
 from tests.plugin.inspect.test_state import ORDERS, RETRY, AwayStore, agent, end, give, make_member, until
 from tests.plugin.watch.pages import DEADLINE, an_app, named, running
+from tests.tables import each
 
 from ackwise import Breaker, ConsumeLater, Dedup, Message, Watch, reliable
 from ackwise.middleware.breaker import Circuit, Position
@@ -249,7 +250,7 @@ def test_a_run_is_counted_as_one_and_goes_on_as_one_where_the_sink_takes_runs() 
     assert (counts.messages["bill", "done"], counts.attempts["bill"], counts.processing["bill"].sum) == (9, 9, 6.0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("code", "outcome"),
     [
         (EventCode.SUCCEEDED, "done"),
@@ -289,7 +290,7 @@ async def test_a_flush_is_timed_whether_it_is_done_or_fails_and_its_error_goes_o
     assert {result: int(each.buckets()[-1][1]) for result, each in counts.flushes.items()} == {"done": 1, "failed": 1}
 
 
-@pytest.mark.parametrize(("store", "result"), [(MemoryStore(), "answered"), (AwayStore(), "failed")])
+@each(("store", "result"), [(MemoryStore(), "answered"), (AwayStore(), "failed")])
 async def test_a_trip_to_the_store_is_timed_whether_it_is_answered_or_not(store: Any, result: str) -> None:
     from ackwise.middleware.columns import ColumnExchange
     from ackwise.middleware.store import Exchange

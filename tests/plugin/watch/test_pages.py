@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.plugin.watch.pages import DEADLINE, Pages, an_app, port_of, running
+from tests.tables import each
 
 from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, SimpleConsumer, Watch
 from ackwise.middleware.policies import DeadLetter
@@ -141,15 +142,13 @@ async def test_a_worker_that_stops_is_not_ready_and_its_port_is_free_again(kafka
     bound("127.0.0.1", pages.port).close()
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "a" * 70 + ".b"])
+@each("host", ["192.0.2.1", "a" * 70 + ".b"])
 def test_an_address_that_this_machine_has_not_is_one_sentence(host: str) -> None:
     with pytest.raises(ConfigurationError, match=r"use 127\.0\.0\.1 or 0\.0\.0\.0$"):
         bound(host, 0)
 
 
-@pytest.mark.parametrize(
-    ("port", "host"), [(-1, "127.0.0.1"), (65536, "::1"), (True, "::1"), ("80", "::1"), (80, ""), (80, 7), (80, "a\nb")]
-)
+@each(("port", "host"), [(-1, "127.0.0.1"), (65536, "::1"), (True, "::1"), ("80", "::1"), (80, ""), (80, 7), (80, "a\nb")])
 def test_what_is_no_port_or_host_is_refused(port: Any, host: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^(port|host) of Watch is "):
         Watch(port, host=host)

@@ -1,0 +1,63 @@
+"""Tests over a table: one test runs all of its cases and names each that fails."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: Callable[[Any], str] | Sequence[str] | None = None) -> Any:
+    """Run a test for each of `cases`, as `pytest.mark.parametrize` would, but as one test: for cases that share nothing but the rule.
+
+    Every case runs. What fails is raised as one group, in which each exception has a note with its case. Not for tests with fixtures that
+    a case changes: all cases share them.
+    """
+    parameters = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    table = [case if isinstance(case, tuple | list) and len(parameters) > 1 else (case,) for case in cases]
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(test)
+        others = [parameter for name, parameter in signature.parameters.items() if name not in parameters]
+
+        def note(error: BaseException, case: Sequence[Any], place: int) -> BaseException:
+            named = ids[place] if isinstance(ids, Sequence) else dict(zip(parameters, case, strict=True))
+            error.add_note(f"case {place}: {named!r}")
+            return error
+
+        @functools.wraps(test)
+        def run(*args: Any, **fixtures: Any) -> None:
+            failed: list[BaseException] = []
+            for place, case in enumerate(table):
+                try:
+                    test(*args, **fixtures, **dict(zip(parameters, case, strict=True)))
+                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # each case runs, whatever another one raised
+                    failed.append(note(error, case, place))
+            _raise(failed, len(table))
+
+        @functools.wraps(test)
+        async def run_async(*args: Any, **fixtures: Any) -> None:
+            failed: list[BaseException] = []
+            for place, case in enumerate(table):
+                try:
+                    await test(*args, **fixtures, **dict(zip(parameters, case, strict=True)))
+                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001
+                    failed.append(note(error, case, place))
+            _raise(failed, len(table))
+
+        made: Any = run_async if inspect.iscoroutinefunction(test) else run
+        made.__signature__ = signature.replace(parameters=others)
+        del made.__wrapped__
+        return made  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _raise(failed: Sequence[BaseException], cases: int) -> None:
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        raise BaseExceptionGroup(f"{len(failed)} of {cases} cases failed", failed)
