@@ -64,6 +64,12 @@ class Scene:
         return lane
 
 
+@pytest.fixture(autouse=True)
+def control_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no broker that could say what is paused."""
+    monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_WITHIN", 0.0)
+
+
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
     made = Scene()
