@@ -99,14 +99,14 @@ async def test_a_process_that_is_full_fetches_one_batch_of_a_mebibyte_for_each_p
     large = TopicPartition("large", 0)
     logs.logs[large] = [batch(first, bytes(3 * MIB)) for first in range(4)]
     async with polling(logs, line=line, max_buffered_bytes=MIB) as desk:
-        await desk.until(lambda: all(desk.given.values()))
+        await until(lambda: all(desk.given.values()))
         for _ in range(200):
             await asyncio.sleep(0)
         lanes = {partition: lanes[0] for partition, lanes in desk.member.lanes.items()}
         assert {partition: lane.in_hand for partition, lane in lanes.items()} == {**dict.fromkeys(partitions(5), 3), large: 1}
         assert desk.member.budget.used == sum(lane.bytes for lane in lanes.values()) <= 5 * MIB + 3 * MIB + KIB
         line.gate.set()
-        await desk.until(lambda: all(lane.watermark.commit == (4 if lane is lanes[large] else 20) for lane in lanes.values()))
+        await until(lambda: all(lane.watermark.commit == (4 if lane is lanes[large] else 20) for lane in lanes.values()))
     assert desk.given == {**{partition: [*range(20)] for partition in partitions(5)}, large: [*range(4)]}
     assert desk.gaps() == []
 
@@ -116,13 +116,13 @@ async def test_a_lane_takes_no_more_than_its_bytes_of_one_fetch(monkeypatch: pyt
     line = Line(is_open=False)
     (partition,) = partitions(1)
     async with polling(Logs({partition: [batch(0, *[bytes(300 * KIB)] * 20)]}), line=line) as desk:
-        await desk.until(lambda: len(desk.given[partition]) == 6)
+        await until(lambda: len(desk.given[partition]) == 6)
         asked = len(desk.logs.asked)
         for _ in range(200):
             await asyncio.sleep(0)
         assert len(desk.logs.asked) <= asked + 1  # what did not fit is not fetched over and over
         line.gate.set()
-        await desk.until(lambda: len(desk.given[partition]) == 20)
+        await until(lambda: len(desk.given[partition]) == 20)
     assert desk.given[partition] == [*range(20)]
 
 

@@ -67,6 +67,12 @@ async def test_S19_a_retry_topic_is_read_from_its_beginning_whatever_start_says(
         assert await Scene(start=start).find(at(None, 3, 9), partition) == Position(position, None)
 
 
+async def test_a_topic_that_a_pattern_found_later_is_read_from_its_beginning_whatever_start_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(start="latest")
+    monkeypatch.setattr(scene.member.sources, "begins_whole", lambda topic: topic == ORDERS.topic)
+    assert await scene.find(at(None, 3, 9)) == Position(3, None)
+
+
 async def test_a_group_goes_on_where_it_committed_and_what_it_wrote_beside_is_known() -> None:
     assert await Scene().find(at(5, 3, 9)) == Position(5, 5, None, "metadata")
 

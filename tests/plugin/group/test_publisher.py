@@ -15,6 +15,7 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused, Publis
 from ackwise.middleware.message import Headers
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.recordbatches import RecordBatch, _answer_of
 from ackwise.plugin.local.broker import LocalKafka, embedded_broker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -125,6 +126,12 @@ async def test_a_producer_that_can_t_be_replaced_now_is_replaced_later(factory: 
         assert [producer.is_closed for producer in factory.made] == [True, True, True], error
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+async def test_a_batch_whose_send_the_client_cancels_itself_is_not_acknowledged() -> None:
+    cancelled = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    assert isinstance(_answer_of(cancelled, RecordBatch("billing.retry", 0), None), PublishUnavailable)
 
 
 @pytest.fixture

@@ -214,6 +214,11 @@ async def test_no_request_makes_more_partitions_than_kafka_takes() -> None:
         assert size == {"-1"}, "a size limit of the broker would delete copies that wait"
 
 
+def test_options_that_a_client_refuses_are_refused_with_a_sentence() -> None:
+    with pytest.raises(ConfigurationError, match="client_options has security_protocol='blue'; it is one of PLAINTEXT, SSL"):
+        HostSettings("127.0.0.1:1", "billing", client_options={"security_protocol": "blue"})
+
+
 class Group:
     """A group that consumes one new topic, and what a test asks of the broker past the code that is tested."""
 

@@ -183,6 +183,33 @@ async def test_a_coordinator_that_is_loading_makes_nobody_publish_again_what_was
     assert relay.moved == [3]
 
 
+async def test_an_answer_about_commits_from_before_a_rebalance_opens_no_line(relay: Relay) -> None:
+    """The owner in between has committed more."""
+    relay.put(1, 2, 3)
+    rebalances = list[None]()
+
+    def client() -> Client:
+        made = relay.cluster.client()
+        ask = made._send_req
+
+        async def answered_late(request: Any) -> Any:
+            answer = await ask(request)
+            if not rebalances:
+                rebalances.append(None)
+                relay.cluster.committed[FIRST] = 2
+                await made._listener.on_partitions_revoked(relay.cluster.partitions)
+                await made._listener.on_partitions_assigned(relay.cluster.partitions)
+            return answer
+
+        made._send_req = answered_late  # type: ignore[method-assign]
+        return made
+
+    relay.relay._consumer = client  # type: ignore[assignment,method-assign]
+    async with relay.running():
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 3)
+    assert relay.moved == [3]
+
+
 async def test_an_end_below_the_commit_is_looked_at_again_before_everything_is_moved_again(relay: Relay) -> None:
     relay.put(1, 2)
     relay.cluster.committed[FIRST] = 3  # and the new leader does not know of the third record yet
