@@ -64,7 +64,8 @@ async def ackwise(folder: Path, *arguments: str) -> str:
     return out.decode()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # it waits for the ten seconds
+@pytest.mark.nightly
 async def test_a_lone_bad_first_value_in_a_quiet_worker_is_dead_ten_seconds_later(raw_kafka: RawKafka) -> None:
     topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
     await raw_kafka.produce(topic, b"no order")
