@@ -174,17 +174,6 @@ async def test_a_system_exit_of_one_lets_the_others_end_and_stops_the_worker(sho
     here.lane.task = asyncio.get_running_loop().create_task(asyncio.sleep(0))
 
 
-async def test_a_cancel_from_inside_is_a_failure_of_that_message(shop: Any) -> None:
-    async def handle(message: Message[Any]) -> None:
-        if message.offset == 101:
-            raise asyncio.CancelledError
-
-    here = shop(handle, concurrency=2)
-    here.offer(3)
-    await here.settled(3)
-    assert here.sent == [("billing.delay.10s", 101)]
-
-
 async def test_by_key_other_keys_run_side_by_side_and_equal_ones_never(shop: Any) -> None:
     for kind in ("batch", "message"):
         running, order = set[bytes](), dict[bytes, list[int]]()
