@@ -126,29 +126,6 @@ async def test_a_lane_takes_no_more_than_its_bytes_of_one_fetch(monkeypatch: pyt
     assert desk.given[partition] == [*range(20)]
 
 
-async def test_topics_that_are_missing_are_looked_for_every_five_seconds_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    logs = Logs({TopicPartition("orders", 0): []})
-    desk = Desk(logs)
-    asked: list[float] = []
-
-    def ask() -> asyncio.Future[bool]:
-        asked.append(desk.now)
-        answer = asyncio.get_running_loop().create_future()
-        answer.set_result(True)
-        return answer
-
-    desk.consumer._client = SimpleNamespace(force_metadata_update=ask)
-    desk.member.missing_topics = lambda: ["shop", "stock"]
-    for desk.now in (110.0, 114.9, 115.0, 120.0):
-        desk.fetching._look_for_topics()
-    desk.member.missing_topics = tuple
-    for desk.now in (130.0, 140.0):
-        desk.fetching._look_for_topics()
-    await desk.close()
-    assert asked == [110.0, 115.0, 120.0]
-    assert caplog.text.count('topics are missing, they are looked for until they are there: group=billing topics="shop, stock"') == 1
-
-
 async def test_no_topic_is_called_missing_before_the_brokers_were_asked_for_it(caplog: pytest.LogCaptureFixture) -> None:
     """A client that has just subscribed knows none, and a broker learns late of one that was just made."""
     desk = Desk(Logs({TopicPartition("orders", 0): []}))

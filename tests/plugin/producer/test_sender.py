@@ -17,8 +17,9 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     UnknownProducerId,
 )
+from tests.plugin.lines import until
 
-from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
+from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.plugin.producer.sender import Sender
 from ackwise.testing import MemoryKafka
@@ -136,8 +137,7 @@ async def test_a_client_that_can_t_go_on_is_replaced_and_all_is_written_once(kaf
 async def test_a_client_that_can_t_go_on_twice_is_an_answer_that_may_pass(kafka: MemoryKafka, sender: Sender) -> None:
     kafka.faults.refuse("Produce", OutOfOrderSequenceNumber, times=2)
     (answer,) = await sender.send_many([Outgoing("one", b"v")])
-    assert isinstance(answer, SendFailed)
-    assert answer.retriable
+    assert may_pass(answer)
     assert answer.error == "OutOfOrderSequenceNumber"
 
 
@@ -267,35 +267,23 @@ async def test_who_cancels_a_send_gets_the_cancellation(kafka: MemoryKafka, send
     assert acked(await sender.send_many([Outgoing("one", b"2")])) == [True]
 
 
-async def test_a_stop_waits_for_what_is_being_sent(kafka: MemoryKafka) -> None:
-    sender = Sender(Settings(kafka.bootstrap), timeout=5)
-    await sender.start()
-    holding = kafka.faults.hold("Produce")
-    sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1")]))
-    await given(sender)
-    stopping = asyncio.create_task(sender.stop())
-    await asyncio.sleep(0)
-    (late,) = await sender.send_many([Outgoing("one", b"late")])
-    assert isinstance(late, SendFailed)
-    assert late.retriable
-    holding.end()
-    assert acked(await sending) == [True]
-    await stopping
-    assert values(kafka, "one") == [b"1"]
-
-
-async def test_a_stop_waits_for_what_is_not_given_to_the_client_yet(kafka: MemoryKafka) -> None:
-    sender = Sender(Settings(kafka.bootstrap), timeout=5)
-    await sender.start()
-    holding = kafka.faults.hold("Metadata")
-    sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1")]))
-    while not sender._running:  # noqa: ASYNC110  # it is the task beside this that begins
+async def test_a_stop_waits_for_what_is_being_sent_also_if_the_client_was_not_given_it_yet(kafka: MemoryKafka) -> None:
+    for request in ("Produce", "Metadata"):
+        sender = Sender(Settings(kafka.bootstrap), timeout=5)
+        await sender.start()
+        holding = kafka.faults.hold(request)
+        sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1")]))
+        if request == "Produce":
+            await given(sender)
+        await until(lambda sender=sender: sender._running)
+        stopping = asyncio.create_task(sender.stop())
         await asyncio.sleep(0)
-    stopping = asyncio.create_task(sender.stop())
-    await asyncio.sleep(0)
-    holding.end()
-    assert acked(await sending) == [True]
-    await stopping
+        (late,) = await sender.send_many([Outgoing("one", b"late")])
+        assert may_pass(late)
+        holding.end()
+        assert acked(await sending) == [True], request
+        await stopping
+    assert values(kafka, "one") == [b"1", b"1"]
 
 
 async def test_a_stop_says_what_nobody_acknowledged(kafka: MemoryKafka, caplog: pytest.LogCaptureFixture) -> None:
@@ -313,17 +301,6 @@ async def test_a_sender_that_finds_no_broker_says_so() -> None:
         await Sender(Settings("127.0.0.1:1")).start()
 
 
-async def test_options_that_a_producer_refuses_are_refused_with_a_sentence() -> None:
-    with pytest.raises(ConfigurationError, match=r"client_options can't be used for a producer: .*linger"):
-        await Sender(Settings("127.0.0.1:1"), options={"linger": 3}).start()
-
-
-async def test_without_a_start_the_first_message_connects(kafka: MemoryKafka) -> None:
-    sender = Sender(Settings(kafka.bootstrap))
-    assert acked(await sender.send_many([Outgoing("one", b"v")])) == [True]
-    await sender.stop()
-
-
 async def test_a_sender_that_was_never_started_is_stopped_and_takes_no_more() -> None:
     sender = Sender(Settings("127.0.0.1:1"))
     await sender.stop()
@@ -331,17 +308,14 @@ async def test_a_sender_that_was_never_started_is_stopped_and_takes_no_more() ->
     assert answer == SendFailed("the producer is stopped", retriable=True)
 
 
-async def test_behind_a_refusal_its_key_goes_on_only_if_asked_to(sender: Sender) -> None:
+async def test_behind_a_refusal_its_key_goes_on_only_if_asked_to_and_what_stands_before_it_does(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=5)  # the first message connects it
     for stop_keys in (True, False):
         messages = [Outgoing("small", bytes(size), key) for size, key in [(9, b"a"), (900, b"a"), (9, b"b"), (9, b"a")]]
         assert acked(await sender.send_many(messages, stop_keys=stop_keys)) == [True, False, True, not stop_keys]
-        nowhere = Outgoing("small", b"v", b"c", partition=7)
-        assert acked(await sender.send_many([nowhere, Outgoing("small", b"v", b"c")], stop_keys=stop_keys)) == [False, not stop_keys]
-
-
-async def test_a_refusal_does_not_stop_what_stands_before_it_on_another_partition(sender: Sender) -> None:
-    first, refused, behind = (Outgoing("orders", b"v", b"k", partition=partition) for partition in (0, 9, 1))
-    assert acked(await sender.send_many([first, refused, behind], stop_keys=True)) == [True, False, False]
+        nowhere = [Outgoing("orders", b"v", b"c", partition=partition) for partition in (0, 9, 1)]
+        assert acked(await sender.send_many(nowhere, stop_keys=stop_keys)) == [True, False, not stop_keys]
+    await sender.stop()
 
 
 async def test_a_broker_that_is_away_and_comes_back_gets_everything(kafka: MemoryKafka) -> None:
@@ -351,8 +325,7 @@ async def test_a_broker_that_is_away_and_comes_back_gets_everything(kafka: Memor
     client.spoil()
     await kafka.stop()
     (answer,) = await sender.send_many([Outgoing("one", b"v")])
-    assert isinstance(answer, SendFailed)
-    assert answer.retriable
+    assert may_pass(answer)
     await kafka.start()
     while not all(acked(await sender.send_many([Outgoing("one", b"v")]))):
         pass

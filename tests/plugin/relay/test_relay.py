@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import gc
 import json
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -13,9 +11,6 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-from aiokafka.conn import AIOKafkaConnection
-from aiokafka.protocol.metadata import MetadataRequest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes import Publisher, Sink
@@ -31,8 +26,6 @@ from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import TopicNames, ensure_topics, set_append_time
 from ackwise.plugin.local.broker import LocalKafka
-from ackwise.plugin.relay import fetching as delayfetch
-from ackwise.plugin.relay import relay as delay
 from ackwise.plugin.relay.cancellations import CancelTopic
 from ackwise.plugin.relay.hop import Move, Wait, latest_due, next_hop, written_at
 from ackwise.plugin.relay.line import DelayLine
@@ -325,8 +318,8 @@ async def test_a_stopped_line_finishes_what_it_publishes_and_begins_nothing_more
     assert desk.line.watermark.commit == 6
 
 
-#: Seconds after which a test gives up on a real broker; the longest timeout of a client in these tests, that of publishing.
-PATIENCE, LONGEST_TIMEOUT = 60.0, 10.0
+#: Seconds after which a test gives up on a real broker.
+PATIENCE = 60.0
 
 
 class Group:
@@ -436,47 +429,6 @@ async def test_the_ends_of_the_logs_are_told_with_what_is_committed(group: Group
     assert ends[(group.names.delays[1], 1)] == (0, 0, {"committed": 0})
 
 
-async def test_a_committed_position_that_the_log_no_longer_has_begins_at_its_start(group: Group) -> None:
-    await group.send(1, 2, 3, 4, delay=0)
-    async with group.relay():
-        await group.read(group.names.retry, 4)
-    partition = TopicPartition(group.names.delays[0], 0)
-    await group.send(5, 6, 7, delay=0)
-    admin = AIOKafkaAdminClient(bootstrap_servers=group.settings.brokers)
-    await admin.start()
-    await admin.delete_records({partition: RecordsToDelete(6)})
-    await admin.close()
-    async with group.relay():
-        records = await group.read(group.names.retry, 5)
-    assert [record.value for record in records] == [b"1", b"2", b"3", b"4", b"7"]
-
-
-async def test_a_relay_that_is_stopped_while_it_starts_leaves_no_connection_open(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
-    send: Any = AIOKafkaConnection.send
-
-    async def held(connection: AIOKafkaConnection, request: Any) -> Any:
-        asked.set()
-        await answer.wait()
-        return await send(connection, request)
-
-    def sending(connection: AIOKafkaConnection, request: Any, **more: Any) -> Any:
-        is_first_question = isinstance(request, MetadataRequest) and not answer.is_set()
-        return held(connection, request) if is_first_question else send(connection, request, **more)
-
-    before = set(open_connections())
-    with monkeypatch.context() as patch:
-        patch.setattr(AIOKafkaConnection, "send", sending)
-        async with group.relay():
-            await asked.wait()
-            asyncio.get_running_loop().call_later(0.05, answer.set)
-    assert set(open_connections()) <= before
-
-
-def open_connections() -> list[int]:
-    return [id(each) for each in gc.get_objects() if isinstance(each, AIOKafkaConnection) and each.connected()]
-
-
 @pytest.mark.slow  # it waits for a broker to start again
 async def test_a_broker_that_is_killed_and_comes_back_costs_time_and_no_copy(group: Group, kafka: LocalKafka) -> None:
     async with group.relay() as task:
@@ -484,31 +436,6 @@ async def test_a_broker_that_is_killed_and_comes_back_costs_time_and_no_copy(gro
         await group.read(group.names.retry, 10)
         await group.send(*range(10, 20), delay=2)
         await asyncio.to_thread(kafka.kill)
-        await asyncio.to_thread(kafka.start)
-        await group.send(*range(20, 30), delay=0)
-        assert {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))
-        assert not task.done()
-
-
-@pytest.mark.slow  # it waits out every timeout of the client
-@pytest.mark.nightly
-async def test_a_broker_that_is_away_for_longer_than_every_timeout_of_the_client_costs_time_and_no_copy(
-    group: Group, kafka: LocalKafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group.settings = copy.copy(group.settings)
-    object.__setattr__(group.settings, "client_options", {"request_timeout_ms": 1000, "metadata_max_age_ms": 1000})  # not for users to set
-    monkeypatch.setattr(delay, "_BEGIN_ANEW", (0.2, 0.5))
-    async with group.relay() as task:
-        await group.send(*range(10), delay=0)
-        await group.read(group.names.retry, 10)
-        await group.send(*range(10, 20), delay=2)
-        await asyncio.to_thread(kafka.kill)
-        away = time.monotonic()
-        with monkeypatch.context() as patch:
-            patch.setattr(delayfetch, "_FETCH_TIMEOUT", 0.1)  # so that this membership ends while there is no broker
-            async with asyncio.timeout(PATIENCE):
-                while caplog.text.count("the delay relay lost its broker") < 3 or time.monotonic() < away + LONGEST_TIMEOUT:  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
         await asyncio.to_thread(kafka.start)
         await group.send(*range(20, 30), delay=0)
         assert {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))
