@@ -273,7 +273,7 @@ async def test_in_order_or_with_offsets_in_a_database_nothing_runs_in_front_of_w
         app, ran = App("billing", config=Config()), list[str]()
         app.use(*policies, RateLimit("10/s", burst=1, key=key))
 
-        @app.agent("orders", **options)
+        @app.agent("orders", **options)  # type: ignore[untyped-decorator]
         async def bill(message: Message[Order]) -> None:
             ran.append(message.value.id)  # noqa: B023  # it runs in this round
 

@@ -132,7 +132,7 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
             store = MemoryStore()
             scene.member.leases = leases = Leases(store)
             hung = scene.assign(HUNG)
-            await until(lambda hung=hung: hung.running)
+            await until(lambda: hung.running)  # noqa: B023
             entry = hung.running[0]
             entry.ids, entry.tokens, entry.disposition = [bytes(16)], [7], Later()
             await leases.claim([entry.column()])
@@ -144,7 +144,7 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
             assert len(leases) == 1, "it still runs"
             scene.handler.fate = fate
             scene.handler.go.set()
-            await until(lambda hung=hung, leases=leases: hung.task is not None and hung.task.done() and not leases)
+            await until(lambda: hung.task is not None and hung.task.done() and not leases)  # noqa: B023
             await leases.flush()
             (answers,) = await Leases(store).claim([Column([bytes(16)], None, 1, [8])])
             assert not isinstance(answers.get(0), Busy), fate

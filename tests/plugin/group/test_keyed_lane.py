@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -143,7 +144,8 @@ async def test_what_has_its_key_only_at_its_next_attempt_waits_for_its_key_and_i
 
 
 async def test_an_order_by_that_always_raises_or_gives_no_key_ends_as_a_dead_letter(shop: Any) -> None:
-    for order_by in (lambda message: message.value["customer"], lambda message: []):
+    functions: list[Callable[[Message[Any]], object]] = [lambda message: message.value["customer"], lambda message: []]
+    for order_by in functions:
         here = shop(nothing, order_by=order_by, in_place=RetryInPlace(1, delay=0.01))
         here.offer(keys=[b"a"])
         await here.settled(1)

@@ -70,7 +70,7 @@ async def test_O12_a_rollback_brings_back_all_since_the_last_commit_in_order_and
         counted: list[int] = []
         here: Shop = shop(counting(rolled_back_once(lambda: here, calls), counted), **options)  # noqa: B023  # it is called in this round
         here.offer(4 if len(seen[0]) == 2 else 3)
-        await here.until(lambda seen=seen: here.seen[: 2 * len(seen)] == seen + seen)  # noqa: B023
+        await here.until(lambda: here.seen[: 2 * len(seen)] == seen + seen)  # noqa: B023  # noqa: B023
         assert set(counted) == {0}, options
 
 
@@ -145,7 +145,7 @@ def test_a_commit_mode_that_can_not_work_is_refused() -> None:
         ({"commit": "manual", "order": "key", "in_place": RetryInPlace(3)}, "has commit='manual' and order='key'"),
     ):
         with pytest.raises(ConfigurationError, match=sentence):
-            App("billing").agent("orders", name="bill", **options)(_bill)  # type: ignore[arg-type]
+            App("billing").agent("orders", name="bill", **options)(_bill)
 
 
 def test_manual_commits_are_refused_in_a_transaction() -> None:

@@ -27,14 +27,14 @@ async def test_O01_what_succeeds_is_passed_and_the_partition_goes_on(shop: Any) 
 
 
 async def test_O04_a_batch_that_fails_is_suspended_in_place_whole_and_runs_again(shop: Any) -> None:
-    here = shop(counting(failing(1, 100), counted := []), max_batch=16)
+    here = shop(counting(failing(1, 100), counted := list[int]()), max_batch=16)
     here.offer(2)
     await here.settled(2)
     assert (here.seen, counted, here.sent) == ([[100, 101], [100, 101]], [0, 0, 1, 1], [])
 
 
 async def test_O05_each_attempt_in_place_counts_until_the_limit_and_what_is_behind_is_charged_nothing(shop: Any) -> None:
-    here = shop(counting(failing(3, 100), counted := []), kind="message", dedup=True)
+    here = shop(counting(failing(3, 100), counted := list[int]()), kind="message", dedup=True)
     here.offer(3)
     await here.settled(3)
     assert (counted, here.sent) == ([0, 1, 2, 3, 0, 0], [])
@@ -84,7 +84,7 @@ async def test_O16_an_exception_or_a_wrong_result_suspends(shop: Any) -> None:
 
 
 async def test_O17_a_new_owner_goes_on_with_the_attempts_and_the_time_of_the_last_one(shop: Any) -> None:
-    here = shop(counting(failing(0), counted := []), kind="message")
+    here = shop(counting(failing(0), counted := list[int]()), kind="message")
     here.lane.resume(FinishedMap("cluster", 100, 1100, 1100, "agents", 0), [InPlace(100, 2, 0)])
     here.offer(2)
     await here.settled(2)

@@ -178,7 +178,7 @@ async def test_a_map_about_a_base_that_was_compacted_is_believed_where_the_hole_
 
 
 async def test_a_map_is_void_for_another(owner: Any) -> None:
-    for what, options in {
+    changes: dict[str, dict[str, Any]] = {
         "cluster": {"cluster": "another"},
         "no cluster": {"cluster": None},
         "agent renamed": {"agents": ("ship",)},
@@ -186,7 +186,8 @@ async def test_a_map_is_void_for_another(owner: Any) -> None:
         "topic made anew": {},
         "committed by others": {"committed": 99},
         "offset in a database": {"generation": 3},
-    }.items():
+    }
+    for what, options in changes.items():
         following = await after(owner, **options)
         offsets = range(99 if "committed" in options else 100, 106)
         following.offer(*offsets, timestamp=1001 if what == "topic made anew" else 1000)

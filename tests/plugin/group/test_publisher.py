@@ -171,7 +171,9 @@ async def test_a_copy_that_is_too_large_is_refused_for_good_and_its_neighbours_a
     answers = await publisher.publish([Copy(topic, 0, b"k", bytes([number]) * size, ()) for number, size in enumerate(sizes)])
     assert isinstance(answers[1], PublishRefused)
     assert [*answers[:1], *answers[2:]] == [None] * 9
-    assert {record.value[:1] for record in await raw_kafka.records(topic)} == {bytes([number]) for number in range(10) if number != 1}
+    assert {(record.value or b"")[:1] for record in await raw_kafka.records(topic)} == {
+        bytes([number]) for number in range(10) if number != 1
+    }
 
 
 async def test_a_cancelled_publish_is_cancelled(topic: str, publisher: KafkaPublisher) -> None:

@@ -170,7 +170,7 @@ async def test_brokers_that_do_not_answer_are_named_and_secrets_are_not(caplog: 
 def test_a_source_that_forgets_a_message_while_it_waits_in_place_is_refused() -> None:
     async def never(_: object) -> None: ...
 
-    found = everything() | {"orders": SOURCE._replace(retention_ms=3_600_000)}
+    found, in_place = everything() | {"orders": SOURCE._replace(retention_ms=3_600_000)}, dict[str, float]()
     for limit, todo in ((60, "nothing"), (61, "mend")):
         ordered = Agent("bill", ("orders",), "batch", never, lambda value: value, order="key", in_place=RetryInPlace(limit))
         in_place = waits_in_place([ordered], ["orders"])

@@ -140,10 +140,10 @@ async def test_a_partition_that_raises_costs_the_others_nothing_and_is_not_passe
     for bad in (CORRUPT, *(with_codec(WELL, codec) for codec in (1, 2, 3, 4, 7))):
         caplog.clear()
         async with polling(three(bad)) as desk:
-            await until(lambda desk=desk: len(desk.given[GOOD]) == len(desk.given[OTHER]) == 40)
+            await until(lambda: len(desk.given[GOOD]) == len(desk.given[OTHER]) == 40)
             await until(lambda: "a partition can't be read" in caplog.text)
             (lane,) = desk.member.lanes[BAD]
-            await until(lambda lane=lane: lane.watermark.commit == 10)
+            await until(lambda: lane.watermark.commit == 10)  # noqa: B023
         assert desk.given == ALL | {BAD: [*range(10)]}
         assert desk.gaps() == []
         assert lane.unreadable is not None
@@ -257,7 +257,7 @@ async def test_a_header_name_that_is_not_utf8_costs_nobody_anything_and_its_reco
         logs = Logs({GOOD: [batch(0, *TEN), batch(10, *TEN, producer=producer), bad, batch(30, *TEN)], OTHER: [batch(0, *TEN)]})
         logs.aborted[GOOD] = [(7, 10)]
         async with polling(logs) as desk:
-            await until(lambda desk=desk: desk.given[GOOD][-1:] == [39] and len(desk.given[OTHER]) == 10)
+            await until(lambda: desk.given[GOOD][-1:] == [39] and len(desk.given[OTHER]) == 10)
             names = {run.first: run.delivery.headers for run in desk.items if run.delivery.headers}
         assert desk.given == {GOOD: [offset for offset in range(40) if offset not in aborted], OTHER: [*range(10)]}
         assert names == {29: (("caf\udce9", b"1"),)}
@@ -407,7 +407,7 @@ async def test_a_worker_that_can_t_join_now_says_so_and_tries_again(
     for number, error in enumerate((KafkaError("UnknownError()"), KafkaConnectionError("gone")), 1):
         desk = joining(monkeypatch, error)
         polling = asyncio.create_task(desk.fetching.poll())
-        await until(lambda desk=desk, polling=polling: desk.fetching._has_joined or polling.done())
+        await until(lambda: desk.fetching._has_joined or polling.done())  # noqa: B023
         desk.member.stop.set()
         await polling
         await desk.close()
@@ -443,9 +443,9 @@ async def test_an_error_that_ended_a_task_beside_the_membership_makes_the_client
                 left.clear()
 
             coordinator.request_rejoin = join
-            await until(lambda left=left: len(left) < 10**6)
+            await until(lambda: len(left) < 10**6)  # noqa: B023
             desk.logs.logs[GOOD].append(batch(40, b"x"))
-            await until(lambda desk=desk: desk.given[GOOD][-1:] == [40])
+            await until(lambda: desk.given[GOOD][-1:] == [40])
 
 
 async def test_a_member_that_kafka_lets_in_no_more_says_so_once_a_minute_and_goes_on_once_it_is_let_in(
@@ -584,5 +584,5 @@ async def test_messages_that_wait_for_later_do_not_make_the_worker_fetch_more_of
 async def test_an_alarm_comes_each_minute_while_a_partition_is_in_quarantine(caplog: pytest.LogCaptureFixture) -> None:
     async with polling(three(CORRUPT)) as desk:
         for minute in range(1, 4):
-            await until(lambda minute=minute: caplog.text.count("a partition can't be read") == minute)
+            await until(lambda: caplog.text.count("a partition can't be read") == minute)  # noqa: B023
             desk.now += 60.0

@@ -149,8 +149,9 @@ async def test_under_transactional_it_is_a_row_of_the_transaction_or_refused(tmp
     url = f"sqlite:///{tmp_path}/shop.db"
     outbox = open_outbox(url)
     await outbox.open()
+    said = list[str]()
     for policies, kind in (((Transactional(url), Outbox(url)), "done"), ((Transactional(url),), "later")):
-        app, said = App("billing", brokers="127.0.0.1:1"), list[str]()
+        app = App("billing", brokers="127.0.0.1:1")
         app.use(*policies)
 
         @app.agent("orders")
@@ -158,7 +159,7 @@ async def test_under_transactional_it_is_a_row_of_the_transaction_or_refused(tmp
             try:
                 app.publish("invoices", b"of " + message.value)  # noqa: B023  # it runs in this round
             except ConfigurationError as error:
-                said.append(str(error))  # noqa: B023
+                said.append(str(error))
                 raise
 
         async with TestApp(app) as worker:

@@ -138,6 +138,7 @@ async def test_a_client_that_can_t_go_on_twice_is_an_answer_that_may_pass(kafka:
     kafka.faults.refuse("Produce", OutOfOrderSequenceNumber, times=2)
     (answer,) = await sender.send_many([Outgoing("one", b"v")])
     assert may_pass(answer)
+    assert isinstance(answer, SendFailed)
     assert answer.error == "OutOfOrderSequenceNumber"
 
 
@@ -275,7 +276,7 @@ async def test_a_stop_waits_for_what_is_being_sent_also_if_the_client_was_not_gi
         sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1")]))
         if request == "Produce":
             await given(sender)
-        await until(lambda sender=sender: sender._running)
+        await until(lambda: sender._running)  # noqa: B023
         stopping = asyncio.create_task(sender.stop())
         await asyncio.sleep(0)
         (late,) = await sender.send_many([Outgoing("one", b"late")])

@@ -118,7 +118,7 @@ async def test_a_running_relay_sees_what_is_cancelled_later_also_while_it_hops(s
         for level in (1, 2):
             await shop.send(2 * level, 2 * level + 1, delay=5.0, level=level)
             assert await shop.cancel(f"0/{2 * level}") == ["accepted"]
-        assert sorted(await shop.came_back(at_least=3)) == [b"0", b"3", b"5"]
+        assert {*await shop.came_back(at_least=3)} == {b"0", b"3", b"5"}
 
 
 async def test_too_late_is_what_is_due_or_back_and_unknown_is_what_does_not_wait(shop: Shop) -> None:

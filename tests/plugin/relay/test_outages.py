@@ -143,7 +143,7 @@ async def test_a_line_that_ends_though_nobody_told_it_to_begins_anew(monkeypatch
         harm = on("publish", error)
         relay.harm_publishing = lambda harm=harm: harm("publish")  # type: ignore[misc]
         async with relay.running():
-            await until(lambda relay=relay: relay.moved == [1, 2])
+            await until(lambda: relay.moved == [1, 2])  # noqa: B023
         assert len(relay.cluster.clients) == 2, error
 
 
@@ -299,10 +299,10 @@ async def test_what_the_client_drops_without_a_word_is_fetched_again(monkeypatch
 
         relay.cluster.drops = drops
         async with relay.running():
-            await until(lambda losses=losses: not losses)
+            await until(lambda: not losses)  # noqa: B023
             if puts_more:
                 relay.put(3)
-            await until(lambda relay=relay, moved=moved: len(relay.moved) == len(moved))
+            await until(lambda: len(relay.moved) == len(moved))  # noqa: B023
         assert relay.moved == moved
 
 
