@@ -429,6 +429,7 @@ async def test_the_ends_of_the_logs_are_told_with_what_is_committed(group: Group
     assert ends[(group.names.delays[1], 1)] == (0, 0, {"committed": 0})
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # it waits for a broker to start again
 async def test_a_broker_that_is_killed_and_comes_back_costs_time_and_no_copy(group: Group, kafka: LocalKafka) -> None:
     async with group.relay() as task:
