@@ -75,7 +75,7 @@ class Opening:
             if partition in self._member.lanes and partition not in self._looked_after and partition in self._assigned:
                 self._looked_after.add(partition)
                 self._halt(partition)
-                self._member.spawn(self._look_after(partition), "position")
+                self._member.spawn(self._look_after(partition, self._assigned[partition]), "position")
 
     def is_halted(self, partition: TopicPartition) -> bool:
         """Whether nothing must be fetched of it now, whatever room its lane has."""
@@ -117,9 +117,9 @@ class Opening:
     def _is_ours(self, partition: TopicPartition) -> bool:
         return partition in self._consumer.assignment()
 
-    async def _look_after(self, partition: TopicPartition) -> None:
+    async def _look_after(self, partition: TopicPartition, epoch: int) -> None:
         try:
-            epoch, lanes = self._assigned[partition], self._member.lanes.get(partition)
+            lanes = self._member.lanes.get(partition)
             standing = await self._insist(partition, epoch)
             if standing is None or self._assigned.get(partition) != epoch or self._member.lanes.get(partition) is not lanes or not lanes:
                 return  # revoked meanwhile; a lane that is there now has a position of its own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -66,9 +67,8 @@ class Brokers:
 
 
 async def test_where_to_begin_is_asked_for_all_partitions_with_one_request_of_each_kind() -> None:
-    brokers = Brokers()
-    brokers.committed = [(number, 7, "", 0) for number in range(1000)]
-    known, unknown = await brokers.answer(TopicPartition("orders", number) for number in range(1000))
+    brokers, partitions = many()
+    known, unknown = await brokers.answer(partitions)
     assert (len(known), unknown) == (1000, {})
     assert sorted(brokers.asked) == ["committed", "ends", "starts"]
 
@@ -78,36 +78,19 @@ async def test_a_commit_comes_with_its_metadata_and_a_group_without_one_has_none
     assert known == {ORDERS: Standing(Committed(7, "from us"), 3, 9), OTHERS: Standing(None, 3, 9)}
 
 
-@pytest.mark.parametrize(
-    ("error_code", "committed"),
-    [
-        pytest.param(LOADING, [], id="an error about the whole answer"),
-        pytest.param(LOADING, [(0, -1, "", 0), (1, -1, "", 0)], id="an error about the whole answer beside partitions"),
-        pytest.param(0, [(0, -1, "", LOADING), (1, -1, "", LOADING)], id="an error about each partition"),
-        pytest.param(0, [], id="an empty answer"),
-    ],
-)
-async def test_a_coordinator_that_can_not_answer_is_not_a_group_that_never_committed(
-    error_code: int, committed: list[tuple[int, int, str, int]]
-) -> None:
-    brokers = Brokers()
-    brokers.error_code, brokers.committed = error_code, committed
-    known, unknown = await brokers.answer()
-    assert (known, set(unknown)) == ({}, {ORDERS, OTHERS})
-
-
-async def test_an_error_about_one_partition_says_nothing_about_the_others() -> None:
-    brokers = Brokers()
-    brokers.committed = [(0, 7, "", 0), (1, -1, "", LOADING)]
-    known, unknown = await brokers.answer()
-    assert (set(known), set(unknown)) == ({ORDERS}, {OTHERS})
-
-
-async def test_a_partition_that_the_coordinator_leaves_out_is_unknown() -> None:
-    brokers = Brokers()
-    del brokers.committed[1]
-    known, unknown = await brokers.answer()
-    assert (set(known), set(unknown)) == ({ORDERS}, {OTHERS})
+async def test_a_coordinator_that_can_not_answer_is_not_a_group_that_never_committed() -> None:
+    for what, error_code, committed, known in (
+        ("an error about the whole answer", LOADING, [], set()),
+        ("an error about the whole answer beside partitions", LOADING, [(0, -1, "", 0), (1, -1, "", 0)], set()),
+        ("an error about each partition", 0, [(0, -1, "", LOADING), (1, -1, "", LOADING)], set()),
+        ("an empty answer", 0, [], set()),
+        ("an error about one partition", 0, [(0, 7, "", 0), (1, -1, "", LOADING)], {ORDERS}),
+        ("a partition is left out", 0, [(0, 7, "", 0)], {ORDERS}),
+    ):
+        brokers = Brokers()
+        brokers.error_code, brokers.committed = error_code, committed
+        found, unknown = await brokers.answer()
+        assert (set(found), set(unknown)) == (known, {ORDERS, OTHERS} - known), what
 
 
 async def test_a_coordinator_that_has_moved_is_looked_for_again() -> None:
@@ -117,13 +100,16 @@ async def test_a_coordinator_that_has_moved_is_looked_for_again() -> None:
     assert brokers.is_coordinator_dead
 
 
-@pytest.mark.parametrize("which", ["starts", "ends"])
-@pytest.mark.parametrize("said", [{}, {ORDERS: -1}, {ORDERS: None}, {OTHERS: 5}])
-async def test_an_answer_about_the_logs_that_is_empty_or_short_is_none(which: str, said: Any) -> None:
-    brokers = Brokers()
-    setattr(brokers, which, lambda _: said)
-    _, unknown = await brokers.answer([ORDERS])
-    assert set(unknown) == {ORDERS}
+async def test_an_answer_about_the_logs_that_is_empty_or_short_or_a_refusal_is_none() -> None:
+    def refuse(_: object) -> Offsets:
+        raise TopicAuthorizationFailedError("orders")
+
+    says: list[Callable[[Any], Any]] = [lambda _: {}, lambda _: {ORDERS: -1}, lambda _: {ORDERS: None}, lambda _: {OTHERS: 5}, refuse]
+    for which in ("starts", "ends"):
+        for say in says:
+            brokers = Brokers()
+            setattr(brokers, which, say)
+            assert set((await brokers.answer([ORDERS])).unknown) == {ORDERS}
 
 
 async def test_a_partition_without_a_leader_does_not_keep_the_others_from_beginning() -> None:
@@ -200,15 +186,6 @@ async def test_partitions_that_never_answer_keep_the_others_waiting_for_some_tim
         begun |= known.keys()
 
 
-async def test_a_broker_that_refuses_the_look_is_not_believed_to_have_an_empty_log() -> None:
-    def refuse(_: object) -> Offsets:
-        raise TopicAuthorizationFailedError("orders")
-
-    brokers = Brokers()
-    brokers.starts = refuse
-    assert set((await brokers.answer()).unknown) == {ORDERS, OTHERS}
-
-
 async def test_brokers_that_never_answer_are_waited_for_only_so_long() -> None:
     brokers = Brokers()
     setattr(brokers, "ensure_coordinator_known", never)  # noqa: B010  # mypy takes no assignment to a method
@@ -248,24 +225,25 @@ async def test_who_is_cancelled_while_it_waits_for_an_answer_is_cancelled() -> N
         await waiting
 
 
-@pytest.mark.parametrize(("true_end", "end"), [(12, 12), (8, 9)], ids=["a-transaction-is-open", "the-log-lost-its-end"])
-async def test_a_log_ends_where_it_does_and_not_where_an_open_transaction_begins(true_end: int, end: int) -> None:
-    brokers: Any = Brokers()
-    brokers.committed = [(0, 11, "", 0), (1, 7, "", 0)]
-    requests: list[Any] = []
+async def test_a_log_ends_where_it_does_and_not_where_an_open_transaction_begins() -> None:
+    for true_end, end in ((12, 12), (8, 9)):  # a transaction is open; the log lost its end
+        brokers: Any = Brokers()
+        brokers.committed = [(0, 11, "", 0), (1, 7, "", 0)]
+        requests: list[Any] = []
 
-    async def send(node: int, request: Any) -> Any:
-        requests.append(request)
-        return SimpleNamespace(API_VERSION=2, topics=[("orders", [(0, 0, -1, true_end)])])
+        async def send(node: int, request: Any, requests: list[Any] = requests, true_end: int = true_end) -> Any:
+            requests.append(request)
+            return SimpleNamespace(API_VERSION=2, topics=[("orders", [(0, 0, -1, true_end)])])
 
-    async def know() -> None: ...
+        async def know() -> None: ...
 
-    cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
-    brokers._fetcher = SimpleNamespace(_client=SimpleNamespace(_maybe_wait_metadata=know, cluster=cluster, send=send), _retry_backoff=0.0)
-    known, _ = await brokers.answer()
-    assert known == {ORDERS: Standing(Committed(11, ""), 3, end), OTHERS: Standing(Committed(7, ""), 3, 9)}
-    (request,) = requests
-    assert (request._isolation_level, request._topics) == (0, [("orders", [(0, -1)])]), "asked of that one alone, and of all records"
+        cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
+        client = SimpleNamespace(_maybe_wait_metadata=know, cluster=cluster, send=send)
+        brokers._fetcher = SimpleNamespace(_client=client, _retry_backoff=0.0)
+        known, _ = await brokers.answer()
+        assert known == {ORDERS: Standing(Committed(11, ""), 3, end), OTHERS: Standing(Committed(7, ""), 3, 9)}
+        (request,) = requests
+        assert (request._isolation_level, request._topics) == (0, [("orders", [(0, -1)])]), "asked of that one alone, and of all records"
 
 
 async def test_a_commit_behind_an_end_that_nobody_can_say_truly_is_not_believed_to_be_outside() -> None:
@@ -280,3 +258,27 @@ async def test_a_commit_behind_an_end_that_nobody_can_say_truly_is_not_believed_
     )
     known, unknown = await brokers.answer()
     assert (known.keys(), unknown.keys()) == ({OTHERS}, {ORDERS})
+
+
+async def test_a_call_that_fails_as_whoever_waits_for_it_is_cancelled_leaves_no_error_behind(caplog: pytest.LogCaptureFixture) -> None:
+    for moments in range(6):
+        go = asyncio.Event()
+
+        async def failing(go: asyncio.Event = go) -> None:
+            await go.wait()
+            raise KafkaConnectionError("gone")
+
+        asking = asyncio.create_task(answer(failing(), within=60.0))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        go.set()
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises((asyncio.CancelledError, KafkaConnectionError)):
+            await asking
+        del asking
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gc.collect()
+        assert "never retrieved" not in caplog.text, moments

@@ -50,19 +50,26 @@ async def test_a_start_that_fails_raises_what_it_raised(make: Callable[..., Any]
 
 
 @pytest.mark.parametrize("make", CLIENTS)
-async def test_a_client_that_gives_up_half_way_is_closed_all_the_same(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker()
-    async with broker.serving():
-        async with opened(make(bootstrap_servers=broker.address)) as client:
+async def test_a_client_that_gives_up_half_way_or_that_somebody_else_has_stopped_so_is_closed_all_the_same(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one does nothing when it is told so again."""
 
-            async def give_up() -> None:
-                raise RuntimeError("Set changed size during iteration")
+    async def give_up() -> None:
+        raise RuntimeError("Set changed size during iteration")
 
-            monkeypatch.setattr(client, "close" if make is AIOKafkaAdminClient else "stop", give_up)
-            connections = client.client if make is AIOKafkaProducer else client._client
-            assert await connections.ready(1)
-        assert len(broker.open) == 2
-        client._closed = True
+    for gives_up in (True, False):
+        broker = Broker()
+        async with broker.serving():
+            async with opened(make(bootstrap_servers=broker.address)) as client:
+                connections = client.client if make is AIOKafkaProducer else client._client
+                assert await connections.ready(1)
+                if gives_up:
+                    monkeypatch.setattr(client, "close" if make is AIOKafkaAdminClient else "stop", give_up)
+                else:
+                    client._closed = True
+            assert len(broker.open) == 2
+            client._closed = True
 
 
 async def test_a_client_whose_own_task_has_failed_leaves_no_connection_open() -> None:
@@ -77,18 +84,6 @@ async def test_a_client_whose_own_task_has_failed_leaves_no_connection_open() ->
         learning, admin._client._sync_task = admin._client._sync_task, asyncio.create_task(fail())
         learning.cancel()
         assert isinstance(await close_consumer(admin, within=10), ValueError)
-
-
-@pytest.mark.parametrize("make", CLIENTS)
-async def test_a_client_that_somebody_else_has_stopped_half_way_is_closed_all_the_same(make: Callable[..., Any]) -> None:
-    """It does nothing when it is told so again."""
-    broker = Broker()
-    async with broker.serving():
-        async with opened(make(bootstrap_servers=broker.address)) as client:
-            connections = client.client if make is AIOKafkaProducer else client._client
-            assert await connections.ready(1)
-            client._closed = True
-        assert len(broker.open) == 2
 
 
 async def test_a_connection_that_is_under_way_as_its_client_is_closed_does_not_stay_open() -> None:

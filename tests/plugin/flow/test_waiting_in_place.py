@@ -14,8 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 from ackwise import App, ConfigurationError, Message, RetryInPlace, Transactional
-from ackwise.middleware.messagecommand import MessageCommand, encode_command
-from ackwise.middleware.waiting import MessageAt
 from ackwise.middleware.workerrecord import is_worker
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.group.topics import connected
@@ -187,19 +185,6 @@ async def test_what_does_not_wait_is_not_buried(shop: Shop, command: Any) -> Non
         with pytest.raises(ConfigurationError, match="did you mean 'orders'"):
             await shop.app.release("order/0/0")
     assert shop.commands == []
-
-
-async def test_a_command_about_a_topic_that_was_made_anew_is_about_nobody(shop: Shop) -> None:
-    async with shop.serving():
-        shop.kafka.produce("orders", b"bad")
-        await shop.until(shop.app.waiting)
-        key, value = encode_command(MessageCommand(MessageAt("orders", 0, 0), "bury", 1))
-        shop.kafka.produce("billing.control", value, key=key)
-        shop.bad = ""
-        key, value = encode_command(MessageCommand(MessageAt("orders", 0, 0), "release"))
-        shop.kafka.produce("billing.control", value, key=key)
-        await shop.until(lambda: shop.ran == ["bad", "bad"])
-    assert shop.letters == []
 
 
 async def test_the_next_command_takes_away_those_that_the_group_has_passed(shop: Shop, command: Any) -> None:

@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from tests.fakes import Publisher, Sink
+from tests.fakes import Clock, Publisher, Sink, Store
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.ordering import RetryInPlace
@@ -20,31 +19,12 @@ from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
-from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.middleware.wire import Copy, parse_copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import Lane
-from ackwise.stores.memory import MemoryStore
 
 SOON = RetryInPlace(3, delay=0.01)
-
-
-class Store:
-    """A store that can be out of reach."""
-
-    def __init__(self) -> None:
-        self.inner = MemoryStore()
-        self.is_down = False
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        if self.is_down:
-            raise StoreUnavailable("the store is out of reach")
-        return await self.inner.exchange(exchange)
 
 
 class Shop:
@@ -66,7 +46,7 @@ class Shop:
         self.seen: list[list[int]] = []
         self._handler = handler
         self._kind = kind
-        self.publisher, self.sink, self.store = Publisher(), Sink(), store or Store()
+        self.publisher, self.sink, self.store = Publisher(), Sink(), store or Store(Clock())
         made = Agent("bill", ("orders",), kind, self._handle, decode, order=order, in_place=in_place if order != "none" else None)
         self.agent = dataclasses.replace(made, **agent)
         self.leases = Leases(self.store, lease=30.0, retention=86400.0) if dedup is not False else None
@@ -126,6 +106,12 @@ class Shop:
         raw = Delivery(*place[:3], 0, copy.key, copy.value, copy.headers, place)
         return Run.of(parse_copy(raw, "billing"), self.pipeline)
 
+    def hurry(self) -> None:
+        """Take up what is held at once, with one message more."""
+        for run in self.lane.held:
+            run.not_before = 0.0
+        self.offer(1)
+
     async def settled(self, number: int) -> None:
         """Until the watermark is so far."""
         await self.until(lambda: self.lane.watermark.commit == 100 + number)
@@ -140,6 +126,38 @@ class Shop:
     def sent(self) -> list[tuple[str, int]]:
         """Topic and origin offset of each copy and dead letter."""
         return [(copy.topic, int(dict(copy.headers)["ackwise-origin-offset"] or b"")) for copy in self.publisher.sent]
+
+
+def failing(times: int, *offsets: int) -> Callable[[Any], Any]:
+    """A handler that raises for the first `times` calls that have one of `offsets`."""
+    left = dict.fromkeys(offsets, times)
+
+    async def handle(argument: Any) -> None:
+        for message in [argument] if isinstance(argument, Message) else argument:
+            if left.get(message.offset, 0) > 0:
+                left[message.offset] -= 1
+                raise RuntimeError("not yet")
+
+    return handle
+
+
+def counting(handle: Any, counted: list[int]) -> Any:
+    """The handler, which notes how often each of its messages was tried before."""
+
+    async def count(argument: Any) -> object:
+        counted.extend(message.reconsume_times for message in ([argument] if isinstance(argument, Message) else argument))
+        return await handle(argument)
+
+    return count
+
+
+async def stubborn(end: asyncio.Event) -> None:
+    """Go on until `end`, whatever cancels it."""
+    while not end.is_set():
+        try:
+            await end.wait()
+        except asyncio.CancelledError:
+            continue
 
 
 def now() -> float:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from tests.plugin.lines import Line, deliveries, end
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
+from ackwise.middleware.run import Run
 from ackwise.plugin.client.offsets import Asked
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane
 from ackwise.plugin.group.member import Member
@@ -56,16 +55,6 @@ class Consumer:
         return self.records
 
 
-class Line:
-    """A pipeline that settles everything."""
-
-    agent = Agent("bill", ("orders",), "batch", lambda batch: asyncio.sleep(0), lambda value: value, max_batch=500)
-
-    async def __call__(self, entries: Any, assignment: Any) -> None:
-        for entry in entries:
-            entry.stage = Stage.SETTLED
-
-
 async def _ask(partitions: Collection[TopicPartition]) -> Asked:
     return Asked({}, {})
 
@@ -81,14 +70,14 @@ class Desk:
         self.fetching = Fetching(self.member, consumer, Opening(self.member, consumer, _ask))
         self.full, roomy = self._lane(FULL), self._lane(ROOMY)
         self.member.lanes = {FULL: (self.full,), ROOMY: (roomy,)}
-        self.full.offer([Delivery(*FULL, offset, 0, None, b"", (), Origin(*FULL, offset, 0)) for offset in range(MAX_MESSAGES + 1)])
+        self.full.offer(deliveries(0, MAX_MESSAGES + 1))
 
     def _lane(self, partition: TopicPartition) -> Lane:
+        def make(_: Any, records: Any) -> list[Run]:
+            return [Run.of(record, line) for record in records]
+
         line: Any = Line()
-        return Lane(
-            *partition, "source", 0, make=lambda _, records: [Run.of(record, line) for record in records],
-            progressed=self.member._progressed, clock=lambda: self.now,
-        )  # fmt: skip
+        return Lane(*partition, "source", 0, make=make, progressed=self.member._progressed, clock=lambda: self.now)
 
 
 @pytest.fixture
@@ -96,56 +85,37 @@ async def desk() -> Desk:
     return Desk()
 
 
-async def test_a_full_lane_is_passed_over_and_its_partition_is_not_paused(desk: Desk) -> None:
-    assert desk.fetching._regulate() == ([ROOMY], True)
-    desk.now += 0.99
-    assert desk.fetching._regulate() == ([ROOMY], True)
-    assert desk.consumer.stopped == set()
-
-
-async def test_a_lane_that_stays_full_is_paused_and_polled_so_that_the_group_sees_this_member_alive(desk: Desk) -> None:
-    desk.fetching._regulate()
-    desk.now += 1.0
-    assert desk.fetching._regulate() == ([FULL, ROOMY], False)
+async def test_a_full_lane_is_passed_over_for_a_second_then_paused_and_polled_and_resumed_once_it_has_room(desk: Desk) -> None:
+    for _ in range(2):
+        assert desk.fetching._regulate() == ([ROOMY], True)
+        assert desk.consumer.stopped == set(), "what the client has of it is kept"
+        desk.now += 0.99
+    desk.now = 101.0
+    assert desk.fetching._regulate() == ([FULL, ROOMY], False), "so that the group sees this member alive"
     assert desk.consumer.stopped == {FULL}
-
-
-async def test_a_lane_with_room_again_is_resumed_and_polled(desk: Desk) -> None:
-    desk.fetching._regulate()
-    desk.now += 1.0
-    desk.fetching._regulate()
-    task = desk.full.start()
+    desk.full.start()
     while desk.consumer.stopped:
         await asyncio.wait_for(desk.member.has_moved.wait(), 5)
         desk.member.has_moved.clear()
         assert desk.fetching._regulate() == ([FULL, ROOMY], False)
-    desk.full.stop()
-    await task
+    await end(desk.full)
 
 
-async def test_while_a_lane_is_full_only_the_others_are_polled_and_the_client_does_not_wait(desk: Desk) -> None:
+async def test_while_a_lane_is_full_only_the_others_are_polled_and_the_client_waits_for_none_of_them(desk: Desk) -> None:
     desk.consumer.records = {ROOMY: [SimpleNamespace(topic="orders", partition=1, offset=0, timestamp=0, key=None, value=b"", headers=())]}
     await desk.fetching._fetch([ROOMY], True)
-    assert desk.member.lanes[ROOMY][0].in_hand == 1
-    assert desk.consumer.polls == [((ROOMY,), 0)]
-
-
-async def test_a_poll_for_no_partition_at_all_would_be_one_for_all_and_is_not_made(desk: Desk) -> None:
-    await desk.fetching._fetch([], True)
-    assert desk.consumer.polls == []
+    assert (desk.member.lanes[ROOMY][0].in_hand, desk.consumer.polls) == (1, [((ROOMY,), 0)])
+    await desk.fetching._fetch([], True)  # a poll for none would be one for all
+    assert len(desk.consumer.polls) == 1
+    await desk.fetching._fetch([FULL, ROOMY], False)
+    assert desk.consumer.polls[1:] == [((), 200)]
 
 
 async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.host.fetching._LOOK_AGAIN", 600.0)
     fetching = asyncio.create_task(desk.fetching._fetch([], True))
     await asyncio.sleep(0)
-    task = desk.full.start()
+    desk.full.start()
     async with asyncio.timeout(5):
         await fetching
-    desk.full.stop()
-    await task
-
-
-async def test_while_no_lane_is_full_the_client_waits_for_all_partitions(desk: Desk) -> None:
-    await desk.fetching._fetch([FULL, ROOMY], False)
-    assert desk.consumer.polls == [((), 200)]
+    await end(desk.full)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from tests.plugin.host.test_fetching import Desk, impatient, polling
+from tests.plugin.lines import Line, deliveries, end, lane_of, until
 from tests.plugin.logs import Logs, batch
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.group.budget import BATCH_BYTES, LANE_BYTES, Budget, size_of
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -36,62 +33,26 @@ class Bytes:
         return self._size
 
 
-class Line:
-    """A pipeline that settles everything once its gate is open."""
-
-    agent = Agent("bill", ("orders",), "batch", lambda batch: asyncio.sleep(0), lambda value: value, max_batch=500)
-
-    def __init__(self) -> None:
-        self.gate = asyncio.Event()
-
-    async def __call__(self, entries: Sequence[Run], assignment: Any) -> None:
-        await self.gate.wait()
-        for entry in entries:
-            entry.stage = Stage.SETTLED
-
-
 def lane_with(budget: Budget, line: Line, *sizes: int) -> Lane:
-    any_line: Any = line
-    lane = Lane(
-        "orders",
-        0,
-        "source",
-        0,
-        make=lambda _, records: [Run.of(record, any_line) for record in records],
-        progressed=lambda lane: None,
-        budget=budget,
-    )
-    offer(lane, *sizes)
+    lane = lane_of(line, budget=budget)
+    for size in sizes:
+        lane.offer(deliveries(lane.position, 1, Bytes(size)))
     return lane
 
 
-def offer(lane: Lane, *sizes: int) -> None:
-    values: list[Any] = [Bytes(size) for size in sizes]
-    first = lane.position
-    lane.offer(
-        [Delivery("orders", 0, first + at, 0, None, value, (), Origin("orders", 0, first + at, 0)) for at, value in enumerate(values)]
-    )
+async def test_a_lane_is_full_above_a_hundred_mebibytes() -> None:
+    for size, full in ((LANE_BYTES - 1, False), (LANE_BYTES, False), (LANE_BYTES + 1, True)):
+        assert lane_with(Budget(2**40), Line(), size).is_full() is full, size
 
 
-@pytest.mark.parametrize(("size", "full"), [(LANE_BYTES - 1, False), (LANE_BYTES, False), (LANE_BYTES + 1, True)])
-async def test_a_lane_is_full_above_a_hundred_mebibytes(size: int, full: bool) -> None:
-    assert lane_with(Budget(2**40), Line(), size).is_full() is full
-
-
-async def test_a_lane_that_is_full_by_bytes_takes_more_once_half_of_them_are_done() -> None:
-    line, budget = Line(), Budget(2**40)
-    lane = lane_with(budget, line, LANE_BYTES, 1)
+async def test_a_lane_that_is_full_by_bytes_takes_more_once_they_are_done() -> None:
+    budget = Budget(2**40)
+    lane = lane_with(budget, Line(), LANE_BYTES, 1)
     assert lane.is_full()
-    task = lane.start()
-    line.gate.set()
-    async with asyncio.timeout(5):
-        while True:
-            if not lane.bytes:
-                break
-            await asyncio.sleep(0)
+    lane.start()
+    await until(lambda: not lane.bytes)
     assert not lane.is_full()
-    lane.stop()
-    await task
+    await end(lane)
     assert budget.used == 0
 
 
@@ -111,7 +72,7 @@ async def test_where_the_process_holds_as_much_as_it_may_a_lane_with_nothing_in_
     assert (other.is_full(), lane.is_full()) == (True, False)
     assert budget.room(lane.bytes, is_empty=True) == BATCH_BYTES
     assert budget.room(other.bytes, is_empty=False) < 0
-    offer(lane, 1)
+    lane.offer(deliveries(lane.position, 1, b"1"))
     assert lane.is_full()
 
 
@@ -121,10 +82,10 @@ def test_a_record_weighs_what_its_key_its_value_and_its_headers_do() -> None:
     assert size_of(Delivery(*origin, None, None, (), origin)) == 0
 
 
-@pytest.mark.parametrize("value", [MIB - 1, 0, True, "1GB", 1.5e9])
-def test_a_worker_that_could_hold_nearly_nothing_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"max_buffered_bytes is .*; it is a whole number of bytes, at least 1048576"):
-        HostSettings("nowhere:1", "billing", max_buffered_bytes=value)
+def test_a_worker_that_could_hold_nearly_nothing_is_refused() -> None:
+    for value in (MIB - 1, 0, True, "1GB", 1.5e9):
+        with pytest.raises(ConfigurationError, match=r"max_buffered_bytes is .*; it is a whole number of bytes, at least 1048576"):
+            HostSettings("nowhere:1", "billing", max_buffered_bytes=value)  # type: ignore[arg-type]
 
 
 def partitions(count: int) -> list[TopicPartition]:
@@ -133,59 +94,36 @@ def partitions(count: int) -> list[TopicPartition]:
 
 async def test_a_process_that_is_full_fetches_one_batch_of_a_mebibyte_for_each_partition_and_always_one_message() -> None:
     """Five partitions of 300 KiB values and one of 3 MiB values, and handlers that do not come back for long."""
-    line = Line()
+    line = Line(is_open=False)
     logs = Logs({partition: [batch(first, *[bytes(300 * KIB)] * 10) for first in (0, 10)] for partition in partitions(5)})
     large = TopicPartition("large", 0)
     logs.logs[large] = [batch(first, bytes(3 * MIB)) for first in range(4)]
     async with polling(logs, line=line, max_buffered_bytes=MIB) as desk:
-        await desk.until(lambda: all(desk.given.values()))
+        await until(lambda: all(desk.given.values()))
         for _ in range(200):
             await asyncio.sleep(0)
         lanes = {partition: lanes[0] for partition, lanes in desk.member.lanes.items()}
         assert {partition: lane.in_hand for partition, lane in lanes.items()} == {**dict.fromkeys(partitions(5), 3), large: 1}
         assert desk.member.budget.used == sum(lane.bytes for lane in lanes.values()) <= 5 * MIB + 3 * MIB + KIB
         line.gate.set()
-        await desk.until(lambda: all(lane.watermark.commit == (4 if lane is lanes[large] else 20) for lane in lanes.values()))
+        await until(lambda: all(lane.watermark.commit == (4 if lane is lanes[large] else 20) for lane in lanes.values()))
     assert desk.given == {**{partition: [*range(20)] for partition in partitions(5)}, large: [*range(4)]}
     assert desk.gaps() == []
 
 
 async def test_a_lane_takes_no_more_than_its_bytes_of_one_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.group.budget.LANE_BYTES", 2 * MIB)
-    line = Line()
+    line = Line(is_open=False)
     (partition,) = partitions(1)
     async with polling(Logs({partition: [batch(0, *[bytes(300 * KIB)] * 20)]}), line=line) as desk:
-        await desk.until(lambda: len(desk.given[partition]) == 6)
+        await until(lambda: len(desk.given[partition]) == 6)
         asked = len(desk.logs.asked)
         for _ in range(200):
             await asyncio.sleep(0)
         assert len(desk.logs.asked) <= asked + 1  # what did not fit is not fetched over and over
         line.gate.set()
-        await desk.until(lambda: len(desk.given[partition]) == 20)
+        await until(lambda: len(desk.given[partition]) == 20)
     assert desk.given[partition] == [*range(20)]
-
-
-async def test_topics_that_are_missing_are_looked_for_every_five_seconds_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    logs = Logs({TopicPartition("orders", 0): []})
-    desk = Desk(logs)
-    asked: list[float] = []
-
-    def ask() -> asyncio.Future[bool]:
-        asked.append(desk.now)
-        answer = asyncio.get_running_loop().create_future()
-        answer.set_result(True)
-        return answer
-
-    desk.consumer._client = SimpleNamespace(force_metadata_update=ask)
-    desk.member.missing_topics = lambda: ["shop", "stock"]
-    for desk.now in (110.0, 114.9, 115.0, 120.0):
-        desk.fetching._look_for_topics()
-    desk.member.missing_topics = tuple
-    for desk.now in (130.0, 140.0):
-        desk.fetching._look_for_topics()
-    await desk.close()
-    assert asked == [110.0, 115.0, 120.0]
-    assert caplog.text.count('topics are missing, they are looked for until they are there: group=billing topics="shop, stock"') == 1
 
 
 async def test_no_topic_is_called_missing_before_the_brokers_were_asked_for_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.plugin.group.ordered import Shop
 
 from ackwise import App, Transactional
 from ackwise.middleware.batch import Batch
@@ -47,34 +45,19 @@ class Gate:
                 self.inside[offset].set_exception(error)
 
 
-@pytest.fixture
-async def shop() -> AsyncIterator[Callable[..., Shop]]:
-    async with AsyncExitStack() as shops:
-
-        def make(handler: Any, **options: Any) -> Shop:
-            defaults: dict[str, Any] = {"kind": "message", "order": "none"}
-            made = Shop(handler, **(defaults | options))
-
-            async def end() -> None:
-                made.lane.stop()
-                made.lane.call_off()
-                await made.stop()
-
-            shops.push_async_callback(end)
-            return made
-
-        yield make
+SHOP = {"kind": "message", "order": "none"}
 
 
-async def test_without_concurrency_a_partition_has_one_call_at_a_time(shop: Any) -> None:
-    gate = Gate()
-    here = shop(gate)
-    here.offer(3)
-    for offset in (100, 101, 102):
-        await here.until(lambda offset=offset: offset in gate.inside)
-        assert list(gate.inside) == [offset]
-        gate.end(offset)
-    await here.settled(3)
+async def test_without_concurrency_and_with_one_a_partition_has_one_call_at_a_time(shop: Any) -> None:
+    for concurrency in (None, 1):
+        gate = Gate()
+        here = shop(gate, concurrency=concurrency)
+        here.offer(3)
+        for offset in (100, 101, 102):
+            await here.until(lambda offset=offset, gate=gate: offset in gate.inside)
+            assert list(gate.inside) == [offset]
+            gate.end(offset)
+        await here.settled(3)
 
 
 async def test_messages_of_a_partition_run_side_by_side_up_to_the_number(shop: Any) -> None:
@@ -92,27 +75,16 @@ async def test_messages_of_a_partition_run_side_by_side_up_to_the_number(shop: A
     assert gate.most == 3
 
 
-async def test_what_is_finished_is_settled_while_a_slow_one_still_runs(shop: Any) -> None:
+async def test_a_slow_message_stops_no_later_batch_and_what_is_finished_beside_it_is_settled(shop: Any) -> None:
     gate = Gate()
-    here = shop(gate, concurrency=4, dedup=True)
-    here.offer(4)
-    await here.until(lambda: len(gate.inside) == 4)
-    gate.end(101, 102, 103)
-    await here.until(lambda: here.lane.in_hand == 1)
-    assert list(here.lane.watermark.unfinished) == [(100, 101)]
-    gate.end(100)
-    await here.settled(4)
-
-
-async def test_a_slow_message_stops_no_later_batch(shop: Any) -> None:
-    gate = Gate()
-    here = shop(gate, concurrency=2, max_batch=2)
+    here = shop(gate, concurrency=2, max_batch=2, dedup=True)
     here.offer(6)
     await here.until(lambda: len(gate.inside) == 2)
     for offset in (101, 102, 103, 104, 105):
         await here.until(lambda offset=offset: offset in gate.inside)
         gate.end(offset)
     await here.until(lambda: here.lane.in_hand == 1)
+    assert list(here.lane.watermark.unfinished) == [(100, 101)]
     gate.end(100)
     await here.settled(6)
 
@@ -145,18 +117,6 @@ async def test_the_number_holds_over_all_partitions_of_a_worker(shop: Any) -> No
     await there.until(lambda: 201 in gate.inside)
     gate.end(200, 201)
     await there.until(lambda: there.lane.watermark.commit == 202)
-
-
-async def test_with_concurrency_one_the_worker_makes_one_call_at_a_time(shop: Any) -> None:
-    gate = Gate()
-    here = shop(gate, concurrency=1)
-    here.offer(2)
-    await here.until(lambda: 100 in gate.inside)
-    gate.end(100)
-    await here.until(lambda: 101 in gate.inside)
-    gate.end(101)
-    await here.settled(2)
-    assert gate.most == 1
 
 
 async def test_one_that_fails_comes_back_alone_and_its_neighbours_are_done(shop: Any) -> None:
@@ -214,37 +174,29 @@ async def test_a_system_exit_of_one_lets_the_others_end_and_stops_the_worker(sho
     here.lane.task = asyncio.get_running_loop().create_task(asyncio.sleep(0))
 
 
-async def test_a_cancel_from_inside_is_a_failure_of_that_message(shop: Any) -> None:
-    async def handle(message: Message[Any]) -> None:
-        if message.offset == 101:
-            raise asyncio.CancelledError
+async def test_by_key_other_keys_run_side_by_side_and_equal_ones_never(shop: Any) -> None:
+    for kind in ("batch", "message"):
+        running, order = set[bytes](), dict[bytes, list[int]]()
+        most = 0
 
-    here = shop(handle, concurrency=2)
-    here.offer(3)
-    await here.settled(3)
-    assert here.sent == [("billing.delay.10s", 101)]
+        async def handle(argument: Any, running: set[bytes] = running, order: dict[bytes, list[int]] = order) -> None:
+            nonlocal most
+            messages = [argument] if isinstance(argument, Message) else list(argument)
+            keys = [message.key or b"" for message in messages]
+            assert running.isdisjoint(keys)
+            running.update(keys)
+            most = max(most, len(running))
+            for _ in range(messages[0].offset % 3):
+                await asyncio.sleep(0)
+            running.difference_update(keys)
+            for message in messages:
+                order.setdefault(message.key or b"", []).append(message.offset)
 
-
-@pytest.mark.parametrize("kind", ["batch", "message"])
-async def test_by_key_other_keys_run_side_by_side_and_equal_ones_never(shop: Any, kind: str) -> None:
-    running: set[bytes] = set()
-    order: dict[bytes, list[int]] = {}
-
-    async def handle(argument: Batch[Any] | Message[Any]) -> None:
-        messages = [argument] if isinstance(argument, Message) else list(argument)
-        for message in messages:
-            assert message.key not in running
-            running.add(message.key or b"")
-        for _ in range(messages[0].offset % 3):
-            await asyncio.sleep(0)
-        for message in messages:
-            running.discard(message.key or b"")
-            order.setdefault(message.key or b"", []).append(message.offset)
-
-    here = shop(handle, kind=kind, order="key", concurrency=4, max_batch=3)
-    here.offer(keys=[b"k%d" % (at * 7 % 5) for at in range(100)])
-    await here.settled(100)
-    assert all(offsets == sorted(offsets) for offsets in order.values())
+        here = shop(handle, kind=kind, order="key", concurrency=4, max_batch=3)
+        here.offer(keys=[b"k%d" % (at * 7 % 5) for at in range(100)])
+        await here.settled(100)
+        assert all(offsets == sorted(offsets) for offsets in order.values())
+        assert most > 1
 
 
 async def test_by_key_a_message_that_fails_in_place_lets_other_keys_pass_side_by_side(shop: Any) -> None:

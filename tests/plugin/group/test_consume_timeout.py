@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.plugin.group.ordered import Shop
+from tests.plugin.group.ordered import Shop, stubborn
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import PublishUnavailable
@@ -23,26 +21,11 @@ from ackwise.plugin.threads import Threaded
 TIMEOUT = 0.05
 
 
-@pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.middleware.overtime.ABANDON_AFTER", 0.02)
-
-
-@pytest.fixture
-async def shop(patience: None) -> AsyncIterator[Callable[..., Shop]]:
-    async with AsyncExitStack() as shops:
-
-        def make(handler: Any, **options: Any) -> Shop:
-            defaults: dict[str, Any] = {"kind": "message", "order": "none", "consume_timeout": TIMEOUT}
-            made = Shop(handler, **(defaults | options))
-            shops.push_async_callback(made.stop)
-            return made
-
-        yield make
+SHOP = {"kind": "message", "order": "none", "consume_timeout": TIMEOUT}
 
 
 def failed(here: Shop, offset: int) -> list[str | None]:
-    return [event.error for event in (*here.sink.durable, *here.sink.buffer) if event.code is EventCode.FAILED and event.offset == offset]
+    return [event.error for event in here.sink.events if event.code is EventCode.FAILED and event.offset == offset]
 
 
 async def hang(argument: Any) -> None:
@@ -89,15 +72,14 @@ async def test_extend_outside_of_a_handler_says_so() -> None:
         Message(None, b"").extend(3)
 
 
-async def test_T06_a_call_is_over_its_time_only_after_it(shop: Any) -> None:
+async def test_T03_T06_a_call_is_left_alone_within_its_time_and_over_it_only_after_it(shop: Any) -> None:
     here = shop(hang, consume_timeout=900.0)
     here.offer(1)
     await here.until(lambda: here.seen)
     call = here.lane.running[0].call
-    assert list(here.pipeline._execution.overtime.sweep([call], call.deadline)) == []
-    assert not call.timed_out
-    assert list(here.pipeline._execution.overtime.sweep([call], call.deadline + 0.001)) == []
-    assert call.timed_out
+    for when, over in ((-60, False), (0, False), (0.001, True)):
+        assert list(here.pipeline._execution.overtime.sweep([call], call.deadline + when)) == []
+        assert (call.timed_out, here.pipeline.timed_out) == (over, over)
     await here.settled(1)
 
 
@@ -109,22 +91,6 @@ async def test_T01_of_forty_calls_over_their_time_every_one_is_cancelled(shop: A
     assert here.pipeline.timed_out == 40
 
 
-async def test_T03_a_call_within_its_time_is_left_alone(shop: Any) -> None:
-    end = asyncio.Event()
-
-    async def handle(message: Message[Any]) -> None:
-        await end.wait()
-
-    here = shop(handle, consume_timeout=900.0)
-    here.offer(1)
-    await here.until(lambda: here.seen)
-    call = here.lane.running[0].call
-    assert list(here.pipeline._execution.overtime.sweep([call], call.deadline - 60)) == []
-    end.set()
-    await here.settled(1)
-    assert (here.pipeline.timed_out, here.sent) == (0, [])
-
-
 async def test_T04_a_message_over_its_time_whose_copy_is_not_acknowledged_is_held_and_not_run_again(shop: Any) -> None:
     here = shop(hang)
     here.publisher.answer = lambda copy: PublishUnavailable("the brokers are away")
@@ -132,16 +98,14 @@ async def test_T04_a_message_over_its_time_whose_copy_is_not_acknowledged_is_hel
     await here.until(lambda: here.lane.held and here.lane.held[0].why == "copies are not acknowledged")
     assert here.lane.watermark.commit == 100
     here.publisher.answer = lambda copy: None
-    for run in here.lane.held:
-        run.not_before = 0.0
-    here.offer(1)
+    here.hurry()
     await here.settled(2)
     assert here.seen == [[100], [101]]
 
 
-@pytest.mark.parametrize(("timeout", "every"), [(30.0, 3.0), (600.0, 60.0), (900.0, 60.0)])
-async def test_T09_it_is_looked_at_ten_times_in_the_time_and_at_least_once_a_minute(shop: Any, timeout: float, every: float) -> None:
-    assert shop(hang, consume_timeout=timeout).pipeline._execution.overtime.every == every
+async def test_T09_it_is_looked_at_ten_times_in_the_time_and_at_least_once_a_minute(shop: Any) -> None:
+    for timeout, every in ((30.0, 3.0), (600.0, 60.0), (900.0, 60.0)):
+        assert shop(hang, consume_timeout=timeout).pipeline._execution.overtime.every == every
 
 
 async def test_A29_a_success_within_the_time_to_end_is_a_success(shop: Any) -> None:
@@ -157,118 +121,97 @@ async def test_A29_a_success_within_the_time_to_end_is_a_success(shop: Any) -> N
     assert (here.sent, EventCode.SUCCEEDED in here.sink.codes(100)) == ([], True)
 
 
-async def stubborn(end: asyncio.Event) -> None:
-    while not end.is_set():
-        try:
-            await end.wait()
-        except asyncio.CancelledError:
-            continue
+class Stubborn:
+    """A handler that goes on with offset 100 until its `end`, and raises then if it is told so."""
 
+    def __init__(self, *, fails: bool = False) -> None:
+        self.end = asyncio.Event()
+        self._fails = fails
 
-@pytest.mark.parametrize("kind", ["batch", "message"])
-async def test_a_call_that_swallows_its_cancellation_is_abandoned_and_others_go_on(
-    shop: Any, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    end = asyncio.Event()
-
-    async def handle(argument: Any) -> None:
+    async def __call__(self, argument: Any) -> None:
         if 100 in ([argument.offset] if isinstance(argument, Message) else [message.offset for message in argument]):
-            await stubborn(end)
+            await stubborn(self.end)
+            if self._fails:
+                raise RuntimeError
 
-    here = shop(handle, kind=kind, max_batch=1 if kind == "batch" else 200)
-    here.offer(3)
-    await here.settled(3)
-    assert here.sent == [("billing.delay.10s", 100)]
-    assert here.pipeline.abandoned == 1
-    assert "a handler goes on though it was cancelled" in caplog.text
-    end.set()
-    await here.until_idle()
-    assert here.pipeline.abandoned == 0
-    assert here.sink.codes(100)[-1] is EventCode.LATE_SUCCESS
+    async def ends(self, here: Shop) -> None:
+        self.end.set()
+        await here.until_idle()
+
+
+async def test_a_call_that_swallows_its_cancellation_is_abandoned_and_others_go_on(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for kind in ("batch", "message"):
+        handler = Stubborn()
+        here = shop(handler, kind=kind, max_batch=1 if kind == "batch" else 200)
+        here.offer(3)
+        await here.settled(3)
+        assert (here.sent, here.pipeline.abandoned) == ([("billing.delay.10s", 100)], 1)
+        assert "a handler goes on though it was cancelled" in caplog.text
+        await handler.ends(here)
+        assert here.pipeline.abandoned == 0
+        assert here.sink.codes(100)[-1] is EventCode.LATE_SUCCESS
+        caplog.clear()
 
 
 async def test_T08_a_late_success_is_remembered_so_that_this_process_completes_the_copy(shop: Any) -> None:
-    end = asyncio.Event()
-
-    async def handle(message: Message[Any]) -> None:
-        await stubborn(end)
-
-    here = shop(handle, dedup=True)
+    handler = Stubborn()
+    here = shop(handler, dedup=True)
     here.offer(1)
     await here.settled(1)
     (copy,) = here.publisher.sent
-    end.set()
-    await here.until_idle()
+    await handler.ends(here)
     back = here.returned(copy)
     await here.pipeline([back], here.lane)
     assert (here.seen, back.disposition.__class__.__name__) == ([[100]], "Duplicate")
 
 
 async def test_a_late_success_that_published_is_not_remembered_since_its_copy_has_to_publish(shop: Any) -> None:
-    end = asyncio.Event()
+    handler = Stubborn()
 
     async def handle(message: Message[Any]) -> None:
         publish(Outgoing("invoices", b"v"), None, has_id=False)
-        await stubborn(end)
+        await handler(message)
 
     here = shop(handle, dedup=True)
     here.offer(1)
     await here.settled(1)
     (copy,) = here.publisher.sent
-    end.set()
-    await here.until_idle()
+    await handler.ends(here)
     assert EventCode.LATE_SUCCESS not in here.sink.codes(100)
-    back = here.returned(copy)
-    await here.pipeline([back], here.lane)
+    await here.pipeline([here.returned(copy)], here.lane)
     assert here.seen == [[100], [100]]
 
 
 async def test_A22_a_batch_that_succeeds_once_it_was_abandoned_is_told_of_and_passes_nothing(shop: Any) -> None:
-    end = asyncio.Event()
-
-    async def handle(batch: Batch[Any]) -> None:
-        await stubborn(end)
-
-    here = shop(handle, kind="batch")
+    handler = Stubborn()
+    here = shop(handler, kind="batch")
     here.offer(2)
     await here.settled(2)
     assert here.pipeline.abandoned == 1
-    end.set()
-    await here.until_idle()
+    await handler.ends(here)
     assert [here.sink.codes(offset)[-1] for offset in (100, 101)] == [EventCode.LATE_SUCCESS] * 2
     assert not any(EventCode.SUCCEEDED in here.sink.codes(offset) for offset in (100, 101))
     assert (here.sent, here.lane.watermark.commit) == ([("billing.delay.10s", 100), ("billing.delay.10s", 101)], 102)
 
 
 async def test_T07_a_late_failure_is_sent_back_no_second_time(shop: Any) -> None:
-    end = asyncio.Event()
-
-    async def handle(message: Message[Any]) -> None:
-        await stubborn(end)
-        raise RuntimeError
-
-    here = shop(handle)
+    handler = Stubborn(fails=True)
+    here = shop(handler)
     here.offer(1)
     await here.settled(1)
-    end.set()
-    await here.until_idle()
+    await handler.ends(here)
     assert here.sent == [("billing.delay.10s", 100)]
     assert EventCode.LATE_SUCCESS not in here.sink.codes(100)
 
 
 async def test_an_abandoned_call_keeps_its_slot_until_it_ends(shop: Any) -> None:
-    end = asyncio.Event()
-
-    async def handle(message: Message[Any]) -> None:
-        if message.offset == 100:
-            await stubborn(end)
-
-    here = shop(handle, concurrency=1)
+    handler = Stubborn()
+    here = shop(handler, concurrency=1)
     here.offer(2)
     await here.until(lambda: here.pipeline.abandoned)
     await here.until(lambda: here.sent == [("billing.delay.10s", 100)])
     assert here.seen == [[100]]
-    end.set()
+    handler.end.set()
     await here.settled(2)
     assert here.seen == [[100], [101]]
 
@@ -289,13 +232,6 @@ async def test_by_key_a_timeout_is_a_failed_attempt_in_place_and_the_key_waits_f
     end.set()
     await here.settled(3)
     assert (here.seen, here.sent) == ([[100], [102], [100], [101]], [])
-
-
-async def test_a_message_that_always_takes_too_long_ends_as_a_dead_letter(shop: Any) -> None:
-    here = shop(hang, order="key", in_place=RetryInPlace(1, delay=0.01))
-    here.offer(1)
-    await here.settled(1)
-    assert here.sent == [("billing.dlq", 100)]
 
 
 async def test_a_plain_function_runs_in_a_thread_and_its_time_can_be_extended(shop: Any) -> None:
@@ -349,26 +285,6 @@ async def test_a_message_that_waits_for_a_thread_has_not_begun_and_is_charged_no
     assert (ran, here.sent) == ([100, 101], [("billing.delay.10s", 100)])
 
 
-async def test_what_a_thread_raises_is_what_the_handler_raised(shop: Any) -> None:
-    def handle(message: Message[Any]) -> None:
-        raise KeyError("customer")
-
-    here = shop(Threaded(handle, "bill"))
-    here.offer(1)
-    await here.settled(1)
-    assert failed(here, 100) == ["KeyError"]
-
-
-async def test_a_stop_iteration_of_a_thread_is_a_failure_as_in_a_coroutine(shop: Any) -> None:
-    def handle(message: Message[Any]) -> None:
-        next(iter([]))
-
-    here = shop(Threaded(handle, "bill"))
-    here.offer(1)
-    await here.settled(1)
-    assert failed(here, 100) == ["RuntimeError"]
-
-
 async def test_an_abandoned_batch_that_was_ruled_on_whole_ends_without_an_error(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
     end = asyncio.Event()
 
@@ -385,18 +301,26 @@ async def test_an_abandoned_batch_that_was_ruled_on_whole_ends_without_an_error(
 
 
 async def test_the_late_end_of_an_abandoned_call_touches_no_later_run_of_its_message(shop: Any) -> None:
-    end = asyncio.Event()
-    later = object()
-
-    async def handle(message: Message[Any]) -> None:
-        await stubborn(end)
-
-    here = shop(handle)
+    handler, later = Stubborn(), object()
+    here = shop(handler)
     here.offer(1)
     await here.until(lambda: here.seen)
     (run,) = here.lane.running
     await here.settled(1)
     run.call = later  # as if it ran again
-    end.set()
-    await here.until_idle()
+    await handler.ends(here)
     assert run.call is later
+
+
+async def test_what_a_thread_raises_is_what_the_handler_raised_and_a_stop_iteration_fails_as_in_a_coroutine(shop: Any) -> None:
+    def key_error(message: Message[Any]) -> None:
+        raise KeyError("customer")
+
+    def stop_iteration(message: Message[Any]) -> None:
+        next(iter([]))
+
+    for handle, error in ((key_error, "KeyError"), (stop_iteration, "RuntimeError")):
+        here = shop(Threaded(handle, "bill"))
+        here.offer(1)
+        await here.settled(1)
+        assert failed(here, 100) == [error]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from tests.plugin.group.test_member import Client
+from tests.plugin.lines import until
 
 from ackwise.middleware.columns import Column
 from ackwise.middleware.disposition import Later
@@ -23,28 +25,6 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.memory import MemoryStore
 
 READY, HUNG = TopicPartition("orders", 0), TopicPartition("orders", 1)
-
-
-class Client:
-    """Keeps what was committed; a commit of `silent` partitions is never answered."""
-
-    def __init__(self) -> None:
-        self.committed: dict[TopicPartition, int] = {}
-        self.silent: set[TopicPartition] = set()
-        self.asked: list[set[TopicPartition]] = []
-
-    async def commit(self, offsets: dict[TopicPartition, Any], /) -> object:
-        self.asked.append(set(offsets))
-        if self.silent & offsets.keys():
-            await asyncio.Event().wait()
-        self.committed.update({partition: offset.offset for partition, offset in offsets.items()})
-        return None
-
-    async def beginning_offsets(self, partitions: Any, /) -> Any:
-        return {}
-
-    async def end_offsets(self, partitions: Any, /) -> Any:
-        return {}
 
 
 class Handler:
@@ -83,10 +63,11 @@ class Scene:
         self.member.offer(partition, [SimpleNamespace(offset=0, **about)])
         return lane
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110  # it is anything that the test can see
-                await asyncio.sleep(0)
+
+@pytest.fixture(autouse=True)
+def control_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no broker that could say what is paused."""
+    monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_WITHIN", 0.0)
 
 
 @pytest.fixture
@@ -100,9 +81,9 @@ async def scene() -> AsyncIterator[Scene]:
 async def test_what_is_ready_of_a_revoke_is_committed_at_once_whatever_hangs_beside_it(scene: Scene) -> None:
     scene.assign(READY)
     hung = scene.assign(HUNG)
-    await scene.until(lambda: hung.running)
+    await until(lambda: hung.running)
     draining = asyncio.create_task(scene.member.drain([READY, HUNG], 3600))
-    await scene.until(lambda: scene.client.committed == {READY: 1})
+    await until(lambda: scene.client.committed == {READY: 1})
     assert not draining.done()
     scene.handler.go.set()
     await draining
@@ -113,75 +94,66 @@ async def test_a_commit_that_is_never_answered_holds_up_no_revoke_of_another_par
     scene.handler.go.set()
     scene.assign(READY)
     silent = scene.assign(HUNG)
-    await scene.until(lambda: silent.watermark.commit == 1)
+    await until(lambda: silent.watermark.commit == 1)
     scene.client.silent = {HUNG}
     committing = asyncio.create_task(scene.member.commit([HUNG]))
-    await scene.until(lambda: scene.client.asked)
+    await until(lambda: scene.client.asked)
     await scene.member.drain([READY], 3600)
     assert scene.client.committed == {READY: 1}
     assert not committing.done()
     committing.cancel()
 
 
-async def test_after_the_cut_off_nothing_is_committed_though_a_handler_succeeds_later(scene: Scene) -> None:
-    hung = scene.assign(HUNG)
-    await scene.until(lambda: hung.running)
-    await scene.member.drain([HUNG], 0.0)
-    assert hung.cut_off
-    scene.handler.go.set()
-    await scene.until(lambda: hung.watermark.commit == 1)
-    await scene.member.commit()
-    assert scene.client.committed == {}
-
-
 async def test_two_drains_of_one_partition_go_on_side_by_side_and_the_first_cut_off_is_that_of_both(scene: Scene) -> None:
     hung = scene.assign(HUNG)
-    await scene.until(lambda: hung.running)
+    await until(lambda: hung.running)
     stopping = asyncio.create_task(scene.member.drain([HUNG], 3600))
     await scene.member.drain([HUNG], 0.0)
     assert hung.cut_off
     scene.handler.go.set()
     await stopping
-    assert scene.client.committed == {}
+    await until(lambda: hung.watermark.commit == 1)
+    await scene.member.commit()
+    assert scene.client.committed == {}, "though the handler succeeded later"
 
 
 async def test_a_lane_that_is_replaced_is_cut(scene: Scene) -> None:
     old = scene.assign(HUNG)
-    await scene.until(lambda: old.running)
+    await until(lambda: old.running)
     new = scene.assign(HUNG)
     assert (old.cut_off, new.cut_off) == (True, False)
 
 
 @pytest.mark.parametrize("ends_by", ["a drain", "another assignment"])
-@pytest.mark.parametrize("fate", [Stage.RULED, Stage.PUBLISHED, Stage.RECORDED], ids=["no copy", "no event log", "no store"])
-async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_given_back_and_not_renewed(
-    scene: Scene, ends_by: str, fate: Stage
-) -> None:
-    store = MemoryStore()
-    scene.member.leases = leases = Leases(store)
-    hung = scene.assign(HUNG)
-    await scene.until(lambda: hung.running)
-    entry = hung.running[0]
-    entry.ids, entry.tokens, entry.disposition = [bytes(16)], [7], Later()
-    await leases.claim([entry.column()])
-    leases.add([entry], 0.0)
-    if ends_by == "a drain":
-        await scene.member.drain([HUNG], 0.0)
-    else:
-        scene.assign(HUNG)
-    assert len(leases) == 1, "it still runs"
-    scene.handler.fate = fate
-    scene.handler.go.set()
-    await scene.until(lambda: hung.task is not None and hung.task.done() and not leases)
-    await leases.flush()
-    (answers,) = await Leases(store).claim([Column([bytes(16)], None, 1, [8])])
-    assert not isinstance(answers.get(0), Busy)
+async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_given_back_and_not_renewed(ends_by: str) -> None:
+    for fate in (Stage.RULED, Stage.PUBLISHED, Stage.RECORDED):  # no copy, no event log, no store
+        scene = Scene()
+        async with scene.member.working(scene.client):
+            store = MemoryStore()
+            scene.member.leases = leases = Leases(store)
+            hung = scene.assign(HUNG)
+            await until(lambda: hung.running)  # noqa: B023
+            entry = hung.running[0]
+            entry.ids, entry.tokens, entry.disposition = [bytes(16)], [7], Later()
+            await leases.claim([entry.column()])
+            leases.add([entry], 0.0)
+            if ends_by == "a drain":
+                await scene.member.drain([HUNG], 0.0)
+            else:
+                scene.assign(HUNG)
+            assert len(leases) == 1, "it still runs"
+            scene.handler.fate = fate
+            scene.handler.go.set()
+            await until(lambda: hung.task is not None and hung.task.done() and not leases)  # noqa: B023
+            await leases.flush()
+            (answers,) = await Leases(store).claim([Column([bytes(16)], None, 1, [8])])
+            assert not isinstance(answers.get(0), Busy), fate
 
 
 async def test_a_lane_that_something_else_cancels_stops_the_worker_with_a_sentence(scene: Scene) -> None:
     scene.handler.cancelled = True
     scene.assign(READY)
-    await scene.until(scene.member.stop.is_set)
+    await until(scene.member.stop.is_set)
     assert isinstance(scene.member.fatal, AckwiseError)
     assert "something else than Ackwise has cancelled" in str(scene.member.fatal)
 
@@ -197,5 +169,5 @@ async def test_a_task_that_a_client_cancels_from_inside_begins_anew(scene: Scene
         await asyncio.Event().wait()
 
     scene.member.keep(cancelled_twice, "leases")
-    await scene.until(lambda: len(begun) == 3)
+    await until(lambda: len(begun) == 3)
     assert scene.member.fatal is None

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
-import pytest
-from tests.plugin.group.ordered import Shop
+from tests.plugin.group.ordered import Shop, failing, stubborn
 
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import RetryInPlace
@@ -20,24 +17,14 @@ SECOND = 1_000_000
 FAILED = Flag.HAD_FAILURES
 
 
-@pytest.fixture
-async def shop(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Shop]]:
-    monkeypatch.setattr("ackwise.middleware.overtime.ABANDON_AFTER", 0.02)
-    async with AsyncExitStack() as shops:
-
-        def make(handler: Any, **options: Any) -> Shop:
-            made = Shop(handler, kind="message", **options)
-            shops.push_async_callback(made.stop)
-            return made
-
-        yield make
+SHOP = {"kind": "message"}
 
 
 def judged(*workers: Shop, offset: int = 100) -> tuple[Verdict, Flag]:
     """The verdict on the message by the events of these workers, all of which live."""
     rows = []
     for writer, here in enumerate(workers, start=1):
-        for seq, event in enumerate((*here.sink.durable, *here.sink.buffer)):
+        for seq, event in enumerate(here.sink.events):
             found = event._asdict() | {"event_type": int(event.code), "writer_id": writer, "seq": seq, "group_id": "billing"}
             found |= {"event_ts": (1000 + seq) * SECOND, "record_ts": None, "due_ts": None}
             rows.append(found)
@@ -46,39 +33,18 @@ def judged(*workers: Shop, offset: int = 100) -> tuple[Verdict, Flag]:
     return verdict
 
 
-@pytest.mark.parametrize("order", ["key", "partition"])
-@pytest.mark.parametrize(("dedup", "also"), [(True, Flag(0)), (False, Flag.UNCLAIMED)])
-async def test_what_succeeded_at_its_third_attempt_in_place_was_run_once(shop: Any, order: str, dedup: bool, also: Flag) -> None:
-    failures = [ValueError, KeyError]
-
-    async def handle(message: Message[Any]) -> None:
-        if failures:
-            raise failures.pop()
-
-    here = shop(handle, order=order, dedup=dedup, in_place=RetryInPlace(3, delay=0.01))
-    here.offer(1)
-    await here.settled(1)
-    assert here.seen == [[100]] * 3
-    assert judged(here) == (Verdict.EXACTLY_ONCE, FAILED | also)
-
-
-@pytest.mark.parametrize(("dedup", "also"), [(True, Flag(0)), (False, Flag.UNCLAIMED)])
-async def test_what_failed_in_place_to_the_end_is_a_dead_letter(shop: Any, dedup: bool, also: Flag) -> None:
-    async def handle(message: Message[Any]) -> None:
-        raise ValueError
-
-    here = shop(handle, order="key", dedup=dedup, in_place=RetryInPlace(2, delay=0.01))
-    here.offer(1)
-    await here.settled(1)
-    assert judged(here) == (Verdict.DEAD_LETTERED, FAILED | also)
-
-
-async def stubborn(end: asyncio.Event) -> None:
-    while not end.is_set():
-        try:
-            await end.wait()
-        except asyncio.CancelledError:
-            continue
+async def test_what_succeeded_at_its_third_attempt_in_place_was_run_once_and_what_failed_to_the_end_is_a_dead_letter(shop: Any) -> None:
+    for order in ("key", "partition"):
+        for dedup, also in ((True, Flag(0)), (False, Flag.UNCLAIMED)):
+            here = shop(failing(2, 100), order=order, dedup=dedup, in_place=RetryInPlace(3, delay=0.01))
+            here.offer(1)
+            await here.settled(1)
+            assert here.seen == [[100]] * 3
+            assert judged(here) == (Verdict.EXACTLY_ONCE, FAILED | also), (order, dedup)
+            here = shop(failing(99, 100), order=order, dedup=dedup, in_place=RetryInPlace(2, delay=0.01))
+            here.offer(1)
+            await here.settled(1)
+            assert judged(here) == (Verdict.DEAD_LETTERED, FAILED | also), (order, dedup)
 
 
 async def test_a_late_success_is_one_until_its_copy_is_run_elsewhere(shop: Any) -> None:

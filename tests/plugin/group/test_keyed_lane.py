@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plugin.group.ordered import Shop
+from tests.plugin.group.ordered import failing
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.breaker import Breaker
@@ -21,60 +20,35 @@ from ackwise.middleware.ordering import RetryInPlace
 from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.group.keyed import ByKey
 
-
-@pytest.fixture
-async def shop() -> AsyncIterator[Callable[..., Shop]]:
-    async with AsyncExitStack() as shops:
-
-        def make(handler: Any, **options: Any) -> Shop:
-            made = Shop(handler, order="key", **options)
-            shops.push_async_callback(made.stop)
-            return made
-
-        yield make
+SHOP = {"order": "key"}
 
 
 async def nothing(argument: Any) -> None: ...
 
 
-async def test_no_batch_has_two_messages_of_one_key(shop: Any) -> None:
-    here = shop(nothing)
-    here.offer(keys=[b"a", b"b", b"a", b"c", b"b", b"a"])
-    await here.settled(6)
-    assert here.seen == [[100, 101, 103], [102, 104], [105]]
+async def test_no_batch_has_two_messages_of_one_key_and_those_without_a_key_have_no_order(shop: Any) -> None:
+    for options, offered, seen in (
+        ({}, {"keys": [b"a", b"b", b"a", b"c", b"b", b"a"]}, [[100, 101, 103], [102, 104], [105]]),
+        ({}, {"keys": [None, None, b"a", None, b"a"]}, [[100, 101, 102, 103], [104]]),
+        ({"order_by": lambda message: message.value[:1]}, {"values": [b"a1", b"b1", b"a2"]}, [[100, 101], [102]]),
+    ):
+        here = shop(nothing, **options)
+        here.offer(**offered)
+        await here.settled(sum(map(len, seen)))
+        assert here.seen == seen
 
 
-async def test_messages_without_a_key_have_no_order(shop: Any) -> None:
-    here = shop(nothing)
-    here.offer(keys=[None, None, b"a", None, b"a"])
-    await here.settled(5)
-    assert here.seen == [[100, 101, 102, 103], [104]]
-
-
-@pytest.mark.parametrize("kind", ["batch", "message"])
-async def test_a_key_whose_head_waits_is_held_behind_it_and_other_keys_pass(shop: Any, kind: str) -> None:
-    failures = [RuntimeError, RuntimeError]
-
-    async def handle(argument: Any) -> None:
-        for message in [argument] if isinstance(argument, Message) else argument:
-            if message.offset == 100 and failures:
-                raise failures.pop()
-
-    here = shop(handle, kind=kind, in_place=RetryInPlace(3, delay=0.05), max_batch=1)
-    here.offer(keys=[b"a", b"b", b"a", b"b", b"c"])
-    await here.settled(5)
-    flat = [offset for call in here.seen for offset in call]
-    assert flat[:4] == [100, 101, 103, 104]  # the keys b and c pass
-    assert flat[4:] == [100, 100, 102]  # the key a waits for its head
-    assert here.sent == []
+async def test_a_key_whose_head_waits_is_held_behind_it_and_other_keys_pass(shop: Any) -> None:
+    for kind in ("batch", "message"):
+        here = shop(failing(2, 100), kind=kind, in_place=RetryInPlace(3, delay=0.05), max_batch=1)
+        here.offer(keys=[b"a", b"b", b"a", b"b", b"c"])
+        await here.settled(5)
+        assert [offset for call in here.seen for offset in call] == [100, 101, 103, 104, 100, 100, 102], kind
+        assert here.sent == []
 
 
 async def test_a_dead_head_lets_its_followers_run_once_its_letter_is_there(shop: Any) -> None:
-    async def handle(message: Message[Any]) -> None:
-        if message.offset == 100:
-            raise RuntimeError
-
-    here = shop(handle, kind="message", in_place=RetryInPlace(1, delay=0.01))
+    here = shop(failing(99, 100), kind="message", in_place=RetryInPlace(1, delay=0.01))
     here.offer(keys=[b"a", b"a"])
     await here.settled(2)
     assert (here.seen, here.sent) == ([[100], [100], [101]], [("billing.dlq", 100)])
@@ -87,13 +61,6 @@ async def test_a_new_owner_holds_the_followers_behind_what_waited_in_place(shop:
     here.offer(keys=[b"a", b"b", b"a", b"c"])
     await here.settled(4)
     assert here.seen == [[103], [100], [102]]
-
-
-async def test_order_by_finds_the_key_in_the_decoded_message(shop: Any) -> None:
-    here = shop(nothing, order_by=lambda message: message.value[:1])
-    here.offer(values=[b"a1", b"b1", b"a2"])
-    await here.settled(3)
-    assert here.seen == [[100, 101], [102]]
 
 
 async def test_a_message_whose_order_by_raises_fails_in_place_under_the_key_of_its_record(
@@ -176,18 +143,13 @@ async def test_what_has_its_key_only_at_its_next_attempt_waits_for_its_key_and_i
     assert {event.offset for event in done if "out_of_order" in (event.attrs or "")} == {100, 101}
 
 
-async def test_an_order_by_that_always_raises_ends_as_a_dead_letter(shop: Any) -> None:
-    here = shop(nothing, order_by=lambda message: message.value["customer"], in_place=RetryInPlace(1, delay=0.01))
-    here.offer(keys=[b"a"])
-    await here.settled(1)
-    assert (here.seen, here.sent) == ([], [("billing.dlq", 100)])
-
-
-async def test_a_key_that_is_no_key_fails_as_if_the_function_had_raised(shop: Any) -> None:
-    here = shop(nothing, order_by=lambda message: [], in_place=RetryInPlace(0))
-    here.offer(keys=[b"a"])
-    await here.settled(1)
-    assert (here.seen, here.sent) == ([], [("billing.dlq", 100)])
+async def test_an_order_by_that_always_raises_or_gives_no_key_ends_as_a_dead_letter(shop: Any) -> None:
+    functions: list[Callable[[Message[Any]], object]] = [lambda message: message.value["customer"], lambda message: []]
+    for order_by in functions:
+        here = shop(nothing, order_by=order_by, in_place=RetryInPlace(1, delay=0.01))
+        here.offer(keys=[b"a"])
+        await here.settled(1)
+        assert (here.seen, here.sent) == ([], [("billing.dlq", 100)])
 
 
 async def test_what_can_not_be_decoded_is_dead_at_once_and_blocks_no_key(shop: Any) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.plugin.group.ordered import Shop, now
+from tests.plugin.group.ordered import counting, failing, now
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.commitmetadata import FinishedMap, InPlace
@@ -21,31 +19,6 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.group.commits import to_commit
 
 
-@pytest.fixture
-async def shop() -> AsyncIterator[Callable[..., Shop]]:
-    async with AsyncExitStack() as shops:
-
-        def make(handler: Any, **options: Any) -> Shop:
-            made = Shop(handler, **options)
-            shops.push_async_callback(made.stop)
-            return made
-
-        yield make
-
-
-def failing(times: int, *offsets: int) -> Callable[[Any], Any]:
-    """A handler that raises for the first `times` calls that have one of `offsets`."""
-    left = dict.fromkeys(offsets, times)
-
-    async def handle(argument: Any) -> None:
-        for message in [argument] if isinstance(argument, Message) else argument:
-            if left.get(message.offset, 0) > 0:
-                left[message.offset] -= 1
-                raise RuntimeError("not yet")
-
-    return handle
-
-
 async def test_O01_what_succeeds_is_passed_and_the_partition_goes_on(shop: Any) -> None:
     here = shop(failing(0))
     here.offer(2)
@@ -54,31 +27,17 @@ async def test_O01_what_succeeds_is_passed_and_the_partition_goes_on(shop: Any) 
 
 
 async def test_O04_a_batch_that_fails_is_suspended_in_place_whole_and_runs_again(shop: Any) -> None:
-    counted: list[int] = []
-
-    async def handle(batch: Batch[Any]) -> None:
-        counted.extend(message.reconsume_times for message in batch)
-        await failed(batch)
-
-    failed = failing(1, 100)
-    here = shop(handle, max_batch=16)
+    here = shop(counting(failing(1, 100), counted := list[int]()), max_batch=16)
     here.offer(2)
     await here.settled(2)
     assert (here.seen, counted, here.sent) == ([[100, 101], [100, 101]], [0, 0, 1, 1], [])
 
 
-async def test_O05_each_attempt_in_place_counts_until_the_limit(shop: Any) -> None:
-    counted: list[int] = []
-
-    async def handle(message: Message[Any]) -> None:
-        counted.append(message.reconsume_times)
-        if len(counted) <= 3:
-            raise RuntimeError
-
-    here = shop(handle, kind="message")
-    here.offer()
-    await here.settled(1)
-    assert (counted, here.sent) == ([0, 1, 2, 3], [])
+async def test_O05_each_attempt_in_place_counts_until_the_limit_and_what_is_behind_is_charged_nothing(shop: Any) -> None:
+    here = shop(counting(failing(3, 100), counted := list[int]()), kind="message", dedup=True)
+    here.offer(3)
+    await here.settled(3)
+    assert (counted, here.sent) == ([0, 1, 2, 3, 0, 0], [])
 
 
 async def test_O06_over_the_limit_a_message_is_a_dead_letter_alone_and_leaves_its_partition(shop: Any) -> None:
@@ -98,44 +57,34 @@ async def test_O09_with_a_limit_of_zero_a_message_that_fails_is_a_dead_letter_at
     assert (here.seen, here.sent) == ([[100], [101]], [("billing.dlq", 100)])
 
 
-@pytest.mark.parametrize(
-    ("asked", "delay"),
-    [(ConsumeLater(), 1.0), (ConsumeLater(delay=0.005), 0.01), (ConsumeLater(delay=60), 30.0), (ConsumeLater(delay=5), 5.0)],
-    ids=["unasked", "5 ms", "60 s", "5 s"],
-)
-async def test_O15_a_suspension_is_one_second_or_as_asked_from_10_ms_to_30_s(shop: Any, asked: ConsumeLater, delay: float) -> None:
-    async def handle(message: Message[Any]) -> None:
-        raise asked
+async def test_O15_a_suspension_is_one_second_or_as_asked_from_10_ms_to_30_s(shop: Any) -> None:
+    for asked, delay in (
+        (ConsumeLater(), 1.0), (ConsumeLater(delay=0.005), 0.01), (ConsumeLater(delay=60), 30.0), (ConsumeLater(delay=5), 5.0),
+    ):  # fmt: skip
 
-    here = shop(handle, kind="message", in_place=RetryInPlace(3))
-    before = now()
-    here.offer()
-    await here.until(lambda: here.lane.held)
-    assert before + delay <= here.lane.held[0].not_before <= now() + delay
+        async def handle(message: Message[Any], asked: ConsumeLater = asked) -> None:
+            raise asked
+
+        here = shop(handle, kind="message", in_place=RetryInPlace(3))
+        before = now()
+        here.offer()
+        await here.until(lambda here=here: here.lane.held)
+        assert before + delay <= here.lane.held[0].not_before <= now() + delay, asked
 
 
-@pytest.mark.parametrize("how", ["raise", "return"])
-async def test_O16_an_exception_or_a_wrong_result_suspends(shop: Any, how: str) -> None:
-    async def handle(message: Message[Any]) -> object:
-        if message.offset == 100 and message.reconsume_times == 0:
-            if how == "raise":
-                raise RuntimeError
-            return CONSUME_LATER
-        return None
+async def test_O16_an_exception_or_a_wrong_result_suspends(shop: Any) -> None:
+    async def wrong(message: Message[Any]) -> object:
+        return CONSUME_LATER if message.offset == 100 and message.reconsume_times == 0 else None
 
-    here = shop(handle, kind="message")
-    here.offer(2)
-    await here.settled(2)
-    assert here.seen == [[100], [100], [101]]
+    for handle in (failing(1, 100), wrong):
+        here = shop(handle, kind="message")
+        here.offer(2)
+        await here.settled(2)
+        assert here.seen == [[100], [100], [101]]
 
 
 async def test_O17_a_new_owner_goes_on_with_the_attempts_and_the_time_of_the_last_one(shop: Any) -> None:
-    counted: list[int] = []
-
-    async def handle(message: Message[Any]) -> None:
-        counted.append(message.reconsume_times)
-
-    here = shop(handle, kind="message")
+    here = shop(counting(failing(0), counted := list[int]()), kind="message")
     here.lane.resume(FinishedMap("cluster", 100, 1100, 1100, "agents", 0), [InPlace(100, 2, 0)])
     here.offer(2)
     await here.settled(2)
@@ -167,33 +116,17 @@ async def test_what_an_owner_leaves_in_place_is_told_with_attempts_and_due_time(
     assert 0 < entry.due_ms / 1000 - here.worker.wall() <= 30.001
 
 
-@pytest.mark.parametrize("kind", ["batch", "message"])
-async def test_nothing_passes_a_message_that_waits_in_place(shop: Any, kind: str) -> None:
-    here = shop(failing(2, 101), kind=kind, max_batch=16)
-    here.offer(2)
-    here.offer(2)
-    await here.settled(4)
-    done: list[int] = []
-    for call in here.seen:
-        done += [offset for offset in call if offset not in done]
-    assert done == [100, 101, 102, 103]
-    assert all(call == sorted(call) for call in here.seen)
-    first_102 = next(at for at, call in enumerate(here.seen) if 102 in call and 101 not in call)
-    assert not any(101 in call for call in here.seen[first_102:])
-
-
-async def test_messages_behind_one_that_fails_are_charged_no_attempt_where_they_run_one_by_one(shop: Any) -> None:
-    counted: dict[int, list[int]] = {}
-
-    async def handle(message: Message[Any]) -> None:
-        counted.setdefault(message.offset, []).append(message.reconsume_times)
-        await failed(message)
-
-    failed = failing(2, 100)
-    here = shop(handle, kind="message", dedup=True)
-    here.offer(3)
-    await here.settled(3)
-    assert counted == {100: [0, 1, 2], 101: [0], 102: [0]}
+async def test_nothing_passes_a_message_that_waits_in_place(shop: Any) -> None:
+    for kind in ("batch", "message"):
+        here = shop(failing(2, 101), kind=kind, max_batch=16)
+        here.offer(2)
+        here.offer(2)
+        await here.settled(4)
+        done = list(dict.fromkeys(offset for call in here.seen for offset in call))
+        assert done == [100, 101, 102, 103], kind
+        assert all(call == sorted(call) for call in here.seen)
+        first_102 = next(at for at, call in enumerate(here.seen) if 102 in call and 101 not in call)
+        assert not any(101 in call for call in here.seen[first_102:])
 
 
 async def test_what_was_done_behind_one_that_comes_later_runs_again_behind_it(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -218,8 +151,7 @@ async def test_a_dead_letter_lets_what_was_done_behind_it_pass(shop: Any) -> Non
     assert (here.seen, here.sent) == ([[100, 101, 102]], [("billing.dlq", 100)])
 
 
-@pytest.mark.parametrize("kind", ["batch", "message"])
-async def test_behind_one_that_can_not_be_decoded_nothing_begins_before_its_dead_letter_is_there(shop: Any, kind: str) -> None:
+async def test_behind_one_that_can_not_be_decoded_nothing_begins_before_its_dead_letter_is_there(shop: Any) -> None:
     begun: list[int] = []
 
     def decode(value: bytes | None) -> object:
@@ -230,10 +162,12 @@ async def test_behind_one_that_can_not_be_decoded_nothing_begins_before_its_dead
     async def handle(argument: Any) -> None:
         begun.append(len(here.publisher.sent))
 
-    here = shop(handle, kind=kind, decode=decode)
-    here.offer(values=[b"good", b"bad", b"good"])
-    await here.settled(3)
-    assert (begun, here.sent) == ([0, 1], [("billing.dlq", 101)])
+    for kind in ("batch", "message"):
+        here = shop(handle, kind=kind, decode=decode)
+        here.offer(values=[b"good", b"bad", b"good"])
+        await here.settled(3)
+        assert (begun, here.sent) == ([0, 1], [("billing.dlq", 101)])
+        begun.clear()
 
 
 async def test_while_a_dead_letter_is_not_acknowledged_nothing_passes_it(shop: Any) -> None:
@@ -247,9 +181,7 @@ async def test_while_a_dead_letter_is_not_acknowledged_nothing_passes_it(shop: A
     await here.until(lambda: here.lane.held and here.lane.held[0].why == "copies are not acknowledged")
     assert here.seen == [[100]]
     here.publisher.answer = lambda copy: None
-    for run in here.lane.held:
-        run.not_before = 0.0
-    here.offer(1)
+    here.hurry()
     await here.settled(3)
     assert here.seen == [[100], [101], [102]]
 
@@ -274,14 +206,12 @@ async def test_nothing_passes_a_message_whose_claim_another_worker_holds(shop: A
 
 async def test_with_the_store_away_nothing_passes_and_nothing_is_lost(shop: Any) -> None:
     here = shop(failing(1, 101), kind="message", dedup=True)
-    here.store.is_down = True
+    here.store.fail = lambda exchange: True
     here.offer(3)
     await here.until(lambda: here.lane.held)
     assert here.seen == []
-    here.store.is_down = False
-    for run in here.lane.held:
-        run.not_before = 0.0
-    here.offer(1)
+    here.store.fail = lambda exchange: False
+    here.hurry()
     await here.settled(4)
     assert here.seen == [[100], [101], [101], [102], [103]]
 

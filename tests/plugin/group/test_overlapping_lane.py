@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.plugin.group.owning import rest
+from tests.plugin.lines import deliveries, end, lane_of
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
 from ackwise.middleware.handlercall import HandlerCall
-from ackwise.middleware.message import Delivery, Origin, TopicPartition
 from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.group.lane import Lane
+
+
+async def handle(batch: Any) -> None: ...
 
 
 class Line:
     """A pipeline whose batches end when the test says so."""
 
     def __init__(self, max_batch: int = 2) -> None:
-        self.agent = Agent("bill", ("orders",), "stream", _handle, lambda value: value, max_batch=max_batch)
+        self.agent = Agent("bill", ("orders",), "stream", handle, lambda value: value, max_batch=max_batch)
         self.batches: list[list[int]] = []
         self.ends: list[asyncio.Future[BaseException | None]] = []
         self.recalled: list[int] = []
@@ -60,33 +64,11 @@ class Recalled(HandlerCall):
         self._recalled.append(self._offset)
 
 
-async def _handle(batch: Any) -> None: ...
-
-
-def deliveries(start: int, count: int) -> Iterator[Delivery]:
-    for offset in range(start, start + count):
-        yield Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
-
-
 def begin(line: Line, count: int) -> Lane:
-    def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
-        return [Run.of(delivery, line) for delivery in records]  # a line is a pipeline reduced to what a lane asks of it
-
-    lane = Lane("orders", 0, "source", 100, make=make, progressed=lambda lane: None, overlapping=True, clock=lambda: 50.0)
-    lane.offer([*deliveries(100, count)])
+    lane = lane_of(line, position=100, overlapping=True, clock=lambda: 50.0)
+    lane.offer(deliveries(100, count))
     lane.start()
     return lane
-
-
-async def rest() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-async def end(lane: Lane) -> None:
-    assert lane.task is not None
-    async with asyncio.timeout(5):
-        await lane.task
 
 
 async def test_a_batch_begins_while_the_one_before_it_is_at_work_and_a_third_does_not() -> None:
@@ -99,35 +81,24 @@ async def test_a_batch_begins_while_the_one_before_it_is_at_work_and_a_third_doe
     assert line.batches == [[100, 101], [102, 103], [104, 105]]
     for one in line.ends[1:]:
         one.set_result(None)
-    lane.stop()
     await end(lane)
     assert lane.watermark.commit == 106
 
 
-async def test_a_later_batch_that_ends_first_moves_no_commit() -> None:
+async def test_a_later_batch_that_ends_first_moves_no_commit_and_what_is_settled_of_one_at_work_does() -> None:
     line = Line()
     lane = begin(line, 4)
     await rest()
     line.ends[1].set_result(None)
     await rest()
     assert lane.watermark.commit == 100
-    line.ends[0].set_result(None)
-    await rest()
-    assert lane.watermark.commit == 104
-    lane.stop()
-    await end(lane)
-
-
-async def test_what_is_settled_of_a_batch_that_is_still_at_work_moves_the_commit() -> None:
-    line = Line()
-    lane = begin(line, 2)
-    await rest()
     first = next(run for batch in lane._running for run in batch)
     first.stage = Stage.SETTLED
     lane.pass_settled([first])
     assert lane.watermark.commit == 101
     line.ends[0].set_result(None)
-    lane.stop()
+    await rest()
+    assert lane.watermark.commit == 104
     await end(lane)
 
 
@@ -141,7 +112,6 @@ async def test_what_is_at_work_counts_to_what_makes_a_lane_full() -> None:
     line.ends[1].set_result(None)
     await rest()
     assert not lane.is_full()
-    lane.stop()
     await end(lane)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import GroupLoadInProgressError, KafkaConnectionError, KafkaError
+from tests.fakes import FULL_DISK, Sink
 
-from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
-from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.events import EventCode
 from ackwise.middleware.policies import DeadLetter, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.transaction import Progress
@@ -21,27 +22,6 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 
 ORDERS = TopicPartition("orders", 0)
 RETRY = TopicPartition("billing.retry", 0)
-
-
-class Events:
-    """A sink that remembers what it was given, and whether it is durable."""
-
-    def __init__(self) -> None:
-        self.recorded: list[Event] = []
-        self.durable: list[Event] = []
-        self.is_full = False
-
-    async def open(self) -> None: ...
-
-    def record(self, event: Event) -> None:
-        self.recorded.append(event)
-
-    async def flush(self) -> None:
-        if self.is_full:
-            raise EventLogUnavailable("no space left")
-        self.durable = list(self.recorded)
-
-    async def close(self) -> None: ...
 
 
 class Passed:
@@ -82,11 +62,15 @@ def at(committed: int | None, start: int, end: int) -> Standing:
     return Standing(None if committed is None else Committed(committed, "metadata"), start, end)
 
 
-@pytest.mark.parametrize(("partition", "start", "position"), [(RETRY, "latest", 3), (ORDERS, "latest", 9), (ORDERS, "earliest", 3)])
-async def test_S19_a_retry_topic_is_read_from_its_beginning_whatever_start_says(
-    partition: TopicPartition, start: str, position: int
-) -> None:
-    assert await Scene(start=start).find(at(None, 3, 9), partition) == Position(position, None)
+async def test_S19_a_retry_topic_is_read_from_its_beginning_whatever_start_says() -> None:
+    for partition, start, position in ((RETRY, "latest", 3), (ORDERS, "latest", 9), (ORDERS, "earliest", 3)):
+        assert await Scene(start=start).find(at(None, 3, 9), partition) == Position(position, None)
+
+
+async def test_a_topic_that_a_pattern_found_later_is_read_from_its_beginning_whatever_start_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(start="latest")
+    monkeypatch.setattr(scene.member.sources, "begins_whole", lambda topic: topic == ORDERS.topic)
+    assert await scene.find(at(None, 3, 9)) == Position(3, None)
 
 
 async def test_a_group_goes_on_where_it_committed_and_what_it_wrote_beside_is_known() -> None:
@@ -102,17 +86,17 @@ async def test_nobody_begins_where_it_can_not_be_said_and_the_others_do_not_wait
     assert await scene.find(at(7, 3, 9)) == Position(7, 7, None, "metadata")
 
 
-@pytest.mark.parametrize(("start", "end"), [(50, 60), (0, 3)])
 async def test_a_position_outside_of_the_log_begins_at_its_start_since_what_is_there_may_be_new(
-    start: int, end: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ackwise.plugin.group.positions._LOOKS_AT_END", 1)
-    sink = Events()
-    found = await Scene(sink=sink).find(at(10, start, end))
-    assert found is not None
-    assert found.next == start
-    assert [(event.code, event.offset, event.range_end) for event in sink.recorded] == [(EventCode.SEEK, min(10, start), max(10, start))]
-    assert "the position is outside of what the topic holds" in caplog.text
+    for start, end, passed in ((50, 60, (10, 50)), (0, 3, (0, 10))):
+        sink = Sink()
+        found = await Scene(sink=sink).find(at(10, start, end))
+        assert found is not None
+        assert found.next == start
+        assert [(event.code, event.offset, event.range_end) for event in sink.events] == [(EventCode.SEEK, *passed)]
+    assert caplog.text.count("the position is outside of what the topic holds") == 2
 
 
 async def test_a_log_that_ends_too_early_is_looked_at_again_since_a_new_leader_may_not_know_its_end() -> None:
@@ -126,11 +110,11 @@ async def test_a_log_that_ends_too_early_is_looked_at_again_since_a_new_leader_m
 
 
 async def test_what_a_database_has_passed_is_durable_before_the_broker_can_be_told() -> None:
-    sink = Events()
+    sink = Sink()
     scene = Scene(database=Passed(), sink=sink)
-    sink.is_full = True
+    sink.error = FULL_DISK
     assert [await scene.find(at(7, 0, 12)) for _ in range(2)] == [None, None]
-    sink.is_full = False
+    sink.error = None
     assert await scene.find(at(7, 0, 12)) == Position(10, 7, 2, "metadata")
     assert [(event.code, event.offset, event.range_end) for event in sink.durable] == [(EventCode.TX_SETTLED, 7, 10)]
 
@@ -151,11 +135,8 @@ async def test_a_topic_that_was_made_anew_is_not_taken_for_one_that_was_passed(m
         await Scene(database=Passed()).find(at(None, 0, 9))
 
 
-async def test_a_database_that_knows_more_than_a_group_without_offsets_is_believed_aloud(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_database_that_knows_more_or_less_than_the_broker_is_believed_aloud(caplog: pytest.LogCaptureFixture) -> None:
     assert await Scene(database=Passed()).find(at(None, 0, 12)) == Position(10, None, 2)
     assert "the database is believed" in caplog.text
-
-
-async def test_a_database_behind_the_broker_is_believed_aloud(caplog: pytest.LogCaptureFixture) -> None:
     assert await Scene(database=Passed()).find(at(11, 0, 12)) == Position(10, 11, 2, "metadata")
     assert "the database is behind the broker" in caplog.text

@@ -16,6 +16,7 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused, Publis
 from ackwise.middleware.message import Headers
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.recordbatches import RecordBatch, _answer_of
 from ackwise.plugin.local.broker import embedded_broker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -47,6 +48,9 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> Factory:
     return factory
 
 
+#: What a call of a client may end with.
+ENDS = (asyncio.CancelledError(), KafkaConnectionError("gone"), ValueError("odd"))
+
 A_COPY = Copy("billing.retry", 0, b"k", b"v", ())
 
 
@@ -57,29 +61,31 @@ async def published(publisher: KafkaPublisher) -> None:
             await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), ValueError("odd"), OSError("gone"), KafkaConnectionError("gone")], ids=repr)
-async def test_whatever_a_send_ends_with_the_copy_is_not_acknowledged_and_its_neighbours_are(
-    factory: Factory, error: BaseException
+async def test_whatever_a_send_or_a_close_ends_with_only_that_copy_is_not_acknowledged_and_all_connections_are_closed(
+    factory: Factory,
 ) -> None:
-    publisher = KafkaPublisher(NOWHERE)
-    await publisher.start()
-    factory.raise_once("send", error)
-    first, second = await publisher.publish([A_COPY, A_COPY])
-    assert isinstance(first, PublishUnavailable)
-    assert second is None
-    await publisher.stop()
-
-
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), OSError("gone"), KafkaConnectionError("gone")], ids=repr)
-async def test_a_start_that_is_cancelled_from_inside_is_a_broker_that_does_not_answer(factory: Factory, error: BaseException) -> None:
-    publisher = KafkaPublisher(NOWHERE)
-    factory.raise_once("start", error)
-    with pytest.raises(PublishUnavailable, match="do not answer a producer"):
+    for error in ENDS:
+        publisher = KafkaPublisher(NOWHERE)
         await publisher.start()
-    assert factory.made[0].is_closed
-    await publisher.start()
-    await published(publisher)
-    await publisher.stop()
+        factory.raise_once("send", error)
+        first, second = await publisher.publish([A_COPY, A_COPY])
+        assert isinstance(first, PublishUnavailable), error
+        assert second is None
+        factory.raise_once("stop", error)
+        await publisher.stop()
+        assert factory.made[-1].is_closed
+
+
+async def test_a_start_that_is_cancelled_from_inside_is_a_broker_that_does_not_answer(factory: Factory) -> None:
+    for error in (asyncio.CancelledError(), OSError("gone"), KafkaConnectionError("gone")):
+        publisher = KafkaPublisher(NOWHERE)
+        factory.raise_once("start", error)
+        with pytest.raises(PublishUnavailable, match="do not answer a producer"):
+            await publisher.start()
+        assert factory.made[-1].is_closed
+        await publisher.start()
+        await published(publisher)
+        await publisher.stop()
 
 
 def _sender_raises(producer: Producer) -> None:
@@ -87,55 +93,46 @@ def _sender_raises(producer: Producer) -> None:
     producer._sender.sender_task.exception()
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda producer: producer._sender.sender_task.cancel(),
-        lambda producer: producer._sender.sender_task.set_result(None),
-        _sender_raises,
-        lambda producer: producer.client._sync_task.cancel(),
-    ],
-    ids=["cancelled", "returned", "raised", "metadata"],
-)
-async def test_a_producer_whose_tasks_have_ended_is_replaced_once_and_let_go(
-    factory: Factory, caplog: pytest.LogCaptureFixture, end: Callable[[Producer], object]
-) -> None:
-    publisher = KafkaPublisher(NOWHERE)
-    await publisher.start()
-    await published(publisher)
-    end(factory.made[0])
-    answers = await asyncio.gather(*(publisher.publish([A_COPY]) for _ in range(3)))
-    assert all(isinstance(answer, PublishUnavailable) for (answer,) in answers)
-    await published(publisher)
-    await publisher.stop()
-    assert [(len(producer.sent), producer.is_closed) for producer in factory.made] == [(1, True), (1, True)]
-    assert caplog.text.count("the producer has stopped by itself") == 1
+async def test_a_producer_whose_tasks_have_ended_is_replaced_once_and_let_go(factory: Factory, caplog: pytest.LogCaptureFixture) -> None:
+    ends: dict[str, Callable[[Producer], object]] = {
+        "cancelled": lambda producer: producer._sender.sender_task.cancel(),
+        "returned": lambda producer: producer._sender.sender_task.set_result(None),
+        "raised": _sender_raises,
+        "metadata": lambda producer: producer.client._sync_task.cancel(),
+    }
+    for name, end in ends.items():
+        factory.made.clear()
+        caplog.clear()
+        publisher = KafkaPublisher(NOWHERE)
+        await publisher.start()
+        await published(publisher)
+        end(factory.made[0])
+        answers = await asyncio.gather(*(publisher.publish([A_COPY]) for _ in range(3)))
+        assert all(isinstance(answer, PublishUnavailable) for (answer,) in answers), name
+        await published(publisher)
+        await publisher.stop()
+        assert [(len(producer.sent), producer.is_closed) for producer in factory.made] == [(1, True), (1, True)]
+        assert caplog.text.count("the producer has stopped by itself") == 1
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), KafkaConnectionError("gone"), ValueError("odd")], ids=repr)
-async def test_a_producer_that_can_t_be_replaced_now_is_replaced_later(
-    factory: Factory, error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
-    publisher = KafkaPublisher(NOWHERE)
-    await publisher.start()
-    factory.made[0]._sender.sender_task.cancel()
-    factory.raise_once("start", error)
-    await published(publisher)
-    await publisher.stop()
-    assert [producer.is_closed for producer in factory.made] == [True, True, True]
+async def test_a_producer_that_can_t_be_replaced_now_is_replaced_later(factory: Factory, caplog: pytest.LogCaptureFixture) -> None:
+    for error in ENDS:
+        factory.made.clear()
+        publisher = KafkaPublisher(NOWHERE)
+        await publisher.start()
+        factory.made[0]._sender.sender_task.cancel()
+        factory.raise_once("start", error)
+        await published(publisher)
+        await publisher.stop()
+        assert [producer.is_closed for producer in factory.made] == [True, True, True], error
     gc.collect()
     assert "never retrieved" not in caplog.text
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), KafkaConnectionError("gone"), ValueError("odd")], ids=repr)
-async def test_whatever_a_producer_closes_with_its_connections_are_closed_and_nothing_is_raised(
-    factory: Factory, error: BaseException
-) -> None:
-    publisher = KafkaPublisher(NOWHERE)
-    await publisher.start()
-    factory.raise_once("stop", error)
-    await publisher.stop()
-    assert factory.made[0].is_closed
+async def test_a_batch_whose_send_the_client_cancels_itself_is_not_acknowledged() -> None:
+    cancelled = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    assert isinstance(_answer_of(cancelled, RecordBatch("billing.retry", 0), None), PublishUnavailable)
 
 
 @pytest.fixture
@@ -151,21 +148,14 @@ async def publisher(kafka: SharedKafka) -> AsyncIterator[KafkaPublisher]:
     await publisher.stop()
 
 
-async def test_a_copy_arrives_as_it_is(raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher) -> None:
+async def test_a_copy_arrives_as_it_is_also_with_nothing_in_it(raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher) -> None:
     headers: Headers = (("trace", b"1"), ("trace", None), ("empty", b""))
-    assert await publisher.publish([Copy(topic, 1, b"key", b"value", headers)]) == [None]
-    (record,) = await raw_kafka.records(topic)
-    assert (record.partition, record.key, record.value) == (1, b"key", b"value")
-    assert list(record.headers) == list(headers)
-
-
-@pytest.mark.parametrize(("key", "value"), [(None, b"v"), (b"k", None), (None, None), (b"", b"")])
-async def test_keys_and_values_may_be_null_or_empty_both_at_once_as_well(
-    raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher, key: bytes | None, value: bytes | None
-) -> None:
-    assert await publisher.publish([Copy(topic, 0, key, value, (("h", b"x"),))]) == [None]
-    (record,) = await raw_kafka.records(topic)
-    assert (record.key, record.value, tuple(record.headers)) == (key, value, (("h", b"x"),))
+    pairs = [(b"key", b"value"), (None, b"v"), (b"k", None), (None, None), (b"", b"")]
+    assert await publisher.publish([Copy(topic, 1, key, value, headers) for key, value in pairs]) == [None] * 5
+    records = await raw_kafka.records(topic)
+    assert {(record.partition, record.key, record.value, tuple(record.headers)) for record in records} == {
+        (1, *each, headers) for each in pairs
+    }
 
 
 async def test_a_copy_for_a_partition_that_is_not_there_is_folded_into_those_that_are(
@@ -175,20 +165,16 @@ async def test_a_copy_for_a_partition_that_is_not_there_is_folded_into_those_tha
     assert [record.partition for record in await raw_kafka.records(topic)] == [1]
 
 
-async def test_a_copy_that_is_too_large_is_refused_for_good_and_its_neighbours_arrive(
+async def test_a_copy_that_is_too_large_is_refused_for_good_and_its_neighbours_arrive_though_large(
     raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher
 ) -> None:
-    copies = [Copy(topic, 0, b"k", value, ()) for value in (b"a", b"x" * 300_000, b"b")]
-    first, refused, last = await publisher.publish(copies)
-    assert (first, last) == (None, None)
-    assert isinstance(refused, PublishRefused)
-    assert {record.value for record in await raw_kafka.records(topic)} == {b"a", b"b"}
-
-
-async def test_large_copies_go_together_if_each_of_them_fits(raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher) -> None:
-    copies = [Copy(topic, 0, b"k", bytes([number]) * 150_000, ()) for number in range(8)]
-    assert await publisher.publish(copies) == [None] * 8
-    assert len(await raw_kafka.records(topic)) == 8
+    sizes = [1, 300_000, *[150_000] * 8]
+    answers = await publisher.publish([Copy(topic, 0, b"k", bytes([number]) * size, ()) for number, size in enumerate(sizes)])
+    assert isinstance(answers[1], PublishRefused)
+    assert [*answers[:1], *answers[2:]] == [None] * 9
+    assert {(record.value or b"")[:1] for record in await raw_kafka.records(topic)} == {
+        bytes([number]) for number in range(10) if number != 1
+    }
 
 
 async def test_a_cancelled_publish_is_cancelled(topic: str, publisher: KafkaPublisher) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -22,11 +22,13 @@ from aiokafka.errors import (
     KafkaError,
     UnsupportedVersionError,
 )
+from aiokafka.record.util import calc_crc32c
+from tests.fakes import Sink
+from tests.plugin.lines import Line, until
 from tests.plugin.logs import Logs, batch, corrupt, endless, reading
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError
-from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
@@ -40,20 +42,6 @@ from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
-
-
-class Sink:
-    """Events as they were recorded."""
-
-    def __init__(self) -> None:
-        self.recorded: list[Event] = []
-
-    async def open(self) -> None: ...
-    def record(self, event: Event) -> None:
-        self.recorded.append(event)
-
-    async def flush(self) -> None: ...
-    async def close(self) -> None: ...
 
 
 async def _ask(partitions: Collection[TopicPartition]) -> Asked:
@@ -96,32 +84,19 @@ class Desk:
         self.consumer._closed = True
 
     def gaps(self) -> list[tuple[str | None, int | None, int | None]]:
-        return [(event.topic, event.offset, event.range_end) for event in self.sink.recorded if event.code is EventCode.GAP]
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while True:
-                if condition():
-                    return
-                await asyncio.sleep(0)
+        return [(event.topic, event.offset, event.range_end) for event in self.sink.events if event.code is EventCode.GAP]
 
 
-class Line:
-    """A pipeline that settles everything."""
+#: What `three` has that is well.
+ALL = {GOOD: [*range(40)], BAD: [*range(30)], OTHER: [*range(40)]}
 
-    agent = Agent("bill", ("orders",), "batch", lambda batch: asyncio.sleep(0), lambda value: value, max_batch=500)
 
-    async def __call__(self, entries: Iterable[Any], assignment: Any) -> None:
-        for entry in entries:
-            entry.stage = Stage.SETTLED
+def has_all(desk: Desk) -> Callable[[], bool]:
+    return lambda: desk.given == ALL
 
 
 def _more_than(asked: int, logs: Logs) -> bool:
     return logs.asked.count(BAD) > asked
-
-
-def _said(times: int, caplog: pytest.LogCaptureFixture) -> bool:
-    return caplog.text.count("a partition can't be read") == times
 
 
 @asynccontextmanager
@@ -144,67 +119,58 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.host.fetching._LOOK_AGAIN", 0.0)
 
 
-def three(bad: tuple[int, bytes]) -> Logs:
+TEN = [b"%d" % number for number in range(10)]
+WELL, CORRUPT = batch(10, *TEN), corrupt(batch(10, *TEN))
+
+
+def three(bad: tuple[int, bytes] = WELL) -> Logs:
     """A partition with `bad` in its middle beside two that are well."""
-    values = [b"%d" % number for number in range(10)]
-    return Logs(
-        {
-            GOOD: [batch(first, *values) for first in range(0, 40, 10)],
-            BAD: [batch(0, *values), bad, batch(20, *values)],
-            OTHER: [batch(first, *values) for first in range(0, 40, 10)],
-        }
-    )
+    good = [batch(first, *TEN) for first in range(0, 40, 10)]
+    return Logs({GOOD: good, BAD: [batch(0, *TEN), bad, batch(20, *TEN)], OTHER: good})
 
 
 def with_codec(made: tuple[int, bytes], codec: int) -> tuple[int, bytes]:
     """The batch as if it were compressed with `codec`, under a checksum that holds."""
-    from aiokafka.record.util import calc_crc32c
-
     after, raw = made
     changed = raw[:21] + codec.to_bytes(2, "big") + raw[23:]
     return after, changed[:17] + calc_crc32c(changed[21:]).to_bytes(4, "big") + changed[21:]
 
 
-@pytest.mark.parametrize(
-    "bad", [corrupt(batch(10, *[b"x"] * 10)), *(with_codec(batch(10, *[b"x"] * 10), codec) for codec in (1, 2, 3, 4, 7))]
-)
-async def test_a_partition_that_raises_costs_the_others_nothing_and_is_not_passed(
-    bad: tuple[int, bytes], caplog: pytest.LogCaptureFixture
-) -> None:
-    async with polling(three(bad)) as desk:
-        await desk.until(lambda: len(desk.given[GOOD]) == len(desk.given[OTHER]) == 40)
-        await desk.until(lambda: "a partition can't be read" in caplog.text)
-        (lane,) = desk.member.lanes[BAD]
-        await desk.until(lambda: lane.watermark.commit == 10)
-    assert desk.given == {GOOD: [*range(40)], BAD: [*range(10)], OTHER: [*range(40)]}
-    assert desk.gaps() == []
-    assert lane.unreadable is not None
+async def test_a_partition_that_raises_costs_the_others_nothing_and_is_not_passed(caplog: pytest.LogCaptureFixture) -> None:
+    for bad in (CORRUPT, *(with_codec(WELL, codec) for codec in (1, 2, 3, 4, 7))):
+        caplog.clear()
+        async with polling(three(bad)) as desk:
+            await until(lambda: len(desk.given[GOOD]) == len(desk.given[OTHER]) == 40)
+            await until(lambda: "a partition can't be read" in caplog.text)
+            (lane,) = desk.member.lanes[BAD]
+            await until(lambda: lane.watermark.commit == 10)  # noqa: B023
+        assert desk.given == ALL | {BAD: [*range(10)]}
+        assert desk.gaps() == []
+        assert lane.unreadable is not None
 
 
 async def test_bytes_without_a_whole_batch_put_their_partition_in_quarantine_and_are_not_passed(caplog: pytest.LogCaptureFixture) -> None:
-    values = [b"%d" % number for number in range(10)]
     logs = Logs(
         {
-            GOOD: [batch(first, *values) for first in range(0, 6000, 10)],
-            BAD: [batch(0, *values), endless(batch(10, *values)), batch(20, *values)],
+            GOOD: [batch(first, *TEN) for first in range(0, 6000, 10)],
+            BAD: [batch(0, *TEN), endless(batch(10, *TEN)), batch(20, *TEN)],
         }
     )
     async with polling(logs) as desk:
-        await desk.until(lambda: "a partition can't be read" in caplog.text and len(desk.given[GOOD]) == 6000)
+        await until(lambda: "a partition can't be read" in caplog.text and len(desk.given[GOOD]) == 6000)
         (lane,) = desk.member.lanes[BAD]
         assert lane.unreadable == "RecordTooLargeError"
         assert desk.given[BAD] == [*range(10)]
-        logs.logs[BAD][1] = batch(10, *values)
+        logs.logs[BAD][1] = batch(10, *TEN)
         desk.now += 1.01
-        await desk.until(lambda: len(desk.given[BAD]) == 30)
+        await until(lambda: len(desk.given[BAD]) == 30)
     assert desk.given[BAD] == [*range(30)]
     assert desk.gaps() == []
 
 
 async def test_an_error_that_the_client_has_still_to_raise_is_not_dropped_by_a_seek() -> None:
     """The poll that finds it drains another partition first, and the position has moved for it."""
-    values = [b"%d" % number for number in range(10)]
-    logs = Logs({GOOD: [batch(0, *values)], BAD: [endless(batch(0, *values))]})
+    logs = Logs({GOOD: [batch(0, *TEN)], BAD: [endless(batch(0, *TEN))]})
     desk = Desk(logs)
     while len(desk.consumer._fetcher._records) < 2:
         desk.fetching._stand(desk.member.lanes)
@@ -221,35 +187,27 @@ async def test_an_error_that_the_client_has_still_to_raise_is_not_dropped_by_a_s
 
 async def test_a_partition_in_quarantine_is_asked_again_with_back_off_and_goes_on_where_it_stood(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    logs = three(corrupt(batch(10, *[b"x"] * 10)))
+    logs = three(CORRUPT)
     async with polling(logs) as desk:
-        await desk.until(lambda: desk.consumer.paused() == {BAD})
+        await until(lambda: desk.consumer.paused() == {BAD})
         for waits in (1.0, 2.0, 4.0):
             asked = logs.asked.count(BAD)
             desk.now += waits - 0.01
             await asyncio.sleep(0.01)
             assert logs.asked.count(BAD) == asked
             desk.now += 0.01
-            await desk.until(partial(_more_than, asked, logs))
-            await desk.until(lambda: desk.consumer.paused() == {BAD})
-        logs.logs[BAD][1] = batch(10, *[b"x"] * 10)
+            await until(partial(_more_than, asked, logs))
+            await until(lambda: desk.consumer.paused() == {BAD})
+        logs.logs[BAD][1] = WELL
         desk.now += 8.0
-        await desk.until(lambda: len(desk.given[BAD]) == 30)
-        await desk.until(lambda: "a partition can be read again" in caplog.text)
+        await until(lambda: len(desk.given[BAD]) == 30)
+        await until(lambda: "a partition can be read again" in caplog.text)
     assert desk.given[BAD] == [*range(30)]
     assert desk.gaps() == []
 
 
-async def test_an_alarm_comes_each_minute_while_a_partition_is_in_quarantine(caplog: pytest.LogCaptureFixture) -> None:
-    async with polling(three(corrupt(batch(10, *[b"x"] * 10)))) as desk:
-        for minute in range(1, 4):
-            await desk.until(partial(_said, minute, caplog))
-            desk.now += 60.0
-    assert "x" * 10 not in caplog.text
-
-
 async def test_an_error_that_is_about_no_partition_backs_off_and_puts_none_in_quarantine(caplog: pytest.LogCaptureFixture) -> None:
-    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
+    async with polling(three()) as desk:
         failures = iter(range(5))
 
         def check_errors() -> None:
@@ -257,62 +215,91 @@ async def test_an_error_that_is_about_no_partition_backs_off_and_puts_none_in_qu
                 raise KafkaConnectionError
 
         desk.consumer._coordinator.check_errors = check_errors
-        await desk.until(lambda: all(desk.given[partition][-1:] in ([39], [29]) for partition in desk.given))
-    assert desk.given == {GOOD: [*range(40)], BAD: [*range(30)], OTHER: [*range(40)]}
+        await until(has_all(desk))
     assert "fetching failed, nothing is lost: group=billing error=KafkaConnectionError" in caplog.text
     assert "a partition can't be read" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "error", [asyncio.CancelledError(), AssertionError(), UnicodeDecodeError("utf-8", b"secret", 0, 1, "no"), KafkaConnectionError()]
-)
-async def test_whatever_the_client_raises_after_it_moved_is_fetched_again(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
-        take = desk.fetching._taking.take
-        raised: list[Any] = []
+async def test_whatever_the_client_raises_after_it_moved_is_fetched_again(caplog: pytest.LogCaptureFixture) -> None:
+    for error in (asyncio.CancelledError(), AssertionError(), UnicodeDecodeError("utf-8", b"secret", 0, 1, "no"), KafkaConnectionError()):
+        async with polling(three()) as desk:
+            take, raised = desk.fetching._taking.take, list[Any]()
 
-        async def raising(*args: Any, **keywords: Any) -> Any:
-            found = await take(*args, **keywords)
-            if found and len(raised) < 3:
-                raised.append(found)
-                raise error
-            return found
+            async def raising(*args: Any, take: Any = take, raised: Any = raised, error: Any = error, **keywords: Any) -> Any:
+                found = await take(*args, **keywords)
+                if found and len(raised) < 3:
+                    raised.append(found)
+                    raise error
+                return found
 
-        desk.fetching._taking.take = raising  # type: ignore[method-assign]
+            desk.fetching._taking.take = raising  # type: ignore[method-assign]
 
-        def all_given() -> bool:
-            desk.now += 0.1
-            return sum(map(len, desk.given.values())) == 110
+            def all_given(desk: Desk = desk) -> bool:
+                desk.now += 0.1
+                return desk.given == ALL
 
-        await desk.until(all_given)
-    assert desk.given == {GOOD: [*range(40)], BAD: [*range(30)], OTHER: [*range(40)]}
-    assert desk.gaps() == []
+            await until(all_given)
+        assert (desk.gaps(), len(raised)) == ([], 3), error
     assert "secret" not in caplog.text
 
 
-@pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=["gzip", "snappy", "lz4", "zstd"])
-async def test_each_codec_that_a_producer_may_choose_is_read(codec: int) -> None:
+async def test_each_codec_that_a_producer_may_choose_is_read() -> None:
+    """gzip, snappy, lz4 and zstd."""
     values = [b"%d" % number * 100 for number in range(10)]
-    async with polling(Logs({GOOD: [batch(0, *values, codec=codec), batch(10, *values, codec=codec)]})) as desk:
-        await desk.until(lambda: desk.given[GOOD] == [*range(20)])
+    batches = [batch(10 * at, *values, codec=codec) for at, codec in enumerate((1, 2, 3, 4))]
+    async with polling(Logs({GOOD: batches})) as desk:
+        await until(lambda: desk.given[GOOD] == [*range(40)])
 
 
-@pytest.mark.parametrize("producer", [-1, 7], ids=["plain", "after an aborted transaction"])
-async def test_a_header_name_that_is_not_utf8_costs_nobody_anything_and_its_record_is_read(producer: int) -> None:
-    values = [b"%d" % number for number in range(10)]
-    bad = batch(20, *values, header=b"caf\xe9")
-    logs = Logs({GOOD: [batch(0, *values), batch(10, *values, producer=producer), bad, batch(30, *values)], OTHER: [batch(0, *values)]})
-    logs.aborted[GOOD] = [(7, 10)]
+async def test_a_header_name_that_is_not_utf8_costs_nobody_anything_and_its_record_is_read() -> None:
+    for producer, aborted in ((-1, range(0)), (7, range(10, 20))):
+        bad = batch(20, *TEN, header=b"caf\xe9")
+        logs = Logs({GOOD: [batch(0, *TEN), batch(10, *TEN, producer=producer), bad, batch(30, *TEN)], OTHER: [batch(0, *TEN)]})
+        logs.aborted[GOOD] = [(7, 10)]
+        async with polling(logs) as desk:
+            await until(lambda: desk.given[GOOD][-1:] == [39] and len(desk.given[OTHER]) == 10)
+            names = {run.first: run.delivery.headers for run in desk.items if run.delivery.headers}
+        assert desk.given == {GOOD: [offset for offset in range(40) if offset not in aborted], OTHER: [*range(10)]}
+        assert names == {29: (("caf\udce9", b"1"),)}
+
+
+async def test_what_was_fetched_for_a_lane_of_before_is_no_proof_of_a_hole_for_the_one_that_begins_earlier() -> None:
+    logs, moved = Logs({GOOD: [batch(0, *TEN)]}), list[int]()
     async with polling(logs) as desk:
-        await desk.until(lambda: desk.given[GOOD][-1:] == [39] and len(desk.given[OTHER]) == 10)
-        names = {run.first: run.delivery.headers for run in desk.items if run.delivery.headers}
-    assert desk.given[GOOD] == [*range(10), *(range(10, 20) if producer < 0 else ()), *range(20, 40)]
-    assert desk.given[OTHER] == [*range(10)]
-    assert names == {29: (("caf\udce9", b"1"),)}
+        take = desk.fetching._taking.take
+
+        async def assigned_anew(*args: Any, **keywords: Any) -> Any:
+            found = await take(*args, **keywords)
+            if found and not moved and found[GOOD][0].offset == 10:
+                moved.append(10)
+                desk.add_lane(GOOD, 5)
+            return found
+
+        desk.fetching._taking.take = assigned_anew  # type: ignore[method-assign]
+        await until(lambda: desk.given[GOOD] == [*range(10)])
+        logs.logs[GOOD].append(batch(10, *TEN))
+        await until(lambda: desk.given[GOOD][-1] == 19)
+    assert (moved, desk.given[GOOD], desk.gaps()) == ([10], [*range(10), *range(5, 20)], [])
+
+
+async def test_what_was_read_past_the_client_for_a_lane_of_before_is_not_given_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = list[int]()
+
+    async def assigned_anew(consumer: Any, partition: TopicPartition, position: int) -> Any:
+        found = await read_raw(consumer, partition, position)
+        if not moved:
+            moved.append(position)
+            desk.add_lane(GOOD, 5)
+        return found
+
+    monkeypatch.setattr("ackwise.plugin.host.fetching.read_raw", assigned_anew)
+    async with polling(Logs({GOOD: [batch(0, *TEN), batch(10, *TEN, header=b"caf\xe9"), batch(20, *TEN)]})) as desk:
+        await until(lambda: desk.given[GOOD][-1:] == [29])
+    assert (moved, desk.given[GOOD], desk.gaps()) == ([19], [*range(19), *range(5, 30)], [])
 
 
 async def test_a_cancellation_that_was_asked_for_ends_the_polling() -> None:
-    desk = Desk(three(batch(10, *[b"x"] * 10)))
+    desk = Desk(three())
     task = asyncio.create_task(desk.fetching.poll())
     await asyncio.sleep(0)
     task.cancel()
@@ -321,11 +308,12 @@ async def test_a_cancellation_that_was_asked_for_ends_the_polling() -> None:
     await desk.close()
 
 
-async def test_a_position_that_moved_behind_our_back_is_sought_back() -> None:
-    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
+async def test_a_position_that_moved_behind_our_back_is_sought_back_and_a_fetching_task_that_ends_is_begun_anew() -> None:
+    async with polling(three()) as desk:
         desk.consumer.seek(GOOD, 35)
-        await desk.until(lambda: len(desk.given[GOOD]) == 40)
-    assert desk.given[GOOD] == [*range(40)]
+        desk.consumer._fetcher._fetch_task.cancel()
+        await asyncio.wait({desk.consumer._fetcher._fetch_task})
+        await until(has_all(desk))
 
 
 async def test_markers_aborted_records_and_compaction_are_holes_that_were_proved() -> None:
@@ -338,21 +326,13 @@ async def test_markers_aborted_records_and_compaction_are_holes_that_were_proved
     )
     logs.aborted[OTHER] = [(7, 0)]
     async with polling(logs) as desk:
-        await desk.until(lambda: desk.given[GOOD] == [0, 5] and desk.given[OTHER] == [2] and desk.given[BAD] == [0])
+        await until(lambda: desk.given[GOOD] == [0, 5] and desk.given[OTHER] == [2] and desk.given[BAD] == [0])
     assert sorted(desk.gaps()) == [("good", 1, 5), ("other", 0, 2)]
-    assert all(event.proved for event in desk.sink.recorded if event.code is EventCode.GAP)
-
-
-async def test_a_fetching_task_of_the_client_that_ends_is_begun_anew() -> None:
-    logs = three(batch(10, *[b"x"] * 10))
-    async with polling(logs) as desk:
-        desk.consumer._fetcher._fetch_task.cancel()
-        await asyncio.wait({desk.consumer._fetcher._fetch_task})
-        await desk.until(lambda: all(desk.given[partition][-1:] in ([39], [29]) for partition in desk.given))
+    assert all(event.proved for event in desk.sink.events if event.code is EventCode.GAP)
 
 
 async def test_nothing_of_a_client_that_its_owner_has_closed_is_begun_anew() -> None:
-    desk = Desk(three(batch(10, *[b"x"] * 10)))
+    desk = Desk(three())
     await desk.close()
     ended = desk.consumer._fetcher._fetch_task
     with pytest.raises(ConsumerStoppedError):
@@ -362,7 +342,7 @@ async def test_nothing_of_a_client_that_its_owner_has_closed_is_begun_anew() -> 
 
 
 async def test_a_client_that_has_left_the_group_for_good_ends_the_worker_with_a_sentence() -> None:
-    desk = Desk(three(batch(10, *[b"x"] * 10)))
+    desk = Desk(three())
     ended = asyncio.get_running_loop().create_future()
     ended.set_result(None)
     desk.consumer._coordinator._coordination_task = ended
@@ -374,7 +354,7 @@ async def test_a_client_that_has_left_the_group_for_good_ends_the_worker_with_a_
 
 
 async def test_a_defect_of_ours_is_not_taken_for_one_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(three(batch(10, *[b"x"] * 10)))
+    desk = Desk(three())
 
     def broken(*_: object, **__: object) -> None:
         raise ValueError("ours")
@@ -392,7 +372,7 @@ async def test_a_client_that_is_cancelled_from_inside_while_it_joins_does_not_ke
     desk.consumer._coordinator._coordination_task = coordination
     desk.consumer._subscription._subscription = None
     task = asyncio.create_task(desk.fetching.poll())
-    await desk.until(lambda: bool(desk.consumer._subscription._assignment_waiters))
+    await until(lambda: bool(desk.consumer._subscription._assignment_waiters))
     coordination.cancel()
     with pytest.raises(AckwiseError, match="has left the group and does not come back; the worker stops"):
         async with asyncio.timeout(5):
@@ -412,48 +392,26 @@ def joining(patch: pytest.MonkeyPatch, error: KafkaError) -> Desk:
     return desk
 
 
-@pytest.mark.parametrize("refusal", [GroupAuthorizationFailedError("billing"), InconsistentGroupProtocolError(), UnsupportedVersionError()])
-async def test_a_worker_whom_the_group_refuses_as_it_joins_ends(monkeypatch: pytest.MonkeyPatch, refusal: KafkaError) -> None:
-    desk = joining(monkeypatch, refusal)
-    with pytest.raises(type(refusal)):
-        async with asyncio.timeout(5):
-            await desk.fetching.poll()
-    await desk.close()
+async def test_a_worker_whom_the_group_refuses_as_it_joins_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for refusal in (GroupAuthorizationFailedError("billing"), InconsistentGroupProtocolError(), UnsupportedVersionError()):
+        desk = joining(monkeypatch, refusal)
+        with pytest.raises(type(refusal)):
+            async with asyncio.timeout(5):
+                await desk.fetching.poll()
+        await desk.close()
 
 
-@pytest.mark.parametrize("error", [KafkaError("UnknownError()"), KafkaConnectionError("gone")], ids=repr)
 async def test_a_worker_that_can_t_join_now_says_so_and_tries_again(
-    monkeypatch: pytest.MonkeyPatch, error: KafkaError, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = joining(monkeypatch, error)
-    polling = asyncio.create_task(desk.fetching.poll())
-    await desk.until(lambda: desk.fetching._has_joined or polling.done())
-    desk.member.stop.set()
-    await polling
-    await desk.close()
-    assert caplog.text.count("fetching failed, nothing is lost") == 1
-
-
-async def test_a_client_whose_task_that_learns_the_metadata_is_cancelled_from_inside_learns_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.client.internals._LEARN_AGAIN", 0.0)
-    desk = Desk(Logs({}))
-    client: Any = desk.logs
-    client._md_update_waiter = asyncio.get_running_loop().create_future()
-
-    async def synchronize() -> None:
-        await asyncio.get_running_loop().create_future()
-
-    client._md_synchronizer = synchronize
-    first = client._sync_task = asyncio.create_task(synchronize())
-    polling = asyncio.create_task(desk.fetching.poll())
-    await asyncio.sleep(0)
-    first.cancel()
-    await desk.until(lambda: client._sync_task is not first)
-    assert not client._sync_task.done()
-    desk.member.stop.set()
-    await polling
-    await desk.close()
-    client._sync_task.cancel()
+    for number, error in enumerate((KafkaError("UnknownError()"), KafkaConnectionError("gone")), 1):
+        desk = joining(monkeypatch, error)
+        polling = asyncio.create_task(desk.fetching.poll())
+        await until(lambda: desk.fetching._has_joined or polling.done())  # noqa: B023
+        desk.member.stop.set()
+        await polling
+        await desk.close()
+        assert caplog.text.count("fetching failed, nothing is lost") == number
 
 
 def refused(patch: pytest.MonkeyPatch, desk: Desk, error: KafkaError, times: int) -> list[KafkaError]:
@@ -469,38 +427,36 @@ def refused(patch: pytest.MonkeyPatch, desk: Desk, error: KafkaError, times: int
     return left
 
 
-@pytest.mark.parametrize("task", ["_heartbeat_task", "_commit_refresh_task"])
-async def test_an_error_that_ended_a_task_beside_the_membership_makes_the_client_join_anew(
-    monkeypatch: pytest.MonkeyPatch, task: str
-) -> None:
+async def test_an_error_that_ended_a_task_beside_the_membership_makes_the_client_join_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """aiokafka begins neither again, and raises that error in each fetch from then on."""
-    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
-        coordinator = desk.consumer._coordinator
-        await desk.until(lambda: sum(map(len, desk.given.values())) == 110)
-        ended, error = asyncio.get_running_loop().create_future(), KafkaError("Unexpected exception in heartbeat task")
-        ended.set_exception(error)
-        setattr(coordinator, task, ended)
-        left = refused(monkeypatch, desk, error, 10**6)
+    for task in ("_heartbeat_task", "_commit_refresh_task"):
+        async with polling(three()) as desk:
+            coordinator = desk.consumer._coordinator
+            await until(has_all(desk))
+            ended, error = asyncio.get_running_loop().create_future(), KafkaError("Unexpected exception in heartbeat task")
+            ended.set_exception(error)
+            setattr(coordinator, task, ended)
+            left = refused(monkeypatch, desk, error, 10**6)
 
-        def join() -> None:
-            setattr(coordinator, task, None)
-            left.clear()
+            def join(coordinator: Any = coordinator, task: str = task, left: Any = left) -> None:
+                setattr(coordinator, task, None)
+                left.clear()
 
-        coordinator.request_rejoin = join
-        await desk.until(lambda: len(left) < 10**6)
-        desk.logs.logs[GOOD].append(batch(40, b"x"))
-        await desk.until(lambda: desk.given[GOOD][-1:] == [40])
+            coordinator.request_rejoin = join
+            await until(lambda: len(left) < 10**6)  # noqa: B023
+            desk.logs.logs[GOOD].append(batch(40, b"x"))
+            await until(lambda: desk.given[GOOD][-1:] == [40])
 
 
 async def test_a_member_that_kafka_lets_in_no_more_says_so_once_a_minute_and_goes_on_once_it_is_let_in(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
-        await desk.until(lambda: desk.fetching._has_joined)
+    async with polling(three()) as desk:
+        await until(lambda: desk.fetching._has_joined)
         left = refused(monkeypatch, desk, GroupAuthorizationFailedError("billing"), 26)
-        await desk.until(lambda: not left)
+        await until(lambda: not left)
         desk.now += 20.0  # the search is over
-        await desk.until(lambda: sum(map(len, desk.given.values())) == 110)
+        await until(lambda: sum(map(len, desk.given.values())) == 110)
     assert desk.gaps() == []
     assert caplog.text.count("Kafka refuses a member that it had let in, nothing is fetched or lost until it lets it in again") == 3
 
@@ -521,13 +477,13 @@ async def test_a_read_past_the_client_that_is_cancelled_from_inside_ends_nobody(
             desk.now += 0.1
             return len(desk.given[GOOD]) == 3
 
-        await desk.until(all_given)
+        await until(all_given)
     assert (cancelled, desk.given[GOOD]) == ([GOOD], [0, 1, 2])
 
 
 async def test_what_a_partition_had_in_hand_is_not_kept_once_it_is_gone() -> None:
-    async with polling(three(corrupt(batch(10, *[b"x"] * 10)))) as desk:
-        await desk.until(lambda: desk.member.lanes[BAD][0].unreadable is not None)
+    async with polling(three(CORRUPT)) as desk:
+        await until(lambda: desk.member.lanes[BAD][0].unreadable is not None)
         gone = [weakref.ref(desk.member.lanes.pop(partition)[0]) for partition in (GOOD, BAD)]
         for lane in gone:
             if (there := lane()) is not None and there.task is not None:
@@ -535,7 +491,7 @@ async def test_what_a_partition_had_in_hand_is_not_kept_once_it_is_gone() -> Non
                 await there.task
                 del there
         asked = len(desk.logs.asked)
-        await desk.until(lambda: len(desk.logs.asked) > asked + 20)
+        await until(lambda: len(desk.logs.asked) > asked + 20)
         gc.collect()
         assert [lane() for lane in gone] == [None, None]
 
@@ -566,7 +522,9 @@ async def test_a_client_that_was_cancelled_as_it_learned_its_metadata_asks_again
     client._sync_task.cancel()
 
 
-async def test_a_client_that_is_kept_awake_twice_learns_its_metadata_with_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_was_cancelled_as_it_learns_metadata_learns_again_with_one_task_though_it_is_kept_awake_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ackwise.plugin.client.internals._LEARN_AGAIN", 0.0)
     desk, begun = Desk(Logs({})), list[None]()
     client: Any = desk.logs
@@ -578,60 +536,53 @@ async def test_a_client_that_is_kept_awake_twice_learns_its_metadata_with_one_ta
 
     client._md_synchronizer = synchronize
     client._sync_task = asyncio.create_task(synchronize())
-    for _ in range(2):
-        keep_awake(desk.consumer)
+    keep_awake(desk.consumer)
+    polling = asyncio.create_task(desk.fetching.poll())  # keeps it awake as well
     await asyncio.sleep(0)
     client._sync_task.cancel()
-    await desk.until(lambda: len(begun) > 1)
+    await until(lambda: len(begun) > 1)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert len(begun) == 2
+    assert (len(begun), client._sync_task.done()) == (2, False)
+    desk.member.stop.set()
+    await polling
     client._sync_task.cancel()
     await desk.close()
-
-
-class Slow(Line):
-    """A pipeline that settles once `may_settle` is set, and holds what it has settled nothing of until much later."""
-
-    def __init__(self, *, holds: bool = False) -> None:
-        self.may_settle = asyncio.Event()
-        self.holds = holds
-
-    async def __call__(self, entries: Iterable[Any], assignment: Any) -> None:
-        if self.holds:
-            for entry in entries:
-                entry.not_before = float("inf")
-            return
-        await self.may_settle.wait()
-        await super().__call__(entries, assignment)
 
 
 def fetch_wait(desk: Desk) -> int:
     return int(desk.consumer._fetcher._fetch_max_wait_ms)
 
 
-async def test_the_broker_may_keep_a_fetch_longer_while_no_lane_is_at_work() -> None:
-    async with polling(Logs({GOOD: [batch(0, b"0")], OTHER: []}), line=(line := Slow())) as desk:
-        await desk.until(lambda: desk.given[GOOD] == [0])
+async def test_the_broker_may_keep_a_fetch_longer_while_no_lane_is_at_work_and_not_while_one_is_left_out() -> None:
+    async with polling(Logs({GOOD: [batch(0, b"0")], OTHER: []}), line=(line := Line(is_open=False))) as desk:
+        await until(lambda: desk.given[GOOD] == [0])
         assert fetch_wait(desk) == 50
-        line.may_settle.set()
-        await desk.until(lambda: fetch_wait(desk) == 500)
+        line.gate.set()
+        await until(lambda: fetch_wait(desk) == 500)
+        desk.consumer.pause(OTHER)
+        desk.fetching._quarantine.admit(OTHER, desk.member.lanes[OTHER][0], KafkaError())
+        await until(lambda: fetch_wait(desk) == 50)
 
 
-@pytest.mark.parametrize(("partitions", "milliseconds"), [(1, 500), (500, 500), (1_000, 1_000), (9_000, 5_000)])
-def test_the_more_partitions_are_idle_the_longer_a_fetch_of_all_of_them_may_last(partitions: int, milliseconds: int) -> None:
-    assert idle_wait(partitions) == milliseconds
+def test_the_more_partitions_are_idle_the_longer_a_fetch_of_all_of_them_may_last() -> None:
+    assert [idle_wait(partitions) for partitions in (1, 500, 1_000, 9_000)] == [500, 500, 1_000, 5_000]
 
 
 async def test_messages_that_wait_for_later_do_not_make_the_worker_fetch_more_often() -> None:
-    async with polling(Logs({GOOD: [batch(0, b"0")], OTHER: []}), line=Slow(holds=True)) as desk:
-        await desk.until(lambda: any(lane.held for (lane,) in desk.member.lanes.values()))
-        await desk.until(lambda: fetch_wait(desk) == 500)
+    def hold(run: Run) -> Stage:
+        run.not_before = float("inf")
+        return Stage.FETCHED
+
+    line = Line()
+    line.fate = hold
+    async with polling(Logs({GOOD: [batch(0, b"0")], OTHER: []}), line=line) as desk:
+        await until(lambda: any(lane.held for (lane,) in desk.member.lanes.values()))
+        await until(lambda: fetch_wait(desk) == 500)
 
 
-async def test_a_fetch_that_leaves_a_partition_out_is_short() -> None:
-    async with polling(Logs({GOOD: [], OTHER: []})) as desk:
-        await desk.until(lambda: fetch_wait(desk) == 500)
-        desk.consumer.pause(OTHER)
-        desk.fetching._quarantine.admit(OTHER, desk.member.lanes[OTHER][0], KafkaError())
-        await desk.until(lambda: fetch_wait(desk) == 50)
+async def test_an_alarm_comes_each_minute_while_a_partition_is_in_quarantine(caplog: pytest.LogCaptureFixture) -> None:
+    async with polling(three(CORRUPT)) as desk:
+        for minute in range(1, 4):
+            await until(lambda: caplog.text.count("a partition can't be read") == minute)  # noqa: B023
+            desk.now += 60.0

@@ -17,7 +17,8 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 
 
 def a_host() -> AiokafkaHost:
-    return AiokafkaHost(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+    settings = HostSettings(brokers="nowhere:1", group="billing", drain_timeout=0.01)
+    return AiokafkaHost(settings, [], later=ConsumeLater(), dead_letter=DeadLetter())
 
 
 async def test_what_kafka_refuses_at_the_start_is_a_sentence_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,37 +49,29 @@ class Consumer:
         self.is_closed = True
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), KafkaConnectionError("gone"), ValueError("odd")], ids=repr)
-async def test_whatever_the_client_closes_with_a_worker_that_has_settled_everything_ends_in_order(
-    error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
-    host, consumer = a_host(), Consumer(error)
-    host._consumer = consumer  # type: ignore[assignment]
-    await host._leave()
-    assert consumer.is_closed
-    assert "the group could not be left in order" in caplog.text
+async def test_whatever_the_client_closes_with_a_worker_that_has_settled_everything_ends_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    for number, error in enumerate((asyncio.CancelledError(), KafkaConnectionError("gone"), ValueError("odd")), 1):
+        host, consumer = a_host(), Consumer(error)
+        host._consumer = consumer  # type: ignore[assignment]
+        await host._leave()
+        assert consumer.is_closed, error
+        assert caplog.text.count("the group could not be left in order") == number
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), KafkaConnectionError("gone"), OSError("gone")], ids=repr)
-async def test_a_client_that_can_t_connect_now_is_brokers_that_are_away(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    consumer = Consumer(error)
-    monkeypatch.setattr("ackwise.plugin.host.host.AIOKafkaConsumer", lambda **_: consumer)
-    with pytest.raises(Unavailable, match="do not answer a consumer"):
-        await a_host()._connect()
-    assert consumer.is_closed
+async def test_a_client_that_can_t_connect_now_is_brokers_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (asyncio.CancelledError(), KafkaConnectionError("gone"), OSError("gone")):
+        consumer = Consumer(error)
+        monkeypatch.setattr("ackwise.plugin.host.host.AIOKafkaConsumer", lambda consumer=consumer, **_: consumer)
+        with pytest.raises(Unavailable, match="do not answer a consumer"):
+            await a_host()._connect()
+        assert consumer.is_closed, error
 
 
 async def test_a_worker_that_has_failed_and_does_not_come_to_its_end_raises_what_ended_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error must not become exit code 0."""
     monkeypatch.setattr("ackwise.plugin.host.host._END_AFTER", 0.0)
     monkeypatch.setattr("ackwise.plugin.host.host._LEAVE_TIMEOUT", 0.0)
-    host, failed, released = (
-        AiokafkaHost(
-            HostSettings(brokers="nowhere:1", group="billing", drain_timeout=0.01), [], later=ConsumeLater(), dead_letter=DeadLetter()
-        ),
-        asyncio.Event(),
-        asyncio.Event(),
-    )
+    host, failed, released = a_host(), asyncio.Event(), asyncio.Event()
 
     async def consume() -> None:
         raise AckwiseError("the Kafka client has left the group")
@@ -107,12 +100,7 @@ async def test_a_worker_that_has_failed_and_does_not_come_to_its_end_raises_what
 
 async def test_a_worker_that_does_not_come_to_its_end_and_has_not_failed_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.host.host._END_AFTER", 0.0)
-    host, begun = (
-        AiokafkaHost(
-            HostSettings(brokers="nowhere:1", group="billing", drain_timeout=0.01), [], later=ConsumeLater(), dead_letter=DeadLetter()
-        ),
-        asyncio.Event(),
-    )
+    host, begun = a_host(), asyncio.Event()
 
     async def consume() -> None:
         begun.set()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
+from tests.plugin.lines import until
 
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
@@ -83,11 +84,6 @@ class Scene:
         self.consumer.ours = set(partitions)
         self.opening.note(partitions)
 
-    async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110  # it is anything that the test can see
-                await asyncio.sleep(0)
-
 
 @pytest.fixture
 async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
@@ -110,7 +106,7 @@ async def test_a_callback_asks_nobody_and_its_partitions_fetch_nothing_until_the
     scene.assign(ORDERS)
     assert (scene.asked, scene.consumer.stopped, scene.member.lanes) == ([], {ORDERS}, {})
     scene.answers.set()
-    await scene.until(lambda: ORDERS in scene.member.lanes)
+    await until(lambda: ORDERS in scene.member.lanes)
     assert (scene.consumer.stopped, scene.consumer.sought[-1]) == (set(), (ORDERS, 5))
     assert scene.member.lanes[ORDERS][0].position == 5
 
@@ -119,30 +115,30 @@ async def test_a_thousand_partitions_are_opened_by_one_question(scene: Scene) ->
     partitions = [TopicPartition("orders", number) for number in range(1000)]
     scene.known = {partition: at(partition.partition, end=1000) for partition in partitions}
     scene.assign(*partitions)
-    await scene.until(lambda: len(scene.member.lanes) == 1000)
+    await until(lambda: len(scene.member.lanes) == 1000)
     assert scene.asked == [set(partitions)]
 
 
 async def test_a_partition_that_nobody_can_say_anything_of_is_asked_for_again_and_the_others_begin(scene: Scene) -> None:
     scene.known = {ORDERS: at(5)}
     scene.assign(ORDERS, OTHERS)
-    await scene.until(lambda: ORDERS in scene.member.lanes)
+    await until(lambda: ORDERS in scene.member.lanes)
     assert OTHERS not in scene.member.lanes
     assert scene.consumer.stopped == {OTHERS}
     scene.known = {OTHERS: at(7)}
-    await scene.until(lambda: OTHERS in scene.member.lanes)
+    await until(lambda: OTHERS in scene.member.lanes)
 
 
 async def test_an_answer_to_a_question_from_before_a_rebalance_opens_nothing(scene: Scene) -> None:
     scene.known = {ORDERS: at(5)}
     scene.answers.clear()
     scene.assign(ORDERS)
-    await scene.until(lambda: scene.asked)
+    await until(lambda: scene.asked)
     await scene.opening.give_up([ORDERS])
     scene.known = {ORDERS: at(9)}  # its other owner went on meanwhile
     scene.assign(ORDERS)
     scene.answers.set()
-    await scene.until(lambda: ORDERS in scene.member.lanes)
+    await until(lambda: ORDERS in scene.member.lanes)
     assert scene.member.lanes[ORDERS][0].position == 9
     assert (ORDERS, 5) not in scene.consumer.sought
 
@@ -157,24 +153,22 @@ async def test_a_stop_opens_nothing_more(scene: Scene) -> None:
 async def opened(scene: Scene, committed: int = 5) -> Any:
     scene.known = {ORDERS: at(committed)}
     scene.assign(ORDERS)
-    await scene.until(lambda: ORDERS in scene.member.lanes)
+    await until(lambda: ORDERS in scene.member.lanes)
     return scene.member.lanes[ORDERS][0]
 
 
-@pytest.mark.parametrize(("start", "end", "begins"), [(0, 3, 0), (7, 9, 7), (0, 9, None)])
-async def test_a_partition_whose_position_was_lost_is_taken_up_anew_and_nothing_below_it_is_passed_over(
-    scene: Scene, start: int, end: int, begins: int | None
-) -> None:
+async def test_a_partition_whose_position_was_lost_is_taken_up_anew_and_nothing_below_it_is_passed_over(scene: Scene) -> None:
     """Its old lane would take what the log has below its position for what it had before."""
     old = await opened(scene)
-    scene.known = {ORDERS: at(5, start, end)}
-    scene.opening.lost([ORDERS])
-    assert scene.opening.is_halted(ORDERS)
-    await scene.until(lambda: not scene.opening.is_halted(ORDERS))
-    (lane,) = scene.member.lanes[ORDERS]
-    assert (lane is old) == (begins is None)
-    assert scene.consumer.sought[-1] == (ORDERS, 5 if begins is None else begins)
-    assert old.cut_off == (begins is not None)
+    for start, end, begins in ((0, 9, None), (7, 9, 7), (0, 3, 0)):
+        scene.known = {ORDERS: at(5, start, end)}
+        scene.opening.lost([ORDERS])
+        assert scene.opening.is_halted(ORDERS)
+        await until(lambda: not scene.opening.is_halted(ORDERS))
+        (lane,) = scene.member.lanes[ORDERS]
+        assert ((lane is old), old.cut_off) == (begins is None, begins is not None)
+        assert scene.consumer.sought[-1] == (ORDERS, 5 if begins is None else begins)
+        old = lane
 
 
 async def test_a_position_that_is_lost_again_while_it_is_looked_after_is_looked_after_once(scene: Scene) -> None:
@@ -186,7 +180,7 @@ async def test_a_position_that_is_lost_again_while_it_is_looked_after_is_looked_
         await asyncio.sleep(0)
     assert len(scene.asked) == asked + 1
     scene.answers.set()
-    await scene.until(lambda: not scene.opening.is_halted(ORDERS))
+    await until(lambda: not scene.opening.is_halted(ORDERS))
 
 
 async def test_a_position_that_is_looked_after_when_its_partition_is_revoked_makes_no_second_lane(scene: Scene) -> None:
@@ -200,7 +194,7 @@ async def test_a_position_that_is_looked_after_when_its_partition_is_revoked_mak
     scene.answers.set()
     scene.known = {ORDERS: at(6)}
     scene.assign(ORDERS)
-    await scene.until(lambda: ORDERS in scene.member.lanes and not scene.opening.is_halted(ORDERS))
+    await until(lambda: ORDERS in scene.member.lanes and not scene.opening.is_halted(ORDERS))
     assert [lane.position for lane in scene.member.lanes[ORDERS]] == [6]
     assert scene.consumer.sought[-1] == (ORDERS, 6)
 
@@ -210,9 +204,15 @@ async def test_a_position_is_looked_after_without_the_one_who_fetches_and_a_brok
     scene.known = {}
     consumer: Any = scene.consumer
     await Fetching(scene.member, consumer, scene.opening)._recover(OffsetOutOfRangeError({ORDERS: 5}))
-    await scene.until(lambda: len(scene.asked) > 3)
+    await until(lambda: len(scene.asked) > 3)
     scene.known = {ORDERS: at(5)}
-    await scene.until(lambda: not scene.opening.is_halted(ORDERS))
+    await until(lambda: not scene.opening.is_halted(ORDERS))
+    scene.known = {}
+    scene.opening.lost([ORDERS])
+    await until(lambda: scene.opening.is_halted(ORDERS))
+    scene.consumer.ours = set()
+    await scene.opening.give_up([ORDERS])
+    await until(lambda: not scene.opening.is_halted(ORDERS))  # nobody goes on asking for what is no longer ours
     assert scene.member.fatal is None
 
 
@@ -230,15 +230,3 @@ async def test_partitions_are_opened_though_something_else_has_cancelled_the_tas
     monkeypatch.setattr(scene.opening._positions, "find", leaking)
     await opened(scene)
     assert (leaks, scene.consumer.stopped) == ([], set())
-
-
-async def test_nobody_goes_on_asking_where_a_partition_stands_that_is_no_longer_ours(scene: Scene) -> None:
-    scene.known = {ORDERS: at(3)}
-    scene.assign(ORDERS)
-    await scene.until(lambda: ORDERS in scene.member.lanes)
-    scene.known = {}
-    scene.opening.lost([ORDERS])
-    await scene.until(lambda: len(scene.asked) > 2)
-    scene.consumer.ours = set()
-    await scene.opening.give_up([ORDERS])
-    await scene.until(lambda: not scene.opening.is_halted(ORDERS))

@@ -13,7 +13,7 @@ import pytest
 from aiokafka import TopicPartition
 from tests.servers import RawKafka
 
-from ackwise import App, ConsumeLater, ConsumeStatus, Message
+from ackwise import App, Message
 from ackwise.plugin.settings.config import Config
 
 pytestmark = pytest.mark.kafka
@@ -28,12 +28,8 @@ async def bill(value: bytes) -> None: ...
 """
 
 
-def app_on(raw: RawKafka, group: str, pattern: str) -> App:
-    return App(group, brokers=raw.bootstrap, config=Config(), pattern_interval=0.5, commit_interval=0.2, session_timeout=6.0)
-
-
 def worker(raw: RawKafka, group: str, pattern: str, ran: list[tuple[str, bytes]]) -> App:
-    app = app_on(raw, group, pattern)
+    app = App(group, brokers=raw.bootstrap, config=Config(), pattern_interval=0.5, commit_interval=0.2, session_timeout=6.0)
 
     @app.agent(pattern=pattern)
     async def bill(message: Message[bytes]) -> None:
@@ -97,54 +93,3 @@ async def test_topics_come_and_go_while_two_workers_run_and_every_record_is_hand
         standing = json.loads(await ackwise(tmp_path, "status", "shop:app", "--json"))
         assert {(each["topic"], each["lag"]) for each in standing["partitions"]} == {(first, 0), (later, 0), (f"{group}.retry", 0)}
     assert not {topic for topic, _ in ran} - {first, later, doomed}
-
-
-async def test_a_copy_finds_its_handler_after_a_restart_in_which_the_pattern_matches_its_topic_no_more(raw_kafka: RawKafka) -> None:
-    group, ran = raw_kafka.new_group(), list[tuple[str, int]]()
-    orders, bills = f"{group}-orders", f"{group}-bills"
-
-    def version(pattern: str) -> App:
-        app = app_on(raw_kafka, group, pattern)
-        app.use(ConsumeLater(max_reconsume_times=1, levels=("3s",)))
-
-        @app.agent(pattern=pattern)
-        async def bill(message: Message[bytes]) -> ConsumeStatus | None:
-            ran.append((message.topic, message.reconsume_times))
-            return None if message.reconsume_times else ConsumeStatus.CONSUME_LATER
-
-        return app
-
-    await raw_kafka.create(orders)
-    await raw_kafka.create(bills)
-    await raw_kafka.produce(orders, b"1")
-    async with running(version(orders)):
-        await until_committed(raw_kafka, group, orders, 1)
-    async with running(version(bills)):
-        await until(lambda: (orders, 1) in ran)
-
-
-async def test_in_a_new_group_with_start_latest_what_is_there_is_passed_over_and_what_is_made_later_is_not(raw_kafka: RawKafka) -> None:
-    group, ran = raw_kafka.new_group(), list[tuple[str, bytes]]()
-    old, while_running, while_stopped = (f"{group}-{name}" for name in ("old", "running", "stopped"))
-
-    def version() -> App:
-        app = App(group, brokers=raw_kafka.bootstrap, config=Config(), pattern_interval=0.5, commit_interval=0.2, start="latest")
-
-        @app.agent(pattern=rf"{group}-.*")
-        async def bill(message: Message[bytes]) -> None:
-            ran.append((message.topic, message.value))
-
-        return app
-
-    await raw_kafka.create(old)
-    await raw_kafka.produce(old, b"passed over")
-    async with running(version()):
-        await until_committed(raw_kafka, group, old, 1)
-        await raw_kafka.create(while_running)
-        await raw_kafka.produce(while_running, b"1")
-        await until(lambda: (while_running, b"1") in ran)
-    await raw_kafka.create(while_stopped)
-    await raw_kafka.produce(while_stopped, b"1")
-    async with running(version()):
-        await until(lambda: (while_stopped, b"1") in ran)
-    assert (old, b"passed over") not in ran

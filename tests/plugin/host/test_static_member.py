@@ -167,6 +167,7 @@ def seen_in(folder: Path) -> list[str]:
     return (folder / "seen").read_text().split() if (folder / "seen").exists() else []
 
 
+@pytest.mark.nightly
 async def test_several_processes_of_one_command_are_members_of_their_own_also_when_they_are_restarted_one_by_one(
     raw_kafka: RawKafka, tmp_path: Path
 ) -> None:
@@ -194,34 +195,6 @@ async def test_several_processes_of_one_command_are_members_of_their_own_also_wh
         assert supervisor.returncode == 0
     assert (after.state, len(after.members)) == ("Stable", 2)
     assert {owner.id for owner in after.owners.values()}.isdisjoint(owner.id for owner in before.owners.values())  # new processes
-
-
-async def test_a_killed_worker_goes_on_under_its_id_and_a_fenced_one_ends_with_code_2(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
-    (tmp_path / "static_shop.py").write_text(APP.format(group=group, brokers=raw_kafka.bootstrap, topic=topic))
-
-    def seen() -> list[str]:
-        return seen_in(tmp_path)
-
-    with started(tmp_path) as killed:
-        await raw_kafka.produce(topic, b"1")
-        await until(lambda: seen() == ["1"])
-        killed.kill()
-    with started(tmp_path) as first:
-        await raw_kafka.produce(topic, b"2")
-        await until(lambda: "2" in seen())
-        with started(tmp_path) as second:
-            _, said = await asyncio.wait_for(asyncio.to_thread(first.communicate), PATIENCE)
-            assert first.returncode == 2
-            assert said.count("another worker has joined group") <= 2  # the log, and the sentence of the command
-            assert "give each worker an id of its own" in said
-            assert "Traceback" not in said
-            await raw_kafka.produce(topic, b"3")
-            await until(lambda: "3" in seen())
-            second.send_signal(signal.SIGTERM)
-            _, said = await asyncio.wait_for(asyncio.to_thread(second.communicate), PATIENCE)
-            assert (second.returncode, "Traceback" in said) == (0, False)
-    assert set(seen()) == {"1", "2", "3"}
 
 
 async def test_partitions_that_came_while_a_static_worker_was_away_are_given_out(

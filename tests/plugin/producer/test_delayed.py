@@ -14,6 +14,7 @@ from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.retry import ConsumeLater, DelayLevels
 from ackwise.middleware.sendlater import send_later, to_send
 from ackwise.middleware.wire import ForeignCopy, OtherWire
+from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import TestApp
 
 LEVELS = DelayLevels("1s 10s")
@@ -32,25 +33,22 @@ def test_a_message_survives_the_way_through_its_headers() -> None:
     assert to_send(waiting.key, waiting.value, waiting.sent_headers, "billing") == message
 
 
-@pytest.mark.parametrize(("delay", "topic"), [(1, TOPICS[0]), (999, TOPICS[0]), (9_999, TOPICS[0]), (10_000, TOPICS[1]), (0, "orders")])
-def test_it_waits_on_the_largest_level_that_fits(delay: int, topic: str) -> None:
-    assert later(Outgoing("orders", b"v"), delay).topic == topic
+def test_it_waits_on_the_largest_level_that_fits() -> None:
+    for delay, topic in ((0, "orders"), (1, TOPICS[0]), (999, TOPICS[0]), (9_999, TOPICS[0]), (10_000, TOPICS[1])):
+        assert later(Outgoing("orders", b"v"), delay).topic == topic, delay
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (lambda name, value: None if name == "ackwise-send-topic" else value, ForeignCopy),
-        (lambda name, value: b"a b" if name == "ackwise-send-topic" else value, ForeignCopy),
-        (lambda name, value: b"other" if name == "ackwise-group" else value, ForeignCopy),
-        (lambda name, value: b"99" if name == "ackwise-version" else value, OtherWire),
-        (lambda name, value: None if name == "message-id" else value, ForeignCopy),
-    ],
-)
-def test_what_is_no_such_message_is_told_from_one(change: Callable[[str, bytes | None], bytes | None], error: type[Exception]) -> None:
-    headers: Headers = tuple((name, change(name, value)) for name, value in later(Outgoing("orders", b"v"), 20_000).sent_headers)
-    with pytest.raises(error):
-        to_send(None, b"v", headers, "billing")
+def test_what_is_no_such_message_is_told_from_one() -> None:
+    for changed, value, error in (
+        ("ackwise-send-topic", None, ForeignCopy),
+        ("ackwise-send-topic", b"a b", ForeignCopy),
+        ("ackwise-group", b"other", ForeignCopy),
+        ("ackwise-version", b"99", OtherWire),
+        ("message-id", None, ForeignCopy),
+    ):
+        sent = later(Outgoing("orders", b"v"), 20_000).sent_headers
+        with pytest.raises(error):
+            to_send(None, b"v", tuple((name, value if name == changed else kept) for name, kept in sent), "billing")
 
 
 def make_app(**settings: Any) -> tuple[App, list[float]]:
@@ -91,17 +89,6 @@ async def test_a_handler_s_message_for_later_comes_when_it_is_due_and_not_before
     assert len(got) == 1
 
 
-async def test_a_producer_s_message_for_later_is_sent_by_the_workers_of_its_group() -> None:
-    app, got = make_app(delayed_sends=True)
-    async with TestApp(app) as worker:
-        await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
-        async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
-            sent = await producer.send("reminders", b"soon", delay=1.5)
-        assert sent.topic == "billing.send.1s"
-        worker.clock.advance("3s")
-        await until(lambda: got)
-
-
 async def test_without_the_topics_a_delay_is_refused_with_a_sentence() -> None:
     app, said = App("billing", brokers="127.0.0.1:1"), list[str]()
 
@@ -119,21 +106,26 @@ async def test_without_the_topics_a_delay_is_refused_with_a_sentence() -> None:
     assert "3 days are the most" in said[1]
 
 
-async def test_a_message_that_its_topic_refuses_when_due_is_a_dead_letter(caplog: pytest.LogCaptureFixture) -> None:
-    app, _ = make_app(delayed_sends=True)
+async def test_what_its_topic_refuses_when_due_or_somebody_else_wrote_is_a_dead_letter_and_holds_nobody_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    no_target: Headers = tuple(header for header in later(Outgoing("reminders", b"v"), 1).sent_headers if header[0] != "ackwise-send-topic")
+    app, got = make_app(delayed_sends=True)
     async with TestApp(app) as worker:
         worker.kafka.create_topic("small", max_message_bytes=200)
         await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
+        for headers in ((), no_target):
+            worker.kafka.produce("billing.send.1s", b"odd", headers=headers)
         async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
             await producer.send("small", bytes(1000), delay=1)
-            await producer.send("reminders", b"behind it", delay=1)
+            assert (await producer.send("reminders", b"behind it", delay=1.5)).topic == "billing.send.1s"
         worker.clock.advance("3s")
-        await until(lambda: worker.kafka.records("billing.dlq"))
-        await until(lambda: worker.kafka.records("reminders"))
-        (letter,) = worker.kafka.records("billing.dlq")
-    assert dict(letter.headers)["ackwise-reason"] == b"send-refused"
-    assert dict(letter.headers)["ackwise-send-topic"] == b"small"
-    assert letter.value == bytes(1000)
+        await until(lambda: len(worker.kafka.records("billing.dlq")) == 3)
+        await until(lambda: got)
+        letters = {letter.value: dict(letter.headers) for letter in worker.kafka.records("billing.dlq")}
+    assert letters[b"odd"]["ackwise-reason"] == b"foreign-copy"
+    assert letters[bytes(1000)]["ackwise-reason"] == b"send-refused"
+    assert letters[bytes(1000)]["ackwise-send-topic"] == b"small"
     assert "a message can't be sent when it is due, and goes to the dead letters" in caplog.text
 
 
@@ -157,25 +149,6 @@ async def test_a_topic_that_is_missing_when_a_message_is_due_holds_its_neighbour
     assert "topic 'nowhere' is missing for" in str([vars(record) for record in caplog.records])
 
 
-BLOCK: Headers = tuple(header for header in later(Outgoing("reminders", b"v"), 1).sent_headers if header[0] != "ackwise-send-topic")
-
-
-@pytest.mark.parametrize("headers", [(), BLOCK], ids=["no block", "no target"])
-async def test_what_somebody_else_wrote_there_is_a_dead_letter_and_holds_nobody_up(headers: Headers) -> None:
-    app, got = make_app(delayed_sends=True)
-    async with TestApp(app) as worker:
-        await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
-        worker.kafka.produce("billing.send.1s", b"odd", headers=headers)
-        async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
-            await producer.send("reminders", b"v", delay=1)
-        worker.clock.advance("3s")
-        await until(lambda: got)
-        (letter,) = worker.kafka.records("billing.dlq")
-    assert dict(letter.headers)["ackwise-reason"] == b"foreign-copy"
-
-
 def test_an_instance_that_broadcasts_has_no_topics_for_it() -> None:
-    from ackwise.plugin.settings.hostsettings import HostSettings
-
     with pytest.raises(ConfigurationError, match="use a Producer"):
         HostSettings("127.0.0.1:1", "billing", instance="a", delayed_sends=True)

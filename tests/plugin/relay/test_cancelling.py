@@ -122,28 +122,35 @@ class Desk:
         return [copy.value for copy in self.books.sent]
 
 
-BOTH = pytest.mark.parametrize("books", [Books, PackingBooks])
-
-
 def test_a_cancellation_names_the_message_its_record_its_replay_and_its_handler() -> None:
     desk = Desk(Books())
     assert desk.key(5) == b"orders/2/105/7//bill"
     assert desk.key(5, "ship", b"r1") == b"orders/2/105/7/7231/ship"
 
 
-@BOTH
-async def test_a_cancelled_message_does_not_come_back_and_its_neighbours_do(books: type[Books]) -> None:
-    desk = Desk(books())
-    desk.put(0, 1, 2)
-    desk.books.keys.add(desk.key(1))
-    desk.now = 1_005.0
-    await desk.line.turn()
-    assert (desk.sent, desk.line.watermark.commit, desk.counts.cancelled) == ([b"0", b"2"], 3, 1)
+@pytest.fixture(params=[Books, PackingBooks])
+def desk(request: pytest.FixtureRequest) -> Desk:
+    return Desk(request.param())
 
 
-@BOTH
-async def test_it_is_recorded_where_it_came_from_and_durable_before_the_relay_may_commit(books: type[Books]) -> None:
-    desk = Desk(books())
+async def test_a_cancelled_message_does_not_come_back_and_its_neighbours_do_and_without_events_it_is_dropped_all_the_same(
+    desk: Desk,
+) -> None:
+    for here in (desk, Desk(type(desk.books)(), has_events=False)):
+        here.put(0, 1, 2)
+        here.put(3, handler="ship")
+        here.put(4, replay_id=b"r")
+        here.put(5, due=1_100.0)  # it would hop to another level
+        here.books.keys |= {here.key(offset) for offset in (1, 3, 4, 5)}
+        here.now = 1_005.0
+        await here.line.turn()
+        here.now = 1_010.0
+        await here.line.turn()
+        assert (here.sent, here.line.watermark.commit, here.counts.cancelled) == ([b"0", b"2", b"3", b"4"], 6, 2)
+        assert len(here.books.events) == (2 if here is desk else 0)
+
+
+async def test_it_is_recorded_where_it_came_from_and_durable_before_the_relay_may_commit(desk: Desk) -> None:
     desk.put(0)
     desk.books.keys.add(desk.key(0))
     desk.now = 1_005.0
@@ -159,10 +166,8 @@ async def test_it_is_recorded_where_it_came_from_and_durable_before_the_relay_ma
     assert desk.sent == []
 
 
-@BOTH
-async def test_cancellations_are_read_to_the_end_after_a_message_is_due_and_before_it_moves(books: type[Books]) -> None:
+async def test_cancellations_are_read_to_the_end_after_a_message_is_due_and_before_it_moves(desk: Desk) -> None:
     """What was acknowledged a moment before it was due is seen, however long ago the topic was read last."""
-    desk = Desk(books())
     desk.put(0)
     await desk.line.turn()
     assert desk.books.log == []
@@ -172,9 +177,7 @@ async def test_cancellations_are_read_to_the_end_after_a_message_is_due_and_befo
     assert (desk.books.log[0], desk.sent) == ("read", [])
 
 
-@BOTH
-async def test_nothing_moves_and_nothing_is_lost_while_the_cancellations_can_t_be_read(books: type[Books]) -> None:
-    desk = Desk(books())
+async def test_nothing_moves_and_nothing_is_lost_while_the_cancellations_can_t_be_read(desk: Desk) -> None:
     desk.put(0, 1)
     desk.now, desk.books.topic_is_away = 1_005.0, True
     assert [await desk.line.turn() for _ in range(3)] == [0.5, 1.0, 2.0]
@@ -182,38 +185,6 @@ async def test_nothing_moves_and_nothing_is_lost_while_the_cancellations_can_t_b
     desk.books.topic_is_away = False
     await desk.line.turn()
     assert (desk.sent, desk.line.watermark.commit) == ([b"0", b"1"], 2)
-
-
-@BOTH
-async def test_without_events_a_cancelled_message_is_dropped_all_the_same(books: type[Books]) -> None:
-    desk = Desk(books(), has_events=False)
-    desk.put(0)
-    desk.books.keys.add(desk.key(0))
-    desk.now = 1_005.0
-    await desk.line.turn()
-    assert (desk.sent, desk.line.watermark.commit, desk.books.events) == ([], 1, [])
-
-
-@BOTH
-async def test_another_handler_and_a_replay_of_the_same_record_are_not_meant(books: type[Books]) -> None:
-    desk = Desk(books())
-    desk.put(0)
-    desk.put(1, handler="ship")
-    desk.put(2, replay_id=b"r")
-    desk.books.keys |= {desk.key(0), desk.key(1), desk.key(2)}
-    desk.now = 1_005.0
-    await desk.line.turn()
-    assert desk.sent == [b"1", b"2"]
-
-
-@BOTH
-async def test_a_message_that_hops_to_another_level_is_dropped_there_as_well(books: type[Books]) -> None:
-    desk = Desk(books())
-    desk.put(0, due=1_100.0)
-    desk.books.keys.add(desk.key(0))
-    desk.now = 1_010.0
-    await desk.line.turn()
-    assert (desk.sent, desk.line.watermark.commit) == ([], 1)
 
 
 async def test_what_is_due_together_is_one_batch_and_order_is_that_of_the_offsets() -> None:
@@ -251,18 +222,18 @@ async def test_a_copy_is_sent_with_its_key_partition_and_headers_as_they_are_pac
     assert len(sent[0]) == 3
 
 
-@pytest.mark.parametrize("is_refused", [False, True])
-async def test_a_batch_that_is_not_acknowledged_is_kept_and_its_records_go_on_alone_in_order(is_refused: bool) -> None:
-    desk = Desk(books := PackingBooks())
-    desk.put(0, 1, 2)
-    desk.now = 1_005.0
-    books.brokers_are_away, books.refuses_batches = not is_refused, is_refused
-    assert await desk.line.turn() == 0.5
-    assert (desk.line.watermark.commit, desk.sent, desk.budget.used) == (0, [], 0)
-    books.brokers_are_away = False
-    await desk.line.turn()
-    assert (desk.line.watermark.commit, desk.sent) == (3, [b"0", b"1", b"2"])
-    assert books.log[-1] == "publish 3"
+async def test_a_batch_that_is_not_acknowledged_is_kept_and_its_records_go_on_alone_in_order() -> None:
+    for is_refused in (False, True):
+        desk = Desk(books := PackingBooks())
+        desk.put(0, 1, 2)
+        desk.now = 1_005.0
+        books.brokers_are_away, books.refuses_batches = not is_refused, is_refused
+        assert await desk.line.turn() == 0.5
+        assert (desk.line.watermark.commit, desk.sent, desk.budget.used) == (0, [], 0)
+        books.brokers_are_away = False
+        await desk.line.turn()
+        assert (desk.line.watermark.commit, desk.sent) == (3, [b"0", b"1", b"2"])
+        assert books.log[-1] == "publish 3"
 
 
 async def test_offsets_that_are_missing_in_the_log_hold_no_commit_up() -> None:
@@ -311,15 +282,13 @@ async def test_copies_that_are_cut_hop_or_are_foreign_go_alone_and_keep_their_pl
     ]
 
 
-@BOTH
-async def test_a_line_tells_for_how_long_what_is_due_waits_for_it_and_what_it_has(books: type[Books]) -> None:
-    desk = Desk(answers := books())
+async def test_a_line_tells_for_how_long_what_is_due_waits_for_it_and_what_it_has(desk: Desk) -> None:
     desk.put(0, 1, 2)
     await desk.line.turn()
     assert (desk.line.late, desk.line.watermark.count) == (0.0, 3)
-    answers.brokers_are_away, desk.now = True, 1_035.0
+    desk.books.brokers_are_away, desk.now = True, 1_035.0
     await desk.line.turn()
     assert (desk.line.late, desk.line.watermark.count) == (30.0, 3)
-    answers.brokers_are_away, desk.now = False, 1_036.0
+    desk.books.brokers_are_away, desk.now = False, 1_036.0
     await desk.line.turn()
     assert (desk.line.late, desk.line.watermark.count) == (0.0, 0)

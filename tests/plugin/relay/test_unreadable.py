@@ -47,7 +47,7 @@ class Desk:
             self.consumer.seek(partition, 0)
 
     async def until(self, condition: Callable[[], bool], *, step: float = 0.0) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             while not condition():
                 await self.fetch.feed(0.0, only_lines=False)
                 self.now += step
