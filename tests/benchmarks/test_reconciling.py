@@ -13,7 +13,7 @@ from benchmarks.reconciling.comparison import book_differences, differences
 from benchmarks.reconciling.engine import judge
 from benchmarks.reconciling.generator import generate
 from benchmarks.reconciling.shape import Shape
-from tests.spark.commands.test_reconcile import reconciled
+from tests.spark.reconciling import reconciled
 
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.vocabulary import Flag, Verdict

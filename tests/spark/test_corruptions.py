@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.spark.commands.test_reconcile import reconciled, summary
 from tests.spark.commands.test_why import asked
 from tests.spark.corruptions import KINDS, Corruption, Look, corrupted, events_of, look_at, rates, table_of, write_sealed
+from tests.spark.reconciling import reconciled, summary
 from tests.spark.robbed import CONFIG, accusations, night
 
 from ackwise.middleware.events import EventCode

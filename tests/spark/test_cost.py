@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.commands.test_reconcile import AS_OF, reconciled, root_of, summary
 from tests.spark.histories import History
+from tests.spark.reconciling import AS_OF, reconciled, root_of, summary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

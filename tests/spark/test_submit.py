@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.spark.commands.test_reconcile import AS_OF, root_of
 from tests.spark.histories import History
+from tests.spark.reconciling import AS_OF, root_of
 
 #: So little data that the time goes into starting and compiling.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from tests.databases.server import Server, free_port
-from tests.spark.commands.test_reconcile import reconciled, root_of
+from tests.spark.reconciling import reconciled, root_of
 from tests.spark.histories import NOW, History, hash_of
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.spark.commands.test_reconcile import AS_OF, reconciled, root_of, summary
+from tests.spark.reconciling import AS_OF, reconciled, root_of, summary
 from tests.spark.histories import History, write_parquet
 
 from ackwise.middleware.errors import AckwiseError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.commands.test_reconcile import AS_OF, reconciled, root_of
+from tests.spark.reconciling import AS_OF, reconciled, root_of
 from tests.spark.follow.test_following import CLEAN, LOST
 from tests.spark.histories import History
 

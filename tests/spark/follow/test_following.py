@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.cases import CASES
-from tests.spark.commands.test_reconcile import reconciled, root_of
+from tests.spark.reconciling import reconciled, root_of
 from tests.spark.follow.test_webhook import Server, hook
 from tests.spark.fuzz import universe
 from tests.spark.histories import History, write_parquet

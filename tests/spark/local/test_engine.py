@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 from tests.spark.cases import CASES
-from tests.spark.commands.test_reconcile import AS_OF, BLOCKED, reconciled, root_of, summary
 from tests.spark.fuzz import universe
 from tests.spark.histories import History, write_parquet, write_produced
+from tests.spark.reconciling import AS_OF, BLOCKED, reconciled, root_of, summary
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.commands.engines import FEW, choose

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.commands.test_reconcile import root_of
+from tests.spark.reconciling import root_of
 from tests.spark.histories import History
 
 from ackwise.middleware.errors import ConfigurationError
