@@ -39,7 +39,7 @@ def test_a_job_that_says_something_else_concludes_nothing_and_names_the_message(
 
     for column, value, words in (
         ("verdict", int(Verdict.DEAD_LETTERED), "DEAD_LETTERED, and the plain algebra EXACTLY_ONCE"),
-        ("flags", int(Flag.RETRIED), "EXACTLY_ONCE with RETRIED, and the plain algebra EXACTLY_ONCE"),
+        ("flags", int(Flag.RETRIED), "EXACTLY_ONCE + RETRIED, and the plain algebra EXACTLY_ONCE"),
     ):
         judges_wrongly(column, value)
         result = reconciled(root, "--as-of", AS_OF, "--verify-sample", "20", "--out", tmp_path / "out")
