@@ -38,7 +38,8 @@ def installed(folder: Path) -> Path:
 
 @pytest.mark.spark
 @pytest.mark.servers
-@pytest.mark.slow
+@pytest.mark.slow  # starts a master, two workers and what they compile
+@pytest.mark.nightly
 def test_spark_submit_reconciles_with_the_wheel_on_a_standalone_cluster(tmp_path: Path) -> None:
     from tests.spark.cluster import HOME, standalone
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 import pytest
 from tests.databases.server import Server
-from tests.spark.reconciling import reconciled
 from tests.spark.injected.hostile import Orders
 from tests.spark.injected.mischief import GRACE, Found, do_mischief, kill_only
 from tests.spark.injected.orderly import Scene
+from tests.spark.reconciling import reconciled
 
 from ackwise.middleware.events import EventCode
 from ackwise.plugin.local.broker import LocalKafka

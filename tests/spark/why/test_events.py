@@ -73,8 +73,9 @@ def messages_of(history: History) -> list[Message]:
 
 def test_what_is_said_of_each_case_is_what_the_oracle_says_of_all_of_it(tmp_path: Path) -> None:
     for name, case in CASES.items():
-        offsets = {offset for *_, offset in messages_of(case.history)} | {*list(case.absent)[:3]}
-        assert differences(case.history, tmp_path / name, [(TOPIC, 0, offset) for offset in sorted(offsets)]) == [], name
+        seen = [offset for *_, offset in messages_of(case.history)]
+        asked = [(TOPIC, 0, offset) for offset in {*seen[:2], *list(case.absent)[:1]}]
+        assert differences(case.history, tmp_path / name, asked) == [], name
 
 
 def told_otherwise(numbers: Iterable[int], folder: Path) -> list[tuple[object, ...]]:
@@ -88,9 +89,10 @@ def told_otherwise(numbers: Iterable[int], folder: Path) -> list[tuple[object, .
 
 
 def test_what_is_said_of_any_history_is_what_the_oracle_says_of_all_of_it(tmp_path: Path) -> None:
-    assert told_otherwise(range(20), tmp_path) == []
+    assert told_otherwise(range(10), tmp_path) == []
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 def test_what_is_said_of_very_many_histories_is_what_the_oracle_says_of_all_of_them(tmp_path: Path) -> None:
-    assert told_otherwise(range(20, 200), tmp_path) == []
+    assert told_otherwise(range(10, 200), tmp_path) == []
