@@ -1,4 +1,4 @@
-"""What befalls a scene: kills alone, or every anomaly that there is; and which verdicts each of its orders may then have."""
+"""What befalls a scene: kills, and every anomaly that there is; and which verdicts each of its orders may then have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tests.spark.injected.hostile import Faults
 from tests.spark.injected.orderly import PARTITIONS, Order, Place, Scene, mixed
 
-__all__ = ["GRACE", "Found", "Truth", "do_mischief", "kill_only", "tell_truth"]
+__all__ = ["GRACE", "Found", "Truth", "do_mischief"]
 
 #: Seconds for `--grace`: a copy that is later than this, and that nobody has, is lost.
 GRACE: Final = 0.5
@@ -62,9 +62,9 @@ class Truth:
     runs: Mapping[str, list[Place]]
     dead: Collection[Place]
     committed: Mapping[int, int]
-    injected: Mapping[str, set[str]] = field(default_factory=dict)
+    injected: Mapping[str, set[str]]
     """By id, the words of which one at least must be said."""
-    excused: Collection[Place] = ()
+    excused: Collection[Place]
     """What was committed while it was open: rightly accused, though another record of its key may have been done."""
 
     def contradictions(self, found: Found, *, may_be_unknown: bool = False) -> list[str]:
@@ -110,20 +110,6 @@ class Truth:
 
     def _was_passed(self, place: Place) -> bool:
         return place[1] < self.committed.get(place[0], 0)
-
-
-async def tell_truth(scene: Scene, injected: Mapping[str, set[str]] | None = None) -> Truth:
-    """What really became of the orders of a scene."""
-    return Truth(dict(scene.sent), scene.runs(), await scene.dead(), await scene.committed(), injected or {}, scene.settled_early())
-
-
-async def kill_only(scene: Scene, count: int = 90) -> Truth:
-    """Orders of every kind, and workers that are killed in the midst of them, and nothing else."""
-    await scene.create()
-    await scene.send(mixed(scene.draw, "m", count))
-    kills = sorted(scene.draw.sample(range(1, count // 2), 2))
-    await scene.work(kills=[kills[0], kills[1]])
-    return await tell_truth(scene)
 
 
 async def do_mischief(scene: Scene, count: int = 60) -> Truth:
@@ -190,7 +176,7 @@ async def do_mischief(scene: Scene, count: int = 60) -> Truth:
         await asyncio.sleep(0.7)  # two heartbeats: its claim is in the log
 
     await scene.work(until=it_hangs, ended_by=signal.SIGKILL, faults=Faults(hangs=[hanging.id]))
-    truth = await tell_truth(scene, injected)
+    truth = Truth(dict(scene.sent), scene.runs(), await scene.dead(), await scene.committed(), injected, scene.settled_early())
     ran = {id: len(places) for id, places in truth.runs.items()}
     # What was to be lost, and was saved by a kill, is no anomaly.
     fits = {id for id, words in injected.items() if (ran.get(id, 0) > 1 if words & _AGAIN else id not in ran)}

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -253,11 +253,12 @@ class Scene:
         """Delete the claims of these orders from the store, past Ackwise."""
         identity = Identity("ackwise", self.orders.group, HANDLER)
         claims = [identity.of(business_id(id))[0] for id in ids]
-        gone = (
-            _forget_in_redis(self.orders.store, claims)
-            if self.orders.store.startswith("redis")
-            else _forget_in_sqlite(self.orders.store, claims)
-        )
+        connection = sqlite3.connect(self.orders.store.removeprefix("sqlite:///"))
+        try:
+            with connection:
+                gone = sum(connection.execute("DELETE FROM ackwise_claims WHERE place = ?", (each.hex(),)).rowcount for each in claims)
+        finally:
+            connection.close()
         assert gone == len(ids), f"the store knew {gone} of {len(ids)} orders"
 
     async def committed(self) -> dict[int, int]:
@@ -287,20 +288,3 @@ class Scene:
         """The origins of all dead letters."""
         letters = await self._world.read(f"{self.orders.group}.dlq")
         return {origin_of(dict(letter.headers))[0][1:] for letter in letters}
-
-
-def _forget_in_sqlite(url: str, claims: Iterable[bytes]) -> int:
-    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-    try:
-        with connection:
-            return sum(connection.execute("DELETE FROM ackwise_claims WHERE place = ?", (claim.hex(),)).rowcount for claim in claims)
-    finally:
-        connection.close()
-
-
-def _forget_in_redis(url: str, claims: Sequence[bytes]) -> int:
-    from redis import Redis
-
-    with Redis.from_url(url) as client:
-        deleted: Any = client.delete(*(b"ackwise:" + claim for claim in claims))
-        return int(deleted)
