@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.spark.commands.test_why import asked
+from tests.spark.commands.test_why import asked, told
 from tests.spark.corruptions import KINDS, Look, corrupted, events_of, look_at, table_of, write_sealed
-from tests.spark.reconciling import reconciled, summary
+from tests.spark.reconciling import name_of, reconciled, summary
 from tests.spark.robbed import CONFIG, accusations, night
 
 from ackwise.middleware.events import EventCode
@@ -83,20 +83,25 @@ def test_why_names_what_it_left_out(tmp_path: Path) -> None:
         assert sentence in told
 
 
-def test_an_event_with_two_contents_is_missing_for_the_command(tmp_path: Path) -> None:
-    place = next(n for n, file in enumerate(NIGHT.files) if any(event["event_type"] == EventCode.SUCCEEDED for event in file[:-1]))
-    files = write_sealed(NIGHT, tmp_path / "root")
-    other = [dict(event) for event in NIGHT.files[place]]
-    done = next(event for event in other[:-1] if event["event_type"] == EventCode.SUCCEEDED)
-    done["offset"] += 1
-    copy = tmp_path / "root/events/dt=2026-01-01/hr=00" / files[place].name
+def test_an_event_with_two_contents_is_missing_for_reconcile_and_for_why(tmp_path: Path) -> None:
+    file = next(file for file in NIGHT.files if any(event["event_type"] == EventCode.SUCCEEDED for event in file[:-1]))
+    done = next(event for event in file[:-1] if event["event_type"] == EventCode.SUCCEEDED)
+    root, other = tmp_path / "root", [event | {"offset": event["offset"] + 1} if event is done else event for event in file]
+    write_sealed(NIGHT, root)
+    copy = root / "events/dt=2026-01-01/hr=00" / name_of(file[0]["writer_id"], file[0]["seq"], file[-1]["seq"])
     copy.parent.mkdir(parents=True)
     copy.write_bytes(content_of(table_of(other), copy.name))
-    said = ("--as-of", "2026-01-01T01:00:00Z", "--grace", "1s", "--engine", "local")
-    reconciled(tmp_path / "root", "--out", tmp_path / "out", *said)
+    said = ("--as-of", "2026-01-01T01:00:00Z", "--grace", "1s")
+    reconciled(root, "--out", tmp_path / "out", *said)
     found = summary(tmp_path / "out")
     assert (f"{done['writer_id']:016x}", done["seq"], done["seq"]) in {(h["writer"], h["first"], h["last"]) for h in found["holes"]}
     assert not {*found["verdicts"]} & {"LOST", "NEVER_SEEN", "STUCK", "RETRY_LOST", "PHANTOM_SUPPRESSED"}
+    rest = rule([event for each in NIGHT.files for event in each if event is not done], CONFIG).messages
+    for ((*_, partition), _, _, offset), (verdict, _) in rest.items():
+        if (partition, offset) in ((done["partition"], done["offset"]), (done["partition"], done["offset"] + 1)):
+            (message,) = told(f"orders/{partition}/{offset}", root, *said)["messages"]
+            assert message["verdict"] == verdict.name, offset
+    assert rest != rule([event for each in NIGHT.files for event in each], CONFIG).messages
 
 
 HURT = [

@@ -94,14 +94,17 @@ def test_without_both_engines_the_command_says_what_to_install(tmp_path: Path) -
     assert "Traceback" not in answer.stderr
 
 
-def test_a_failure_of_the_local_engine_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_local_engine_is_one_sentence_and_leaves_no_summary_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import duckdb
 
     def fail(*arguments: object, **options: object) -> None:
         raise duckdb.OutOfMemoryException("Out of Memory Error: could not allocate 8 bytes\nmore")
 
-    monkeypatch.setattr("ackwise.spark.job.write_tables", fail)
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
+    assert reconciled(root, "--out", tmp_path / "out").exit_code == 0
+    monkeypatch.setattr("ackwise.spark.job.write_tables", fail)
     result = reconciled(root, "--engine", "local", "--out", tmp_path / "out")
     expected = "the local engine failed: Out of Memory Error: could not allocate 8 bytes; nothing was concluded"
     assert str(result.exception) == expected

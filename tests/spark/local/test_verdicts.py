@@ -25,6 +25,8 @@ from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Pr
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LATER = "83 a suppression after the time of judgement"
+
 #: Others than those that Spark judges.
 UNIVERSES = range(1000, 4000)
 
@@ -38,6 +40,12 @@ def local() -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def bulk(local: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answer:
     return judged(local, tmp_path_factory.mktemp("bulk"), UNIVERSES)
+
+
+def test_a_suppression_after_the_time_of_judgement_is_not_judged_yet(local: SparkSession, tmp_path: Path) -> None:
+    for name, verdict in (("28 suppressed, and nobody did it", Verdict.PHANTOM_SUPPRESSED), (LATER, Verdict.DUPLICATE_SUPPRESSED)):
+        found = run(local, [write_parquet(tmp_path / f"{name}.parquet", CASES[name].history.events)], CONFIG)
+        assert [said for said, _ in found.rulings[name].messages.values()] == [verdict]
 
 
 def test_the_local_engine_says_of_every_case_and_universe_what_the_oracle_says(bulk: Answer) -> None:

@@ -12,13 +12,18 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import aiohttp
+import pytest
 from tests.plugin.deadletters.letters import APP, Shop
 from tests.plugin.ui.site import Document
 from tests.spark.oncall.conftest import SECRET
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import UI_TOKEN
+from ackwise.plugin.ui.gate import Gate
+from ackwise.spark.commands.ui import _checked
 
 DEADLINE = 60.0
 KEY = "f3a1" * 8
@@ -92,6 +97,22 @@ async def test_it_is_for_this_machine_alone_unless_a_token_is_set(billing: Shop)
         assert address.startswith("http://127.0.0.1:")
         assert (await get(address))[0] == 200
         assert (await get(address, Host="evil.example"))[0] == 403
+
+
+def test_no_address_that_others_reach_is_taken_without_a_token() -> None:
+    class Listening(NamedTuple):
+        address: str
+
+        def getsockname(self) -> tuple[str, int]:
+            return self.address, 1
+
+        def close(self) -> None: ...
+
+    for address in ("0.0.0.0", "::", "192.0.2.7", "10.0.0.1", "fe80::1"):
+        with pytest.raises(ConfigurationError, match="an address that other machines reach"):
+            _checked(cast("socket.socket", Listening(address)), Gate(None))
+        _checked(cast("socket.socket", Listening(address)), Gate(KEY))
+    _checked(cast("socket.socket", Listening("127.0.0.1")), Gate(None))
 
 
 async def test_with_a_token_others_may_come_who_have_it(billing: Shop) -> None:

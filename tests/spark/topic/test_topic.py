@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from ackwise import App, Batch, Events
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.events import EventCode, RunEvents
+from ackwise.plugin.group.group import Group
 from ackwise.plugin.local.broker import LocalKafka
 from ackwise.spark.commands.collect import collect
 from ackwise.spark.commands.publish import Sent, send
@@ -59,10 +61,14 @@ async def bill(batch: Batch[bytes]) -> None:
 
 
 def sent(brokers: str, root: Path, topic: str = TOPIC) -> Sent:
+    return asyncio.run(send(group_of(brokers, root), root, topic))
+
+
+def group_of(brokers: str, root: Path) -> Group:
     app = App("g", brokers=brokers)
     app.use(Events(str(root)))
     app.agent("orders")(bill)
-    return asyncio.run(send(app.group(), root, topic))
+    return app.group()
 
 
 def collected(brokers: str, root: Path, topic: str = TOPIC) -> Result:
@@ -98,6 +104,29 @@ async def produce(brokers: str, *values: bytes | None, key: bytes) -> None:
     await raw.start()
     await raw.produce(TOPIC, *values, key=key)
     await raw.close()
+
+
+async def test_a_file_counts_as_published_only_once_the_topic_has_all_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, taken, away = History("g").say("w1", "0:CS").say("w2", "1:CS"), list[int](), [Unavailable("the broker is away")]
+    files = export(tmp_path, history)
+
+    class Topic:
+        cluster, is_untouched = "c", False
+
+        async def publish(self, records: Sequence[object]) -> None:
+            if taken and away:
+                raise away.pop()
+            taken.append(len(records))
+
+    @asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[Topic]:
+        yield Topic()
+
+    monkeypatch.setattr("ackwise.plugin.group.eventtopic.event_topic", opened)
+    with pytest.raises(Unavailable, match="the broker is away"):
+        await send(group_of("nowhere:1", tmp_path), tmp_path, TOPIC)
+    again = await send(group_of("nowhere:1", tmp_path), tmp_path, TOPIC)
+    assert (again.files, sum(taken)) == (len(files) - 1, len(history.events))
 
 
 class Journey(NamedTuple):
