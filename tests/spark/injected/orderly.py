@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from tests.failures.ledger import Ledger, origin_of
 from tests.failures.world import World
@@ -197,11 +197,6 @@ class Scene:
         """Whether a handler hangs."""
         return any(fact["fact"] == "hangs" for fact in self.ledger.read())
 
-    async def copied(self) -> set[str]:
-        """The orders of which the delay topics have copies."""
-        copies = [copy for topic in self._world.topics() if ".delay." in topic for copy in await self._world.read(topic)]
-        return {json.loads(copy.value)["id"] for copy in copies}
-
     def were_drained_since(self, at: float) -> bool:
         """Whether the workers say that they saw all delay and after them all retry partitions empty, after `at` (epoch seconds)."""
         with TemporaryDirectory() as scratch, gathered([self.events], Path(scratch)) as evidence:
@@ -237,17 +232,6 @@ class Scene:
             await self.wait_for(is_moved, "the group's move")
         finally:
             await consumer.stop()
-
-    async def delete_copies(self) -> None:
-        """Delete everything in the delay and retry topics, as a wrong retention does."""
-        topics = [topic for topic in self._world.topics() if ".delay." in topic or topic.endswith(".retry")]
-        partitions = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.orders.brokers)
-        await admin.start()
-        try:
-            await admin.delete_records({partition: RecordsToDelete(before_offset=-1) for partition in partitions})
-        finally:
-            await admin.close()
 
     def forget(self, ids: Collection[str]) -> None:
         """Delete the claims of these orders from the store, past Ackwise."""
