@@ -16,7 +16,7 @@ from tests.spark.reconciling import AS_OF, reconciled, root_of, summary
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 MESSAGES = 300
 EVENTS_OF_EACH = 7
@@ -68,7 +68,6 @@ def full_passes(asked: Asked) -> int:
     return sum(rows >= MESSAGES * EVENTS_OF_EACH for rows in asked.reads)
 
 
-@pytest.mark.nightly
 def test_a_clean_run_reads_all_events_three_times(spark: SparkSession, tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", of_a_day(History("g")))
     with counted(spark, tmp_path) as asked:

@@ -161,6 +161,7 @@ def test_the_books_of_each_update_are_those_of_the_batch_over_the_same_events_an
 
 
 @pytest.mark.spark
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_spark_with_a_state_keeps_the_books_that_the_local_engine_makes_anew(tmp_path: Path) -> None:
     root, notes, pairs = tmp_path / "root", Notes(), list[tuple[dict[str, Any], dict[str, Any]]]()

@@ -146,14 +146,28 @@ async def test_it_starts_while_the_brokers_are_away_and_says_so(tmp_path: Path) 
 
 async def test_what_can_not_be_used_is_one_sentence(billing: Shop) -> None:
     app, folder = billing.app, billing.folder
-    assert "there is no module 'nowhere'" in await refusal(folder, "nowhere:app")
-    assert "leave --brokers and --dlq out" in await refusal(folder, app, "--brokers", "127.0.0.1:1")
-    assert "No such file or directory" in await refusal(folder, app, "--token-file", "none")
-    assert "16 to 1024 printable ASCII characters" in await refusal(folder, app, **{UI_TOKEN: "short"})
-    assert "host of ui is 'no such host'" in await refusal(folder, app, "--host", "no such host")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert "the port is in use; choose another one (--port)" in await refusal(folder, app, "--port", port)
+        said = await asyncio.gather(
+            refusal(folder, "nowhere:app"),
+            refusal(folder, app, "--brokers", "127.0.0.1:1"),
+            refusal(folder, app, "--token-file", "none"),
+            refusal(folder, app, **{UI_TOKEN: "short"}),
+            refusal(folder, app, "--host", "no such host"),
+            refusal(folder, app, "--port", str(taken.getsockname()[1])),
+        )
+    for sentence, expected in zip(
+        said,
+        (
+            "there is no module 'nowhere'",
+            "leave --brokers and --dlq out",
+            "No such file or directory",
+            "16 to 1024 printable ASCII characters",
+            "host of ui is 'no such host'",
+            "the port is in use; choose another one (--port)",
+        ),
+        strict=True,
+    ):
+        assert expected in sentence
 
 
 async def test_without_aiohttp_the_sentence_names_what_brings_it(billing: Shop) -> None:

@@ -17,7 +17,6 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import WriterFate, establish
 from ackwise.spark.fold.gaps import Hole
 from ackwise.spark.judge.books import Book
-from ackwise.spark.report.attempts import Attempts, Ending
 from ackwise.spark.report.earlier import earlier_runs
 from ackwise.spark.report.exports import Written, exports
 from ackwise.spark.report.latency import GROWTH, NEGATIVE, Latency
@@ -47,15 +46,6 @@ def test_percentiles_and_survival_follow_the_classes() -> None:
     assert found.percentile(0.81) == pytest.approx(1_000_000, rel=0.05)
     shares = [share for _, share in found.survival()]
     assert shares == [0.8, pytest.approx(0.2), 0]
-
-
-def test_whoever_reached_an_attempt_reached_all_before_it() -> None:
-    attempts = Attempts("g", "bill", "orders", {(1, ONCE): 90, (1, LOST): 1, (2, ONCE): 5, (4, DEAD): 3, (4, PENDING): 1})
-    assert attempts.by_number == {1: 91, 2: 5, 4: 4}
-    assert [row.messages for row in attempts.funnel] == [100, 9, 4, 4]
-    assert [row.endings[Ending.AGAIN] for row in attempts.funnel] == [9, 4, 4, 0]
-    assert {ending: number for ending, number in attempts.funnel[3].endings.items() if number} == {Ending.DEAD: 3, Ending.OPEN: 1}
-    assert attempts.funnel[0].endings[Ending.ANOMALY] == 1
 
 
 def test_a_hole_is_shown_where_the_event_before_it_is_and_every_number_counts_once() -> None:

@@ -91,15 +91,6 @@ def test_offsets_without_events_count_as_much_as_messages() -> None:
     assert dict(report.verdicts) == {Verdict.NEVER_SEEN: 2, Verdict.EXACTLY_ONCE: 3}
 
 
-def test_the_retry_book_says_what_became_of_what_was_sent_back() -> None:
-    tallies = [
-        Tally("g", "bill", "orders", Verdict.EXACTLY_ONCE, Flag.RETRIED | Flag.HAD_FAILURES, 3),
-        Tally("g", "bill", "orders", Verdict.EXACTLY_ONCE, Flag(0), 5),
-        Tally("g", "bill", "orders", Verdict.RETRYING, Flag.RETRIED, 1),
-    ]
-    assert dict(replace(EMPTY, tallies=tallies).retries) == {Verdict.RETRYING: 1, Verdict.EXACTLY_ONCE: 3}
-
-
 FULL = replace(
     with_messages(Verdict.LOST, Flag.HAD_FAILURES),
     as_of=1_767_225_600_000_000,
@@ -193,15 +184,6 @@ def test_what_is_known_to_have_run_twice_is_no_doubt() -> None:
     assert (report.ambiguous, report.unlisted) == (0, 0)
     assert json.loads(to_json(DOUBT))["ambiguous"] == 3
     assert [row["offset"] for row in json.loads(to_json(DOUBT))["doubtful"]] == [7]
-
-
-def test_where_the_terminal_is_narrow_cells_are_folded_and_never_cut() -> None:
-    long = Partition(7, ("c", "g"), "a-topic-with-a-name-that-is-longer-than-a-narrow-terminal", "", 0, 1, 0)
-    assert "…" not in printed(replace(FULL, books=[replace(FULL.books[0], partition=long)]), width=60)
-
-
-def test_many_partitions_are_cut_short_with_a_word() -> None:
-    assert "and 60 more partitions in summary.json" in printed(replace(FULL, books=[*FULL.books] * 100))
 
 
 def test_the_documentation_has_every_verdict_flag_and_exit_code() -> None:
