@@ -25,6 +25,9 @@ from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Pr
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Seconds, where other processes keep the machine busy: thousands of histories are judged.
+pytestmark = pytest.mark.timeout(1200)
+
 LATER = "83 a suppression after the time of judgement"
 
 #: Others than those that Spark judges.

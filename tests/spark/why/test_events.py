@@ -18,6 +18,9 @@ from ackwise.spark.events.sources import Evidence
 from ackwise.spark.reference.oracle import Message, Ruling, message_of, rule
 from ackwise.spark.why.answer import NoSuchRecord, inquire
 
+#: Seconds, where other processes keep the machine busy: thousands of histories are judged.
+pytestmark = pytest.mark.timeout(1200)
+
 Event = Mapping[str, Any]
 
 
@@ -93,6 +96,5 @@ def test_what_is_said_of_any_history_is_what_the_oracle_says_of_all_of_it(tmp_pa
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1200)
 def test_what_is_said_of_very_many_histories_is_what_the_oracle_says_of_all_of_them(tmp_path: Path) -> None:
     assert told_otherwise(range(10, 200), tmp_path) == []
