@@ -130,9 +130,10 @@ def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_p
 def test_what_was_produced_may_be_lines_of_json(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=2"))
     table = tmp_path / "produced.jsonl"
-    table.write_text('{"topic": "orders", "partition": 0, "offset": 1, "timestamp": "2025-12-31T23:00:00Z"}\n')
-    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--produced", table)
-    assert (result.exit_code, summary(tmp_path / "out")["verdicts"]) == (1, {"LOST_PRODUCED": 1, "EXACTLY_ONCE": 1})
+    for timestamp in ('"2025-12-31T23:00:00Z"', '"2026-01-01T01:00:00+02:00"', "1767222000", "null"):
+        table.write_text(f'{{"topic": "orders", "partition": 0, "offset": 1, "timestamp": {timestamp}}}\n')
+        result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--produced", table)
+        assert (result.exit_code, summary(tmp_path / "out")["verdicts"]) == (1, {"LOST_PRODUCED": 1, "EXACTLY_ONCE": 1}), timestamp
 
 
 def test_a_message_that_may_have_run_twice_exits_with_1_if_it_is_strict_and_the_query_finds_it(
@@ -268,3 +269,12 @@ def test_commands_on_the_page_name_the_app_and_what_is_lost_is_counted_by_the_ho
     assert found["exhibits"]["hours"]["verdicts"] == {"LOST": [1]}
     assert reconciled(root, *options, "--brokers", "kafka:9092").exit_code == 1
     assert "plan.jsonl MODULE:APP" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_what_is_no_json_is_not_taken_for_what_was_produced(tmp_path: Path) -> None:
+    root, table = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1")), tmp_path / "produced.json"
+    for text, sentence in (("hello", f"line 1 of {table} is no JSON"), ("7", "has lines that are no JSON objects")):
+        table.write_text(text)
+        result = reconciled(root, "--produced", table)
+        assert isinstance(result.exception, ConfigurationError)
+        assert sentence in str(result.exception)
