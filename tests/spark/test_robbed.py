@@ -13,7 +13,7 @@ from ackwise.spark.reference.oracle import rule
 from ackwise.spark.vocabulary import ANOMALIES, Verdict
 from ackwise.spark.why.answer import inquire
 
-NIGHTS = [night(number) for number in range(12)]
+NIGHTS = [night(number) for number in range(8)]
 
 
 def whole(each: Night) -> list[dict[str, object]]:

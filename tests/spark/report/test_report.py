@@ -55,8 +55,9 @@ def test_the_exit_code_is_that_of_the_worst_that_is_known() -> None:
         assert with_messages(Verdict.IN_FLIGHT, flag).exit_code is (red if flag is Flag.COMMITTED_PAST else clean), flag
     keys = replace(EMPTY, logical=[LogicalFinding("g", "bill", LogicalVerdict.LOGICAL_DUPLICATE, Flag(0), 2)])
     assert (EMPTY.exit_code, keys.exit_code, keys.anomalies) == (clean, red, 2)
-    torn = {"unreadable": ["x is torn"]}
-    assert (replace(EMPTY, **torn).exit_code, replace(with_messages(Verdict.LOST), **torn).exit_code) == (unknown, red)
+    torn = ["x is torn"]
+    assert replace(EMPTY, unreadable=torn).exit_code is unknown
+    assert replace(with_messages(Verdict.LOST), unreadable=torn).exit_code is red
     assert replace(with_messages(Verdict.EXACTLY_ONCE), unbounded=["billing"]).exit_code is unknown
     ended = replace(EMPTY, as_of=100_000_000)
     assert [replace(ended, config=ReconcileConfig(since=since)).exit_code for since in (99.0, 101.0)] == [clean, unknown]
