@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.concurrency import SHAPES, KeyedBench, Shape
 from benchmarks.consumers import default_python, versions
-
-from ackwise.plugin.local.broker import LocalKafka
+from tests.shared import SharedKafka
 
 PYTHON = default_python()
 
@@ -17,7 +16,7 @@ PYTHON = default_python()
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_a_contender_handles_the_whole_topic(shape: Shape, kafka: LocalKafka, tmp_path: Path) -> None:
+def test_a_contender_handles_the_whole_topic(shape: Shape, kafka: SharedKafka, tmp_path: Path) -> None:
     if shape.needs is not None and shape.needs not in versions(PYTHON):
         pytest.skip(f"{PYTHON} has no {shape.needs}; `make bench` installs it")
     bench = KeyedBench(kafka.bootstrap, PYTHON, tmp_path, messages=100, partitions=2)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from tests.servers import RawKafka, kafka_or_skip
+from tests.servers import RawKafka
 
 from ackwise import ConsumeLater, Reliable, reliable
 from ackwise.middleware.agent import Agent
@@ -45,11 +45,10 @@ async def bill(value: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+def broker(own_kafka: LocalKafka) -> Iterator[LocalKafka]:
     """One that no other test uses, since it goes away."""
-    with kafka_or_skip(tmp_path_factory.mktemp("kafka-away")) as running:
-        yield running
-        running.start()
+    yield own_kafka
+    own_kafka.start()
 
 
 @pytest.fixture

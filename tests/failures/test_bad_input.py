@@ -29,6 +29,12 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
 NewWorld = Callable[..., World]
 
 
+@pytest.fixture
+def kafka(own_kafka: LocalKafka) -> LocalKafka:
+    """One that no other test uses, since it is started anew here."""
+    return own_kafka
+
+
 class Reads:
     """A handler that remembers what it was given and sends everything back once."""
 
@@ -90,7 +96,7 @@ async def test_our_headers_on_a_source_topic_are_payload(new_world: NewWorld) ->
     world = new_world(partitions=1, dedup=False, decode=raw)
     await world.create()
     forged = (
-        ("ackwise-version", b"1"), ("ackwise-group", world.group.encode()), ("ackwise-handler", b"nobody"), ("ackwise-attempt", b"17"),
+        ("ackwise-version", b"2"), ("ackwise-group", world.group.encode()), ("ackwise-handler", b"nobody"), ("ackwise-attempt", b"17"),
         ("ackwise-origin-topic", b"elsewhere"), ("ackwise-origin-partition", b"9"), ("ackwise-origin-offset", b"9"),
         ("ackwise-origin-timestamp", b"9"), ("ackwise-first-seen", b"9"), ("ackwise-due", b"99999999999999"), ("ackwise-version", b"77"),
     )  # fmt: skip
@@ -343,13 +349,13 @@ async def test_a_locked_claim_store_holds_everything_until_it_is_free(new_world:
     assert world.ledger.runs() == dict.fromkeys(runs, 1)
 
 
-async def test_a_broker_that_goes_away_and_comes_back_costs_nothing(new_world: NewWorld, kafka_with_short_sessions: LocalKafka) -> None:
+async def test_a_broker_that_goes_away_and_comes_back_costs_nothing(new_world: NewWorld, kafka: LocalKafka) -> None:
     world = new_world()
     await world.create()
     await world.send(mixed_messages())
     member = world.join()
     await member.tap.wait_for("publish.retry-copy")
-    await asyncio.to_thread(kafka_with_short_sessions.restart)
+    await asyncio.to_thread(kafka.restart)
     await world.send([Record.of("after", 1)])
     await finish(world, member)
     runs, dead = expected(world.sent)

@@ -10,7 +10,6 @@ import asyncio
 import pytest
 from tests.failures.modes.playing import Outcome, play
 from tests.failures.modes.trial import FAULTS, MODES
-from tests.servers import PROPERTIES, kafka_or_skip
 
 from ackwise.plugin.local.broker import LocalKafka
 
@@ -23,15 +22,10 @@ SEED = 1
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+def played(own_kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     """A trial for each mode and kind of fault, on a broker that no other test uses, since it goes away."""
-
-    async def all_of(broker: LocalKafka) -> list[Outcome]:
-        faults = [fault for fault in FAULTS if fault != "nothing"]
-        return await play(broker, tmp_path_factory.mktemp("modes"), [*MODES], faults, [SEED], at_once=AT_ONCE)
-
-    with kafka_or_skip(tmp_path_factory.mktemp("kafka-modes"), PROPERTIES) as broker:
-        return asyncio.run(all_of(broker))
+    faults = [fault for fault in FAULTS if fault != "nothing"]
+    return asyncio.run(play(own_kafka, tmp_path_factory.mktemp("modes"), [*MODES], faults, [SEED], at_once=AT_ONCE))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 from tests.databases.postgres import USER
-from tests.databases.server import Server
 from tests.failures.transacting import account_of
 from tests.servers import RawKafka
+from tests.shared import SharedKafka, SharedServer
 from tests.stores.mysql.database import mysql_database
-
-from ackwise.plugin.local.broker import LocalKafka
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +64,7 @@ async def sqlite_shop(tmp_path: Path) -> Shop:
 
 
 @pytest.fixture
-async def postgres_shop(postgres: Server) -> AsyncIterator[Shop]:
+async def postgres_shop(postgres: SharedServer) -> AsyncIterator[Shop]:
     import asyncpg
 
     server, name = f"postgresql://{USER}@127.0.0.1:{postgres.port}", f"shop_{os.urandom(6).hex()}"
@@ -84,7 +82,7 @@ async def postgres_shop(postgres: Server) -> AsyncIterator[Shop]:
 
 
 @pytest.fixture
-async def mariadb_shop(mariadb: Server) -> AsyncIterator[Shop]:
+async def mariadb_shop(mariadb: SharedServer) -> AsyncIterator[Shop]:
     async with mysql_database(mariadb) as database:
         yield await Shop(database.url, database.fetch).set_up()
 
@@ -97,8 +95,8 @@ def shop(request: pytest.FixtureRequest) -> Shop:
 
 
 @pytest.fixture
-async def kafka_here(kafka_with_short_sessions: LocalKafka) -> AsyncIterator[RawKafka]:
-    raw = RawKafka(kafka_with_short_sessions.bootstrap)
+async def kafka_here(kafka: SharedKafka) -> AsyncIterator[RawKafka]:
+    raw = RawKafka(kafka.bootstrap)
     await raw.start()
     yield raw
     await raw.close()

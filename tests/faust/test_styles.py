@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import pytest
 from tests.faust.world import DEADLINE, Placed, Shop, orders
 from tests.servers import RawKafka
-
-from ackwise.plugin.local.broker import LocalKafka
+from tests.shared import SharedKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -126,7 +125,7 @@ class Stock:
 
 
 @pytest.fixture(scope="module")
-def stock(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Stock:
+def stock(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Stock:
     async def run() -> Stock:
         raw = RawKafka(kafka.bootstrap)
         await raw.start()
@@ -148,7 +147,7 @@ def stock(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Stock:
 
 
 @pytest.fixture(scope="module")
-def reliable(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Fate:
+def reliable(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Fate:
     async def run() -> Fate:
         raw = RawKafka(kafka.bootstrap)
         await raw.start()

@@ -82,8 +82,8 @@ class Trial:
             admin = await stack.enter_async_context(self._admin())
             async with asyncio.timeout(DEADLINE):
                 await self._create_topic(admin)
-                for number in range(2):
-                    self.start(older=self.fault == "versions" and number == 0)
+                for _ in range(2):
+                    self.start()
                 producing = asyncio.create_task(self._produce())
                 stack.callback(producing.cancel)
                 await self._until(lambda: self._count("succeeds") >= 15)
@@ -99,12 +99,12 @@ class Trial:
     def verdict(self) -> Verdict:
         return judge(self.sent, self.ledger.read(), self.mode.order)
 
-    def start(self, *, older: bool = False) -> None:
+    def start(self) -> None:
         """A worker more."""
         harms = self.chance.sample(HARMS, 4) if self.fault == "client" else []
         told = {
             "brokers": self.brokers, "group": self.group, "topic": self.topic, "folder": str(self.folder), "seed": self.seed,
-            **self.mode._asdict(), "dedup": self.dedup, "harms": harms, "older": older,
+            **self.mode._asdict(), "dedup": self.dedup, "harms": harms,
         }  # fmt: skip
         self.workers.append(WorkerProcess(told, self._log))
 
@@ -222,16 +222,6 @@ async def _store(trial: Trial, admin: Any) -> None:
     await trial.promise(admin)
 
 
-async def _versions(trial: Trial, admin: Any) -> None:
-    """The older worker is killed, then a newer one, and an older one comes again: a map holds until an older worker has committed."""
-    for older in (False, True):
-        await trial.pause()
-        worker = trial._living()[0]
-        worker.kill()
-        await worker.wait()
-        trial.start(older=older)
-
-
 #: What a trial suffers, by name.
 FAULTS: Final[Mapping[str, Callable[[Trial, Any], Awaitable[None]]]] = {
     "nothing": _nothing,
@@ -241,5 +231,4 @@ FAULTS: Final[Mapping[str, Callable[[Trial, Any], Awaitable[None]]]] = {
     "broker": _broker,
     "store": _store,
     "client": _nothing,
-    "versions": _versions,
 }

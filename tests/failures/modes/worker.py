@@ -16,7 +16,6 @@ from tests.failures.transacting import ShortSessions
 
 from ackwise import App, ConsumeLater, Dedup, Message, RetryInPlace
 from ackwise.middleware.ordering import Order
-from ackwise.plugin.group.commits import Commits
 from ackwise.plugin.host import host
 from ackwise.plugin.relay import relay as delay
 from ackwise.plugin.settings.config import Config
@@ -28,9 +27,9 @@ COMMIT, DELAY, LEASE = 0.3, 0.05, 2.0
 
 def consume(
     brokers: str, group: str, topic: str, folder: str, seed: int, order: Order, concurrency: int | None, dedup: bool,
-    harms: list[str], older: bool,
+    harms: list[str],
 ) -> None:  # fmt: skip
-    """Work until SIGTERM. `harms` befall its client; `older`: it knows no metadata of commits, as version 0.1."""
+    """Work until SIGTERM. `harms` befall its client."""
     ledger, worker = Ledger(Path(folder) / "ledger"), os.getpid()
     app = App(group, brokers=brokers, config=Config(), commit_interval=COMMIT, revoke_timeout=2.0, drain_timeout=5.0, clock_skew=0.0)
     app.use(ConsumeLater(16, levels="200ms"))
@@ -49,9 +48,6 @@ def consume(
         ledger.write("succeeds", **at)
         os.fsync(ledger.file)
 
-    if older:
-        Commits._metadata = lambda self, lanes, told: ""  # type: ignore[method-assign]
-        Commits.resume = lambda self, lanes, metadata: None  # type: ignore[method-assign]
     ledger.write("started", worker=worker)
     with hostile_client(*harms) if harms else nullcontext():
         app.run()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.histories import NOW, SECOND, History, write_parquet, write_produced
-from tests.spark.reconciling import AS_OF, BLOCKED, reconciled, root_of, rows_of, summary
+from tests.spark.cases import CASES
+from tests.spark.histories import NOW, SECOND, TOPIC, History, write_parquet, write_produced
+from tests.spark.reconciling import AS_OF, BLOCKED, name_of, reconciled, root_of, rows_of, summary
 
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import ConfigurationError
@@ -278,3 +280,20 @@ def test_what_is_no_json_is_not_taken_for_what_was_produced(tmp_path: Path) -> N
         result = reconciled(root, "--produced", table)
         assert isinstance(result.exception, ConfigurationError)
         assert sentence in str(result.exception)
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_is_doubtful_about_the_events_themselves_is_said_and_no_events_are_clean(tmp_path: Path) -> None:
+    name = "47c a topic made anew, without an id, and newer records before older ones"
+    history = copy(CASES[name].history)
+    history.events = [*history.events]
+    history.add("w1", 18, topic=TOPIC, partition=0, offset=9).add("w1", 77)
+    result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF)
+    assert result.exit_code == 0, result.output
+    falls, strange = summary(tmp_path / "out")["warnings"]
+    assert falls.startswith("the records of 1 partitions, such as orders/0 of 47c a topic made anew")
+    assert strange == "2 events were passed over: this version does not know what they mean"
+    write_parquet(tmp_path / "empty" / "events" / "dt=2026-01-01" / "hr=00" / name_of(0xAB, 0, 4), [])
+    assert reconciled(tmp_path / "empty", "--out", tmp_path / "none").exit_code == 0
+    found = summary(tmp_path / "none")
+    assert (found["verdicts"], found["books"], found["findings"], found["warnings"]) == ({}, [], [], [])

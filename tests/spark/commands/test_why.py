@@ -26,7 +26,7 @@ from typer.testing import CliRunner, Result
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, RunEvents
-from ackwise.middleware.identity import Identity, business_id, legacy_id
+from ackwise.middleware.identity import Identity, business_id, message_id
 from ackwise.spark.advice import advice_on
 from ackwise.spark.commands.why import why
 from ackwise.spark.vocabulary import ANOMALIES, MEANINGS, Flag, Verdict
@@ -97,21 +97,21 @@ def test_a_copy_leads_to_its_origin(root: Path) -> None:
 
 def test_a_message_id_tells_the_life_from_the_insert_to_the_effect_and_a_record_how_it_came_to_be_sent(tmp_path: Path) -> None:
     root, box = root_of(tmp_path / "root", sending()), "postgresql://db/shop"
-    for message_id, state, verdicts, steps in (
+    for asked_for, state, verdicts, steps in (
         ("m-0", "SENT", ["EXACTLY_ONCE"], ["sent, acknowledged at orders/0/0"]),
         ("m-1", "SENT", ["LOST_PRODUCED"], [f"stored: row 1 of {box}", f"sent: row 1 of {box}, acknowledged at orders/0/1"]),
         ("m-2", "NOT_PUBLISHED", [], [f"stored: row 2 of {box}"]),
         ("m-3", "PRODUCE_FAILED", [], ["not sent, and its sender was told"]),
         ("m-7", "PARKED", [], [f"parked: row 7 of {box}"]),
     ):
-        found = told(message_id, root, "--as-of", AS_OF)
+        found = told(asked_for, root, "--as-of", AS_OF)
         (sent,) = found["sent"]
-        assert (sent["message_id"], sent["state"], [step["what"] for step in sent["steps"]]) == (message_id, state, steps)
-        assert [message["verdict"] for message in found["messages"]] == verdicts, message_id
-        assert found["exit_code"] == (state == "NOT_PUBLISHED" or "LOST_PRODUCED" in verdicts), message_id
+        assert (sent["message_id"], sent["state"], [step["what"] for step in sent["steps"]]) == (asked_for, state, steps)
+        assert [message["verdict"] for message in found["messages"]] == verdicts, asked_for
+        assert found["exit_code"] == (state == "NOT_PUBLISHED" or "LOST_PRODUCED" in verdicts), asked_for
         if verdicts:
-            of_record = told(f"orders/0/{message_id[-1]}", root, "--as-of", AS_OF)
-            assert [sent["message_id"] for sent in of_record["sent"]] == [message_id]
+            of_record = told(f"orders/0/{asked_for[-1]}", root, "--as-of", AS_OF)
+            assert [sent["message_id"] for sent in of_record["sent"]] == [asked_for]
             assert [message["verdict"] for message in of_record["messages"]] == verdicts
 
 
@@ -251,7 +251,7 @@ async def journal(root: Path, attrs: dict[str, object], *, namespace: str) -> As
     writing = Journal(root, cluster="c", group_id="billing", attrs=attrs)
     await writing.open()
     try:
-        for offset, dedup_id in ((7, business_id("order-7")), (8, legacy_id(b"id-8"))):
+        for offset, dedup_id in ((7, business_id("order-7")), (8, message_id("orders", b"id-8"))):
             hashed = identity.of(dedup_id)[1]
             writing.record(Event(EventCode.CLAIMED, "orders", 0, offset, "bill", 1, offset, hashed))
             writing.record(Event(EventCode.SUCCEEDED, "orders", 0, offset, "bill", 1, offset, hashed))

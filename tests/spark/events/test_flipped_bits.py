@@ -94,6 +94,7 @@ def test_a_file_with_other_columns_is_named_and_not_read(tmp_path: Path) -> None
     place = table.schema.get_field_index("event_ts")
     for changed, why in (
         (table.drop_columns(["offset"]), "has no column 'offset'"),
+        (table.drop_columns(["mono_ns"]), "has no column 'mono_ns', so it is not a file of events of this version"),
         (table.set_column(place, "event_ts", table["event_ts"].cast(pa.int64())), "has another type of column 'event_ts'"),
     ):
         pq.write_table(changed, file)

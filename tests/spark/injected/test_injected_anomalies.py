@@ -14,13 +14,13 @@ from typing import Final
 
 import pyarrow.parquet as pq
 import pytest
+from tests.shared import SharedKafka
 from tests.spark.injected.hostile import Orders
 from tests.spark.injected.mischief import GRACE, Found, do_mischief
 from tests.spark.injected.orderly import Scene
 from tests.spark.reconciling import reconciled
 
 from ackwise.middleware.events import EventCode
-from ackwise.plugin.local.broker import LocalKafka
 
 #: Slow: workers are killed, and orders are sent back until nothing is open any more.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -50,7 +50,7 @@ def file_in_between(events: Path) -> Path:
 
 
 @pytest.mark.usefixtures("engine")
-async def test_every_anomaly_is_named_and_what_a_lost_file_hides_is_unknown(kafka: LocalKafka, tmp_path: Path) -> None:
+async def test_every_anomaly_is_named_and_what_a_lost_file_hides_is_unknown(kafka: SharedKafka, tmp_path: Path) -> None:
     robbed = Scene(Orders(kafka.bootstrap, "mischief", str(tmp_path), f"sqlite:///{tmp_path / 'claims.db'}"), random.Random(SEED))
     try:
         truth = await do_mischief(robbed)

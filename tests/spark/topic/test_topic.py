@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from tests.servers import RawKafka
+from tests.shared import SharedKafka
 from tests.spark.histories import History, write_parquet
 from tests.spark.reconciling import name_of
 from typer.testing import CliRunner
@@ -20,7 +21,6 @@ from ackwise import App, Batch, Events
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.events import EventCode, RunEvents
 from ackwise.plugin.group.group import Group
-from ackwise.plugin.local.broker import LocalKafka
 from ackwise.spark.commands.collect import collect
 from ackwise.spark.commands.publish import Sent, send
 from ackwise.spark.events.invalid_records import invalid_records
@@ -143,7 +143,7 @@ class Journey(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def journey(kafka: LocalKafka, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Journey:
+def journey(kafka: SharedKafka, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Journey:
     """Sent twice, collected, half of it sent again as after a crash, with invalid records in between, and collected again."""
     there, back = tmp_path_factory.mktemp("there"), tmp_path_factory.mktemp("back") / "events of all"
     history = History("g").start("w1", note='a "quote" \u2713').say("w1", "RECEIVED_RANGE[0,9) 0:CS 1:CFB 1@2:CS").skip("w1", 3)
@@ -177,7 +177,7 @@ def test_the_files_that_come_back_have_the_same_names_and_events_though_some_cam
 
 
 @pytest.mark.nightly
-def test_a_topic_that_was_made_anew_is_sent_everything_again(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_a_topic_that_was_made_anew_is_sent_everything_again(kafka: SharedKafka, tmp_path: Path) -> None:
     topic = "events.made-anew"
     export(tmp_path, History("g").start("w1").say("w1", "0:CS W=1"))
     for _ in range(2):
