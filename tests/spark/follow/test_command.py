@@ -102,7 +102,7 @@ def test_what_can_not_work_is_refused_before_anything_is_written(root: Path, tmp
         (["--follow", "--client-config", "f"], "--client-config is for --topic; add that, or leave --client-config out"),
     ]
     for options, sentence in wrong:
-        result = reconciled(root, *options)
+        result = reconciled(root, *options, *([] if "--engine" in options else ["--engine", "spark"]))
         assert isinstance(result.exception, ConfigurationError), options
         assert sentence in str(result.exception), options
         assert "secret" not in str(result.exception)
