@@ -104,7 +104,7 @@ def write(root: Path, words: str) -> None:
 @cache
 def files(parts: int) -> list[list[tuple[str, list[dict[str, Any]]]]]:
     """The events of many groups in files, by name, as each writer writes them in so many parts of a day."""
-    histories = [case.history for case in CASES.values()] + [universe(number) for number in range(7000, 7008)]
+    histories = [case.history for case in list(CASES.values())[::4]] + [universe(number) for number in range(7000, 7008)]
     by_writer = defaultdict[int, list[dict[str, Any]]](list)
     for event in sorted((event for history in histories for event in history.events), key=lambda event: event["seq"]):
         by_writer[event["writer_id"]].append(event)
