@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
@@ -12,6 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.frames import SparkSession, computed_by
 from ackwise.spark.local.frame import DataFrame
 from ackwise.stores.journal.parquet import SCHEMA
@@ -97,6 +100,34 @@ class Reader:
             return self._session.table(pa.concat_tables([_events_in(path) for path in paths]))
         files = [str(file) for path in paths for file in ([*sorted(Path(path).glob("*.parquet"))] if Path(path).is_dir() else [path])]
         return self._session.table(_without_zones(pa.concat_tables([pq.read_table(file) for file in files])))
+
+    def json(self, paths: Sequence[str]) -> DataFrame:
+        """Return the objects in the lines of these files. Raises `ConfigurationError` if there is anything else."""
+        rows = [row for path in paths for row in _objects_in(path)]
+        names = {name: None for row in rows for name in row}
+        return self._session.table(
+            pa.table({name: pa.array([_as_text(name, row.get(name)) for row in rows], pa.string()) for name in names})
+        )
+
+
+def _objects_in(path: str) -> list[dict[str, Any]]:
+    found: list[Any] = []
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
+        try:
+            value = json.loads(line or b"[]")
+        except ValueError as error:
+            raise ConfigurationError(f"line {number} of {path} is no JSON ({error}); write one object in each line") from None
+        found += value if isinstance(value, list) else [value]
+    if not all(isinstance(each, dict) for each in found):
+        raise ConfigurationError(f"{path} has lines that are no JSON objects; write one object in each line")
+    return found
+
+
+def _as_text(name: str, value: Any) -> str | None:
+    """The value as a text from which it is cast; a number as a time is seconds since 1970, as in Spark."""
+    if name == "timestamp" and isinstance(value, int | float):
+        return (datetime(1970, 1, 1) + timedelta(seconds=value)).isoformat(" ")  # noqa: DTZ001  # every time is in UTC
+    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def _events_in(path: str) -> pa.Table:

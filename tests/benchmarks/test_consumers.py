@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from benchmarks.consumers import AIMS, CONTENDERS, Bench, Contender, Figures, Measurement, able, default_python, read_options
+from benchmarks.consumers import AIMS, CONTENDERS, Bench, Contender, Figures, Measurement, able, default_python
 from rich.console import Console
 from tests.shared import SharedKafka
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 PYTHON = default_python()
 
@@ -34,15 +34,6 @@ def test_the_phases_add_up_to_what_ackwise_took(kafka: SharedKafka, tmp_path: Pa
     assert sum(measured.phases.values()) == pytest.approx(measured.cpu, rel=0.3)
 
 
-def test_a_peer_that_is_not_installed_is_left_out_with_a_sentence(tmp_path: Path) -> None:
-    environment = tmp_path / "python"
-    environment.write_text("#!/bin/sh\necho '[]'\n")
-    environment.chmod(0o755)
-    runnable, left_out = able(environment, ["FastStream batch", "Ackwise"])
-    assert [contender.name for contender in runnable] == ["Ackwise"]
-    assert left_out == [f"FastStream batch is left out: {environment} has no faststream; `make bench` installs it"]
-
-
 def test_ratios_are_taken_round_by_round() -> None:
     bare, ackwise = CONTENDERS[0], CONTENDERS[5]
     rounds = {
@@ -59,9 +50,3 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert "4.00 (4.00–4.00)" in printed.get()
     assert [aim.is_reached(1.5) for aim in AIMS if aim.base == "bare"] == [True, True, True, True]
     assert [aim.is_reached(9.0) for aim in AIMS if aim.base in ("bare", "Faust")] == [False, False, False, True, False]
-
-
-def test_a_contender_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        read_options(["--only", "bare aiokafka loop;Celery"])
-    assert "no contender is named Celery" in capsys.readouterr().err

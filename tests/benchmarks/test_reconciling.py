@@ -13,7 +13,7 @@ from benchmarks.reconciling.comparison import book_differences, differences
 from benchmarks.reconciling.engine import judge
 from benchmarks.reconciling.generator import generate
 from benchmarks.reconciling.shape import Shape
-from tests.spark.commands.test_reconcile import reconciled
+from tests.spark.reconciling import reconciled
 
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.vocabulary import Flag, Verdict
@@ -21,7 +21,7 @@ from ackwise.spark.vocabulary import Flag, Verdict
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly]
 
 #: Of different groups and topics, so that one job can judge all of them; and as many days, so that "now" is the same.
 SHAPES = (
@@ -55,7 +55,7 @@ def sets(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sets:
     for shape, each in zip(SHAPES, folders, strict=True):
         generate(shape, each)
         shutil.copy(each / "produced" / "produced.parquet", folder / "produced" / f"{shape.prefix}.parquet")
-    result = reconciled(*folders, "--out", folder / "run", "--produced", folder / "produced")
+    result = reconciled(*folders, "--out", folder / "run", "--produced", folder / "produced", "--engine", "spark")
     assert result.exit_code == 1, result.output
     return Sets(folders, folder / "run")
 

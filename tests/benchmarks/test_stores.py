@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.claiming.contest import CONTESTS, able
 from benchmarks.claiming.network import EchoTimes, echo_times
 from benchmarks.claiming.way import Turn
 from benchmarks.stores import DATABASES, Contest, Figures, Measured, measure, read_options
 from rich.console import Console
 from tests.databases.server import Endpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 #: One call of each way that is counted, and enough keys for the bytes of one to be told.
 QUICK = read_options(["--rounds", "1", "--seconds", "0.001", "--keys", "20000"])
@@ -51,19 +50,6 @@ def test_ratios_are_taken_round_by_round_and_aims_are_judged() -> None:
     assert any("at most 30" in line and "missed" in line for line in lines)
 
 
-def test_a_store_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        read_options(["--only", "redis;etcd"])
-    assert "no store is named etcd" in capsys.readouterr().err
-
-
 def test_a_contest_that_fails_tells_why() -> None:
     with pytest.raises(SystemExit, match="postgres ended with 1"):
         measure(Contest("postgres", far=False), "postgresql://postgres@127.0.0.1:1/none", QUICK)
-
-
-def test_a_peer_that_is_not_installed_is_left_out_with_a_sentence() -> None:
-    ways, left_out = able(CONTESTS["postgres"]("postgresql://"), {"no_such_module": "idemkit"})
-    assert "idemkit is left out" in left_out[0]
-    assert "classic" in {way.name for way in ways}
-    assert not any("idemkit" in way.name for way in ways)

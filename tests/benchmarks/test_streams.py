@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 from benchmarks.consumers import Measurement, default_python, versions
-from benchmarks.streams import ENTRANTS, Entrant, Figures, JsonBench, read_options
+from benchmarks.streams import ENTRANTS, Entrant, Figures, JsonBench
 from rich.console import Console
 from tests.databases.redis import redis_server
 from tests.databases.server import skip_if_missing
 from tests.shared import SharedKafka
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 PYTHON = default_python()
 STOCK, PLAIN = Entrant("take", "Faust"), Entrant("take", "Ackwise")
@@ -31,12 +30,6 @@ def test_an_agent_handles_the_whole_topic(entrant: Entrant, kafka: SharedKafka, 
     assert measured.wall >= measured.cpu / 2 > 0
 
 
-def test_a_value_is_json_of_the_size_that_was_asked_for(tmp_path: Path) -> None:
-    bench = JsonBench("nowhere:1", PYTHON, tmp_path, messages=1, size=100)
-    assert [len(bench.value(number)) for number in (0, 49_999)] == [100, 100]
-    assert json.loads(bench.value(49_999))["order"] == 49_999
-
-
 def test_ratios_are_taken_round_by_round_and_the_median_is_judged() -> None:
     rounds = {
         STOCK: [Measurement(60.0, 60.0, 0.0, {}), Measurement(90.0, 60.0, 0.0, {})],
@@ -49,9 +42,3 @@ def test_ratios_are_taken_round_by_round_and_the_median_is_judged() -> None:
         console.print(*figures.tables())
     assert "0.82 (0.75–0.90)" in printed.get()
     assert "missed" in printed.get()
-
-
-def test_an_agent_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        read_options(["--only", "take, Faust;take, Celery"])
-    assert "no agent is named take, Celery" in capsys.readouterr().err

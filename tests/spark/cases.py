@@ -73,145 +73,89 @@ def case(name: str, words: str = "", /, verdicts: dict[int, Verdict] | None = No
 
 
 case("01 two messages, done and committed", "0:RCS 1:RCS W=2", {0: ONCE, 1: ONCE})
-
 exported_twice = case("02 every event exported twice", "0:RCS 1:RCS W=2", {0: ONCE, 1: ONCE})
 exported_twice.events += [dict(event) for event in exported_twice.events]
 
 case("03 events in reverse order", "0:RCS 1:RCS W=2", {0: ONCE, 1: ONCE}).events.reverse()
-
 case("04 a failure and a retry", "0:RCFB 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES | Flag.RETRIED})
-
 case("05 redelivered after a rebalance, suppressed", "0:RCS", {0: ONCE}, flags={0: Flag.DUP_AND_OK}).say("w2", "0:RD W=1")
-
 case("06 run twice, by two workers", "0:RCS", {0: MULTI}).say("w2", "0:RCS W=1")
-
 case("07 one run, told twice", "0:RCSS W=1", {0: ONCE})
-
 case("08 three runs", "0:RCS 0:CS", {0: MULTI}).say("w2", "0:RCS W=1")
-
 case("09 failed, not sent back, committed past", "0:RCS 1:RCF 2:RCS W=3", {0: ONCE, 1: LOST, 2: ONCE})
-
 case("10 received only, committed past", "0:R 1:RCS W=2", {0: LOST, 1: ONCE})
-
 case("10b in a received range without an event", "RECEIVED_RANGE[0,2) 1:CS W=2", {1: ONCE}, absent={0: "LOST"})
-
 case("11 not received, committed past", "0:RCS 2:RCS W=3", {0: ONCE, 2: ONCE}, absent={1: "NEVER_SEEN"})
-
 case("12 a gap in the log", "0:RCS GAP[1,2) 2:RCS W=3", {0: ONCE, 2: ONCE}, absent={1: "GAP"})
-
 case("12e a jump that could have been proved and was not", "0:RCS", {0: ONCE, 2: ONCE}, absent={1: "NEVER_SEEN"}).say(
     "w1", "GAP[1,2)", proved=False
 ).say("w1", "2:RCS W=3")
-
 case("12f the same, within what one fetch returned", "RECEIVED_RANGE[0,3) 0:CS 2:CS", absent={1: "GAP"}).say(
     "w1", "GAP[1,2) W=3", proved=False
 )
-
 case("12g the same, and another worker got what is there", "0:CS", absent={1: "LOST"}).say("w1", "GAP[1,2) 2:CS", proved=False).say(
     "w2", "RECEIVED_RANGE[1,3) W=3"
 )
-
 case("12h a jump that was not proved at first, and then was", "0:CS", absent={1: "GAP"}).say("w1", "GAP[1,2)", proved=False).say(
     "w1", "GAP[1,2)", proved=True
 ).say("w1", "2:CS W=3")
-
 case("13 compaction", "0:RCS GAP[1,500) 500:RCS W=501", {0: ONCE, 500: ONCE}, absent=dict.fromkeys(range(1, 500), "GAP"))
-
 case("14 a marker at the tail", "0:RCS GAP[1,2) W=2", {0: ONCE}, absent={1: "GAP"})
-
 case("15 claimed long ago by a dead writer", verdicts={0: STUCK}).say("w1", "0:RC", ago=7200)
-
 case("15b claimed long ago by a writer that lives", verdicts={0: IN_FLIGHT}).say("w1", "0:RC", ago=7200).add("w1", EventCode.HEARTBEAT)
-
 case("15c claimed long ago and given back, as by a worker that stopped", "0:RCJ", {0: PENDING}).add("w1", EventCode.SESSION_END)
-
 case("15d the same, and committed past", "0:RCJ 1:RCS W=2", {0: LOST, 1: ONCE})
-
 case("15e given back, and run by the next", "0:RCJ", {0: ONCE}, without={0: Flag.AMBIGUOUS_EXEC}).say("w2", "0:RCS W=1")
-
 case("15f given back, and claimed by a worker that died", verdicts={0: STUCK}).say("w1", "0:RCJ", ago=7300).say("w2", "0:RC", ago=7200)
-
 case("15g given back by a worker that died, which may have run it again", verdicts={0: TWICE},
      flags={0: Flag.AMBIGUOUS_EXEC}).say(
     "w1", "0:RCJC", ago=7200).say("w2", "0:RCS W=1")  # fmt: skip
-
 case("15h a later attempt is given back", verdicts={0: RETRYING}).say("w1", "0:RCFB 0@2:RCJ W=1", ago=7200)
-
 case("16 claimed just now", verdicts={0: IN_FLIGHT}).say("w1", "0:RC", ago=5)
-
 case("17 claimed exactly lease and grace ago", verdicts={0: IN_FLIGHT}).say("w1", "0:C", ago=1200.001)
-
 case("17b claimed a millisecond longer ago", verdicts={0: STUCK}).say("w1", "0:C", ago=1200.002)
-
 case("18 stuck below the commit", verdicts={0: STUCK, 1: ONCE}, flags={0: Flag.COMMITTED_PAST}).say("w1", "0:RC", ago=7200).say(
     "w2", "1:RCS W=2"
 )
-
 case("19 a crash, and taken over", "0:RC", {0: TWICE}, flags={0: Flag.AMBIGUOUS_EXEC}).say("w2", "0:RCS W=1")
-
 case("19b a take-over of a claim that nobody released", flags={0: Flag.AMBIGUOUS_EXEC}, verdicts={0: TWICE}).say(
     "w2", "0:CS W=1", took_unreleased=True
 )
-
 case("20 busy, sent back, suppressed", "0:RC", {0: ONCE}).say("w2", "0:REB").say("w1", "0:S").say("w2", "0@2:RD W=1")
-
 case("21 sent back just now", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=5, level=3)
-
 case("22 sent back long ago, all topics drained since", verdicts={0: RETRY_LOST}).say("w1", "0:RCFB W=1", ago=7200, level=3).drain(60)
-
 case("22b sent back long ago, nobody looked at the topics", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=3)
-
 case("22c sent back long ago, the retry topic has a backlog", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=3).look(
     "w1", "delay", 9, 9, ago=60
 ).look("w1", "retry", 8, 9, ago=59)
-
 case("22d the delay topic was drained only after the retry topic", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=3).look(
     "w1", "retry", 9, 9, ago=60
 ).look("w1", "delay", 9, 9, ago=59)
-
 case("22e drained before it was due", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=3).drain(7000)
-
 case("22f drained exactly when it was overdue", verdicts={0: RETRYING}).say("w1", "0:B W=1", ago=7200, due_ts=NOW - 7000 * SECOND).drain(
     6400
 )
-
 case("23 the longest level, within the grace", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=18).drain(1)
-
 case("23b its own due time counts, not the level", verdicts={0: RETRY_LOST}).say(
     "w1", "0:CFB W=1", ago=7200, level=18, due_ts=NOW - 7000 * SECOND
 ).drain(1)
-
 case("24 a dead letter", "0:RCFX W=1", {0: DEAD})
-
 case("25 a dead letter, run after all", "0:RCX 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.RESCUED_FROM_DLQ})
-
 case("25b dropped by an instance that broadcasts", "0:RFG W=1", {0: Verdict.DROPPED}, flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED})
-
 case("25c dropped, and run after a kill before the commit", "0:RFG 0:RS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED})
-
 case("26 skipped", "0:RK W=1", {0: SKIPPED})
-
 case("26b cancelled while it waited", "0:RCFB 0@2:Z W=1", {0: CANCELLED}, without={0: Flag.RAN_CANCELLED})
-
 case("26c cancelled, and run all the same", "0:RCFB 0@2:Z 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.RAN_CANCELLED})
-
 case("26d cancelled, and its record was delivered again after a crash", "0:RCFB 0@2:Z 0:T W=1", {0: CANCELLED})
-
 case("26e cancelled too late for a copy that is under way again", "0:RCFB 0@2:Z 0@3:RC W=1", {0: IN_FLIGHT})
-
 case("26f cancelled long ago, all topics drained since", verdicts={0: CANCELLED}).say("w1", "0:RCFB 0@2:Z W=1", ago=7200, level=3).drain(60)
-
 case("26g cancelled, and another record of its key was dropped as stale", verdicts={0: CANCELLED, 1: PHANTOM},
      logical={"k": LogicalVerdict.PHANTOM}).say("w1", "0:CFB 0@2:Z 1:T W=2", key="k")  # fmt: skip
-
 case("26h a copy that ran although its handler has an order", "0:RCFB 1:RCS W=2", {0: ONCE, 1: ONCE}, flags={0: Flag.OUT_OF_ORDER},
      without={1: Flag.OUT_OF_ORDER}).say("w1", "0@2:CS", attrs='{"out_of_order":true}')  # fmt: skip
-
 case("27 two records of one key", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:RCS 1:RD W=2", key="k")
-
 case("27a a record with the key of a dead letter", verdicts={0: Verdict.DEAD_LETTERED, 1: Verdict.SUPPRESSED_BY_DEAD}
      ).say("w1", "0:RCFX 1:R", key="k").say("w1", "1:D W=2", key="k", attrs='{"outcome":"dead"}')  # fmt: skip
-
 case("27b a dead letter that is delivered again", verdicts={0: Verdict.DEAD_LETTERED}
      ).say("w1", "0:RCFX").say("w1", "0:D W=1", attrs='{"outcome":"dead"}')  # fmt: skip
 
@@ -219,132 +163,90 @@ REDRIVEN = {number: json.dumps({"redrive": f"redrive-{number}", "letter": "g.dlq
 
 case("27d a dead letter that was sent again and has not come yet", "0:RCFX W=1", {0: DEAD}, flags={0: Flag.REDRIVEN},
      without={0: Flag.DIED_AGAIN | Flag.RESCUED_FROM_DLQ}).say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
-
 case("27e a dead letter that was sent again and succeeded", "0:RCFX W=1", {0: ONCE}, flags={0: Flag.REDRIVEN | Flag.RESCUED_FROM_DLQ},
      without={0: Flag.DIED_AGAIN | Flag.AMBIGUOUS_EXEC}).say("w1", "0:RCS").say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
-
 case("27f a dead letter that was sent again and died again, whose events say so before those of the redrive", "0:RCFX 0:RCF W=1", {0: DEAD},
      flags={0: Flag.REDRIVEN | Flag.DIED_AGAIN}).say("w1", "0:X", attrs=REDRIVEN[1]).say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
-
 case("27g a dead letter that died again and was sent once more", "0:RCFX 0:RCF W=1", {0: DEAD}, flags={0: Flag.REDRIVEN},
      without={0: Flag.DIED_AGAIN}).say("w1", "0:X", attrs=REDRIVEN[1]).say("operator", "0:A", attrs=REDRIVEN[2])  # fmt: skip
-
 case("27h a record with the key of a dead letter that was sent again and succeeded", verdicts={0: ONCE, 1: DUPLICATE}
      ).say("w1", "0:RCFX 1:R", key="k").say("w1", "1:D W=2", key="k", attrs='{"outcome":"dead"}').say(
      "operator", "0:A", key="k", attrs=REDRIVEN[1]).say("w1", "0:RCS", key="k")  # fmt: skip
-
 case("27i a record with the key of a dead letter that died again", verdicts={0: DEAD, 1: Verdict.SUPPRESSED_BY_DEAD}
      ).say("w1", "0:RCFX 1:R", key="k").say("w1", "1:D W=2", key="k", attrs='{"outcome":"dead"}').say(
      "operator", "0:A", key="k", attrs=REDRIVEN[1]).say("w1", "0:RCF", key="k").say("w1", "0:X", key="k", attrs=REDRIVEN[1])  # fmt: skip
-
 case("27j a repair copy of a dead letter is no redrive", "0:RCFX W=1", {0: DEAD}, without={0: Flag.REDRIVEN}
      ).say("operator", "0:A", attrs='{"plan":"p","step":"redrive-1"}')  # fmt: skip
-
 case("27c a record with the key of what no event calls dead", verdicts={0: PHANTOM}, logical={"k": LogicalVerdict.PHANTOM}
      ).say("w1", "0:R", key="k").say("w1", "0:D W=1", key="k", attrs='{"outcome":"dead"}')  # fmt: skip
-
 case("28 suppressed, and nobody did it", "0:RD W=1", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM})
-
 case("28b suppressed, its mate is being retried", verdicts={0: RETRYING, 1: DUPLICATE}).say("w1", "0:CFB 1:D W=2", key="k")
-
 case("28c suppressed, its mate is a dead letter", verdicts={0: DEAD, 1: DUPLICATE}).say("w1", "0:CFX 1:D W=2", key="k")
-
 case("28d suppressed, its mate is lost", verdicts={0: LOST, 1: PHANTOM}, logical={"k": LogicalVerdict.PHANTOM}).say(
     "w1", "0:CF 1:D W=2", key="k"
 )
-
 young = case("28e suppressed by somebody before the first event", "0:D W=1", {0: UNKNOWN})
 young.events = [event for event in young.events if event["client"] != "founder"]
 
 case("28f stale, its mate was sent back", verdicts={0: RETRYING, 1: DUPLICATE}).say("w1", "0:CFB 1:T W=2", key="k")
-
 case("28g stale, and its own copy is under way", "0:CFB 0:T W=1", {0: RETRYING})
-
 case("28h stale, and no copy anywhere", "0:T W=1", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM})
-
 case("29 received above the commit", "0:RCS 1:R W=1", {0: ONCE, 1: PENDING})
-
 case("30 no commit at all", "0:R", {0: PENDING})
-
 case("31 rewound, and suppressed", "0:RCS 1:RCS W=2 W=1 1:RD W=2", {0: ONCE, 1: ONCE}, flags={1: Flag.REWOUND}, without={0: Flag.REWOUND})
-
 case("31b gone back to while nobody read", "0:CS 1:CS W=2", {0: ONCE, 1: ONCE}, flags={0: Flag.REWOUND, 1: Flag.REWOUND}).assign("w2", 0)
-
 case("31c gone back to twice, and not over what is between", "0:CS 1:CS 2:CS 3:CS W=2 W=1 W=2 W=4 W=3 W=4",
      dict.fromkeys(range(4), ONCE), flags={1: Flag.REWOUND, 3: Flag.REWOUND}, without={0: Flag.REWOUND, 2: Flag.REWOUND})  # fmt: skip
-
 case("32 jumped over", "0:RCS SEEK[1,4) 4:RCS W=5", {0: ONCE, 4: ONCE}, absent=dict.fromkeys((1, 2, 3), "SKIPPED_BY_SEEK"))
-
 case(
     "32b what a database had passed",
     "0:RCS RECEIVED_RANGE[1,5) 1:CF 2:C TX_SETTLED[1,4) W=5",
     {0: ONCE, 1: UNKNOWN, 2: Verdict.IN_FLIGHT},
     absent={3: "UNKNOWN_EXPORT_GAP", 4: "LOST"},
 )
-
 case("33 events are missing", "0:RCS", {0: ONCE, 2: ONCE}, absent={1: "UNKNOWN_EXPORT_GAP"}).skip("w1", 4).say("w1", "2:RCS W=3")
-
 case("33b open when events went missing", "0:RCS W=1 1:RCF 2:RCS", {0: ONCE, 1: UNKNOWN, 2: ONCE, 3: ONCE}).skip("w1", 2).say(
     "w1", "3:RCS W=4"
 )
-
 case("33c settled when events went missing", "0:RCS 1:RCF 2:RCS W=2", {0: ONCE, 1: LOST, 2: ONCE, 3: ONCE}).skip("w1", 2).say(
     "w1", "3:RCS W=4"
 )
-
 case("34 events are missing elsewhere", "0:RCS 2:RCS", {0: ONCE, 2: ONCE, 3: ONCE}, absent={1: "NEVER_SEEN"}).skip("w1", 4).say(
     "w1", "3:RCS W=4"
 )
-
 case("35 done before received, by the clocks", flags={0: Flag.NEG_LATENCY}, verdicts={0: ONCE}).say("w1", "0:RC").say(
     "w1", "0:S", ago=60
 ).say("w1", "W=1")
-
 case("36 redelivered before the failure, by the clocks", verdicts={0: STUCK}).say("w1", "0:RCFB", ago=7000).say(
     "w1", "0@2:RC", ago=7200
 ).say("w1", "W=1", ago=6900).drain(1, "w2")
-
 case("37 the first offset is 500", "500:RCS 501:RCS W=502", {500: ONCE, 501: ONCE})
-
 case("38 missing across a border of words", "62:RCS 66:RCS W=67", {62: ONCE, 66: ONCE}, absent=dict.fromkeys((63, 64, 65), "NEVER_SEEN"))
-
 case("39 whole words missing", "10:RCS 200:RCS W=201", {10: ONCE, 200: ONCE}, absent=dict.fromkeys(range(11, 200), "NEVER_SEEN"))
-
 case("40 missing at the tail", "0:RCS W=3", {0: ONCE}, absent={1: "NEVER_SEEN", 2: "NEVER_SEEN"})
-
 case("40b missing at the tail, in a word of its own", "0:RCS W=70", {0: ONCE}, absent=dict.fromkeys(range(1, 70), "NEVER_SEEN"))
-
 case("41 two records of one key, both run", verdicts={0: ONCE, 1: ONCE}, logical={"k": LogicalVerdict.LOGICAL_DUPLICATE}).say(
     "w1", "0:RCS 1:RCS W=2", key="k"
 )
-
 case(
     "42 both run, days apart",
     verdicts={0: ONCE, 1: ONCE},
     logical={"k": LogicalVerdict.LOGICAL_DUPLICATE},
     logical_flags={"k": Flag.BEYOND_TTL},
 ).say("w1", "0:RCS", ago=3 * 86400, key="k").say("w1", "1:RCS W=2", key="k")
-
 case("61 a later attempt committed past is retried, not lost", verdicts={0: RETRYING}).say("w1", "0:CFB 0@2:CF W=1")
-
 case("62 a later attempt, and all topics drained since", verdicts={0: RETRY_LOST}).say("w1", "0:CFB 0@2:CF W=1", ago=7200, level=3).drain(
     60
 )
-
 case("63 run without a claim", "0:S W=1", {0: ONCE}, flags={0: Flag.UNCLAIMED})
-
 case("64c run twice under claims, and once more before them without one", "0:CS", {0: MULTI}, flags={0: Flag.UNCLAIMED},
      without={0: Flag.REPEATED}).say("w2", "0:CS").say("w3", "0:S W=1", exec_id=1)  # fmt: skip
-
 case("64d run under a claim, and between that and a claim that failed without one", verdicts={0: TWICE}, flags={0: Flag.REPEATED}).say(
     "w1", "0:CF", exec_id=5).say("w2", "0:S", exec_id=7).say("w3", "0:CS", exec_id=9).say("w1", "W=1")  # fmt: skip
-
 case("64e run twice without claims between two claims that failed", verdicts={0: TWICE}, flags={0: Flag.REPEATED}).say(
     "w1", "0:CF", exec_id=5).say("w2", "0:S", exec_id=7).say("w2", "0:S", exec_id=8).say(
     "w3", "0:CF", exec_id=9).say("w1", "W=1")  # fmt: skip
-
 case("64 run without a claim, twice", verdicts={0: TWICE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w1", "0:S").say("w2", "0:S W=1")
-
 case("64b run under a claim, and again without", "0:CS", {0: TWICE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w2", "0:S W=1")
 
 HANDLED, MISSED, EXPLAINED, WAITING, ORPHAN = Account.HANDLED, Account.LOST_PRODUCED, Account.EXPLAINED, Account.WAITING, Account.ORPHAN
@@ -360,41 +262,29 @@ told(
     "0:CS 2:CS W=4", 0, 1, 2,
     verdicts={0: ONCE, 2: ONCE}, absent={1: "LOST_PRODUCED", 3: "NEVER_SEEN"}, accounts={0: HANDLED, 1: MISSED, 2: HANDLED},
 )  # fmt: skip
-
 told("43b produced, and a gap in the log", "0:CS GAP[1,3) W=3", 0, 1,
      verdicts={0: ONCE}, absent={1: "LOST_PRODUCED", 2: "GAP"}, accounts={0: HANDLED, 1: MISSED})  # fmt: skip
-
 told("43c produced, and not come to", "0:CS W=1", 0, 1, 64, verdicts={0: ONCE}, accounts={0: HANDLED, 1: WAITING, 64: WAITING})
-
 told("43d produced, and nothing was ever committed", "0:R", 0, 1, verdicts={0: PENDING}, accounts={0: HANDLED, 1: WAITING})
-
 told("43e produced, and jumped over", "0:CS SEEK[1,3) 3:CS W=4", 1, 2,
      verdicts={0: ONCE, 3: ONCE}, absent=dict.fromkeys((1, 2), "SKIPPED_BY_SEEK"), accounts={1: EXPLAINED, 2: EXPLAINED})  # fmt: skip
-
 told("43f produced and received, and nothing since", "RECEIVED_RANGE[0,2) 1:CS W=2", 0, 1,
      verdicts={1: ONCE}, absent={0: "LOST"}, accounts={0: EXPLAINED, 1: HANDLED})  # fmt: skip
-
 told("43g produced, and events are missing", "0:CS", 1, verdicts={0: ONCE, 2: ONCE}, absent={1: "UNKNOWN_EXPORT_GAP"},
      accounts={1: EXPLAINED}).skip("w1", 4).say("w1", "2:CS W=3")  # fmt: skip
-
 told("43h produced since the group began, and it began to read beyond", "5:CS W=6", 5, 3, verdicts={5: ONCE},
      accounts={5: HANDLED, 3: Account.LOST_BEFORE_START, 2: Account.EARLIER, 1: Account.EARLIER}
 ).produce(2, ago=11 * 86400).produce(1, ago=None)  # fmt: skip
-
 told("43i jumped over before it began to read", "SEEK[0,5) 5:CS W=6", 5, 3, verdicts={5: ONCE}, accounts={5: HANDLED, 3: Account.EARLIER})
-
 told("43j told twice", "0:CS W=2", 0, 0, 1, 1, verdicts={0: ONCE}, absent={1: "LOST_PRODUCED"}, accounts={0: HANDLED, 1: MISSED})
-
 told("44 produced in a transaction that was aborted", "0:CS GAP[1,3) W=3", 0, verdicts={0: ONCE}, absent=dict.fromkeys((1, 2), "GAP"),
      accounts={0: HANDLED}).produce(1, aborted=True)  # fmt: skip
-
 told("44b consumed, though its transaction was aborted", "0:CS 1:CS W=2", 0, verdicts={0: ONCE, 1: ONCE},
      accounts={0: HANDLED, 1: ORPHAN}).produce(1, aborted=True)  # fmt: skip
 
 unpublished = told("45 a row of an outbox without coordinates", "0:CS W=1", 0, verdicts={0: ONCE}, accounts={0: HANDLED}, unpublished=3)
 unpublished.produce(None, ago=601).produce(None, ago=None).produce(7, ago=601, partition=-1)
 unpublished.produce(None, ago=600).produce(None, ago=601, aborted=True)
-
 told("46 consumed without a row of the outbox", "0:CS 1:CS 2:CS 3:CS W=4", 0, 2, verdicts=dict.fromkeys(range(4), ONCE),
      accounts={0: HANDLED, 1: ORPHAN, 2: HANDLED})  # fmt: skip
 
@@ -417,47 +307,34 @@ LATE_ROW, PARKED_ROW, TOLD, BLIND_ROW = (
 sending("46b sent, by events alone, and passed by", "0:CS 2:CS W=4", verdicts={0: ONCE, 2: ONCE},
      absent={1: "LOST_PRODUCED", 3: "NEVER_SEEN"}, accounts={0: HANDLED, 1: MISSED}
 ).send("p", PRODUCED, "a", 0, ago=100).send("p", SENT, "b", 1, ago=100)  # fmt: skip
-
 sending("46c others may send as well: what no event says was sent is no orphan", "0:CS 1:CS 2:CS W=3",
      verdicts=dict.fromkeys(range(3), ONCE), accounts={0: HANDLED, 2: HANDLED}
 ).send("p", PRODUCED, "a", 0, ago=100).send("p", PRODUCED, "b", 2, ago=100)  # fmt: skip
-
 sending("46d stored and sent", verdicts={0: ONCE}, accounts={0: HANDLED}).send("p", STORED, "a", ago=900).send("r", SENT, "a", 0, ago=800)
-
 sending("46e stored, and never sent", verdicts={0: ONCE}, unsent={"a": LATE_ROW, "b": None}
 ).send("p", STORED, "a", ago=601).send("p", STORED, "b", ago=600)  # fmt: skip
-
 sending("46f sent, and nobody knows where", verdicts={0: ONCE}).send("p", STORED, "a", ago=900).send("r", SENT, "a", ago=800)
-
 sending("46g parked; parked and requeued", verdicts={0: ONCE}, unsent={"a": PARKED_ROW, "b": None, "c": LATE_ROW, "d": PARKED_ROW}
 ).send("p", STORED, "a", ago=5000).send("r", PARKED, "a", ago=4000).send("r", PARKED, "b", ago=4000).send("o", REQUEUED, "b", ago=500
 ).send("r", PARKED, "c", ago=4000).send("o", REQUEUED, "c", ago=3000).send("r", PARKED, "d", ago=4000).send("o", REQUEUED, "d", ago=3000
 ).send("r", PARKED, "d", ago=2000)  # fmt: skip
-
 sending("46h parked once, and sent in the end", verdicts={0: ONCE}, accounts={0: HANDLED}
 ).send("r", PARKED, "a", ago=4000).send("r", SENT, "a", 0, ago=20)  # fmt: skip
-
 sending("46i not sent, and told", verdicts={0: ONCE}, unsent={"a": TOLD, "b": LATE_ROW}
 ).send("p", NOT_SENT, "a", ago=4000).send("p", NOT_SENT, "b", ago=4000).send("p", STORED, "b", ago=4000)  # fmt: skip
-
 sending("46j half messages", verdicts={0: ONCE}, unsent={"a": LATE_ROW}
 ).send("r", CHECKED, "a", ago=4000, answer="unknown").send("r", CHECKED, "a", ago=3900, answer="commit"
 ).send("r", CHECKED, "b", ago=3900, answer="rollback").send("r", CHECKED, "c", ago=3900, answer="unknown")  # fmt: skip
-
 sending("46k stored, and events of a sender are missing", verdicts={0: ONCE}, unsent={"a": BLIND_ROW, "b": PARKED_ROW}
 ).send("p", STORED, "a", ago=5000).send("r", PARKED, "b", ago=4000).skip("r", 3).send("r", SENT, "c", ago=20)  # fmt: skip
-
 sending("46l sent to another cluster", "0:CS W=2", verdicts={0: ONCE}, absent={1: "NEVER_SEEN"}
 ).add("p", PRODUCED, at=NOW - SECOND, cluster="another", topic="46l sent to another cluster", partition=0, offset=1)  # fmt: skip
-
 case("47 a topic made anew", apart={("a", "bill", 0, 0): ONCE, ("b", "bill", 0, 0): ONCE}).say("w1", "0:CS", key="x", topic_id="a").say(
     "w1", "0:CS W=1", topic_id="b"
 )
-
 case("47b a topic made anew, without an id, and two records of one offset", verdicts={0: UNKNOWN}, flags={0: Flag.RECREATED}).say(
     "w1", "0:CS W=1", ago=7200, record_ts=NOW - 7300 * SECOND
 ).say("w2", "0:CS W=1", record_ts=NOW - 100 * SECOND)
-
 case(
     "47c a topic made anew, without an id, and newer records before older ones",
     verdicts={64: ONCE, 0: ONCE},
@@ -466,70 +343,48 @@ case(
 ).say("w1", "64:CS W=65", ago=7200, record_ts=NOW - 7300 * SECOND).assign("w2", 64, at=NOW - 200 * SECOND).say(
     "w2", "0:CS", record_ts=NOW - 100 * SECOND
 ).say("w2", "GAP[1,64)")
-
 case(
     "47d older records after newer ones, as clocks differ", "GAP[1,64)", {64: ONCE, 0: ONCE}, absent=dict.fromkeys(range(1, 64), "GAP")
 ).say("w1", "64:CS", record_ts=NOW - 700 * SECOND).say("w1", "0:CS W=65", record_ts=NOW - 100 * SECOND)
-
 case("48 deleted before it was read", verdicts={0: ONCE, 3: ONCE}, absent=dict.fromkeys((1, 2), "RETENTION_LOSS")).say("w1", "0:CS").say(
     "w1", "SEEK[1,3)", attrs=OUT_OF_RANGE
 ).say("w1", "3:CS W=4")
-
 case("48b deleted while nobody read", verdicts={3: ONCE}, absent=dict.fromkeys((1, 2), "RETENTION_LOSS")).say(
     "w1", "SEEK[1,3)", attrs=json.dumps({"reason": "out-of-range", "goes_on_at": 3})
 ).assign("w1", 3).say("w1", "3:CS W=4")
-
 case("48c gone back, since the log ends before", "0:CS W=4", {0: ONCE}, absent=dict.fromkeys((1, 2, 3), "SKIPPED_BY_SEEK")).say(
     "w2", "SEEK[0,4)", attrs=json.dumps({"reason": "out-of-range", "goes_on_at": 0})
 )
-
 case("49 a commit that the broker refused is no commit", "0:RCS W=1 1:RCS", {0: ONCE, 1: ONCE}, domain=(0, 1))
-
 late = case("51 done, and a file that came late says so", "0:E 1:CS W=2", {0: ONCE, 1: ONCE}, without={0: Flag.PROVISIONAL}).say(
     "w2", "0:RCS"
 )
-
 early = case("51b the same before that file came", verdicts={0: LOST, 1: ONCE}, flags={0: Flag.PROVISIONAL}, without={1: Flag.PROVISIONAL})
 early.say("w1", "0:E 1:CS W=2")
-
 case("51c so old that no file can be that late", verdicts={0: LOST}, without={0: Flag.PROVISIONAL}).say("w1", "0:E W=1", ago=61)
-
 case("58 missing at the tail, beyond the first words", "0:CS W=200", {0: ONCE}, absent=dict.fromkeys(range(1, 200), "NEVER_SEEN"))
-
 case("67 two handlers of one topic, one failed", apart={("", "bill", 0, 0): ONCE, ("", "other", 0, 0): LOST}).say("w1", "0:CS W=1").say(
     "w1", "0:CF", handler="other"
 )
-
 case("68 an intended replay", apart={("", "bill", 0, 0): ONCE, ("", "bill", 1, 0): ONCE}).say("w1", "0:CS W=1").say(
     "w1", "0:CS", dedup_epoch=1
 )
-
 case("69 the first position comes from the assignment", absent={0: "NEVER_SEEN", 1: "NEVER_SEEN"}, verdicts={2: ONCE}).assign(
     "w1", 0, from_commit=False
 ).say("w1", "2:CS W=3")
-
 case("70 a commit that was only found at the next assignment", "0:CS 1:C", {0: ONCE, 1: IN_FLIGHT}, flags={1: Flag.COMMITTED_PAST}).assign(
     "w2", 2
 )
-
 case("71 a position that was reset is no commit", "0:CS", {0: ONCE}).assign("w2", 5, from_commit=False)
-
 case("72 retry topics have no books", verdicts={0: ONCE}).say("w1", "0:CFB 0@2:CS W=1").assign("w1", 0, role="retry", topic="r").add(
     "w1", EventCode.COMMITTED, topic="r", partition=0, range_end=7
 )
-
 case("73 a copy whose origin is below the first position", verdicts={0: ONCE, 5: ONCE}).assign("w1", 5).say("w1", "0@2:CS 5:CS W=6")
-
 case("56 a level beyond the table", verdicts={0: RETRYING}).say("w1", "0:CFB W=1", ago=5, level=99)
-
 case("75 a claim was lost on the way", "0:CLS W=1", {0: TWICE}, flags={0: Flag.AMBIGUOUS_EXEC})
-
 case("76 failed at the cut-off, and run by the next owner", "0:CF", {0: ONCE}, flags={0: Flag.HAD_FAILURES}).say("w2", "0:CS W=1")
-
 case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 18, topic=TOPIC, partition=0, offset=9).add("w1", 77)
-
 case("78 busy elsewhere, committed past", "0:E 1:CS W=2", {0: LOST, 1: ONCE})
-
 tail = case(
     "50 what an async writer took with it that died before it could end its session",
     verdicts={0: ONCE, 1: UNKNOWN},
@@ -537,19 +392,13 @@ tail = case(
 )
 tail.start("w1", at=NOW - 2 * DAY, mode="async").assign("w1", 0, at=NOW - 2 * DAY, from_commit=False)
 tail.say("w1", "0:CS W=1 1:CF", ago=86400).assign("w2", 5)
-
 settled = case("50b what a writer that fsyncs took with it", verdicts={0: ONCE, 1: LOST}, absent=dict.fromkeys((2, 3, 4), "NEVER_SEEN"))
 settled.start("w1", at=NOW - 2 * DAY).assign("w1", 0, at=NOW - 2 * DAY, from_commit=False)
 settled.say("w1", "0:CS W=1 1:CF", ago=86400).assign("w2", 5)
-
 case("81 an attempt without events", "0:CFB 0@3:CS W=1", {0: ONCE}, flags={0: Flag.ATTEMPT_HOLE})
-
 case("82 suppressed without a hash", verdicts={0: UNKNOWN}).say("w1", "0:D W=1", dedup_hash=None)
-
 case("83 a suppression after the time of judgement", verdicts={0: DUPLICATE}).say("w1", "0:D", ago=-30)
-
 case("84 a commit after the time of judgement", "0:CF", {0: PENDING}).say("w1", "W=1", ago=-30)
-
 case(
     "85 the retry book has every copy once",
     verdicts={0: ONCE, 1: RETRYING, 2: RETRY_LOST, 3: DEAD, 4: ONCE},
@@ -559,13 +408,11 @@ case(
 ).say("w1", "0:CFB 0@2:CFB 0@3:CS 2:CFB 2@2:CFB 3:CFB 3@2:CFX 4:CFB 4:CS", ago=7200, due_ts=NOW - 7100 * SECOND).drain(60).say(
     "w1", "1:CFB 1@2:CFB W=5", due_ts=NOW + SECOND
 )  # fmt: skip
-
 case(
     "86 sent again by a repair plan, and not come yet",
     verdicts={0: RETRYING, 1: RETRYING, 2: RETRYING, 3: RETRYING, 4: RETRYING, 5: ONCE},
     absent={},
 ).say("w1", "0:RCF 2:D 3:CFB 4:C 5:CS W=6", ago=7200).say("repair", "0:A 1:A 2:A 3:A 4:A")
-
 case(
     "87 sent again by a repair plan, and run",
     verdicts={0: ONCE, 1: ONCE, 2: ONCE, 3: ONCE, 4: TWICE, 5: DUPLICATE, 6: ONCE, 7: DUPLICATE},
@@ -574,11 +421,9 @@ case(
 ).say("w1", "0:RCF 2:D 3:CFB 4:C 6:CS W=8", ago=7200).say("w1", "5:CF 7:CF", ago=7200, key="6").say(
     "repair", "0:A 1:A 2:A 3:A 4:A", ago=3600
 ).say("repair", "5:A 7:D", ago=3600, key="6").say("w2", "0@2:CS 1@2:CS 2@2:CS 3@2:CS 4@2:CS").say("w2", "5@2:D", key="6")  # fmt: skip
-
 case("88 what a repair plan sent is lost, too", verdicts={0: RETRY_LOST, 1: DEAD}).say("w1", "0:RCF W=2", ago=9000).say(
     "repair", "0:A 1:A", ago=7200
 ).say("w1", "1@2:CFX", ago=7100).drain(60)  # fmt: skip
-
 case(
     "89 a repair plan sends what lies before the first offset, which stays the first", verdicts={3: RETRYING, 9: ONCE}, domain=(9, 10)
 ).assign("w1", 9).say("w1", "9:RCS W=10").say("repair", "3:A")  # fmt: skip
@@ -591,33 +436,25 @@ case(
     flags={1: MAYBE, 2: MAYBE},
     without={0: MAYBE, 3: MAYBE},
 ).say("w1", "RECEIVED_RANGE[0,3) 0:S W=1", ago=7200).say("w2", "RECEIVED_RANGE[1,4) 1:S 2:S 3:S W=4")
-
 case("90b the same of one that lives", verdicts={0: ONCE}, without={0: MAYBE}).say("w1", "RECEIVED_RANGE[0,1)").say("w2", "0:S W=1")
-
 case("90c the same of one that ended", verdicts={0: ONCE}, without={0: MAYBE}).say("w1", "RECEIVED_RANGE[0,1)", ago=7200).add(
     "w1", EventCode.SESSION_END, at=NOW - 7000 * SECOND
 ).say("w2", "0:S W=1")
-
 case("90d the same with a claim", verdicts={0: TWICE, 1: TWICE}, flags={0: MAYBE, 1: MAYBE}).say(
     "w1", "RECEIVED_RANGE[0,2) 0:C", ago=7200
 ).say("w2", "RECEIVED_RANGE[0,2) 0:CS 1:CS W=2")
-
 case("90e it had said what became of them", without=dict.fromkeys(range(5), MAYBE)).say(
     "w1", "RECEIVED_RANGE[0,5) 0:F 1:D 2:T 3:K 4:S", ago=7200
 ).say("w2", "0:S 1:S 2:S 3:S 4:S W=5")
-
 case("90f what it had received was not run by anybody since", verdicts={0: DEAD}, without={0: MAYBE}).say(
     "w1", "RECEIVED_RANGE[0,1)", ago=7200
 ).say("w2", "0:FX W=1")
-
 copy = case("90g a copy that it had received", verdicts={0: TWICE, 1: ONCE, 2: ONCE}, flags={0: MAYBE}, without={1: MAYBE, 2: MAYBE})
 copy.say("w1", "RECEIVED_RANGE[0,3) 0:FB 1:FB 2:FB W=3", ago=7200).say("w1", "RECEIVED_RANGE[0,2)", topic=f"{copy.group}.retry", ago=7150)
 copy.say("w1", "1@2:S", ago=7100).say("w2", "0@2:S 2@2:S")
-
 case("90h what a database would have undone", verdicts={0: ONCE}, without={0: MAYBE}).start(
     "w1", at=NOW - 7300 * SECOND, namespace="shop"
 ).say("w1", "RECEIVED_RANGE[0,1)", ago=7200).say("w2", "0:S W=1")
-
 case("90i what it had committed", verdicts={5: ONCE}, without={5: MAYBE}).say("w1", "RECEIVED_RANGE[5,6) W=6", ago=7200).say(
     "w2", "5:S W=6"
 )
@@ -627,49 +464,33 @@ CLEAN: Final = MAYBE | Flag.REPEATED | Flag.UNCLAIMED | Flag.ATTEMPT_HOLE | Flag
 
 case("91 a late success whose copy its process completed", "0:RCOBY 0@2:D W=1", {0: ONCE}, flags={0: LATE | Flag.DUP_AND_OK},
      without={0: CLEAN})  # fmt: skip
-
 case("91b a late success, and its copy ran elsewhere", "0:RCOB", {0: MULTI}, flags={0: LATE}).say("w2", "0@2:CS").say("w1", "0:Y W=1")
-
 case("91c the same without claims", "0:OBY", {0: TWICE}, flags={0: LATE | Flag.REPEATED | Flag.UNCLAIMED}).say("w2", "0@2:S W=1")
-
 case("91d a late success, and its copy is under way", "0:RCOBY W=1", {0: ONCE}, flags={0: LATE | Flag.RETRIED}, without={0: CLEAN},
      copies={(1, CopyFate.OVERTAKEN): 1})  # fmt: skip
-
 case("91e a late success, and its copy is lost", verdicts={0: ONCE}, flags={0: LATE}, without={0: CLEAN}).say(
     "w1", "0:RCOBY W=1", ago=7200, level=3
 ).drain(60)
-
 case("91f a late success, and its copy was begun by a worker that died", verdicts={0: TWICE}, flags={0: LATE | MAYBE}).say(
     "w1", "0:RCOBY W=1", ago=3600
 ).say("w2", "0@2:C", ago=3500).add("w1", EventCode.HEARTBEAT)
-
 case("91g a dead letter that succeeded late", "0:RCOXY W=1", {0: ONCE}, flags={0: LATE | Flag.RESCUED_FROM_DLQ}, without={0: CLEAN})
-
 case("91h a late success in a batch, and its mate in another run was done again", verdicts={0: ONCE, 1: ONCE},
      logical={"k": LogicalVerdict.LOGICAL_DUPLICATE}).say("w1", "0:COBY 1:CS W=2", key="k")  # fmt: skip
-
 case("91i suppressed by what succeeded late", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:COBY 1:D W=2", key="k")
-
 case("91j a late success told before its copy was sent", "0:RCYOB 0@2:D W=1", {0: ONCE}, flags={0: LATE}, without={0: CLEAN})
-
 case("92 too long, and its copy done", "0:RCOB 0@2:RCS W=1", {0: ONCE}, flags={0: LATE | Flag.HAD_FAILURES}, without={0: CLEAN})
-
 case("92b the same, and then its worker was killed: the run that was given up may have succeeded", verdicts={0: TWICE, 1: ONCE},
      flags={0: LATE | MAYBE, 1: LATE}, without={1: MAYBE}).say("w1", "0:RCOB 1:RCOBY W=2", ago=7200).say("w2", "0@2:CS 1@2:D")  # fmt: skip
-
 case("92c the same of one that ended", verdicts={0: ONCE}, flags={0: LATE}, without={0: MAYBE}).say("w1", "0:RCOB W=1", ago=7200).add(
     "w1", EventCode.SESSION_END, at=NOW - 7000 * SECOND
 ).say("w2", "0@2:CS")
-
 case("92d two runs too long, and only the second is known to have succeeded", verdicts={0: TWICE}, flags={0: LATE | MAYBE}).say(
     "w1", "0:RCOB 0@2:RCOBY W=1", ago=7200
 ).say("w2", "0@3:D")
-
 case("92e too long, and still to come", "0:RCOB W=1", {0: RETRYING}, flags={0: LATE}, without={0: MAYBE})
-
 case("93 tried again in place until it succeeded", "0:RCICICICS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES},
      without={0: CLEAN | Flag.RETRIED | LATE})  # fmt: skip
-
 case(
     "93b the same without claims",
     "0:RIIIS W=1",
@@ -677,67 +498,49 @@ case(
     flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED},
     without={0: MAYBE | Flag.REPEATED},
 )
-
 case("93c in place until it was a dead letter", "0:RCICICFX 1:IIFX W=2", {0: DEAD, 1: DEAD}, without={0: CLEAN, 1: CLEAN & ~Flag.UNCLAIMED})
-
 case("93d it waits in place", "0:RCI 1:RI", {0: PENDING, 1: PENDING}, without={0: CLEAN})
-
 case("93e in place, given up in order, and by the next owner to the end", "0:RCICI", {0: ONCE}, without={0: CLEAN}).add(
     "w1", EventCode.SESSION_END
 ).say("w2", "0:RCICS W=1")
-
 case("93f in place, and its worker died: it may have run again", verdicts={0: TWICE, 1: TWICE}, flags={0: MAYBE, 1: MAYBE}).say(
     "w1", "RECEIVED_RANGE[0,2) 0:CICI 1:II", ago=7200
 ).say("w2", "RECEIVED_RANGE[0,2) 0:CIIS 1:S W=2")
-
 case("93g in place, and its worker died in the middle of an attempt", verdicts={0: TWICE}, flags={0: Flag.AMBIGUOUS_EXEC}).say(
     "w1", "0:RCIC", ago=7200
 ).say("w2", "0:CS W=1", took_unreleased=True)
-
 case("93h in place, failed at the cut-off, and its worker died later", verdicts={0: ONCE}, without={0: CLEAN}).say(
     "w1", "0:RCICF", ago=7200
 ).say("w2", "0:RCS W=1")
-
 case("93i in place as too long is no run that went on", verdicts={0: ONCE}, flags={0: LATE}, without={0: CLEAN}).say(
     "w1", "0:RCI", ago=7200, error="ConsumeTimeout"
 ).say("w1", "0:CS W=1", ago=7100)
-
 case("93j done in place twice, by two owners", "0:RCICS", {0: MULTI}).say("w2", "0:RCICS W=1")
-
 case("93k committed past while it waited in place", "0:RCI 1:CS W=2", {0: LOST, 1: ONCE})
-
 case("93l dead in place, and the dead letter's writer died before the commit", verdicts={0: DEAD}, without={0: CLEAN}).say(
     "w1", "0:RCICFX", ago=7200
 ).say("w2", "0:RD W=1")
-
 case("91k dropped by an instance that broadcasts, and then a late success", "0:ROGY W=1", {0: ONCE}, flags={0: LATE}, without={0: MAYBE})
-
 case("91l cancelled while its copy waited, and then a late success", "0:RCOB 0@2:Z 0:Y W=1", {0: ONCE},
      flags={0: LATE | Flag.RAN_CANCELLED}, without={0: CLEAN})  # fmt: skip
-
 # w1 has the numbers 0 to 4 in the first of these, and 0 to 5 in those that have a commit, too.
 case("94 the last file of a writer is missing, by the commit that another went on from", verdicts={0: ONCE, 1: UNKNOWN, 3: ONCE},
      absent={2: "UNKNOWN_EXPORT_GAP"}, without={1: Flag.COMMITTED_PAST}).say(
     "w1", "RECEIVED_RANGE[0,3) 0:CS 1:C", ago=7200
 ).assign("w2", 3, named=("w1", 9), at=NOW - 7100 * SECOND).say("w2", "3:CS W=4")  # fmt: skip
-
 case("94b the same, and nothing is missing", verdicts={0: ONCE, 1: STUCK, 3: ONCE}, absent={2: "LOST"}, flags={1: Flag.COMMITTED_PAST}).say(
     "w1", "RECEIVED_RANGE[0,3) 0:CS 1:C", ago=7200
 ).assign("w2", 3, named=("w1", 3), at=NOW - 7100 * SECOND).say("w2", "3:CS W=4")
-
 case("94c all files of a writer are missing, by the commit that another went on from", verdicts={0: LOST, 1: ONCE, 5: ONCE},
      absent=dict.fromkeys((2, 3, 4), "UNKNOWN_EXPORT_GAP")).say("w1", "0:RCF 1:RCS W=2", ago=7200).assign(
     "w3", 5, named=("w2", 9), at=NOW - 7000 * SECOND
 ).say("w3", "5:CS W=6")  # fmt: skip
-
 case("94d the same, and nobody names it", verdicts={0: ONCE, 1: ONCE, 5: ONCE}, absent=dict.fromkeys((2, 3, 4), "NEVER_SEEN")).say(
     "w1", "0:CS 1:RCS W=2", ago=7200
 ).assign("w3", 5, at=NOW - 7000 * SECOND).say("w3", "5:CS W=6")
-
 case("94e what was suppressed may have run in the events that are missing", verdicts={0: UNKNOWN}).assign("w2", 0, named=("w1", 9)).say(
     "w2", "0:RD W=1"
 )
-
 case("94f a commit that says nothing of numbers", "0:RD W=1", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM}).add(
     "w2", EventCode.ASSIGNED, topic=TOPIC, partition=0, offset=1, role="source", from_commit=True, attrs=json.dumps({"seq": 7})
 ).add(
@@ -750,7 +553,6 @@ case("94f a commit that says nothing of numbers", "0:RD W=1", {0: PHANTOM}, logi
     from_commit=True,
     attrs=json.dumps({"writer": -1, "seq": -1}),
 )
-
 case("94g a commit names an older number than there is", verdicts={0: ONCE, 1: ONCE}).say("w1", "0:CS W=1", ago=7200).assign(
     "w2", 1, named=("w1", 1), at=NOW - 7100 * SECOND
 ).say("w2", "1:CS W=2")
@@ -758,15 +560,11 @@ case("94g a commit names an older number than there is", verdicts={0: ONCE, 1: O
 EPOCHS = {("", "bill", 0, 0): ONCE, ("", "bill", 1, 0): ONCE}
 case("96 claimed by a worker that died, and run in a later dedup epoch", apart=EPOCHS).say("w1", "0:RC", ago=7200).say(
     "w2", "0:RCS W=1", dedup_epoch=1)  # fmt: skip
-
 case("96b failed and committed past in one dedup epoch, and run in the next", "0:RCF W=1", apart=EPOCHS).say(
     "w2", "0:RCS", dedup_epoch=1)  # fmt: skip
-
 case("96c sent back in one dedup epoch, and its copy came in the next", apart=EPOCHS).say("w1", "0:RCFB W=1", ago=7200, level=1).say(
     "w2", "0@2:RCS", dedup_epoch=1).drain(60)  # fmt: skip
-
 case("96d failed in one dedup epoch, and claimed by a worker that died in the next", "0:RCF W=1",
      apart={("", "bill", 0, 0): STUCK, ("", "bill", 1, 0): STUCK}).say("w2", "0:RC", ago=7200, dedup_epoch=1)  # fmt: skip
-
 case("96e done in one dedup epoch, and lost in the next", "0:RCS W=1", apart={("", "bill", 0, 0): ONCE, ("", "bill", 1, 0): LOST}).say(
     "w2", "0:RCF", dedup_epoch=1)  # fmt: skip

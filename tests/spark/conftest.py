@@ -1,13 +1,15 @@
-"""One Spark session for all tests, and one job over all made-up histories."""
+"""One Spark session for all tests, the local engine beside it, and what each says of all made-up histories."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark import reconciling
 from tests.spark.cases import CASES, CONFIG
 from tests.spark.fuzz import universe
 from tests.spark.histories import write_parquet, write_produced
@@ -16,15 +18,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.spark.running import Answer
 
-UNIVERSES = 3000
-
+#: Made-up histories that Spark judges beside the cases. The local engine judges others, and more of them.
+UNIVERSES = 200
 
 #: Seconds for a test with Spark: two sessions on two busy cores, and all that a fixture judges. A session that is cut off is broken.
 _PATIENCE = 1200
 
-
 #: One session serves all tests of a process: what was compiled and what earlier tests keep alive stays in it.
 _HEAP = "3g"
+
+#: A test in either engine: the local one in each run, and Spark at night.
+_ENGINES = ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.nightly])]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,14 +46,39 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.fixture(params=_ENGINES)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The engine of runs that name none."""
+    if request.param == "spark":
+        request.getfixturevalue("spark")
+        monkeypatch.setattr(reconciling, "default_engine", "spark")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=_ENGINES)
+def session(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """A session of either engine."""
+    from ackwise.spark.local.session import local_engine
+
+    if request.param == "spark":
+        yield request.getfixturevalue("spark")
+        return
+    with local_engine() as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def bulk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answer:
-    """What the job says of every named case and every universe, from a single run over events that were dealt to three files."""
+    """What Spark says of every named case and of some universes."""
+    return judged(spark, tmp_path_factory.mktemp("bulk"), range(UNIVERSES))
+
+
+def judged(session: SparkSession, folder: Path, universes: Iterable[int]) -> Answer:
+    """What a single run says of all cases and of these universes, from events that were dealt to three files."""
     from tests.spark.running import run
 
-    histories = [case.history for case in CASES.values()] + [universe(number) for number in range(UNIVERSES)]
+    histories = [case.history for case in CASES.values()] + [universe(number) for number in universes]
     events = [event for history in histories for event in history.events]
     random.Random(3).shuffle(events)
-    folder = tmp_path_factory.mktemp("bulk")
     produced = write_produced(folder / "produced.parquet", [row for history in histories for row in history.produced])
-    return run(spark, [write_parquet(folder / f"{n}.parquet", events[n::3]) for n in range(3)], CONFIG, produced)
+    return run(session, [write_parquet(folder / f"{n}.parquet", events[n::3]) for n in range(3)], CONFIG, produced)

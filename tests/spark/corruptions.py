@@ -1,7 +1,4 @@
-"""Event files that somebody or something has changed: one of each kind at a time, and what is said of them.
-
-`python -m tests.spark.corruptions` prints the rates that the page on reconciliation has.
-"""
+"""Event files that somebody or something has changed: one of each kind at a time, and what is said of them."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +14,14 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.spark.robbed import CONFIG, Night, accusations, night
+from tests.spark.robbed import CONFIG, Night
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.spark.events.sources import gathered, refuse_nothing
 from ackwise.spark.reference.oracle import Ruling, rule
 from ackwise.stores.journal.parquet import SCHEMA, content_of
 
-__all__ = ["KINDS", "Corruption", "Look", "corrupted", "events_of", "look_at", "rates", "table_of", "write_sealed"]
+__all__ = ["KINDS", "Corruption", "Look", "corrupted", "events_of", "look_at", "table_of", "write_sealed"]
 
 Content = Callable[[random.Random, bytes], bytes]
 Files = Callable[[random.Random, Sequence[Path]], object]
@@ -289,49 +285,3 @@ KINDS: Final = [
     Corruption("all times in 9999", _every(event_ts=253_402_300_799_000_000), may_differ=True),
     Corruption("all times in 1970", _every(event_ts=1), may_differ=True),
 ]
-
-
-class Rate(NamedTuple):
-    """Of the corruptions of one kind: how many there are, told, without effect, and wrong."""
-
-    sets: int = 0
-    told: int = 0
-    harmless: int = 0
-    unsaid: int = 0
-    """Nobody is told, and a verdict is another."""
-    accused: int = 0
-    """A red verdict on somebody who did nothing."""
-    tracebacks: int = 0
-
-
-def rates(nights: Sequence[Night], kinds: Iterable[Corruption], draws: int) -> dict[str, Rate]:
-    """Each kind in each night."""
-    found: dict[str, Rate] = {}
-    for each in nights:
-        with tempfile.TemporaryDirectory() as folder:
-            write_sealed(each, Path(folder) / "root")
-            honest = look_at(Path(folder) / "root").ruling
-        for kind in kinds:
-            for draw in range(draws):
-                found[kind.name] = _counted(found.get(kind.name, Rate()), corrupted(each, kind, draw), honest, may_differ=kind.may_differ)
-    return found
-
-
-def _counted(rate: Rate, look: Look, honest: Ruling | None, *, may_differ: bool) -> Rate:
-    accuses = look.ruling is not None and bool(accusations(look.ruling))
-    is_same = look.ruling is not None and honest is not None and look.ruling.messages == honest.messages
-    return Rate(
-        rate.sets + 1,
-        rate.told + look.told,
-        rate.harmless + (not look.told and is_same),
-        rate.unsaid + (not look.told and not is_same and not look.traceback and not may_differ),
-        rate.accused + accuses,
-        rate.tracebacks + bool(look.traceback),
-    )
-
-
-if __name__ == "__main__":
-    every = rates([night(number) for number in range(int(sys.argv[1]))], KINDS, int(sys.argv[2]))
-    for name, rate in every.items():
-        sys.stdout.write(f"{name}: {rate}\n")
-    sys.stdout.write(f"{len(every)} kinds: {Rate(*map(sum, zip(*every.values(), strict=True)))}\n")

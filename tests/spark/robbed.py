@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -283,10 +282,3 @@ def rates(nights: Iterable[Night], *, by_brokers: bool) -> dict[str, Rate]:
             is_proved, accuses = each.is_proved(robbery, by_brokers=by_brokers), bool(accusations(ruling))
             found[robbery.kind] = found.get(robbery.kind, Rate()).plus(is_proved=is_proved, accuses=accuses)
     return found
-
-
-if __name__ == "__main__":
-    every = [night(number) for number in range(60)]
-    for by_brokers in (False, True):
-        for kind, rate in sorted(rates(every, by_brokers=by_brokers).items()):
-            sys.stdout.write(f"{kind}{' with --brokers' if by_brokers else ''}: {rate}\n")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
 import pytest
-from tests.spark.commands.test_reconcile import reconciled, summary
-from tests.spark.commands.test_why import asked
-from tests.spark.corruptions import KINDS, Corruption, Look, corrupted, events_of, look_at, rates, table_of, write_sealed
+from tests.spark.commands.test_why import asked, told
+from tests.spark.corruptions import KINDS, Look, corrupted, events_of, look_at, table_of, write_sealed
+from tests.spark.reconciling import name_of, reconciled, summary
 from tests.spark.robbed import CONFIG, accusations, night
 
 from ackwise.middleware.events import EventCode
@@ -19,7 +20,6 @@ from ackwise.stores.journal.parquet import content_of
 
 NIGHT = night(3)
 BY_NAME = {kind.name: kind for kind in KINDS}
-HONEST = rule([event for file in NIGHT.files for event in file], CONFIG)
 #: Whole files with the same events, somewhere else or in another order.
 HARMLESS = {"a copy in another folder", "rows twice", "rows in no order"}
 
@@ -31,28 +31,23 @@ def hurt(root: Path, *names: str) -> None:
         BY_NAME[name].change(random.Random(1), [files[place]])
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_nobody_is_accused_of_a_damaged_file_and_it_is_told(kind: Corruption, tmp_path: Path) -> None:
-    look = corrupted(NIGHT, kind, 1)
-    assert look.traceback == ""
-    assert look.ruling is None or accusations(look.ruling) == []
-    assert look.told or kind.may_differ or (look.ruling is not None and look.ruling.messages == HONEST.messages)
-    assert look.told or kind.may_differ or kind.name in HARMLESS or "noise" in kind.name  # which may hit the name of the sum alone
-
-
-def test_there_are_more_kinds_than_forty() -> None:
-    assert len(KINDS) == len({kind.name for kind in KINDS}) > 40
+@pytest.mark.parametrize(("nights", "draws"), [(1, 1), pytest.param(4, 2, marks=pytest.mark.nightly)])
+def test_nobody_is_accused_of_a_damaged_file_and_it_is_told(nights: int, draws: int) -> None:
+    made = [night(3 + number) for number in range(nights)]
+    honest = {each.group: rule([event for file in each.files for event in file], CONFIG).messages for each in made}
+    for each, draw, kind in itertools.product(made, range(draws), KINDS):
+        look, case = corrupted(each, kind, 1 + draw), (kind.name, each.group, draw)
+        assert look.traceback == "", case
+        assert look.ruling is None or accusations(look.ruling) == [], case
+        if not look.told and not kind.may_differ:
+            assert look.ruling is not None, case
+            assert look.ruling.messages == honest[each.group], case
+            assert kind.name in HARMLESS or "noise" in kind.name, case  # which may hit the name of the sum alone
 
 
 def test_a_night_with_whole_files_is_as_it_was_written(tmp_path: Path) -> None:
     files = write_sealed(NIGHT, tmp_path)
     assert look_at(tmp_path) == Look(told=False, ruling=rule(events_of(files), CONFIG))
-
-
-def test_rates_count_each_set_once() -> None:
-    found = rates([NIGHT], [BY_NAME["an empty file"], BY_NAME["rows twice"]], 2)
-    assert found["an empty file"][:3] == (2, 2, 0)
-    assert found["rows twice"][:3] == (2, 0, 2)
 
 
 def test_events_with_the_same_number_and_other_content_are_named_with_both_files(tmp_path: Path) -> None:
@@ -88,20 +83,25 @@ def test_why_names_what_it_left_out(tmp_path: Path) -> None:
         assert sentence in told
 
 
-def test_an_event_with_two_contents_is_missing_for_the_command(tmp_path: Path) -> None:
-    place = next(n for n, file in enumerate(NIGHT.files) if any(event["event_type"] == EventCode.SUCCEEDED for event in file[:-1]))
-    files = write_sealed(NIGHT, tmp_path / "root")
-    other = [dict(event) for event in NIGHT.files[place]]
-    done = next(event for event in other[:-1] if event["event_type"] == EventCode.SUCCEEDED)
-    done["offset"] += 1
-    copy = tmp_path / "root/events/dt=2026-01-01/hr=00" / files[place].name
+def test_an_event_with_two_contents_is_missing_for_reconcile_and_for_why(tmp_path: Path) -> None:
+    file = next(file for file in NIGHT.files if any(event["event_type"] == EventCode.SUCCEEDED for event in file[:-1]))
+    done = next(event for event in file[:-1] if event["event_type"] == EventCode.SUCCEEDED)
+    root, other = tmp_path / "root", [event | {"offset": event["offset"] + 1} if event is done else event for event in file]
+    write_sealed(NIGHT, root)
+    copy = root / "events/dt=2026-01-01/hr=00" / name_of(file[0]["writer_id"], file[0]["seq"], file[-1]["seq"])
     copy.parent.mkdir(parents=True)
     copy.write_bytes(content_of(table_of(other), copy.name))
-    said = ("--as-of", "2026-01-01T01:00:00Z", "--grace", "1s", "--engine", "local")
-    reconciled(tmp_path / "root", "--out", tmp_path / "out", *said)
+    said = ("--as-of", "2026-01-01T01:00:00Z", "--grace", "1s")
+    reconciled(root, "--out", tmp_path / "out", *said)
     found = summary(tmp_path / "out")
     assert (f"{done['writer_id']:016x}", done["seq"], done["seq"]) in {(h["writer"], h["first"], h["last"]) for h in found["holes"]}
     assert not {*found["verdicts"]} & {"LOST", "NEVER_SEEN", "STUCK", "RETRY_LOST", "PHANTOM_SUPPRESSED"}
+    rest = rule([event for each in NIGHT.files for event in each if event is not done], CONFIG).messages
+    for ((*_, partition), _, _, offset), (verdict, _) in rest.items():
+        if (partition, offset) in ((done["partition"], done["offset"]), (done["partition"], done["offset"] + 1)):
+            (message,) = told(f"orders/{partition}/{offset}", root, *said)["messages"]
+            assert message["verdict"] == verdict.name, offset
+    assert rest != rule([event for each in NIGHT.files for event in each], CONFIG).messages
 
 
 HURT = [
@@ -110,22 +110,12 @@ HURT = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("engine")
 def test_the_command_names_each_damaged_file_and_accuses_nobody(tmp_path: Path) -> None:
-    names_each(tmp_path, "local")
-
-
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-def test_the_job_on_spark_names_each_damaged_file_and_accuses_nobody(tmp_path: Path) -> None:
-    names_each(tmp_path, "spark")
-
-
-def names_each(folder: Path, engine: str) -> None:
-    hurt(folder / "root", *HURT)
-    said = ("--as-of", "2026-01-01T01:00:00Z", "--grace", "1s", "--engine", engine)
-    result = reconciled(folder / "root", "--out", folder / "out", *said)
+    hurt(tmp_path / "root", *HURT)
+    result = reconciled(tmp_path / "root", "--out", tmp_path / "out", "--as-of", "2026-01-01T01:00:00Z", "--grace", "1s")
     assert result.exit_code in (1, 3), result.output  # somebody did run twice in this night
-    found = summary(folder / "out")
+    found = summary(tmp_path / "out")
     assert {*found["verdicts"]} <= {
         "EXACTLY_ONCE",
         "MAYBE_TWICE",

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.commands.test_reconcile import AS_OF, reconciled, root_of, summary
 from tests.spark.histories import History
+from tests.spark.reconciling import AS_OF, reconciled, root_of, summary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 MESSAGES = 300
 EVENTS_OF_EACH = 7
@@ -71,7 +71,7 @@ def full_passes(asked: Asked) -> int:
 def test_a_clean_run_reads_all_events_three_times(spark: SparkSession, tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", of_a_day(History("g")))
     with counted(spark, tmp_path) as asked:
-        result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
+        result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--engine", "spark")
     assert result.exit_code == 0, result.output
     assert full_passes(asked) == 3
     assert asked.jobs <= 30
@@ -81,7 +81,7 @@ def test_a_run_with_a_dead_worker_and_stuck_messages_reads_them_five_times(spark
     history = of_a_day(History("g").say("w2", f"RECEIVED_RANGE[{MESSAGES},{MESSAGES + 4}) {MESSAGES}:RC W={MESSAGES + 4}", ago=9000))
     root = root_of(tmp_path / "root", history)
     with counted(spark, tmp_path) as asked:
-        result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
+        result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--engine", "spark")
     assert result.exit_code == 1, result.output
     assert {"STUCK", "LOST"} <= set(summary(tmp_path / "out")["verdicts"])
     assert full_passes(asked) == 5

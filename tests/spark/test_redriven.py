@@ -6,24 +6,18 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.plugin.deadletters.taxshop import TaxShop
 from tests.servers import RawKafka
-from tests.spark.commands.test_reconcile import reconciled, summary
+from tests.spark.reconciling import reconciled, rows_of, summary
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = pytest.mark.kafka
 
 ORDERS = [b"ann", b"bob", b"eve", b"kim", b"lee", b"moe"]
 
 
-async def test_after_a_redrive_of_some_letters_the_others_are_dead_and_nothing_is_an_anomaly(
-    tmp_path: Path, raw_kafka: RawKafka, spark: SparkSession
-) -> None:
+async def test_after_a_redrive_of_some_letters_the_others_are_dead_and_nothing_is_an_anomaly(tmp_path: Path, raw_kafka: RawKafka) -> None:
     shop = TaxShop(tmp_path, raw_kafka, await raw_kafka.new_topic(1))
     async with shop.serving():
         for order in ORDERS:
@@ -45,7 +39,7 @@ async def test_after_a_redrive_of_some_letters_the_others_are_dead_and_nothing_i
     assert found["redriven"] == [{"group": shop.group, "handler": "bill", **counts}]
     line = f"redriven: 4 dead letters of bill in {shop.group}: 2 succeeded, 1 dead again, 1 pending"
     assert line in " ".join(result.output.split())
-    verdicts = {row["offset"]: row["verdict"] for row in spark.read.parquet(str(tmp_path / "out" / "verdicts")).collect()}
+    verdicts = {row["offset"]: row["verdict"] for row in rows_of(tmp_path / "out" / "verdicts")}
     assert verdicts == {0: "EXACTLY_ONCE", 1: "EXACTLY_ONCE", **dict.fromkeys(range(2, 6), "DEAD_LETTERED"), 6: "DUPLICATE_SUPPRESSED"}
     story = await asyncio.to_thread(why, shop, 2)
     assert "dead letter again, of redrive-1" in story

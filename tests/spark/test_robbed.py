@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.commands.test_reconcile import reconciled, summary
-from tests.spark.histories import write_parquet
+from tests.spark.reconciling import reconciled, summary
 from tests.spark.robbed import CONFIG, Night, Robbery, accusations, night, rates, robberies
 
 from ackwise.spark.events.sources import gathered
@@ -15,10 +13,7 @@ from ackwise.spark.reference.oracle import rule
 from ackwise.spark.vocabulary import ANOMALIES, Verdict
 from ackwise.spark.why.answer import inquire
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-NIGHTS = [night(number) for number in range(12)]
+NIGHTS = [night(number) for number in range(8)]
 
 
 def whole(each: Night) -> list[dict[str, object]]:
@@ -35,33 +30,16 @@ def test_a_night_of_which_all_files_are_there_accuses_nobody_and_leaves_nothing_
             }  # fmt: skip
 
 
-@pytest.mark.parametrize("by_brokers", [False, True])
-def test_nobody_is_accused_where_a_number_shows_that_events_are_gone(by_brokers: bool) -> None:
-    found = rates(NIGHTS, by_brokers=by_brokers)
-    assert {kind: rate.accused_though_proved for kind, rate in found.items()} == dict.fromkeys(found, 0)
-    assert found.keys() == {"file between", "last file", "last file of a killed writer", "writer", "killed writer"}
-    assert all(rate.proved for rate in found.values())
-
-
-def test_what_the_brokers_keep_shows_more_and_no_last_file_of_a_worker_that_ended_accuses_then() -> None:
+def test_nobody_is_accused_where_a_number_shows_that_events_are_gone_and_the_brokers_show_more() -> None:
     without, told = rates(NIGHTS, by_brokers=False), rates(NIGHTS, by_brokers=True)
+    for found in (without, told):
+        assert {kind: rate.accused_though_proved for kind, rate in found.items()} == dict.fromkeys(found, 0)
+        assert found.keys() == {"file between", "last file", "last file of a killed writer", "writer", "killed writer"}
+        assert all(rate.proved for rate in found.values())
     assert all(told[kind].proved >= without[kind].proved for kind in told)
     assert told["last file"].proved > without["last file"].proved
     assert sum(rate.accused for rate in told.values()) < sum(rate.accused for rate in without.values())
     assert told["last file"].accused == told["writer"].accused == 0
-
-
-@pytest.mark.spark
-def test_the_job_says_of_robbed_nights_what_the_oracle_says(spark: SparkSession, tmp_path: Path) -> None:
-    from tests.spark.running import run
-
-    robbed = [(each, list(robberies(each))[place]) for each in NIGHTS for place in (-1, -2)][::2]
-    left = {each.group: (each, each.left(robbery)) for each, robbery in robbed}
-    files = [write_parquet(tmp_path / f"{place}.parquet", events) for place, (_, events) in enumerate(left.values())]
-    for last_commits in ([], [last for each in NIGHTS for last in each.last_commits]):
-        found = run(spark, files, CONFIG, last_commits=last_commits)
-        for group, (_, events) in left.items():
-            assert found.rulings[group] == rule(events, CONFIG, last_commits=last_commits)
 
 
 def gone_by_number(each: Night) -> Robbery:
@@ -70,8 +48,7 @@ def gone_by_number(each: Night) -> Robbery:
     return next(robbery for robbery in found if each.is_proved(robbery, by_brokers=False))
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("engine")
 def test_the_command_names_the_missing_events_of_a_whole_worker(tmp_path: Path) -> None:
     each = NIGHTS[3]
     robbery = gone_by_number(each)

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.spark.commands.test_reconcile import AS_OF, root_of
 from tests.spark.histories import History
+from tests.spark.reconciling import AS_OF, root_of
 
 #: So little data that the time goes into starting and compiling.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -38,7 +38,8 @@ def installed(folder: Path) -> Path:
 
 @pytest.mark.spark
 @pytest.mark.servers
-@pytest.mark.slow
+@pytest.mark.slow  # starts a master, two workers and what they compile
+@pytest.mark.nightly
 def test_spark_submit_reconciles_with_the_wheel_on_a_standalone_cluster(tmp_path: Path) -> None:
     from tests.spark.cluster import HOME, standalone
 

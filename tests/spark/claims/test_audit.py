@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 from tests.databases.server import free_port
 from tests.shared import SharedServer
-from tests.spark.commands.test_reconcile import reconciled, root_of
 from tests.spark.histories import NOW, History, hash_of
+from tests.spark.reconciling import reconciled, root_of, rows_of
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.identity import Identity, business_id
@@ -82,10 +82,11 @@ async def fill(postgres: SharedServer) -> dict[int, str]:
     return keys
 
 
-def test_the_store_is_compared_with_the_events(tmp_path: Path, spark: SparkSession, postgres: SharedServer) -> None:
+@pytest.mark.usefixtures("spark")
+def test_the_store_is_compared_with_the_events(tmp_path: Path, postgres: SharedServer) -> None:
     keys = asyncio.run(fill(postgres))
     roots = [root_of(tmp_path / history.group, history) for history in happened()]
-    result = reconciled(*roots, "--out", tmp_path / "out", "--claims", url_of(postgres), "--retention", "1d")
+    result = reconciled(*roots, "--out", tmp_path / "out", "--claims", url_of(postgres), "--retention", "1d", "--engine", "spark")
     assert result.exit_code == 1, result.output
     summary: dict[str, Any] = json.loads((tmp_path / "out" / "summary.json").read_text())
     claims = summary["claims"]
@@ -100,7 +101,7 @@ def test_the_store_is_compared_with_the_events(tmp_path: Path, spark: SparkSessi
     assert (claims["strangers"], claims["later"]) == (["bill in elsewhere"], ["bill in g"])
     lost = summary["verdicts"]["LOST"]
     assert summary["anomalies"] == lost + 2
-    rows = spark.read.parquet(str(tmp_path / "out" / "claims")).collect()
+    rows = rows_of(tmp_path / "out" / "claims")
     assert {(row["offset"], row["finding"]) for row in rows} == {(row["offset"], row["finding"]) for row in claims["findings"]}
     assert "none of the keys of bill in elsewhere is in postgresql://127.0.0.1" in result.output
     page = (tmp_path / "out" / "report.html").read_text()
@@ -125,19 +126,16 @@ def test_the_url_of_the_store_becomes_one_of_jdbc(monkeypatch: pytest.MonkeyPatc
     assert claim_table("postgres://u:p%2Fw@db/x").password == "p/w"
 
 
-@pytest.mark.parametrize(
-    ("store", "sentence"),
-    [
+def test_what_is_no_store_of_postgresql_is_refused_without_its_password() -> None:
+    for store, sentence in (
         ("redis://:open-sesame@host/0", "--claims reads stores in PostgreSQL alone"),
         ("open-sesame", "--claims reads stores in PostgreSQL alone"),
         ("postgresql://u:open-sesame@/x?host=/var/run", "the JDBC driver has no 'host'"),
         ("postgresql://u@h/x?password=open-sesame", "password is an option in the URL"),
-    ],
-)
-def test_what_is_no_store_of_postgresql_is_refused_without_its_password(store: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence) as refused:
-        claim_table(store)
-    assert PASSWORD not in str(refused.value)
+    ):
+        with pytest.raises(ConfigurationError, match=sentence) as refused:
+            claim_table(store)
+        assert PASSWORD not in str(refused.value)
 
 
 def test_an_app_names_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

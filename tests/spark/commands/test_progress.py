@@ -29,11 +29,3 @@ def test_it_never_goes_back_not_even_if_it_judges_again() -> None:
     shares = [int(line[9:12]) for line in told("drawing the page", "judging again without 1 damaged files", "surveying the events", "done")]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (STEPS["drawing the page"], 100)
-
-
-def test_a_step_without_a_share_has_that_of_the_one_before_it_and_its_names_are_no_markup() -> None:
-    assert told("reading the commits", "a [red]b[/red]")[1] == f"  2.0 s  {STEPS['reading the commits']:3} %  a [red]b[/red]"
-
-
-def test_shares_grow_in_the_order_of_the_steps() -> None:
-    assert list(STEPS.values()) == sorted(STEPS.values())

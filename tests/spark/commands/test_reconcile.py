@@ -5,60 +5,27 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
-from tests.spark.histories import NOW, SECOND, History, write_parquet, write_produced
-from typer.testing import CliRunner
+from tests.spark.cases import CASES
+from tests.spark.histories import NOW, SECOND, TOPIC, History, write_parquet, write_produced
+from tests.spark.reconciling import AS_OF, BLOCKED, name_of, reconciled, root_of, rows_of, summary
 
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventCode
-from ackwise.spark.commands.reconcile import reconcile
+from ackwise.spark.commands.times import begin_of
 from ackwise.spark.report.in_doubt import query
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from typer.testing import Result
-
     from ackwise.plugin.settings.hostsettings import HostSettings
 
-AS_OF = "2026-01-01T00:00:00Z"
 
-
-def reconciled(*arguments: str | Path) -> Result:
-    """The command with these arguments: by Spark, unless they name an engine."""
-    by_spark = () if "--engine" in arguments else ("--engine", "spark")
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(reconcile)
-    return CliRunner().invoke(app, [str(argument) for argument in (*arguments, *by_spark)])
-
-
-def root_of(path: Path, history: History) -> Path:
-    """The history as a root of events, one file for each writer."""
-    for writer_id in {event["writer_id"] for event in history.events}:
-        events = [event for event in history.events if event["writer_id"] == writer_id]
-        seqs = [event["seq"] for event in events]
-        name = f"events-{writer_id:016x}-{min(seqs):012d}-{max(seqs):012d}.parquet"
-        write_parquet(path / "events" / "dt=2026-01-01" / "hr=00" / name, events)
-    return path
-
-
-def summary(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return found
-
-
-def test_the_time_of_these_tests_is_that_of_the_histories() -> None:
-    from datetime import datetime
-
-    assert datetime.fromisoformat(AS_OF).timestamp() * SECOND == NOW
-
-
-@pytest.mark.spark
-def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.usefixtures("engine")
+def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(tmp_path: Path) -> None:
     write_parquet(tmp_path / "out" / "verdicts" / "part-0.parquet", History("earlier").events)
     (tmp_path / "out" / "summary.json").write_text("{}")
     root = root_of(tmp_path / "root", History("g").say("w1", "RECEIVED_RANGE[0,3) 0:CS 1:CFB 2:CFX 1@2:CS W=3"))
@@ -68,7 +35,7 @@ def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(
     assert result.output.splitlines()[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
     assert "Nothing was lost, nothing was done twice" in (tmp_path / "out" / "report.html").read_text()
     assert summary(tmp_path / "out")["verdicts"] == {"DEAD_LETTERED": 1, "EXACTLY_ONCE": 2}
-    rows = spark.read.parquet(str(tmp_path / "out" / "verdicts")).orderBy("offset").collect()
+    rows = rows_of(tmp_path / "out" / "verdicts", "offset")
     assert [(row["offset"], row["verdict"], row["flags"]) for row in rows] == [
         (0, "EXACTLY_ONCE", []),
         (1, "EXACTLY_ONCE", ["HAD_FAILURES", "RETRIED"]),
@@ -80,8 +47,8 @@ def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(
     ]  # fmt: skip
 
 
-@pytest.mark.spark
-def test_anomalies_exit_with_1_and_are_named(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.usefixtures("engine")
+def test_anomalies_exit_with_1_and_are_named(tmp_path: Path) -> None:
     history = History("g").say("w1", "RECEIVED_RANGE[0,4) 0:CS 1:CF W=6").say("w2", "4:CS", key="k").say("w2", "5:CS", key="k")
     result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF)
     assert result.exit_code == 1, result.output
@@ -90,13 +57,13 @@ def test_anomalies_exit_with_1_and_are_named(tmp_path: Path, spark: SparkSession
     assert [(row["offset"], row["verdict"], row["last_event"]) for row in found["findings"]] == [(1, "LOST", "FAILED")]
     assert [(row["start"], row["end"], row["verdict"]) for row in found["missing"]] == [(2, 4, "LOST")]
     assert [(row["verdict"], row["hashes"]) for row in found["logical"]] == [("LOGICAL_DUPLICATE", 1)]
-    rows = spark.read.parquet(str(tmp_path / "out" / "logical")).orderBy("offset").collect()
+    rows = rows_of(tmp_path / "out" / "logical", "offset")
     assert [(row["offset"], row["logical_verdict"]) for row in rows] == [(4, "LOGICAL_DUPLICATE"), (5, "LOGICAL_DUPLICATE")]
     assert "2–3" in result.output
 
 
-@pytest.mark.spark
-def test_what_was_produced_is_laid_beside_what_was_consumed(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.usefixtures("engine")
+def test_what_was_produced_is_laid_beside_what_was_consumed(tmp_path: Path) -> None:
     history = History("g").say("w1", "0:CS 2:CS 4:CS W=5").produce(0, 1, 2).produce(None, ago=601).produce(9, partition=3)
     history.produce(4, aborted=True)
     produced = write_produced(tmp_path / "outbox" / "p.parquet", history.produced)
@@ -110,12 +77,12 @@ def test_what_was_produced_is_laid_beside_what_was_consumed(tmp_path: Path, spar
     assert (book["produced"], book["handled"], book["lost"], book["orphans"]) == (3, 2, 1, 1)
     assert found["produced"]["unpublished"] == [{"topic": "orders", "rows": 1, "late": 1}]
     assert "1 records were produced to partitions that no group has read" in found["warnings"][0]
-    rows = spark.read.parquet(str(tmp_path / "out" / "produced")).orderBy("verdict").collect()
+    rows = rows_of(tmp_path / "out" / "produced", "verdict")
     assert [(row["verdict"], row["topic"], row["partition"], row["start"], row["end"], row["key"]) for row in rows] == [
         ("NOT_PUBLISHED", "orders", None, None, None, "k"),
         ("ORPHAN_CONSUMED", "orders", 0, 4, 5, None),
     ]
-    missing = spark.read.parquet(str(tmp_path / "out" / "missing")).orderBy("start").collect()
+    missing = rows_of(tmp_path / "out" / "missing", "start")
     assert [(row["start"], row["verdict"]) for row in missing] == [(1, "LOST_PRODUCED"), (3, "NEVER_SEEN")]
 
 
@@ -131,11 +98,9 @@ def sending() -> History:
     return history.send("shop", EventCode.PRODUCE_FAILED, "m-3", ago=200)
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("with_state", [False, True])
-def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_path: Path, spark: SparkSession, with_state: bool) -> None:
+def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_path: Path, engine: str) -> None:
     root = root_of(tmp_path / "root", sending())
-    kept: list[str | Path] = ["--state", tmp_path / "state"] if with_state else []
+    kept: list[str | Path] = ["--state", tmp_path / "state"] if engine == "spark" else []
     result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, *kept)
     assert result.exit_code == 1, result.output
     found = summary(tmp_path / "out")
@@ -148,7 +113,7 @@ def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_p
         {"topic": "orders", "verdict": "PARKED", "messages": 2},
         {"topic": "orders", "verdict": "PRODUCE_FAILED", "messages": 1},
     ]
-    rows = spark.read.parquet(str(tmp_path / "out" / "produced")).orderBy("key").collect()
+    rows = rows_of(tmp_path / "out" / "produced", "key")
     assert [(row["key"], row["verdict"], row["outbox"], row["row"]) for row in rows] == [
         ("m-2", "NOT_PUBLISHED", "postgresql://db/shop", 2),
         ("m-3", "PRODUCE_FAILED", None, None),
@@ -163,18 +128,19 @@ def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_p
     assert "PARKED: 2 records parked in an outbox, to be requeued by somebody" in result.output
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("engine")
 def test_what_was_produced_may_be_lines_of_json(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=2"))
     table = tmp_path / "produced.jsonl"
-    table.write_text('{"topic": "orders", "partition": 0, "offset": 1, "timestamp": "2025-12-31T23:00:00Z"}\n')
-    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--produced", table)
-    assert (result.exit_code, summary(tmp_path / "out")["verdicts"]) == (1, {"LOST_PRODUCED": 1, "EXACTLY_ONCE": 1})
+    for timestamp in ('"2025-12-31T23:00:00Z"', '"2026-01-01T01:00:00+02:00"', "1767222000", "null"):
+        table.write_text(f'{{"topic": "orders", "partition": 0, "offset": 1, "timestamp": {timestamp}}}\n')
+        result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--produced", table)
+        assert (result.exit_code, summary(tmp_path / "out")["verdicts"]) == (1, {"LOST_PRODUCED": 1, "EXACTLY_ONCE": 1}), timestamp
 
 
-@pytest.mark.spark
-def test_a_message_that_may_have_run_twice_exits_with_1_if_it_is_strict_and_the_query_finds_it(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_message_that_may_have_run_twice_exits_with_1_if_it_is_strict_and_the_query_finds_it(
+    tmp_path: Path, engine: str, request: pytest.FixtureRequest
+) -> None:
     history = History("g").say("w1", "RECEIVED_RANGE[0,3) 0:CS 1:C").say("w2", "1:CS 2:CS W=3")
     result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF, "--strict")
     assert result.exit_code == 1, result.output
@@ -183,12 +149,12 @@ def test_a_message_that_may_have_run_twice_exits_with_1_if_it_is_strict_and_the_
     assert (found["anomalies"], found["ambiguous"], found["verdicts"]) == (0, 1, {"MAYBE_TWICE": 1, "EXACTLY_ONCE": 2})
     assert [(row["offset"], row["verdict"], row["flags"]) for row in found["doubtful"]] == [(1, "MAYBE_TWICE", ["AMBIGUOUS_EXEC"])]
     assert "Nothing was lost, 1 message may have been done twice" in (tmp_path / "out" / "report.html").read_text()
-    rows = spark.sql(query(str(tmp_path / "out"))).collect()
-    assert [(row["partition"], row["offset"]) for row in rows] == [(0, 1)]
+    if engine == "spark":
+        rows = request.getfixturevalue("spark").sql(query(str(tmp_path / "out"))).collect()
+        assert [(row["partition"], row["offset"]) for row in rows] == [(0, 1)]
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("engine")
 def test_delays_reasons_and_times_are_counted_by_message_though_every_event_is_there_twice(tmp_path: Path) -> None:
     history = History("g").say("w1", "RECEIVED_RANGE[0,7) 0:CS", ago=100)
     for offset in (1, 2, 5, 6):
@@ -211,8 +177,7 @@ def test_delays_reasons_and_times_are_counted_by_message_though_every_event_is_t
     assert "4711" not in (tmp_path / "out" / "report.html").read_text()
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("engine")
 def test_missing_events_exit_with_3(tmp_path: Path) -> None:
     history = History("g").say("w1", "0:CS").skip("w1", 4).say("w1", "2:CS W=3")
     result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF, "--json")
@@ -222,8 +187,7 @@ def test_missing_events_exit_with_3(tmp_path: Path) -> None:
     assert found["report"] == str(tmp_path / "out" / "report.html")
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("engine")
 def test_a_torn_file_is_inconclusive_and_the_page_that_is_printed_says_so(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
     torn = root / "events" / "dt=2026-01-01" / "hr=00" / "events-00000000000000ab-000000000000-000000000004.parquet"
@@ -232,19 +196,6 @@ def test_a_torn_file_is_inconclusive_and_the_page_that_is_printed_says_so(tmp_pa
     assert result.exit_code == 3, result.output
     assert "is torn; its events count as missing" in result.stdout
     assert result.stdout == (tmp_path / "out" / "report.html").read_text("utf-8")
-
-
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-def test_a_file_without_a_footer_is_one_sentence_and_its_events_are_missing(tmp_path: Path) -> None:
-    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
-    (file, *_) = root.rglob("*.parquet")
-    content = bytearray(file.read_bytes())
-    content[4:-4] = bytes(len(content) - 8)
-    file.write_bytes(content)
-    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
-    assert result.exit_code == 3, result.output
-    assert summary(tmp_path / "out")["unreadable"] == [f"{file} has a damaged footer; its events count as missing"]
 
 
 def test_a_folder_of_something_else_is_never_written_to(tmp_path: Path) -> None:
@@ -264,28 +215,10 @@ def test_the_command_exits_with_2_and_without_a_traceback(tmp_path: Path) -> Non
     assert "Traceback" not in answer.stderr
 
 
-BLOCKED = """
-import sys
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {blocked!r}:
-            raise ModuleNotFoundError("No module named " + repr(name), name=name)
-sys.meta_path.insert(0, Blocker())
-"""
-
-
-@pytest.mark.parametrize(
-    "module", ["ackwise.spark", "ackwise.spark.job", "ackwise.spark.reference.oracle", "ackwise.spark.commands.reconcile"]
-)
-def test_the_spark_half_needs_no_kafka_client_and_no_pydantic(module: str) -> None:
-    program = BLOCKED.format(blocked=["aiokafka", "pydantic"]) + f"import {module}"
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-@pytest.mark.parametrize("module", ["ackwise.spark", "ackwise.spark.reference.oracle", "ackwise.spark.commands.reconcile"])
-def test_the_command_and_the_oracle_are_loaded_without_pyspark(module: str) -> None:
-    program = BLOCKED.format(blocked=["pyspark", "py4j"]) + f"import {module}"
-    subprocess.run([sys.executable, "-c", program], check=True)
+def test_the_spark_half_needs_no_kafka_client_and_the_command_and_the_oracle_no_pyspark() -> None:
+    light = "ackwise.spark, ackwise.spark.reference.oracle, ackwise.spark.commands.reconcile"
+    for blocked, modules in ((["aiokafka", "pydantic"], f"{light}, ackwise.spark.job"), (["pyspark", "py4j"], light)):
+        subprocess.run([sys.executable, "-c", BLOCKED.format(blocked=blocked) + f"import {modules}"], check=True)
 
 
 def test_without_pyspark_the_command_says_what_to_install(tmp_path: Path) -> None:
@@ -296,15 +229,12 @@ def test_without_pyspark_the_command_says_what_to_install(tmp_path: Path) -> Non
     assert "reconcile needs pyspark, which is not installed: pip install 'ackwise[spark]'" in answer.stderr
 
 
-@pytest.mark.parametrize("said", ["2025-12-31T23:00:00Z", "2025-12-31T23:00", "2026-01-01T01:00:00+02:00", "1h", "60m", "3600"])
-def test_since_is_a_time_or_a_duration_before_the_time_of_judgement(said: str) -> None:
-    from ackwise.spark.commands.times import begin_of
-
-    assert begin_of(said, AS_OF) == NOW / SECOND - 3600
+def test_since_is_a_time_or_a_duration_before_the_time_of_judgement() -> None:
+    for said in ("2025-12-31T23:00:00Z", "2025-12-31T23:00", "2026-01-01T01:00:00+02:00", "1h", "60m", "3600"):
+        assert begin_of(said, AS_OF) == NOW / SECOND - 3600, said
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("engine")
 def test_the_last_commits_show_that_a_last_file_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = History("g").say("w1", "RECEIVED_RANGE[0,2) 0:CS 1:C", ago=7200)
     root = root_of(tmp_path / "root", history)
@@ -341,3 +271,29 @@ def test_commands_on_the_page_name_the_app_and_what_is_lost_is_counted_by_the_ho
     assert found["exhibits"]["hours"]["verdicts"] == {"LOST": [1]}
     assert reconciled(root, *options, "--brokers", "kafka:9092").exit_code == 1
     assert "plan.jsonl MODULE:APP" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_what_is_no_json_is_not_taken_for_what_was_produced(tmp_path: Path) -> None:
+    root, table = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1")), tmp_path / "produced.json"
+    for text, sentence in (("hello", f"line 1 of {table} is no JSON"), ("7", "has lines that are no JSON objects")):
+        table.write_text(text)
+        result = reconciled(root, "--produced", table)
+        assert isinstance(result.exception, ConfigurationError)
+        assert sentence in str(result.exception)
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_is_doubtful_about_the_events_themselves_is_said_and_no_events_are_clean(tmp_path: Path) -> None:
+    name = "47c a topic made anew, without an id, and newer records before older ones"
+    history = copy(CASES[name].history)
+    history.events = [*history.events]
+    history.add("w1", 18, topic=TOPIC, partition=0, offset=9).add("w1", 77)
+    result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF)
+    assert result.exit_code == 0, result.output
+    falls, strange = summary(tmp_path / "out")["warnings"]
+    assert falls.startswith("the records of 1 partitions, such as orders/0 of 47c a topic made anew")
+    assert strange == "2 events were passed over: this version does not know what they mean"
+    write_parquet(tmp_path / "empty" / "events" / "dt=2026-01-01" / "hr=00" / name_of(0xAB, 0, 4), [])
+    assert reconciled(tmp_path / "empty", "--out", tmp_path / "none").exit_code == 0
+    found = summary(tmp_path / "none")
+    assert (found["verdicts"], found["books"], found["findings"], found["warnings"]) == ({}, [], [], [])

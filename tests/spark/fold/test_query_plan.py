@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.spark.histories import no_events
 
-from ackwise.middleware.events import EventCode
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -26,53 +24,27 @@ def plan(frame: DataFrame) -> str:
     return text.getvalue()
 
 
-def test_the_fold_has_one_exchange_and_only_hash_aggregates(spark: SparkSession, tmp_path: Path) -> None:
-    from ackwise.spark.events.schema import project
-    from ackwise.spark.fold.messages import fold
-
-    found = plan(fold(project(no_events(spark, tmp_path)), {1, 2}))
-    assert found.count("Exchange hashpartitioning") == 1
-    assert found.count("HashAggregate") == 2
-    for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython"):
-        assert slow not in found
-
-
-def test_merging_has_one_exchange_and_only_hash_aggregates(spark: SparkSession, tmp_path: Path) -> None:
-    from ackwise.spark.events.schema import project
-    from ackwise.spark.fold.messages import fold_by_writer, merge
-
-    apart = fold_by_writer(project(no_events(spark, tmp_path))).localCheckpoint()
-    found = plan(merge(apart, {1, 2}))
-    assert found.count("Exchange hashpartitioning") == 1
-    for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython"):
-        assert slow not in found
-
-
-def test_offsets_without_events_are_found_without_sorting_a_partition(spark: SparkSession, tmp_path: Path) -> None:
+def test_whatever_is_folded_stays_in_hash_aggregates_and_is_dealt_out_as_seldom_as_can_be(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 
     from ackwise.spark.events.bitmap import count, fold_words, points
     from ackwise.spark.events.schema import project
+    from ackwise.spark.fold.messages import fold, fold_by_writer, merge
+    from ackwise.spark.report.timeline import Buckets
+    from ackwise.spark.results.measures import bins, writing
 
     events = project(no_events(spark, tmp_path))
-    found = plan(count(fold_words([points(events, "pk", "offset", "seen")], ["seen"]), {"seen": F.col("seen")}))
-    assert found.count("Exchange hashpartitioning") == 2
-    for slow in ("Sort ", "Window", "SortAggregate", "ObjectHashAggregate", "EvalPython"):
-        assert slow not in found
-
-
-def test_a_hundred_thousand_events_of_one_message_are_one_row(spark: SparkSession) -> None:
-    from pyspark.sql import functions as F
-
-    from ackwise.spark.events.schema import EVENT_TYPES, project
-    from ackwise.spark.fold.messages import fold
-
-    given = {
-        "schema_version": 1, "writer_id": 1, "event_type": int(EventCode.RECEIVED), "event_ts": F.timestamp_seconds(F.lit(1)),
-        "topic": "orders", "partition": 0, "offset": 7, "attempt": 1,
-    }  # fmt: skip
-    columns = [
-        F.col("id").alias("seq") if name == "seq" else F.lit(given.get(name)).cast(kind).alias(name) for name, kind in EVENT_TYPES.items()
-    ]
-    rows = fold(project(spark.range(100_000).select(*columns)), set()).collect()
-    assert [(row["offset"], row["bits"]) for row in rows] == [(7, 1 << EventCode.RECEIVED)]
+    words = fold_words([points(events, "pk", "offset", "seen")], ["seen"])
+    for name, frame, exchanges in (
+        ("fold", fold(events, {1, 2}), 1),
+        ("merge", merge(fold_by_writer(events).localCheckpoint(), {1, 2}), 1),
+        ("offsets", count(words, {"seen": F.col("seen")}), 2),
+        ("writing", writing(events, Buckets(0, 1, 60), bins(spark, [])), 2),
+    ):
+        found = plan(frame)
+        assert found.count("Exchange hashpartitioning") == exchanges, name
+        for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython", "SortMergeJoin"):
+            assert slow not in found, (name, slow)
+        if name == "offsets":
+            assert "Sort " not in found
+            assert "Window" not in found

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.commands.test_reconcile import AS_OF, reconciled, root_of
 from tests.spark.follow.test_following import CLEAN, LOST
 from tests.spark.histories import History
+from tests.spark.reconciling import AS_OF, reconciled, root_of
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.commands.follow import Stop
@@ -43,7 +43,9 @@ def ended(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[
     return process.returncode, said
 
 
-@pytest.mark.parametrize(("words", "number", "code"), [(CLEAN, signal.SIGINT, 0), (LOST, signal.SIGTERM, 1)])
+@pytest.mark.parametrize(
+    ("words", "number", "code"), [(LOST, signal.SIGTERM, 1), pytest.param(CLEAN, signal.SIGINT, 0, marks=pytest.mark.nightly)]
+)
 def test_a_signal_ends_it_with_the_exit_code_of_the_last_books(words: str, number: int, code: int, tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", words))
     with command(root, "--json") as process:
@@ -72,20 +74,15 @@ def test_it_ends_at_the_first_alarm_if_it_is_asked_to(tmp_path: Path) -> None:
 
 def test_the_alarm_of_one_message_is_that_of_a_duration_before_each_update(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", LOST))
-    result = reconciled(root, "--engine", "local", "--follow", "--fail-fast", "--since", "36500d", "--out", tmp_path / "out")
-    assert result.exit_code == 1, result.output
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["config"]["since"] is not None
-
-
-def test_few_events_are_judged_in_this_process_though_since_is_given(tmp_path: Path) -> None:
-    root = root_of(tmp_path / "root", History("g").say("w1", LOST))
     result = reconciled(root, "--engine", "auto", "--follow", "--fail-fast", "--since", "36500d", "--out", tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["engine"] == "local", result.output
+    assert result.exit_code == 1, result.output
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert found["config"]["since"] is not None
+    assert found["engine"] == "local", "few events are judged in this process, though --since is given"
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_what_can_not_work_is_refused_before_anything_is_written(root: Path, tmp_path: Path) -> None:
+    wrong: list[tuple[list[str], str]] = [
         (["--every", "10s"], "--every is an option of --follow; add that, or leave --every out"),
         (["--fail-fast"], "--fail-fast is an option of --follow"),
         (["--webhook", "https://h/secret"], "--webhook is an option of --follow"),
@@ -103,20 +100,14 @@ def test_few_events_are_judged_in_this_process_though_since_is_given(tmp_path: P
         (["--follow", "--topic", "nowhere/t"], "broker 'nowhere' has no port"),
         (["--follow", "--engine", "local", "--topic", "h:1/t"], "the local engine has no --topic; leave it out, or give --engine spark"),
         (["--follow", "--client-config", "f"], "--client-config is for --topic; add that, or leave --client-config out"),
-    ],
-)
-def test_what_can_not_work_is_refused_before_anything_is_written(options: list[str], sentence: str, root: Path) -> None:
-    result = reconciled(root, *options)
-    assert isinstance(result.exception, ConfigurationError)
-    assert sentence in str(result.exception)
-    assert "secret" not in str(result.exception)
-    assert [path.name for path in root.iterdir()] == ["events"]
-
-
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    result = reconciled(tmp_path / "none", "--follow")
-    assert isinstance(result.exception, ConfigurationError)
-    assert "is not a folder" in str(result.exception)
+    ]
+    for options, sentence in wrong:
+        result = reconciled(root, *options, *([] if "--engine" in options else ["--engine", "spark"]))
+        assert isinstance(result.exception, ConfigurationError), options
+        assert sentence in str(result.exception), options
+        assert "secret" not in str(result.exception)
+        assert [path.name for path in root.iterdir()] == ["events"], options
+    assert "is not a folder" in str(reconciled(tmp_path / "none", "--follow").exception)
 
 
 def test_the_first_signal_ends_the_waiting_and_the_second_is_as_without() -> None:

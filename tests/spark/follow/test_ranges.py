@@ -26,8 +26,3 @@ def test_they_are_as_sets_of_numbers() -> None:
         assert numbers(minus(one, other, third)) == numbers(one) - numbers(other) - numbers(third)
         assert numbers(both(one, other)) == numbers(one) & numbers(other)
         assert size(one) == len(numbers(one))
-
-
-def test_what_touches_is_one_range_and_no_kind_is_empty() -> None:
-    assert together([(KINDS[0], (3, 5)), (KINDS[0], (5, 6)), (KINDS[0], (1, 2))]) == {KINDS[0]: [(1, 2), (3, 6)]}
-    assert minus({KINDS[0]: [(1, 3)]}, {KINDS[0]: [(0, 9)]}) == {}

@@ -1,4 +1,4 @@
-"""What befalls a scene: kills alone, or every anomaly that there is; and which verdicts each of its orders may then have."""
+"""What befalls a scene: kills, and every anomaly that there is; and which verdicts each of its orders may then have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tests.spark.injected.hostile import Faults
 from tests.spark.injected.orderly import PARTITIONS, Order, Place, Scene, mixed
 
-__all__ = ["GRACE", "Found", "Truth", "do_mischief", "kill_only", "tell_truth"]
+__all__ = ["GRACE", "Found", "Truth", "do_mischief"]
 
 #: Seconds for `--grace`: a copy that is later than this, and that nobody has, is lost.
 GRACE: Final = 0.5
@@ -62,9 +62,9 @@ class Truth:
     runs: Mapping[str, list[Place]]
     dead: Collection[Place]
     committed: Mapping[int, int]
-    injected: Mapping[str, set[str]] = field(default_factory=dict)
+    injected: Mapping[str, set[str]]
     """By id, the words of which one at least must be said."""
-    excused: Collection[Place] = ()
+    excused: Collection[Place]
     """What was committed while it was open: rightly accused, though another record of its key may have been done."""
 
     def contradictions(self, found: Found, *, may_be_unknown: bool = False) -> list[str]:
@@ -112,20 +112,6 @@ class Truth:
         return place[1] < self.committed.get(place[0], 0)
 
 
-async def tell_truth(scene: Scene, injected: Mapping[str, set[str]] | None = None) -> Truth:
-    """What really became of the orders of a scene."""
-    return Truth(dict(scene.sent), scene.runs(), await scene.dead(), await scene.committed(), injected or {}, scene.settled_early())
-
-
-async def kill_only(scene: Scene, count: int = 90) -> Truth:
-    """Orders of every kind, and workers that are killed in the midst of them, and nothing else."""
-    await scene.create()
-    await scene.send(mixed(scene.draw, "m", count))
-    kills = sorted(scene.draw.sample(range(1, count // 2), 2))
-    await scene.work(kills=[kills[0], kills[1]])
-    return await tell_truth(scene)
-
-
 async def do_mischief(scene: Scene, count: int = 60) -> Truth:
     """Every anomaly once or more, amid orders that fare well and workers that are killed."""
     draw = scene.draw
@@ -154,19 +140,7 @@ async def do_mischief(scene: Scene, count: int = 60) -> Truth:
     faults = Faults(*([order.id for order in ids] for ids in (fetch, route, early, unsent)))
     await scene.work(kills=[draw.randrange(1, count // 3)], ended_by=draw.choice((signal.SIGTERM, signal.SIGKILL)), faults=faults)
 
-    robbed = [Order(f"c-{number}", number % PARTITIONS, times=1, level=2) for number in range(4)]
-    await scene.send(robbed)
-
-    async def all_are_sent_back() -> None:
-        async def are_there() -> bool:
-            return await scene.copied() >= {order.id for order in robbed}
-
-        await scene.wait_for(are_there, "the copies of all that fails")
-
-    await scene.work(until=all_are_sent_back, ended_by=signal.SIGKILL)
-    due = time.time() + 2.0  # none of them was sent later than now
-    await scene.delete_copies()
-    injected |= {order.id: {"RETRY_LOST"} for order in robbed}
+    due = time.time() + 2.0  # no copy was sent later than now
     passed = _some(draw, "j", 3, 0)
     partition = draw.randrange(PARTITIONS)
     await scene.send([Order(order.id, partition) for order in passed])
@@ -190,7 +164,7 @@ async def do_mischief(scene: Scene, count: int = 60) -> Truth:
         await asyncio.sleep(0.7)  # two heartbeats: its claim is in the log
 
     await scene.work(until=it_hangs, ended_by=signal.SIGKILL, faults=Faults(hangs=[hanging.id]))
-    truth = await tell_truth(scene, injected)
+    truth = Truth(dict(scene.sent), scene.runs(), await scene.dead(), await scene.committed(), injected, scene.settled_early())
     ran = {id: len(places) for id, places in truth.runs.items()}
     # What was to be lost, and was saved by a kill, is no anomaly.
     fits = {id for id, words in injected.items() if (ran.get(id, 0) > 1 if words & _AGAIN else id not in ran)}

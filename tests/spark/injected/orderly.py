@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from tests.failures.ledger import Ledger, origin_of
 from tests.failures.world import World
@@ -197,11 +197,6 @@ class Scene:
         """Whether a handler hangs."""
         return any(fact["fact"] == "hangs" for fact in self.ledger.read())
 
-    async def copied(self) -> set[str]:
-        """The orders of which the delay topics have copies."""
-        copies = [copy for topic in self._world.topics() if ".delay." in topic for copy in await self._world.read(topic)]
-        return {json.loads(copy.value)["id"] for copy in copies}
-
     def were_drained_since(self, at: float) -> bool:
         """Whether the workers say that they saw all delay and after them all retry partitions empty, after `at` (epoch seconds)."""
         with TemporaryDirectory() as scratch, gathered([self.events], Path(scratch)) as evidence:
@@ -238,26 +233,16 @@ class Scene:
         finally:
             await consumer.stop()
 
-    async def delete_copies(self) -> None:
-        """Delete everything in the delay and retry topics, as a wrong retention does."""
-        topics = [topic for topic in self._world.topics() if ".delay." in topic or topic.endswith(".retry")]
-        partitions = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.orders.brokers)
-        await admin.start()
-        try:
-            await admin.delete_records({partition: RecordsToDelete(before_offset=-1) for partition in partitions})
-        finally:
-            await admin.close()
-
     def forget(self, ids: Collection[str]) -> None:
         """Delete the claims of these orders from the store, past Ackwise."""
         identity = Identity("ackwise", self.orders.group, HANDLER)
         claims = [identity.of(business_id(id))[0] for id in ids]
-        gone = (
-            _forget_in_redis(self.orders.store, claims)
-            if self.orders.store.startswith("redis")
-            else _forget_in_sqlite(self.orders.store, claims)
-        )
+        connection = sqlite3.connect(self.orders.store.removeprefix("sqlite:///"))
+        try:
+            with connection:
+                gone = sum(connection.execute("DELETE FROM ackwise_claims WHERE place = ?", (each.hex(),)).rowcount for each in claims)
+        finally:
+            connection.close()
         assert gone == len(ids), f"the store knew {gone} of {len(ids)} orders"
 
     async def committed(self) -> dict[int, int]:
@@ -287,20 +272,3 @@ class Scene:
         """The origins of all dead letters."""
         letters = await self._world.read(f"{self.orders.group}.dlq")
         return {origin_of(dict(letter.headers))[0][1:] for letter in letters}
-
-
-def _forget_in_sqlite(url: str, claims: Iterable[bytes]) -> int:
-    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-    try:
-        with connection:
-            return sum(connection.execute("DELETE FROM ackwise_claims WHERE place = ?", (claim.hex(),)).rowcount for claim in claims)
-    finally:
-        connection.close()
-
-
-def _forget_in_redis(url: str, claims: Sequence[bytes]) -> int:
-    from redis import Redis
-
-    with Redis.from_url(url) as client:
-        deleted: Any = client.delete(*(b"ackwise:" + claim for claim in claims))
-        return int(deleted)

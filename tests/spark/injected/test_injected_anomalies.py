@@ -8,25 +8,21 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow.parquet as pq
 import pytest
-from tests.shared import SharedKafka, SharedServer
-from tests.spark.commands.test_reconcile import reconciled
+from tests.shared import SharedKafka
 from tests.spark.injected.hostile import Orders
-from tests.spark.injected.mischief import GRACE, Found, do_mischief, kill_only
+from tests.spark.injected.mischief import GRACE, Found, do_mischief
 from tests.spark.injected.orderly import Scene
+from tests.spark.reconciling import reconciled
 
 from ackwise.middleware.events import EventCode
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+#: Slow: workers are killed, and orders are sent back until nothing is open any more.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Chooses the orders, which of them something happens to, and when workers are killed.
@@ -34,15 +30,6 @@ SEED: Final = 7
 
 #: What must be said of somebody, whomever the kills have saved.
 ANOMALIES: Final = {"LOST_PRODUCED", "RETRY_LOST", "STUCK", "COMMITTED_PAST", "MULTI_EXECUTED", "LOGICAL_DUPLICATE"}
-
-
-@contextmanager
-def scene(kafka: SharedKafka, folder: Path, group: str, store: str) -> Iterator[Scene]:
-    made = Scene(Orders(kafka.bootstrap, group, str(folder), store), random.Random(SEED))
-    try:
-        yield made
-    finally:
-        made.ledger.close()
 
 
 def judged(events: Path, produced: Path, out: Path) -> tuple[int, Found]:
@@ -62,12 +49,14 @@ def file_in_between(events: Path) -> Path:
     return max(followed, key=lambda file: pq.read_table(file)["event_type"].to_pylist().count(EventCode.SUCCEEDED))
 
 
-async def test_every_anomaly_is_named_and_what_a_lost_file_hides_is_unknown(
-    kafka: SharedKafka, spark: SparkSession, tmp_path: Path
-) -> None:
-    with scene(kafka, tmp_path, "mischief", f"sqlite:///{tmp_path / 'claims.db'}") as robbed:
+@pytest.mark.usefixtures("engine")
+async def test_every_anomaly_is_named_and_what_a_lost_file_hides_is_unknown(kafka: SharedKafka, tmp_path: Path) -> None:
+    robbed = Scene(Orders(kafka.bootstrap, "mischief", str(tmp_path), f"sqlite:///{tmp_path / 'claims.db'}"), random.Random(SEED))
+    try:
         truth = await do_mischief(robbed)
         produced = robbed.report(tmp_path / "produced.parquet")
+    finally:
+        robbed.ledger.close()
     code, found = judged(robbed.events, produced, tmp_path / "out")
     assert truth.contradictions(found) == []
     assert frozenset().union(*found.words.values()) >= ANOMALIES
@@ -80,12 +69,3 @@ async def test_every_anomaly_is_named_and_what_a_lost_file_hides_is_unknown(
     assert truth.contradictions(left, may_be_unknown=True) == []
     assert left.accused() <= found.accused()
     assert any("UNKNOWN_EXPORT_GAP" in words for words in left.words.values())
-
-
-async def test_kills_alone_accuse_nobody(kafka: SharedKafka, redis: SharedServer, spark: SparkSession, tmp_path: Path) -> None:
-    with scene(kafka, tmp_path, "killed", f"redis://127.0.0.1:{redis.port}/0") as killed:
-        truth = await kill_only(killed)
-        produced = killed.report(tmp_path / "produced.parquet")
-    code, found = judged(killed.events, produced, tmp_path / "out")
-    assert truth.contradictions(found) == []
-    assert code == (1 if found.accused() else 0)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.spark.fold.test_facts import said
+from tests.spark.histories import History
+from tests.spark.reconciling import AS_OF, reconciled, root_of
 
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import ROLES, Committed, establish
@@ -30,6 +34,15 @@ def test_an_offset_that_is_missing_or_counted_twice_is_refused(counted: int, bal
     books = keep(FACTS, COMMITS, [(7, Verdict.EXACTLY_ONCE, counted)], {})
     with pytest.raises(UnbalancedBooks, match=f"orders/0 of group g: 10 offsets from 10 to 20, and {balance} of them"):
         check(books)
+
+
+def test_books_that_do_not_add_up_end_the_run_and_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = keep(FACTS, COMMITS, [(7, Verdict.EXACTLY_ONCE, 9)], {})
+    monkeypatch.setattr("ackwise.spark.job.keep", lambda *arguments: wrong)
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
+    result = reconciled(root, "--as-of", AS_OF, "--out", tmp_path / "out")
+    assert isinstance(result.exception, UnbalancedBooks), result.output
+    assert not (tmp_path / "out" / "summary.json").exists()
 
 
 def test_a_commit_before_the_first_offset_leaves_nothing_to_account_for() -> None:

@@ -7,24 +7,23 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
 import pytest
 from tests.spark.cases import CASES
-from tests.spark.commands.test_reconcile import AS_OF, BLOCKED, reconciled, root_of, summary
 from tests.spark.fuzz import universe
 from tests.spark.histories import History, write_parquet, write_produced
+from tests.spark.reconciling import AS_OF, BLOCKED, name_of, reconciled, root_of, rows_of, summary
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.commands.engines import FEW, choose
 from ackwise.spark.commands.options import EngineName
 from ackwise.spark.frames import F
 from ackwise.spark.local.session import local_engine
+from ackwise.spark.session import rows
 from ackwise.spark.session.engine import HEAP, LOCAL, Engine
-from ackwise.spark.session.rows import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,41 +36,22 @@ def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     monkeypatch.setattr("ackwise.spark.commands.engines._is_installed", lambda package: package in packages)
 
 
-@pytest.mark.parametrize(
-    ("asked", "events", "given", "engine", "chosen"),
-    [
-        (AUTO, 505, [], PLAIN, HERE),
-        (AUTO, FEW - 1, [], PLAIN, HERE),
-        (AUTO, FEW, [], PLAIN, SPARK),
-        *((AUTO, 505, [option], PLAIN, SPARK) for option in ("--state", "--claims", "--produced", "--since")),
-        (AUTO, 505, [], Engine("local[2]", HEAP, {}), SPARK),
-        (AUTO, 505, [], Engine(LOCAL, "4g", {}), SPARK),
-        (AUTO, 505, [], Engine(LOCAL, HEAP, {"spark.app.name": "x"}), SPARK),
-        (SPARK, 505, [], PLAIN, SPARK),
-        (HERE, FEW, ["--since", "--produced"], PLAIN, HERE),
-    ],
-)
-def test_few_events_are_judged_in_this_process_and_all_else_by_spark(
-    asked: EngineName, events: int, given: Sequence[str], engine: Engine, chosen: EngineName, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_events_are_judged_in_this_process_and_all_else_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     installed(monkeypatch, "pyspark", "duckdb")
-    assert choose(asked, events, given, engine) is chosen
-
-
-def test_under_spark_submit_spark_judges(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, "pyspark", "duckdb")
+    options = ("--state", "--claims", "--produced", "--since")
+    engines = (Engine("local[2]", HEAP, {}), Engine(LOCAL, "4g", {}), Engine(LOCAL, HEAP, {"spark.app.name": "x"}))
+    assert [choose(AUTO, events, [], PLAIN) for events in (505, FEW - 1, FEW)] == [HERE, HERE, SPARK]
+    assert {choose(AUTO, 505, [option], PLAIN) for option in options} == {choose(AUTO, 505, [], engine) for engine in engines} == {SPARK}
+    assert (choose(SPARK, 505, [], PLAIN), choose(HERE, FEW, ["--since", "--produced"], PLAIN)) == (SPARK, HERE)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert choose(AUTO, 505, [], PLAIN) is SPARK
+    assert choose(AUTO, 505, [], PLAIN) is SPARK, "under spark-submit"
 
 
-def test_without_pyspark_this_process_judges_any_number_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_does_not_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "duckdb")
     assert choose(AUTO, 50 * FEW, ["--since", "--produced"], PLAIN) is HERE
     assert choose(AUTO, 505, ["--state"], PLAIN) is SPARK  # which then says that it is not installed
-
-
-def test_without_duckdb_spark_judges_and_without_both_nothing_does(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "pyspark")
     assert choose(AUTO, 505, [], PLAIN) is SPARK
     installed(monkeypatch)
@@ -79,16 +59,13 @@ def test_without_duckdb_spark_judges_and_without_both_nothing_does(monkeypatch: 
         choose(AUTO, 505, [], PLAIN)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--state", "state"), ("--claims", "postgresql://h/d"), ("--master", "local[2]"), ("--driver-memory", "1g"), ("--conf", "spark.a=b")],
-)
-def test_what_only_spark_can_do_is_refused_by_the_local_engine(option: str, value: str, tmp_path: Path) -> None:
+def test_what_only_spark_can_do_is_refused_by_the_local_engine(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
-    result = reconciled(root, "--engine", "local", option, value, "--out", tmp_path / "out")
-    assert isinstance(result.exception, ConfigurationError)
-    assert str(result.exception) == f"the local engine has no {option}; leave it out, or give --engine spark"
-    assert not (tmp_path / "out").exists()
+    values = {"--state": "state", "--claims": "postgresql://h/d", "--master": "local[2]", "--driver-memory": "1g", "--conf": "spark.a=b"}
+    for option, value in values.items():
+        result = reconciled(root, "--engine", "local", option, value, "--out", tmp_path / "out")
+        assert str(result.exception) == f"the local engine has no {option}; leave it out, or give --engine spark"
+        assert not (tmp_path / "out").exists()
 
 
 def test_few_events_are_judged_without_pyspark_and_the_result_names_the_engine(tmp_path: Path) -> None:
@@ -117,14 +94,17 @@ def test_without_both_engines_the_command_says_what_to_install(tmp_path: Path) -
     assert "Traceback" not in answer.stderr
 
 
-def test_a_failure_of_the_local_engine_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_local_engine_is_one_sentence_and_leaves_no_summary_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import duckdb
 
     def fail(*arguments: object, **options: object) -> None:
         raise duckdb.OutOfMemoryException("Out of Memory Error: could not allocate 8 bytes\nmore")
 
-    monkeypatch.setattr("ackwise.spark.job.write_tables", fail)
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
+    assert reconciled(root, "--out", tmp_path / "out").exit_code == 0
+    monkeypatch.setattr("ackwise.spark.job.write_tables", fail)
     result = reconciled(root, "--engine", "local", "--out", tmp_path / "out")
     expected = "the local engine failed: Out of Memory Error: could not allocate 8 bytes; nothing was concluded"
     assert str(result.exception) == expected
@@ -132,8 +112,7 @@ def test_a_failure_of_the_local_engine_is_one_sentence(tmp_path: Path, monkeypat
 
 
 def table(folder: Path) -> list[str]:
-    rows = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table().to_pylist() if folder.exists() else []
-    return sorted(json.dumps(row, default=str, sort_keys=True) for row in rows)
+    return sorted(json.dumps(row, default=str, sort_keys=True) for row in rows_of(folder))
 
 
 def types(folder: Path) -> dict[str, str]:
@@ -161,14 +140,14 @@ def results(out: Path) -> dict[str, Any]:
 
 def many_histories(root: Path) -> Path:
     """A root with all cases and some universes, and a table of what was produced beside it."""
-    histories = [case.history for case in CASES.values()] + [universe(number) for number in range(4000, 4060)]
+    histories = [case.history for case in CASES.values()] + [universe(number) for number in range(4000, 4020)]
     odd = History("odd").assign("w1", 0).say("w1", "RECEIVED_RANGE[0,9) 0:CS W=9")
     for number, attrs in enumerate(["[1]", "5", "null", '{"in_place": 1.5}', '{"in_place": "2"}', '{"outcome": {"dead": 1}}', "{"]):
         odd.say("w1", f"{number + 1}:CFD", attrs=attrs)
     events = [event for history in [*histories, odd] for event in history.events]
     random.Random(5).shuffle(events)
     for part in range(3):
-        name = f"events-{part + 1:016x}-{0:012d}-{len(events[part::3]) - 1:012d}.parquet"
+        name = name_of(part + 1, 0, len(events[part::3]) - 1)
         write_parquet(root / "events" / "dt=2026-01-01" / "hr=00" / name, events[part::3])
     write_produced(root.parent / "produced.parquet", [row for history in histories for row in history.produced])
     return root
@@ -190,6 +169,7 @@ def test_both_engines_leave_the_same_behind(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.spark
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)  # several runs of Spark
 def test_both_engines_pass_over_a_damaged_file_and_judge_some_time_alike(spark: SparkSession, tmp_path: Path) -> None:
     root = many_histories(tmp_path / "root")
@@ -210,7 +190,7 @@ def test_queries_touch_no_file(tmp_path: Path) -> None:
 
     path = write_parquet(tmp_path / "events.parquet", History("g").events)
     with local_engine() as session, pytest.raises(duckdb.PermissionException):
-        rows_of(session, [(1,)], "one long").where(f"one IN (SELECT seq FROM read_parquet('{path}'))").collect()
+        rows.rows_of(session, [(1,)], "one long").where(f"one IN (SELECT seq FROM read_parquet('{path}'))").collect()
 
 
 def test_the_functions_are_those_of_the_local_engine_only_while_it_is_open() -> None:

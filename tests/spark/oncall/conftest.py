@@ -8,8 +8,8 @@ import pytest
 from tests.plugin.deadletters.conftest import shop
 from tests.plugin.deadletters.letters import APP, Shop, letter
 from tests.plugin.ui.site import hostile_letters
-from tests.spark.commands.test_reconcile import root_of
 from tests.spark.commands.test_why import night
+from tests.spark.reconciling import root_of
 from tests.spark.report.reports import ANOMALIES
 
 from ackwise.spark.report.summary import to_json

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-from tests.plugin.ui.site import HOSTILE, Document, Site, opened
+from tests.plugin.ui.site import HOSTILE, Document, opened
 from tests.spark.report.reports import ANOMALIES, CLEAN, INCONCLUSIVE
 
 from ackwise.plugin.ui.named import Named
@@ -51,11 +49,11 @@ async def test_the_last_run_is_shown_with_what_somebody_should_look_at_and_what_
     assert {"/report?run=20260102T000000Z-2", "/report?run=20260101T000000Z-1"} <= set(page.links)
 
 
-@pytest.mark.parametrize(("report", "word"), [(CLEAN, "clean"), (ANOMALIES, "anomalies"), (INCONCLUSIVE, "can't tell")])
-async def test_each_result_has_its_word(tmp_path: Path, report: RunReport, word: str) -> None:
-    folder = write(tmp_path, "run", report)
-    async with opened(pages_of(folder)) as site:  # the folder of the run itself
-        assert f"{word}: {report.anomalies:,} anomalies" in (await site.page("/books")).text
+async def test_each_result_has_its_word(tmp_path: Path) -> None:
+    for word, report in (("clean", CLEAN), ("anomalies", ANOMALIES), ("can't tell", INCONCLUSIVE)):
+        folder = write(tmp_path / word, "run", report)
+        async with opened(pages_of(folder)) as site:  # the folder of the run itself
+            assert f"{word}: {report.anomalies:,} anomalies" in (await site.page("/books")).text
 
 
 async def test_the_page_of_a_run_is_served_as_it_is_and_runs_nothing(tmp_path: Path) -> None:
@@ -111,24 +109,12 @@ async def test_hostile_names_in_a_summary_become_no_markup(tmp_path: Path) -> No
     assert "\u202e" not in markup
 
 
-async def text_of(site: Site) -> str:
-    return (await site.page("/books")).text
-
-
 async def test_without_runs_it_says_what_is_missing_and_how_to_make_one(tmp_path: Path) -> None:
     async with opened(pages_of(None)) as site:
-        assert "no folder of runs is known" in await text_of(site)
+        assert "no folder of runs is known" in (await site.page("/books")).text
     async with opened(pages_of(tmp_path / "none")) as site:
-        text = await text_of(site)
+        text = (await site.page("/books")).text
         assert f"{tmp_path / 'none'} can't be listed (No such file or directory)" in text
         assert "ackwise reconcile /events" in text
     async with opened(pages_of(tmp_path)) as site:
-        assert "ackwise reconcile /events" in await text_of(site)
-
-
-async def test_a_summary_that_may_not_be_read_is_named(tmp_path: Path) -> None:
-    folder = write(tmp_path, "run", CLEAN)
-    (folder / "summary.json").unlink()
-    os.symlink("summary.json", folder / "summary.json")  # leads to itself
-    async with opened(pages_of(tmp_path)) as site:
-        assert "clean" not in await text_of(site)
+        assert "ackwise reconcile /events" in (await site.page("/books")).text

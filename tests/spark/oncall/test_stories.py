@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.plugin.ui.site import HOSTILE, Document, Site, opened
-from tests.spark.commands.test_reconcile import root_of
 from tests.spark.commands.test_why import asked, night
 from tests.spark.histories import NOW, SECOND, History
+from tests.spark.reconciling import root_of
 
 from ackwise.middleware.plaintext import plain
 from ackwise.plugin.ui.named import Named

@@ -12,13 +12,18 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import aiohttp
+import pytest
 from tests.plugin.deadletters.letters import APP, Shop
 from tests.plugin.ui.site import Document
 from tests.spark.oncall.conftest import SECRET
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import UI_TOKEN
+from ackwise.plugin.ui.gate import Gate
+from ackwise.spark.commands.ui import _checked
 
 DEADLINE = 60.0
 KEY = "f3a1" * 8
@@ -94,6 +99,22 @@ async def test_it_is_for_this_machine_alone_unless_a_token_is_set(billing: Shop)
         assert (await get(address, Host="evil.example"))[0] == 403
 
 
+def test_no_address_that_others_reach_is_taken_without_a_token() -> None:
+    class Listening(NamedTuple):
+        address: str
+
+        def getsockname(self) -> tuple[str, int]:
+            return self.address, 1
+
+        def close(self) -> None: ...
+
+    for address in ("0.0.0.0", "::", "192.0.2.7", "10.0.0.1", "fe80::1"):
+        with pytest.raises(ConfigurationError, match="an address that other machines reach"):
+            _checked(cast("socket.socket", Listening(address)), Gate(None))
+        _checked(cast("socket.socket", Listening(address)), Gate(KEY))
+    _checked(cast("socket.socket", Listening("127.0.0.1")), Gate(None))
+
+
 async def test_with_a_token_others_may_come_who_have_it(billing: Shop) -> None:
     (billing.folder / "token").write_text(f"{KEY}\n")
     async with serving(billing.folder, billing.app, "--host", "0.0.0.0", "--token-file", "token") as address:
@@ -125,14 +146,28 @@ async def test_it_starts_while_the_brokers_are_away_and_says_so(tmp_path: Path) 
 
 async def test_what_can_not_be_used_is_one_sentence(billing: Shop) -> None:
     app, folder = billing.app, billing.folder
-    assert "there is no module 'nowhere'" in await refusal(folder, "nowhere:app")
-    assert "leave --brokers and --dlq out" in await refusal(folder, app, "--brokers", "127.0.0.1:1")
-    assert "No such file or directory" in await refusal(folder, app, "--token-file", "none")
-    assert "16 to 1024 printable ASCII characters" in await refusal(folder, app, **{UI_TOKEN: "short"})
-    assert "host of ui is 'no such host'" in await refusal(folder, app, "--host", "no such host")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert "the port is in use; choose another one (--port)" in await refusal(folder, app, "--port", port)
+        said = await asyncio.gather(
+            refusal(folder, "nowhere:app"),
+            refusal(folder, app, "--brokers", "127.0.0.1:1"),
+            refusal(folder, app, "--token-file", "none"),
+            refusal(folder, app, **{UI_TOKEN: "short"}),
+            refusal(folder, app, "--host", "no such host"),
+            refusal(folder, app, "--port", str(taken.getsockname()[1])),
+        )
+    for sentence, expected in zip(
+        said,
+        (
+            "there is no module 'nowhere'",
+            "leave --brokers and --dlq out",
+            "No such file or directory",
+            "16 to 1024 printable ASCII characters",
+            "host of ui is 'no such host'",
+            "the port is in use; choose another one (--port)",
+        ),
+        strict=True,
+    ):
+        assert expected in sentence
 
 
 async def test_without_aiohttp_the_sentence_names_what_brings_it(billing: Shop) -> None:

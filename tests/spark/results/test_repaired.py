@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,16 +22,15 @@ from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcom
 from ackwise.plugin.repair.candidate import RepairFate
 from ackwise.plugin.repair.carrying import carry_out
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.sources import gathered
+from ackwise.spark.job import reconcile
+from ackwise.spark.local.session import local_engine
 from ackwise.spark.reference.oracle import rule
+from ackwise.spark.report.report import RunReport
 from ackwise.stores.journal import Journal
 from ackwise.stores.sqlite import SQLiteStore
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from ackwise.spark.report.report import RunReport
-
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = pytest.mark.kafka
 
 HOUR = 3600
 
@@ -117,14 +116,11 @@ async def produce(shop: Shop, written: float) -> None:
     await consumer.stop()
 
 
-def judged(spark: SparkSession, shop: Shop, name: str) -> tuple[RunReport, Path]:
-    from ackwise.spark.events.sources import gathered
-    from ackwise.spark.job import reconcile
-
+def judged(shop: Shop, name: str) -> tuple[RunReport, Path]:
     out = shop.folder / name
     out.mkdir()
-    with gathered([shop.folder / "events"], out / ".live") as evidence:
-        return reconcile(spark, evidence, out=out, run_id=name, config=ReconcileConfig()), out / NAME
+    with local_engine() as session, gathered([shop.folder / "events"], out / ".live") as evidence:
+        return reconcile(session, evidence, out=out, run_id=name, config=ReconcileConfig()), out / NAME
 
 
 def exported(shop: Shop) -> list[dict[str, Any]]:
@@ -135,15 +131,13 @@ def exported(shop: Shop) -> list[dict[str, Any]]:
     return [row for table in tables for row in table.cast(plain).to_pylist()]
 
 
-async def test_what_was_lost_is_planned_sent_and_run_once_and_all_is_clean(
-    spark: SparkSession, raw_kafka: RawKafka, tmp_path: Path
-) -> None:
+async def test_what_was_lost_is_planned_sent_and_run_once_and_all_is_clean(raw_kafka: RawKafka, tmp_path: Path) -> None:
     now = time.time()
     shop = Shop(tmp_path, raw_kafka, await raw_kafka.new_topic(1))
     await produce(shop, now - 3 * HOUR)
     await Past(shop, now).happen()
 
-    first, plan = judged(spark, shop, "first")
+    first, plan = judged(shop, "first")
     assert first.exit_code == 1
     assert {(each.action, each.start, each.end) for each in read_steps(plan)} == {
         (Action.REDELIVER, 1, 2), (Action.REDELIVER, 2, 3), (Action.REPLAY, 3, 4), (Action.RELEASE, 4, 5), (Action.REDELIVER, 5, 6),
@@ -163,7 +157,7 @@ async def test_what_was_lost_is_planned_sent_and_run_once_and_all_is_clean(
     await shop.work_until(sent)
     assert shop.handled == sent
 
-    last, _ = judged(spark, shop, "last")
+    last, _ = judged(shop, "last")
     assert last.exit_code == 0
     # Whoever was claimed and never told how it ended may have run before it was sent again.
     assert {verdict.name: number for verdict, number in last.verdicts.items()} == {

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.commands.test_reconcile import root_of
 from tests.spark.histories import History
+from tests.spark.reconciling import root_of
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.session.engine import HEAP, LOCAL, engine_of
@@ -16,18 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_configuration_of_spark_is_given_as_spark_submit_takes_it() -> None:
-    assert engine_of(LOCAL, HEAP, ["spark.executor.memory=4g", "spark.app.name=a=b"]).conf == {
-        "spark.executor.memory": "4g",
-        "spark.app.name": "a=b",
-    }
-
-
-@pytest.mark.parametrize("setting", ["spark.executor.memory", "sesame=open", "=open"])
-def test_a_setting_that_is_none_is_refused_without_its_value(setting: str) -> None:
-    with pytest.raises(ConfigurationError, match="write it as KEY=VALUE") as refused:
-        engine_of(LOCAL, HEAP, [setting])
-    assert "open" not in str(refused.value)
+def test_configuration_of_spark_is_given_as_spark_submit_takes_it_and_refused_without_its_value() -> None:
+    conf = {"spark.executor.memory": "4g", "spark.app.name": "a=b"}
+    assert engine_of(LOCAL, HEAP, [f"{name}={value}" for name, value in conf.items()]).conf == conf
+    for setting in ("spark.executor.memory", "sesame=open", "=open"):
+        with pytest.raises(ConfigurationError, match="write it as KEY=VALUE") as refused:
+            engine_of(LOCAL, HEAP, [setting])
+        assert "open" not in str(refused.value)
 
 
 def test_under_spark_submit_the_master_is_that_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,18 +59,6 @@ def test_what_executors_write_to_disks_of_their_own_is_missed(tmp_path: Path, sp
     monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
     with pytest.raises(ConfigurationError, match=r"what the executors write to .* is not there; mount it"):
         reach.probe(spark, [], tmp_path)
-
-
-def test_a_table_is_copied_into_a_catalog_run_by_run(tmp_path: Path, spark: SparkSession) -> None:
-    for run in ("2026-01-31", "2026-02-01"):
-        spark.range(3).selectExpr("id AS offset", "'LOST' AS verdict").write.parquet(str(tmp_path / run / "verdicts"))
-    spark.sql(f"CREATE TABLE kept_verdicts USING parquet AS SELECT '2026-01-31' AS run, * FROM parquet.`{tmp_path}/2026-01-31/verdicts`")
-    try:
-        spark.sql(f"INSERT INTO kept_verdicts SELECT '2026-02-01' AS run, * FROM parquet.`{tmp_path}/2026-02-01/verdicts`")
-        rows = spark.table("kept_verdicts").groupBy("run").count().orderBy("run").collect()
-        assert [tuple(row) for row in rows] == [("2026-01-31", 3), ("2026-02-01", 3)]
-    finally:
-        spark.sql("DROP TABLE kept_verdicts")
 
 
 def test_a_session_of_small_books_keeps_little_in_its_heap(spark: SparkSession) -> None:

@@ -262,6 +262,23 @@ async def test_a_heartbeat_is_durable_at_its_interval_without_anybody_asking(tmp
         assert sink.writer_id
 
 
+async def test_heartbeats_go_on_after_a_write_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time, failed = Time(), list[int]()
+
+    def fail_once(descriptor: int) -> None:
+        monkeypatch.undo()
+        failed.append(descriptor)
+        raise OSError(28, "No space left on device")
+
+    async with journal(tmp_path, clock=time, sleep=time.sleep, heartbeat_seconds=10.0):
+        await until(lambda: time.sleepers == 1)
+        monkeypatch.setattr("os.fsync", fail_once)
+        await time.pass_(10.0)
+        await until(lambda: failed != [] and time.sleepers == 1)
+        await time.pass_(10.0)
+        await until(lambda: len({row.seq for row in rows(tmp_path) if row.event.code is EventCode.HEARTBEAT}) == 2)
+
+
 async def test_async_flush_returns_before_the_disk_and_the_disk_follows(tmp_path: Path) -> None:
     time = Time()
     async with journal(tmp_path, mode="async", clock=time, sleep=time.sleep, flush_seconds=0.2) as sink:

@@ -354,3 +354,30 @@ def test_the_events_of_a_run_are_rows_of_their_own_in_a_log_that_is_held_and_in_
     assert (rolled.name, read(rolled), counted_before(rolled)) == (golden.name, read(golden), counted_before(golden))
     assert read(copy) == read(golden)
     assert len(read(golden)) == 32
+
+
+def test_a_log_is_removed_only_after_its_parquet_file_was_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, fsync, synced = write_log(tmp_path, [[claimed(0)]]), os.fsync, list[tuple[str, bool]]()
+
+    def noting(descriptor: int) -> None:
+        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, log.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    (path,) = recover(tmp_path).rolled
+    assert (f".{path.name}.tmp", True) in synced
+    assert not log.exists()
+
+
+def test_what_a_writer_wrote_just_before_it_let_go_of_its_log_is_rolled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, flock = write_log(tmp_path / "shorter", [[claimed(0)]]), fcntl.flock
+    whole = write_log(tmp_path, [[claimed(0)], [claimed(1)]])
+    written = whole.read_bytes()
+    whole.write_bytes(log.read_bytes())
+
+    def lock_once_it_wrote(descriptor: int, operation: int) -> None:
+        whole.write_bytes(written)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_once_it_wrote)
+    assert [seqs(path) for path in recover(tmp_path).rolled] == [[0, 1]]
