@@ -1,45 +1,82 @@
 """Each way of consuming under each kind of fault, on a real Kafka: nothing lost, no order broken, no promise of a commit broken.
 
-`python -m tests.failures.modes --seeds 20` plays more of them, and prints a table.
+`MODES_SEEDS=20 pytest -m nightly tests/failures/test_modes.py` plays so many of each.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from tests.failures.modes.playing import Outcome, play
-from tests.failures.modes.trial import FAULTS, MODES
-from tests.servers import PROPERTIES, kafka_or_skip
+from tests.failures.modes.trial import FAULTS, MODES, Trial
+from tests.failures.world import each
 
 from ackwise.plugin.local.broker import LocalKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 
-#: Trials at a time, each with two workers: most of a trial is waiting.
-AT_ONCE = 6
+#: Seconds that a broker is away.
+AWAY = 3.0
 
-SEED = 1
+Case = tuple[str, str, int]
+"""Mode, fault and seed."""
 
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
-    """A trial for each mode and kind of fault, on a broker that no other test uses, since it goes away."""
-
-    async def all_of(broker: LocalKafka) -> list[Outcome]:
-        faults = [fault for fault in FAULTS if fault != "nothing"]
-        return await play(broker, tmp_path_factory.mktemp("modes"), [*MODES], faults, [SEED], at_once=AT_ONCE)
-
-    with kafka_or_skip(tmp_path_factory.mktemp("kafka-modes"), PROPERTIES) as broker:
-        return asyncio.run(all_of(broker))
+_numbers = itertools.count(1)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "nothing"])
-def test_in_each_mode_no_fault_loses_a_message_or_breaks_an_order_or_a_promise(played: list[Outcome], mode: str, fault: str) -> None:
-    (outcome,) = [each for each in played if (each.mode, each.fault) == (mode, fault)]
-    assert outcome.wrong == []
+class Restart:
+    """A restart that all trials of a broker wait for, and that is made once."""
+
+    def __init__(self, broker: LocalKafka, trials: int) -> None:
+        self._broker = broker
+        self._barrier = asyncio.Barrier(trials)
+        self._is_back = asyncio.Event()
+
+    async def __call__(self) -> None:
+        if await self._barrier.wait() == 0:
+            await asyncio.to_thread(self._broker.kill)
+            await asyncio.sleep(AWAY)
+            await asyncio.to_thread(self._broker.start)
+            self._is_back.set()
+        await self._is_back.wait()
 
 
-def test_every_trial_had_messages_to_judge(played: list[Outcome]) -> None:
-    assert min(outcome.messages for outcome in played) >= 100
+async def play(broker: LocalKafka, folder: Path, cases: Sequence[Case]) -> None:
+    """Play a trial for each case, some at a time, and assert that none of them went wrong; those whose broker goes away come last."""
+    away = [case for case in cases if case[1] == "broker"]
+    restart = Restart(broker, len(away))
+
+    async def attempt(case: Case) -> None:
+        mode, fault, seed = case
+        name = f"modes-{next(_numbers)}"
+        (folder / name).mkdir()
+        trial = Trial(broker.bootstrap, folder / name, name, MODES[mode], fault, seed, restart)
+        try:
+            verdict = await trial.run()
+        except TimeoutError:
+            raise AssertionError(f"did not come to its end: {trial.verdict()}") from None
+        assert verdict.is_clean, verdict
+        assert len(trial.sent) >= 100, "there is something to judge"
+
+    await each([case for case in cases if case not in away], attempt, at_once=6)
+    await each(away, attempt, at_once=len(away) or 1)
+
+
+async def test_no_fault_loses_a_message_or_breaks_an_order_or_a_promise(kafka: LocalKafka, tmp_path: Path) -> None:
+    """Each fault once, and each mode twice."""
+    modes = itertools.cycle(MODES)
+    await play(kafka, tmp_path, [(next(modes), fault, 1) for fault in FAULTS])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("seed", range(1, 1 + int(os.environ.get("MODES_SEEDS", "1"))))
+async def test_in_each_mode_no_fault_loses_a_message_or_breaks_an_order_or_a_promise(
+    kafka: LocalKafka, tmp_path: Path, fault: str, seed: int
+) -> None:
+    await play(kafka, tmp_path, [(mode, fault, seed) for mode in MODES])

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import faust
 import pytest
 from mode.threads import WorkerThread
+from tests.failures import calls
 from tests.failures.calls import Tap, TappedStore, current
 from tests.failures.hostile.trial import Join
 from tests.failures.world import Record, World, handle
@@ -98,12 +99,12 @@ def _app(world: World, tap: Tap) -> faust.App:
         consumer_auto_offset_reset=world.settings.get("start", "earliest"),
         broker_commit_interval=0.1,
         broker_session_timeout=6.0,
-        broker_request_timeout=10.0,
+        broker_request_timeout=min(10.0, calls.REQUEST),
     )
     store = TappedStore(SQLiteStore(world.folder / f"{world.group}.db", timeout=world.store_timeout), tap)
     claims = Dedup(store, key=lambda message: str(message.value["id"]), lease=world.lease)
     # A copy that is not acknowledged is sent again after 5 s: what is given up later than that has run once.
-    use(app, ConsumeLater(16, levels="1s 2s"), DeadLetter(), claims, revoke_timeout=15.0, drain_timeout=5.0, clock_skew=0.0)
+    use(app, ConsumeLater(16, levels=" ".join(world.levels)), DeadLetter(), claims, revoke_timeout=15.0, drain_timeout=5.0, clock_skew=0.0)
     return app
 
 
