@@ -68,7 +68,8 @@ async def test_bytes_that_no_decoder_takes_and_what_somebody_else_wrote_for_a_re
     member = world.join()
     await member.tap.wait_for("store.complete-ok")
     await world.send([Record(None, 0, b"stray", headers=(("ackwise-version", b"one"),))], topic=f"{world.group}.retry")
-    await finish(world, member)
+    await world.wait_until_committed()
+    await member.leave()
     undecodable = [(b"k%d" % number, value, "undecodable") for number, value in enumerate(poison)]
     assert await letters(world) == [*undecodable, (None, b"stray", "foreign-copy")]
     assert world.ledger.runs() == {"m1": 1}

@@ -36,7 +36,7 @@ def kill(site: str, when: When, call: int = 1) -> Fault:
 #: The handler has run, and nothing of that is durable, or published, or committed.
 KILLS = [kill("sink.flush", "before", 3), kill("sink.flush", "after", 5), kill("consumer.commit", "before", 2)]
 KILLS += [kill("publish.retry-copy", "after")]
-FURTHER = [kill("sink.flush", when, call) for when in ("before", "after") for call in (2, 4, 6, 8, 11)]  # type: ignore[arg-type]
+FURTHER = [kill("sink.flush", when, call) for when in ("before", "after") for call in (2, 4, 6, 8, 11)]
 FURTHER += [kill("consumer.commit", "before", 4), kill("publish.due-copy", "after")]
 
 

@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -39,7 +39,7 @@ def deal(harms: Mapping[str, Sequence[str]], seed: int, *, apart: Mapping[str, s
     ]
 
 
-def parted(harms: Mapping[str, Sequence[str]], few: int, *, apart: Mapping[str, str] = MappingProxyType({})) -> Any:
+def parted(harms: Mapping[str, Sequence[str]], few: int, *, apart: Mapping[str, str] = MappingProxyType({})) -> pytest.MarkDecorator:
     """Parametrizes a test with plans, written down: a `few` of those that are dealt, in which each call has a fault; all at night."""
     plans = WANTED or [str(plan) for plan in deal(harms, SEED, apart=apart)]
     parts = [pytest.param(plans[:few], id="few"), pytest.param(plans[few:], id="others", marks=pytest.mark.nightly)]
