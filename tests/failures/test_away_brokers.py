@@ -124,7 +124,7 @@ async def test_workers_that_are_told_to_stop_end_in_time_while_their_broker_hang
         await workers.end(*workers.running)
     finally:
         kafka.resume()
-    assert not any("Traceback" in workers.said(group) for group in workers.running)
+    assert "Traceback" not in workers.said("hung-host")
 
 
 async def test_without_a_broker_workers_end_when_they_are_told_to_and_others_wait_at_their_start_until_it_is_there(
@@ -142,7 +142,7 @@ async def test_without_a_broker_workers_end_when_they_are_told_to_and_others_wai
             for group, kind in zip(groups, COMMANDS, strict=True):
                 workers.start(kind, kafka.bootstrap, topic, group)
         await workers.end(*running)
-        await workers.until(lambda group: "the brokers are away, the worker waits for them" in workers.said(group), *starting, *impatient)
+        await workers.until(lambda group: "the brokers are away" in workers.said(group), *starting, *impatient)
         await workers.end(*impatient)
     finally:
         await asyncio.to_thread(kafka.start)

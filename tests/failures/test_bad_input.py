@@ -173,14 +173,12 @@ async def test_whatever_a_handler_returns_or_raises_its_message_comes_later(new_
 
 
 async def test_a_handler_that_stops_the_program_rules_on_nothing(new_world: NewWorld) -> None:
-    world = new_world(partitions=1, max_batch=1)
-    await world.create()
-    await world.send(Record.of(f"m{number}", 0) for number in range(3))
-    errors: list[BaseException] = [SystemExit(3), KeyboardInterrupt(), GeneratorExit()]
+    async def attempt(error: BaseException) -> None:
+        world = new_world(partitions=1, max_batch=1)
+        await world.create()
+        await world.send(Record.of(f"m{number}", 0) for number in range(3))
 
-    for error in errors:
-
-        async def stops_at_m1(batch: Batch[Any], error: BaseException = error) -> None:
+        async def stops_at_m1(batch: Batch[Any]) -> None:
             if batch[0].value["id"] == "m1":
                 raise error
             world.ledger.ran([batch[0].value["id"]])
@@ -188,9 +186,11 @@ async def test_a_handler_that_stops_the_program_rules_on_nothing(new_world: NewW
         current.set(tap := Tap(world.ledger))
         with pytest.raises(type(error)):
             await world.host(tap, stops_at_m1).run(asyncio.Event())
-        assert world.ledger.runs() == {"m0": 1}, error
-    await finish(world, world.join())
-    assert world.ledger.runs() == {"m0": 1, "m1": 1, "m2": 1}
+        assert world.ledger.runs() == {"m0": 1}
+        await finish(world, world.join())
+        assert world.ledger.runs() == {"m0": 1, "m1": 1, "m2": 1}
+
+    await each([SystemExit(3), KeyboardInterrupt(), GeneratorExit()], attempt)
 
 
 async def test_a_handler_that_hangs_blocks_its_own_partition_only(new_world: NewWorld) -> None:

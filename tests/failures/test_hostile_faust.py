@@ -60,7 +60,7 @@ async def attempt(world: World, plan: Plan, style: fausting.Declare, *, may_end:
 async def suffer(new_world: NewWorld, plans: Sequence[str], *, may_end: bool = False) -> None:
     """Let a worker suffer each of `plans`, in each style in turn."""
     styles = itertools.cycle(STYLES)
-    await each(plans, lambda plan: attempt(new_world(), Plan.parse(plan), next(styles), may_end=may_end))
+    await each(plans, lambda plan: attempt(new_world(), Plan.parse(plan), next(styles), may_end=may_end), at_once=4)
 
 
 @parted(with_more(HARMS, MORE), 3, apart=APART)

@@ -49,7 +49,7 @@ async def test_what_once_lost_messages_or_stopped_workers_does_so_no_more(
 ) -> None:
     install(monkeypatch)
     fausting.install(monkeypatch)
-    await each(plans, lambda plan: Trial(new_world(), Plan.parse(plan), join, may_end=plan == LEFT).run())
+    await each(plans, lambda plan: Trial(new_world(), Plan.parse(plan), join, may_end=plan == LEFT).run(), at_once=4)
 
 
 async def test_a_table_is_not_recovered_before_the_broker_tells_the_end_of_each_changelog(

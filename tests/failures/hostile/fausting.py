@@ -59,6 +59,7 @@ def _tapped(consumer: Any) -> Any:
         await commit(offsets)
 
     consumer._session_timeout_ms, consumer._heartbeat_interval_ms = _SESSION, _SESSION // 5
+    consumer._request_timeout_ms = consumer._client._request_timeout_ms = round(min(10.0, calls.REQUEST) * 1000)
     consumer.commit = commits
     return consumer
 
@@ -99,7 +100,7 @@ def _app(world: World, tap: Tap) -> faust.App:
         consumer_auto_offset_reset=world.settings.get("start", "earliest"),
         broker_commit_interval=0.1,
         broker_session_timeout=6.0,
-        broker_request_timeout=min(10.0, calls.REQUEST),
+        broker_request_timeout=10.0,
     )
     store = TappedStore(SQLiteStore(world.folder / f"{world.group}.db", timeout=world.store_timeout), tap)
     claims = Dedup(store, key=lambda message: str(message.value["id"]), lease=world.lease)
