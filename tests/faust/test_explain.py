@@ -103,9 +103,9 @@ def test_a_policy_that_agents_of_faust_can_t_take_is_said() -> None:
 
 
 def test_an_agent_that_ackwise_does_not_feed_is_said_and_without_another_there_is_nothing_to_explain() -> None:
-    for read in (lambda app: app.channel(), lambda app: app.topic(pattern="orders.*")):
+    for pattern in (None, "orders.*"):
         app = shop()
-        app.agent(read(app), name="aside")(loop)
+        app.agent(app.channel() if pattern is None else app.topic(pattern=pattern), name="aside")(loop)
         (said,) = host(app).explain().warnings
         assert said.startswith("agent 'aside' reads ")
         assert host(app).group().sources == ("orders", "refunds")
