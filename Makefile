@@ -58,15 +58,15 @@ imports: $(FOR_DEV)
 	$(BIN)/lint-imports
 
 pure: $(FOR_DEV) # two files at a time, as below
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not (embedded or kafka or servers or slow or spark)"
+	$(BIN)/pytest -q -n 2 -m "not (embedded or kafka or servers or slow or spark)"
 
-tests: $(FOR_DEV) servers # two files at a time, each with servers of its own; in their order, since the long ones must not come last
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+tests: $(FOR_DEV) servers # two files at a time, on one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
+	$(BIN)/pytest -n 2
 
 sabotage: $(FOR_DEV) servers ## break the library one line at a time; each time a test must fail
 	$(BIN)/python -m tests.sabotage $(TWINS)
 
-evidence: $(FOR_DEV) ## write docs/evidence.md from the result of the last sabotage
+evidence: $(FOR_DEV) ## write docs/guarantees/evidence.md from the result of the last sabotage
 	$(BIN)/python -m tests.sabotage --page
 
 servers: # what the tests start Redis, PostgreSQL and MariaDB from; as root on Debian it is installed, elsewhere it is said

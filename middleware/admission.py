@@ -50,8 +50,7 @@ class Admission:
         dedup = worker.dedup
         self._dedup = dedup
         self._by_coordinates = isinstance(dedup, Transactional) and dedup.mode == "offsets"
-        self._id_header = None if dedup is None else dedup.id_header
-        self._has_legacy_ids = dedup is not None and dedup.message_id_scope == "legacy"
+        self._id_header = None if dedup is None else dedup.message_id_header
         self._on_store_down = dedup.on_store_down if isinstance(dedup, Dedup) else "block"
         self._identity = None
         if dedup is not None:
@@ -223,7 +222,7 @@ class Admission:
     def _identify_records(self, run: Run, ids: identity.Identity) -> None:
         topic, partition = run.place
         run.day = run.times()[0] // _MS_PER_DAY
-        if self._id_header is not None and not self._by_coordinates and any(map(_headers, run.records)):
+        if self._id_header is not None and any(map(_headers, run.records)):
             found = [ids.of(self._dedup_id(delivery_of(run.place, record))) for record in run.records]
             run.ids, run.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
         elif ids.is_salted:
@@ -241,10 +240,10 @@ class Admission:
             run.base_id = ids.of(self._dedup_id(delivery))[0]
 
     def _dedup_id(self, delivery: Delivery) -> bytes:
-        if self._id_header is not None and not self._by_coordinates:
+        if self._id_header is not None:
             given = next((value for name, value in reversed(delivery.headers) if name == self._id_header), None)
             if given:
-                return identity.legacy_id(given) if self._has_legacy_ids else identity.message_id(delivery.origin.topic, given)
+                return identity.message_id(delivery.origin.topic, given)
         return identity.coordinates_id(*delivery.origin)
 
     def _identify_by_key(

@@ -9,10 +9,9 @@ does string 0.
 
 A third kind of block has the events of a run, which differ in their offset, timestamp, execution and key alone: the record of
 the first event stands for all, and columns of those four follow it. `RunBlock.column` makes single events of it, and whoever
-reads a file gets those. Versions before this one say that they can't read such a file.
+reads a file gets those.
 
-Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence. Files of layout
-1, with shorter records and without counts, are read and no longer written.
+Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ __all__ = [
     "EventBuffer",
     "EventLog",
     "Field",
-    "Layout",
     "LogHeader",
     "EventRow",
     "RunBlock",
@@ -76,20 +74,9 @@ FIELDS: tuple[Field, ...] = (
 )
 
 
-class Layout:
-    """How records are laid out: at which place each field stands. The whole is filled up to a multiple of 8 bytes."""
-
-    def __init__(self, fields: tuple[Field, ...]) -> None:
-        self.fields: Final = fields
-        bare = "<" + "".join(field.format for field in fields)
-        self.record: Final = struct.Struct(f"{bare}{-struct.calcsize(bare) % 8}x")
-        widths = [struct.calcsize(field.format) for field in fields]
-        self.starts: Final = dict(zip((field.name for field in fields), accumulate(widths, initial=0), strict=False))
-
-
-_CURRENT = Layout(FIELDS)
-_LAYOUTS = {1: Layout(tuple(field for field in FIELDS if field.name not in ("mono_ns", "proved"))), LAYOUT_VERSION: _CURRENT}
-_RECORD = _CURRENT.record
+_FORM = "<" + "".join(field.format for field in FIELDS)
+#: Filled up to a multiple of 8 bytes.
+_RECORD = struct.Struct(f"{_FORM}{-struct.calcsize(_FORM) % 8}x")
 RECORD_SIZE = _RECORD.size  # 144 bytes
 
 _FILE_MAGIC = b"AWHD"
@@ -108,6 +95,8 @@ _LEAST_RUN: Final = 10
 
 _FORMATS: dict[str, Format] = {field.name: field.format for field in FIELDS}
 _WIDTHS = {field.name: struct.calcsize(field.format) for field in FIELDS}
+#: At which byte of a record each field stands.
+_STARTS = dict(zip((field.name for field in FIELDS), accumulate(_WIDTHS.values(), initial=0), strict=False))
 _TEXTS = frozenset(field.name for field in FIELDS if field.is_text)
 _BOOLEANS = frozenset({"took_unreleased", "from_commit", "proved"})
 
@@ -118,8 +107,7 @@ class EventRow(NamedTuple):
     seq: int
     at_ns: int
     event: Event
-    mono_ns: int | None = None
-    """`None` in files of layout 1."""
+    mono_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +143,22 @@ class Block:
 
     first_seq: int
     records: bytes
-    """`count` records of the layout."""
+    """`count` records."""
     strings: tuple[str | None, ...]
     """What the text fields refer to; the first is none."""
-    layout: Layout = _CURRENT
 
     @property
     def count(self) -> int:
-        return len(self.records) // self.layout.record.size
+        return len(self.records) // RECORD_SIZE
 
     @property
     def next_seq(self) -> int:
         return self.first_seq + self.count
 
     def column(self, name: str) -> bytes:
-        """One field of all records, side by side, in its format; filled with none where the layout lacks it."""
-        width, size = _WIDTHS[name], self.layout.record.size
-        if name not in self.layout.starts:
-            return struct.pack(f"<{_FORMATS[name]}", NONE[_FORMATS[name]]) * self.count
-        return memoryview(self.records).cast(_FORMATS[name])[self.layout.starts[name] // width :: size // width].tobytes()
+        """One field of all records, side by side, in its format."""
+        width = _WIDTHS[name]
+        return memoryview(self.records).cast(_FORMATS[name])[_STARTS[name] // width :: RECORD_SIZE // width].tobytes()
 
     def codes(self) -> dict[int, int]:
         """How many events of each code there are."""
@@ -186,11 +171,9 @@ class Block:
 
     def rows(self) -> Iterator[EventRow]:
         """The events, one by one."""
-        for place, values in enumerate(self.layout.record.iter_unpack(self.records)):
-            fields: dict[str, Any] = {
-                field.name: self._value(field, value) for field, value in zip(self.layout.fields, values, strict=True)
-            }
-            at_ns, mono_ns = fields.pop("at_ns"), fields.pop("mono_ns", None)
+        for place, values in enumerate(_RECORD.iter_unpack(self.records)):
+            fields: dict[str, Any] = {field.name: self._value(field, value) for field, value in zip(FIELDS, values, strict=True)}
+            at_ns, mono_ns = fields.pop("at_ns"), fields.pop("mono_ns")
             fields["code"] = EventCode(fields["code"])
             yield EventRow(self.first_seq + place, at_ns, Event(**fields), mono_ns)
 
@@ -209,7 +192,7 @@ class RunBlock:
     first_seq: int
     count: int
     record: bytes
-    """Of the first event, in the layout of today."""
+    """Of the first event."""
     strings: tuple[str | None, ...]
     columns: Mapping[str, bytes]
     """Fields of all events, side by side, of those that differ; a field that has no column grows by one from event to event where
@@ -221,7 +204,7 @@ class RunBlock:
 
     def codes(self) -> dict[int, int]:
         """How many events of each code there are."""
-        return {self.record[_CURRENT.starts["code"]]: self.count}
+        return {self.record[_STARTS["code"]]: self.count}
 
     def encode(self) -> bytes:
         """The block as it stands in a file."""
@@ -245,7 +228,7 @@ class RunBlock:
         records = bytearray(self.record * self.count)
         fields = memoryview(records).cast("q")
         for name in _RUN_FIELDS:
-            fields[_CURRENT.starts[name] // _LARGE.size :: RECORD_SIZE // _LARGE.size] = memoryview(self.column(name)).cast("q")
+            fields[_STARTS[name] // _LARGE.size :: RECORD_SIZE // _LARGE.size] = memoryview(self.column(name)).cast("q")
         return Block(self.first_seq, bytes(records), self.strings).rows()
 
 
@@ -406,25 +389,25 @@ def parse_log(data: bytes) -> EventLog | Unreadable:
     if first is None:
         return Unreadable("it does not start with a whole header block")
     facts = json.loads(first.payload)
-    layout = _LAYOUTS.get(facts["layout"])
-    if layout is None:
+    if facts["layout"] != LAYOUT_VERSION:
         return Unreadable(
-            f"it was written by a newer Ackwise: its layout is version {facts['layout']}, and this one reads up to {LAYOUT_VERSION}"
+            f"its layout is version {facts['layout']}, and this Ackwise reads version {LAYOUT_VERSION} alone; reconcile it with the "
+            "Ackwise that wrote it"
         )
     blocks: list[Block | RunBlock] = []
     end, next_seq = first.end, first.first_seq
-    while (block := _next_block(data, end, layout)) is not None and block[0].first_seq == next_seq:
+    while (block := _next_block(data, end)) is not None and block[0].first_seq == next_seq:
         blocks.append(block[0])
         end, next_seq = block[1], block[0].next_seq
     is_damaged = _has_whole_block(data, end, _BLOCK_MAGIC) or _has_whole_block(data, end, _RUN_MAGIC)
     return EventLog(_header(facts, first.first_seq), blocks, is_damaged)
 
 
-def _next_block(data: bytes, start: int, layout: Layout) -> tuple[Block | RunBlock, int] | None:
+def _next_block(data: bytes, start: int) -> tuple[Block | RunBlock, int] | None:
     """The block that begins at `start`, and where it ends."""
     if (found := _parse_block(data, start, _BLOCK_MAGIC)) is not None:
-        size = found.events * layout.record.size
-        return Block(found.first_seq, found.payload[:size], _strings(found.payload, size), layout), found.end
+        size = found.events * RECORD_SIZE
+        return Block(found.first_seq, found.payload[:size], _strings(found.payload, size)), found.end
     if (found := _parse_block(data, start, _RUN_MAGIC)) is not None and (run := _parse_run(found)) is not None:
         return run, found.end
     return None
@@ -451,7 +434,7 @@ def _parse_run(found: _Found) -> RunBlock | None:
 
 
 def _header(facts: Mapping[str, Any], first_seq: int) -> LogHeader:
-    counts = facts.get("counts")
+    counts = facts["counts"]
     return LogHeader(
         facts["writer_id"],
         first_seq,

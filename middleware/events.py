@@ -145,8 +145,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("proved", Kind.BOOL),
     Column("mono_ns", Kind.INT64),
 )
-"""The exported table, one row per event. `from_commit`: ASSIGNED, its position came from a committed offset. Files of
-version 1 lack `proved` and `mono_ns`, which are null then."""
+"""The exported table, one row per event. `from_commit`: ASSIGNED, its position came from a committed offset."""
 
 
 class Event(NamedTuple):
@@ -189,7 +188,7 @@ class Event(NamedTuple):
     topic_id: str | None = None
     """The topic's UUID where the client knows it: tells a topic from its re-created successor."""
     proved: bool | None = None
-    """GAP: whether the fetch is known to have begun where the one before it ended. `None`: nobody says, as older versions did."""
+    """GAP: whether the fetch is known to have begun where the one before it ended. `None`: it is not."""
 
 
 @dataclass(frozen=True, slots=True)

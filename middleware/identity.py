@@ -10,7 +10,7 @@ import hashlib
 import struct
 from collections.abc import Iterable
 
-__all__ = ["Identity", "business_id", "coordinates_id", "legacy_id", "message_id"]
+__all__ = ["Identity", "business_id", "coordinates_id", "message_id"]
 
 _COORDINATES = struct.Struct(">iqq")
 _TAGGED_COORDINATES = struct.Struct(">ciqq")
@@ -26,11 +26,6 @@ def message_id(topic: str, header: bytes) -> bytes:
     """The dedup id of a message id in a header, of a message that was written to `topic`: on another topic it is another message."""
     name = topic.encode()
     return b"h" + len(name).to_bytes(4, "big") + name + header
-
-
-def legacy_id(header: bytes) -> bytes:
-    """The dedup id that version 0.1 made of a message id, whatever topic it was on."""
-    return b"m" + header
 
 
 def coordinates_id(topic: str, partition: int, offset: int, timestamp_ms: int) -> bytes:

@@ -20,14 +20,7 @@ __all__ = ["Broadcasting", "DeadLetter", "Dedup", "Events", "KeyFunction", "Outb
 
 KeyFunction = Callable[[Message[Any]], str | bytes | None]
 
-#: The header that version 0.1 read without being told to.
-_LEGACY_HEADER: Final = "message-id"
-
 _HEADER: Final = "header that identifies a message on its topic, without a key function"
-_SCOPE: Final = (
-    "`topic`, or `legacy` for the ids of version 0.1, without a topic and by default from the header `message-id`; choose `legacy` in "
-    "the deployment of the upgrade, from a drained group"
-)
 
 
 @dataclass(frozen=True)
@@ -53,12 +46,6 @@ class Dedup:
         "`fail_closed` stops the app",
     ] = "block"
     message_id_header: Annotated[str | None, _HEADER] = None
-    message_id_scope: Annotated[Literal["topic", "legacy"], _SCOPE] = "topic"
-
-    @property
-    def id_header(self) -> str | None:
-        """The header that is read for a message id; `None` if there is none."""
-        return _id_header(self)
 
     def __post_init__(self) -> None:
         lease = parse_duration(self.lease, what="lease of Dedup")
@@ -99,12 +86,6 @@ class Transactional:
     namespace: Annotated[str, "part of every key, for installations that share a database"] = "ackwise"
     epoch: Annotated[int, "part of every key; raise it for an intended replay"] = 0
     message_id_header: Annotated[str | None, _HEADER] = None
-    message_id_scope: Annotated[Literal["topic", "legacy"], _SCOPE] = "topic"
-
-    @property
-    def id_header(self) -> str | None:
-        """The header that is read for a message id; `None` if there is none."""
-        return None if self.mode == "offsets" else _id_header(self)
 
     def __post_init__(self) -> None:
         if self.mode not in ("inbox", "offsets"):
@@ -134,22 +115,12 @@ def _checked_identity(policy: Dedup | Transactional) -> float:
 
 def _check_message_id(policy: Dedup | Transactional) -> None:
     name, header = type(policy).__name__, policy.message_id_header
-    if policy.message_id_scope not in ("topic", "legacy"):
-        raise ConfigurationError(
-            f"message_id_scope of {name} is {policy.message_id_scope!r}; it is 'topic', or 'legacy' for the ids of version 0.1"
-        )
     if header is not None and (not isinstance(header, str) or not header):
         raise ConfigurationError(f"message_id_header of {name} is {header!r}; give the name of a header, or leave it out")
     if header is not None and policy.key is not None:
         raise ConfigurationError(
             f"{name} was given a key and a message_id_header, and only one of them can say who a message is; leave one of them out"
         )
-
-
-def _id_header(policy: Dedup | Transactional) -> str | None:
-    if policy.key is not None:
-        return None
-    return policy.message_id_header or (_LEGACY_HEADER if policy.message_id_scope == "legacy" else None)
 
 
 #: The owner reads and writes.

@@ -14,7 +14,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Headers
 from ackwise.middleware.outgoing import MESSAGE_ID, Outgoing
 from ackwise.middleware.retry import MAX_DELAY, DelayLevels
-from ackwise.middleware.wire import ForeignCopy, due_ms
+from ackwise.middleware.wire import VERSION, ForeignCopy, due_ms
 
 __all__ = ["HANDLER", "refuse_too_late", "send_later", "to_send"]
 
@@ -43,7 +43,7 @@ def send_later(
         return message
     level = levels.fitting((due - now_ms) / 1000) or 1
     block: Headers = (
-        (_VERSION, b"1"),
+        (_VERSION, b"%d" % VERSION),
         (_GROUP, group.encode()),
         (_HANDLER, HANDLER.encode()),
         (_DUE, b"%d" % (due + round(clock_skew * 1000))),
@@ -54,7 +54,7 @@ def send_later(
 
 
 def to_send(key: bytes | None, value: bytes | None, headers: Headers, group: str) -> Outgoing:
-    """The message of such a record of `group`. Raises `ForeignCopy` or `NewerWire` if it is none."""
+    """The message of such a record of `group`. Raises `ForeignCopy` or `OtherWire` if it is none."""
     due_ms(headers, group)
     start = max(place for place, (name, _) in enumerate(headers) if name == _VERSION)
     fields = {name: found for name, found in headers[start:] if found is not None}

@@ -183,7 +183,7 @@ class Maintained(Protocol):
     """What has something to set up and to keep tidy, as `ackwise store init|check|cleanup URL` does.
 
     All three connect by themselves, and work on a store that is open as well as on one that is not. They raise
-    `StoreUnavailable`, and `ConfigurationError` for a schema that only a newer Ackwise knows, or for missing rights.
+    `StoreUnavailable`, and `ConfigurationError` for a schema of another version, or for missing rights.
     """
 
     async def init(self) -> None:

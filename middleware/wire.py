@@ -4,7 +4,7 @@ Our headers are one block at the end of the header list that starts with `ackwis
 last such header is the producer's, whatever it is called: a handler that forwards headers can't poison anybody.
 
 Version, group and handler are frozen: every version has them, under these names and within these limits. So a record
-of another group is told from one of ours also by a worker that is older than both.
+of another group is told from one of ours in any version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "VERSION",
     "Copy",
     "ForeignCopy",
-    "NewerWire",
+    "OtherWire",
     "dead_letter",
     "due_ms",
     "parse_copy",
@@ -36,11 +36,8 @@ __all__ = [
     "with_due",
 ]
 
-#: The newest version that this worker reads.
+#: The version that is written, and the only one that is read.
 VERSION: Final = 2
-
-#: Every copy is written in the oldest version that can say what it says, so that older workers read all but the few that they can't.
-_FIRST, _UNCHARGED_FIRST = 1, 2
 
 #: Bytes that the topics of a group allow above their sources: our headers, at their largest, fit in.
 BUDGET: Final = 128 * 1024
@@ -70,8 +67,8 @@ class ForeignCopy(AckwiseError):
     """A record on a retry topic that this group did not write."""
 
 
-class NewerWire(AckwiseError):
-    """A copy written by a newer Ackwise; it is held until this worker is upgraded."""
+class OtherWire(AckwiseError):
+    """A copy of this group in another version of the format; it is held until a worker comes that reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +96,6 @@ class _HeaderBlock(NamedTuple):
         if not lowest <= number <= highest:
             raise ValueError(f"{name} is {number}, which is not from {lowest} to {highest}")
         return number
-
-    @property
-    def lowest_attempt(self) -> int:
-        """Version 1 knows no copy of a first attempt but a replay."""
-        return 2 if int(self.fields[_VERSION]) < _UNCHARGED_FIRST and "ackwise-replay-id" not in self.fields else 1
 
     def replay_id(self) -> bytes | None:
         return self._within("ackwise-replay-id", _REPLAY_ID_LIMIT) if "ackwise-replay-id" in self.fields else None
@@ -133,8 +125,11 @@ def _block_of(group: str, headers: Headers) -> _HeaderBlock:
         raise ForeignCopy("its ackwise-version header is not a number") from None
     if version < 1:
         raise ForeignCopy(f"its ackwise-version header is {version}, and the first version is 1")
-    if version > VERSION:
-        raise NewerWire(f"it is written in version {version} of the wire format and this worker knows up to {VERSION}; upgrade this worker")
+    if version != VERSION:
+        raise OtherWire(
+            f"it is written in version {version} of the wire format, and this worker reads version {VERSION} alone; "
+            "start a worker of the Ackwise that wrote it"
+        )
     return block
 
 
@@ -145,24 +140,22 @@ def _shown(name: bytes) -> str:
 def parse_copy(copy: Delivery, group: str) -> Delivery:
     """`copy`, read from the retry topic of `group`, with its origin, attempt and handler and the producer's headers.
 
-    Raises `ForeignCopy` for a record that this group did not write and `NewerWire` for one of a newer format.
+    Raises `ForeignCopy` for a record that this group did not write and `OtherWire` for one of another version.
     """
-    block = _block_of(group, copy.headers)
-    # A copy that was charged is at least the second attempt; what an operator replays starts again at the first.
-    return _read(copy, block, lowest_attempt=block.lowest_attempt)
+    return _read(copy, _block_of(group, copy.headers))
 
 
 def parse_letter(letter: Delivery, group: str) -> tuple[Delivery, dict[str, str]]:
     """`letter`, read from a dead-letter topic of `group`, as `parse_copy` reads a copy; and our headers as texts, by their names.
 
-    Raises `ForeignCopy` for a record that this group did not write and `NewerWire` for one of a newer format.
+    Raises `ForeignCopy` for a record that this group did not write and `OtherWire` for one of another version.
     """
     block = _block_of(group, letter.headers)
     fields = {name: value.decode("utf-8", "backslashreplace") for name, value in block.fields.items()}
-    return _read(letter, block, lowest_attempt=1), fields
+    return _read(letter, block), fields
 
 
-def _read(copy: Delivery, block: _HeaderBlock, *, lowest_attempt: int) -> Delivery:
+def _read(copy: Delivery, block: _HeaderBlock) -> Delivery:
     """Raises `ForeignCopy` for headers that can't be read."""
     try:
         replay_id = block.replay_id()
@@ -174,7 +167,7 @@ def _read(copy: Delivery, block: _HeaderBlock, *, lowest_attempt: int) -> Delive
                 block.number("ackwise-origin-offset"),
                 block.number("ackwise-origin-timestamp", lowest=-1),  # Kafka's "no timestamp"
             ),
-            attempt=block.number("ackwise-attempt", lowest=lowest_attempt, highest=2**31 - 1),
+            attempt=block.number("ackwise-attempt", lowest=1, highest=2**31 - 1),
             first_seen_ms=block.number("ackwise-first-seen"),
             handler=block.text(_HANDLER, HANDLER_LIMIT),
             replay_id=replay_id,
@@ -184,7 +177,7 @@ def _read(copy: Delivery, block: _HeaderBlock, *, lowest_attempt: int) -> Delive
 
 
 def due_ms(headers: Headers, group: str) -> int:
-    """When a copy on a delay topic of `group` is due, epoch milliseconds. Raises `ForeignCopy` or `NewerWire`."""
+    """When a copy on a delay topic of `group` is due, epoch milliseconds. Raises `ForeignCopy` or `OtherWire`."""
     block = _block_of(group, headers)
     try:
         return block.number(_DUE)
@@ -193,7 +186,7 @@ def due_ms(headers: Headers, group: str) -> int:
 
 
 def reason_of(headers: Headers, group: str) -> str:
-    """Why `group` sent this copy, in the words of its header; empty without one. Raises `ForeignCopy` or `NewerWire`."""
+    """Why `group` sent this copy, in the words of its header; empty without one. Raises `ForeignCopy` or `OtherWire`."""
     return _block_of(group, headers).fields.get("ackwise-reason", b"").decode("utf-8", "replace")
 
 
@@ -227,9 +220,7 @@ def retry_copy(
     charged: bool = True,
 ) -> Copy:
     """The copy that brings `delivery` back at `due` (epoch ms) with the next attempt; unless it is `charged`, with the same one."""
-    attempt = delivery.attempt + charged
-    version = _UNCHARGED_FIRST if attempt == 1 and delivery.replay_id is None else _FIRST
-    headers = _ours(delivery, group, handler, attempt=attempt, now_ms=now_ms, reason=reason, version=version)
+    headers = _ours(delivery, group, handler, attempt=delivery.attempt + charged, now_ms=now_ms, reason=reason)
     return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers, (_DUE, b"%d" % due)))
 
 
@@ -303,10 +294,10 @@ def _dropped(ours: Headers, what: bytes) -> Headers:
     return (*(header for header in ours if header[0] != "ackwise-dropped"), ("ackwise-dropped", b" ".join([*before, what])))
 
 
-def _ours(delivery: Delivery, group: str, handler: str, *, attempt: int, now_ms: int, reason: str, version: int = _FIRST) -> Headers:
+def _ours(delivery: Delivery, group: str, handler: str, *, attempt: int, now_ms: int, reason: str) -> Headers:
     origin = delivery.origin
     fields: Headers = (
-        (_VERSION, b"%d" % version),
+        (_VERSION, b"%d" % VERSION),
         (_GROUP, group.encode()),
         (_HANDLER, handler.encode()),
         ("ackwise-origin-topic", origin.topic.encode()),

@@ -97,8 +97,7 @@ ADVICE: Final = {
     ),
     "REPEATED": Advice("Run without a claim, so nothing could prevent it: turn deduplication on and give {it} a key."),
     "RAN_CANCELLED": Advice(
-        "Cancelled, and run all the same: undo the effect{s} if there should be none. What was answered “too late” may run; so may what a "
-        "worker of an older version brings back."
+        "Cancelled, and run all the same: undo the effect{s} if there should be none. What was answered “too late” may run."
     ),
     "LOGICAL_DUPLICATE": Advice(
         "Undo the effects that were done again, if there are any. The table “logical” has the records.", Action.REVIEW, tells=_SHOW

@@ -124,7 +124,7 @@ def conclude(
     words = offset_words(seen, moves, spark, expected, blind, grace, evidence, is_any_unproved=bool(doubtful)).persist()
     failed = logical(settled, keyed)
     kept += [words, *folded.cached]
-    passed_over = (strange(moves).count() or facts.strange) if facts.strange else 0  # state folders of earlier versions lack the rows
+    passed_over = strange(moves).count() if facts.strange else 0
     return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, passed_over, kept)
 
 

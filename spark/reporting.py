@@ -93,8 +93,6 @@ def _warnings(found: Judgement, counts: Counts, evidence: Evidence, config: Reco
         sentences.append(
             f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read"
         )
-    if counts.unproved:
-        sentences.append(_unproved_sentence(found.facts, counts.unproved))
     if fallen := counts.fallen:
         first = min((found.facts.partitions[pk] for pk in fallen), key=lambda each: (each.group, each.topic, each.partition))
         sentences.append(
@@ -138,16 +136,6 @@ def _writers_named(facts: Facts, writers: Collection[int]) -> str:
     first = min(writers)
     named = f"{clients.get(first, '')} {first & (2**64 - 1):016x}".strip()
     return f"{named} and {len(writers) - 1} more" if len(writers) > 1 else named
-
-
-def _unproved_sentence(facts: Facts, unproved: Sequence[tuple[int, int, int]]) -> str:
-    named = sorted((facts.partitions[pk].topic, facts.partitions[pk].partition, start, end) for pk, start, end in unproved)
-    some = ", ".join(f"{topic}/{partition} [{start}, {end})" for topic, partition, start, end in named[:_NAMED])
-    offsets = sum(end - start for _, start, end in unproved)
-    return (
-        f"{offsets} offsets were jumped over by workers of an older version, which did not say whether their log has nothing there: "
-        f"{some}{f' and {len(named) - _NAMED} more ranges' if len(named) > _NAMED else ''}; they count as gaps"
-    )
 
 
 def _unbounded(found: Judgement) -> list[str]:

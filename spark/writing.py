@@ -14,7 +14,7 @@ from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.schema import micros
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.frames import Column, DataFrame, F, Row, SparkSession
-from ackwise.spark.judge.offsets import absent, accounts, unproved
+from ackwise.spark.judge.offsets import absent, accounts
 from ackwise.spark.judge.produced import unpublished_rows
 from ackwise.spark.judging import Judgement, Progress
 from ackwise.spark.report.delays import Delays
@@ -66,8 +66,6 @@ class Counts:
     """By `pk` and `Account`."""
     fallen: Sequence[int]
     """The `pk` of partitions whose records get older as offsets grow."""
-    unproved: Sequence[tuple[int, int, int]]
-    """Ranges of offsets that an older version jumped over, by `pk`, which may be more than gaps."""
     findings: Sequence[Row]
     doubtful: Sequence[Row]
     missing: Sequence[Row]
@@ -87,7 +85,7 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
     progress("judging the messages")
     _write(verdict_rows(found.settled, named), out / "verdicts")
     progress("counting messages, keys and offsets")
-    counted, worst, in_doubt, copies, hashes, partitions, took, jumped = at_once(
+    counted, worst, in_doubt, copies, hashes, partitions, took = at_once(
         tallies(found.settled, time),
         findings(found.settled, named, config.listed),
         doubtful(found.settled, named, config.listed),
@@ -95,7 +93,6 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
         logical_tallies(found.failed),
         _offsets(found),
         latencies(found.judged.where("concerned"), streams(spark, found.facts)),
-        stretches(found.words, unproved()).select("key", "start", "end"),
     )
     progress("writing what is wrong")
     _write(logical_rows(found.settled, sized(found.failed, _number(hashes)), named), out / "logical")
@@ -107,7 +104,6 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
         absent=_by_partition(partitions, absent()),
         accounts=_by_partition(partitions, _accounts(found)),
         fallen=[row["key"] for row in partitions if row["falls"]],
-        unproved=[(row["key"], row["start"], row["end"]) for row in jumped],
         findings=in_order(worst),
         doubtful=in_order(in_doubt),
         missing=missing,

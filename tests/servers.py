@@ -18,7 +18,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.local.broker import LocalKafka, local_kafka
 
-__all__ = ["PROPERTIES", "RawKafka", "connected", "kafka_or_skip"]
+__all__ = ["PROPERTIES", "RawKafka", "connected", "kafka_or_skip", "new_name"]
 
 #: Small files, so that logs roll and a broker starts again quickly; a worker that died is missed after a moment, not after
 #: the six seconds that brokers insist on otherwise; what can be compacted is, not fifteen seconds later; and a share group may
@@ -35,7 +35,14 @@ PROPERTIES: Mapping[str, str] = {
 
 ClientT = TypeVar("ClientT", AIOKafkaAdminClient, AIOKafkaConsumer, AIOKafkaProducer)
 
+#: Different in each process: what tests of several of them make on one server has names of its own.
+_TAG = os.urandom(3).hex()
 _numbers = itertools.count(1)
+
+
+def new_name(kind: str) -> str:
+    """A name that no other test uses, in whichever process: the kind of thing, and what tells it from others."""
+    return f"{kind}-{_TAG}-{next(_numbers)}"
 
 
 @contextmanager
@@ -104,11 +111,11 @@ class RawKafka:
 
     def new_group(self) -> str:
         """A name that no other test uses."""
-        return f"group-{next(_numbers)}"
+        return new_name("group")
 
     async def new_topic(self, partitions: int = 1, **config: object) -> str:
         """A topic that no other test uses; `max_message_bytes=5000` is its `max.message.bytes`."""
-        name = f"topic-{next(_numbers)}"
+        name = new_name("topic")
         configs = {key.replace("_", "."): str(value) for key, value in config.items()}
         response: Any = await self._admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
         assert [code for _, code, _ in response.topic_errors] == [0]

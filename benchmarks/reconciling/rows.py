@@ -112,6 +112,7 @@ def _table(writer: Writer, rows: Rows, seqs: Numbers) -> Any:
         "dedup_epoch": np.where(is_about_message, 0, NONE),
         "lost": np.where(is_claim, 0, NONE),
         "took_unreleased": np.where(is_claim, 0, NONE),
+        "proved": np.where(code == EventCode.GAP, 1, NONE),
         **rows,
     }
     texts = {

@@ -40,7 +40,7 @@ def init(url: _Url, as_json: _AsJson = False) -> None:
 
     Workers and relays do it too, if they may. Call it where they may not, as a user of the database who may create tables.
 
-    Exit code 0: it can be used. 2: the database can't be reached, does not allow it, or was set up by a newer Ackwise.
+    Exit code 0: it can be used. 2: the database can't be reached, does not allow it, or has another version of the tables.
     """
     _, store = _found(url)
     wait_for(as_maintained(store).init())
@@ -50,7 +50,7 @@ def init(url: _Url, as_json: _AsJson = False) -> None:
 def check(url: _Url, as_json: _AsJson = False) -> None:
     """Say what is wrong or unwise about an outbox, a sentence each with what to do. Changes nothing.
 
-    Exit code 0: all is well. 1: something is not. 2: the database can't be reached, or was set up by a newer Ackwise.
+    Exit code 0: all is well. 1: something is not. 2: the database can't be reached, or has another version of the tables.
     """
     _, store = _found(url)
     found = wait_for(as_maintained(store).check())

@@ -49,7 +49,7 @@ def init(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
 
     Workers do it too, if they may. Call it where they may not, as a user of the database who may create tables.
 
-    Exit code 0: workers can start. 2: the store can't be reached, does not allow it, or was set up by a newer Ackwise.
+    Exit code 0: workers can start. 2: the store can't be reached, does not allow it, or has another version of the tables.
     """
     parts = _parts(url, only)
     done = wait_for(_each(parts, lambda part: part.init()))
@@ -59,7 +59,7 @@ def init(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
 def check(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
     """Say what is wrong or unwise about a store, a sentence each with what to do. Changes nothing.
 
-    Exit code 0: all is well. 1: something is not. 2: the store can't be reached, or was set up by a newer Ackwise.
+    Exit code 0: all is well. 1: something is not. 2: the store can't be reached, or has another version of the tables.
     """
     parts = _parts(url, only)
     found = wait_for(_each(parts, lambda part: part.check()))
@@ -71,7 +71,7 @@ def check(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
 def cleanup(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
     """Delete what a store has to remember no longer, in small steps beside running workers.
 
-    Exit code 0: done. 2: the store can't be reached, does not allow it, was never set up, or was set up by a newer Ackwise.
+    Exit code 0: done. 2: the store can't be reached, does not allow it, was never set up, or has another version of the tables.
     """
     parts = _parts(url, only)
     with _working("deleting what is forgotten"):

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from ackwise.middleware.message import Delivery
-from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_letter
+from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_letter
 
 __all__ = ["REPLAY", "Cause", "Letter", "LetterId", "read_letter"]
 
@@ -113,7 +113,7 @@ def read_letter(record: Delivery, group: str) -> Letter:
     """`record` of the dead-letter topic of `group`. One that this group did not write has a `problem`."""
     try:
         return Letter(*parse_letter(record, group), record)
-    except (ForeignCopy, NewerWire) as error:
+    except (ForeignCopy, OtherWire) as error:
         return Letter(record, {}, record, str(error))
 
 

@@ -58,22 +58,13 @@ async def outbox(policy: Outbox) -> Finding:
 
 def identity(dedup: Dedup | Transactional) -> Finding:
     """How a message is recognised when it comes again."""
-    subject, header = "identity", dedup.id_header
+    subject, header = "identity", dedup.message_id_header
     if dedup.key is not None:
         return Finding(subject, "ok", "a message is known by the key function")
     if isinstance(dedup, Transactional) and dedup.mode == "offsets":
         return Finding(subject, "ok", "a message is known by its place in its partition")
     if header is None:
-        return Finding(
-            subject,
-            "ok",
-            "a message is known by where it was written; a header counts only if message_id_header names it, unlike in version 0.1",
-        )
-    if dedup.message_id_scope == "legacy":
-        found = (
-            f"a message is known by the header {header} whatever its topic, as in version 0.1: two topics that number alike lose messages"
-        )
-        return Finding(subject, "warning", found, "name the header as message_id_header and leave message_id_scope out, in a drained group")
+        return Finding(subject, "ok", "a message is known by where it was written; a header counts only if message_id_header names it")
     return Finding(subject, "ok", f"a message is known by the header {header} on its topic, and without it by where it was written")
 
 

@@ -38,7 +38,7 @@ MOST_IN_PLACE = 100
 #: Seconds that one of those waits at most, whatever the clocks say.
 LONGEST_IN_PLACE = 30.0
 
-#: Seconds between alarms about a copy that only a newer Ackwise can read.
+#: Seconds between alarms about a copy in another version of the wire format.
 ALARM = 60.0
 
 

@@ -13,7 +13,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import said
 from ackwise.middleware.message import Delivery
-from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy, reason_of
+from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_copy, reason_of
 from ackwise.plugin.group.copyreader import CopyReader, Left, reading
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -105,6 +105,6 @@ def _waits_for(record: Delivery, group: str) -> str | None:
     try:
         copy = parse_copy(record, group)
         asked_for = copy.replay_id is not None or reason_of(record.headers, group).startswith(REPAIR)
-    except (ForeignCopy, NewerWire):
+    except (ForeignCopy, OtherWire):
         return None
     return None if asked_for else copy.handler

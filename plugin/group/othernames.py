@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import said
 from ackwise.middleware.message import Delivery
-from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy
+from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_copy
 from ackwise.plugin.group.copyreader import CopyReader, Left, reading
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -81,7 +81,7 @@ def _is_copy(record: Delivery, group: str) -> bool:
         parse_copy(record, group)
     except ForeignCopy:
         return False
-    except NewerWire:
+    except OtherWire:
         return True
     return True
 

@@ -13,7 +13,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.message import Delivery, TopicPartition, delivery_of
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.run import Run
-from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy
+from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_copy
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Routes"]
@@ -47,7 +47,7 @@ class Routes:
     def _copy(self, delivery: Delivery) -> Run:
         try:
             copy = parse_copy(delivery, self._worker.group)
-        except NewerWire as error:
+        except OtherWire as error:
             run = Run.of(delivery)
             run.why = str(error)
             return run

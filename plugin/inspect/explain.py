@@ -184,10 +184,9 @@ def _dedup(dedup: Dedup | Transactional | None) -> str:
 def _key(dedup: Dedup | Transactional) -> str:
     if dedup.key is not None:
         return name_of(dedup.key)
-    if dedup.id_header is None:
+    if dedup.message_id_header is None:
         return "where the message was written"
-    unique = "whatever its topic" if dedup.message_id_scope == "legacy" else "with its topic"
-    return f"the header {dedup.id_header} {unique}, else where the message was written"
+    return f"the header {dedup.message_id_header} with its topic, else where the message was written"
 
 
 def _text(target: object) -> str:
@@ -323,12 +322,6 @@ def _warnings(settings: HostSettings, slots: Slots) -> Iterator[str]:
             yield "with on_error of Outbox = skip, later messages of a key are sent although an earlier one is parked"
     if slots.share is not None:
         yield "share groups are experimental here, as the client calls its own part a preview"
-    keyed = slots.dedup or slots.transactional
-    if keyed is not None and keyed.id_header is not None and keyed.message_id_scope == "legacy":
-        yield (
-            f"message ids have the scope of version 0.1: who numbers two topics alike, or sets the header {keyed.id_header} at will, "
-            "suppresses messages"
-        )
     if (dedup := slots.dedup) is None:
         return
     store = dedup.store

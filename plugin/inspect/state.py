@@ -166,7 +166,7 @@ def _agents(member: Member) -> Iterator[AgentState]:
 
 
 def _messages_by_agent(runs: Iterable[Run]) -> Counter[str]:
-    """Of a copy that only a newer Ackwise can read nobody knows whose it is."""
+    """Of a copy in another version of the wire format nobody knows whose it is."""
     messages: Counter[str] = Counter()
     for run in runs:
         messages["-" if run.pipeline is None else run.pipeline.agent.name] += len(run)

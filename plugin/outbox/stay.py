@@ -85,7 +85,6 @@ class OutboxStay:
         self._first_pause = float(self._policy.poll) if getattr(store, "notifies", False) else _FIRST_PAUSE
         self._pause = self._first_pause
         self._outages = 0
-        self._under_way: set[int] = set()  #: rows that are being sent or deleted
         self._may_wait = True  #: whether a row may be due again before anything else happens; it may have failed elsewhere
 
     async def relay(self, stop: asyncio.Event) -> None:
@@ -132,21 +131,21 @@ class OutboxStay:
         """Send what is there, until little is, shards are to be looked at, or no broker answers; return whether anything was sent.
 
         While a window is being sent, the one before it is deleted and the one behind it is read. A window is sent once the answers to the
-        one before it are known, and without the keys that those stopped.
+        one before it are known, and without the keys that those stopped. What is under way is what the windows hold that exist: a row
+        that was taken out of its window is read again, before the later rows of its key.
         """
-        self._under_way.clear()
         tasks: set[asyncio.Task[Any]] = set()
-        ruling, settling, window = Ruling(), None, await self._read(())
+        ruling, settling, before, window = Ruling(), None, Window(), await self._read(())
         has_sent = False
         try:
             while window.rows:
                 goes_on = window.is_large(self._policy.batch) and not self._is_due() and not stop.is_set()
-                reading = _begin(self._read(ruling.stopped), tasks) if goes_on else None
+                reading = _begin(self._read(ruling.stopped, before, window), tasks) if goes_on else None
                 ruling = await self._send(window)
                 has_sent |= bool(ruling.sent)
                 if settling is not None:
                     await settling
-                settling = _begin(self._settle(ruling, window), tasks)
+                before, settling = window, _begin(self._settle(ruling, window), tasks)
                 ahead = Window() if reading is None else await reading
                 window = Window() if self._outages else ahead.still(self._holding.tokens, ruling.stopped)
             if settling is not None:
@@ -155,21 +154,24 @@ class OutboxStay:
             await _end(tasks)
         return has_sent
 
-    async def _read(self, stopped: Collection[Key]) -> Window:
-        """The next rows. What the broker has acknowledged before, and the database still has, is deleted and not sent again."""
+    async def _read(self, stopped: Collection[Key], *windows: Window) -> Window:
+        """Return the next rows that are in none of `windows`.
+
+        What the broker has acknowledged before, and the database still has, is deleted and not sent again.
+        """
         if not (tokens := self._holding.tokens):
             return Window()
-        rows = await self._pending(tokens, stopped)
-        self._under_way.update(row.id for row in rows)
-        if rows or not self._under_way:
+        under_way = tuple(row.id for window in windows for row in window.rows)
+        rows = await self._pending(tokens, stopped, under_way)
+        if rows or not under_way:
             self._around.counts.lag = max(0.0, self._around.wall() - rows[0].created_ms / 1000) if rows else 0.0
         if known := [row for row in rows if self._around.memory.has(row)]:
             rows = [row for row in rows if not self._around.memory.has(row)]
             await self._delete(known, tokens)
         return Window(rows, tokens)
 
-    async def _pending(self, tokens: Mapping[int, int], stopped: Collection[Key]) -> list[OutboxRow]:
-        blocks, under_way = self._policy.on_error == "block", tuple(self._under_way)
+    async def _pending(self, tokens: Mapping[int, int], stopped: Collection[Key], under_way: tuple[int, ...]) -> list[OutboxRow]:
+        blocks = self._policy.on_error == "block"
         while True:
             try:
                 return await self._store.pending(
@@ -202,7 +204,6 @@ class OutboxStay:
             await self._delete(sent, window.tokens)
         if ruling.failed:
             await self._write_failures(ruling.failed, window.tokens)
-        self._under_way.difference_update(row.id for row in window.rows)
 
     async def _delete(self, rows: Sequence[OutboxRow], tokens: Any) -> None:
         if self._around.sink is not None:

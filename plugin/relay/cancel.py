@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, Unavailable
 from ackwise.middleware.log import said
 from ackwise.middleware.message import Delivery
-from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, parse_copy, waiting_copy
+from ackwise.middleware.wire import Copy, ForeignCopy, OtherWire, parse_copy, waiting_copy
 from ackwise.plugin.group.copyreader import CopyReader, reading
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.publisher import KafkaPublisher
@@ -168,7 +168,7 @@ class _Search:
             if message_id not in self._wanted:
                 return
             attempt = parse_copy(record, settings.group).attempt
-        except (ForeignCopy, NewerWire):
+        except (ForeignCopy, OtherWire):
             return
         at, max_delay = record.timestamp_ms, self._group.slots.later.max_delay
         due = min(due, latest_due(at, at, max_delay, settings.clock_skew, is_append_time=is_append_time))

@@ -25,7 +25,7 @@ from ackwise.middleware.watermark import Watermark
 from ackwise.middleware.wire import (
     Copy,
     ForeignCopy,
-    NewerWire,
+    OtherWire,
     due_ms,
     has_raw_names,
     shrink,
@@ -216,7 +216,7 @@ class DelayLine:
             held = self._waiting[0]
             try:
                 due, key = waiting_copy(held.record.headers, self._names.group)
-            except (ForeignCopy, NewerWire):
+            except (ForeignCopy, OtherWire):
                 return
             if due > min(held.latest_due, now_ms + _PACKED_AHEAD) or has_raw_names(held.record.headers):
                 return
@@ -247,7 +247,7 @@ class DelayLine:
         """When it was due; a record that nobody can read was when it was seen."""
         try:
             return min(due_ms(held.record.headers, self._names.group), held.latest_due)
-        except (ForeignCopy, NewerWire):
+        except (ForeignCopy, OtherWire):
             return int(self._clock() * 1000)
 
     async def _drop_cancelled(self) -> float:
@@ -322,8 +322,8 @@ class DelayLine:
                 dead_letters=self._names.dead_letter,
             )
             return self._letter(record, Reason.FOREIGN_COPY, error)
-        except NewerWire as error:
-            return self._wait_for_upgrade(record, error)
+        except OtherWire as error:
+            return self._wait_for_reader(record, error)
         due = min(asked, held.latest_due)
         hop = next_hop(now_ms, due, held.written, self._level, self._levels)
         if isinstance(hop, Wait):
@@ -350,7 +350,7 @@ class DelayLine:
             )
             self._cut_since_alarm = 0
 
-    def _wait_for_upgrade(self, record: Delivery, error: NewerWire) -> float:
+    def _wait_for_reader(self, record: Delivery, error: OtherWire) -> float:
         if self._clock() >= self._next_alarm:
             self._next_alarm = self._clock() + _ALARM
             log.error(

@@ -14,7 +14,7 @@ from ackwise.middleware.missing import MissingTopics
 from ackwise.middleware.outgoing import MESSAGE_ID, Acked, MessageSender, Outgoing, new_message_id
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.sendlater import to_send
-from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, shrink
+from ackwise.middleware.wire import Copy, ForeignCopy, OtherWire, shrink
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.relay.line import DelayLine, WaitingRecord
 from ackwise.plugin.relay.single import Single
@@ -39,7 +39,7 @@ class SendLine(DelayLine):
             return copy
         try:
             to_send(record.key, record.value, record.headers, self._names.group)
-        except (ForeignCopy, NewerWire) as error:
+        except (ForeignCopy, OtherWire) as error:
             self._log_letter(record, Reason.FOREIGN_COPY, error)
             return self._letter(record, Reason.FOREIGN_COPY, error)
         return copy

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ackwise.middleware.disposition import Failure
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.message import Delivery, Origin, TopicPartition
-from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, dead_letter, parse_copy, waiting_copy
+from ackwise.middleware.wire import Copy, ForeignCopy, OtherWire, dead_letter, parse_copy, waiting_copy
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.relay.parcel import Parcel
 
@@ -50,7 +50,7 @@ def cancelled(single: Single, keys: AbstractSet[bytes], group: str) -> Event | N
         if key not in keys:
             return None
         copy = parse_copy(record, group)
-    except (ForeignCopy, NewerWire):
+    except (ForeignCopy, OtherWire):
         return None
     origin = copy.origin
     return Event(
@@ -72,7 +72,7 @@ def letter(record: Delivery, names: TopicNames, reason: str, error: Exception, *
     """The dead letter of a record that can't be moved, about its message if it is a copy of this group's."""
     try:
         message = parse_copy(record, names.group)
-    except (ForeignCopy, NewerWire):
+    except (ForeignCopy, OtherWire):
         message = record
     return dead_letter(
         message,

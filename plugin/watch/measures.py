@@ -165,7 +165,7 @@ def _count(counter: Counter[str], runs: Iterable[Run]) -> None:
 
 
 def _agent_of(run: Run) -> str:
-    """Of a copy that only a newer Ackwise can read nobody knows whose it is."""
+    """Of a copy in another version of the wire format nobody knows whose it is."""
     return "-" if run.pipeline is None else run.pipeline.agent.name
 
 

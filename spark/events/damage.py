@@ -16,8 +16,6 @@ __all__ = ["damage", "strangeness", "without_damaged"]
 
 #: Without these a row is no event.
 _IDENTITY: Final = ("writer_id", "seq", "event_type", "event_ts")
-#: Columns that files of version 1 lack.
-_LATER: Final = frozenset({"proved", "mono_ns"})
 
 
 def strangeness(path: Path) -> str:
@@ -36,17 +34,16 @@ def strangeness(path: Path) -> str:
         return "has a damaged footer"
     for field in SCHEMA:
         if field.name not in found.names:
-            if field.name not in _LATER:
-                return f"has no column {field.name!r}, so it is not a file of events or is damaged"
-        elif _kind(found.field(field.name).type) != _kind(field.type):
-            return f"has another type of column {field.name!r}, so it is not a file of events or is damaged"
+            return f"has no column {field.name!r}, so it is not a file of events of this version or is damaged"
+        if _kind(found.field(field.name).type) != _kind(field.type):
+            return f"has another type of column {field.name!r}, so it is not a file of events of this version or is damaged"
     return ""
 
 
 def damage(path: Path) -> str:
     """Return why a file of events is not as it was written, worded to follow its name, or an empty text. Reads all of it.
 
-    A file without a sum is from an earlier version or was collected by Spark: of its rows it is only seen that each is an event.
+    A file without a sum was collected by Spark: of its rows it is only seen that each is an event.
     """
     try:
         if wrong_sum(path):

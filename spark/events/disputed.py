@@ -11,12 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["Disputed", "disputed"]
-
-#: A file of an earlier version lacks them, and so do its copies.
-_LATER: Final = frozenset({"proved", "mono_ns"})
 
 
 class Disputed(NamedTuple):
@@ -72,7 +69,7 @@ def _differences(writer: int, files: Sequence[Path]) -> Iterator[Disputed]:
     differ = pa.array([False] * len(one))
     for name in rows.schema.names:
         if name not in ("file", "writer_id", "seq"):
-            differ = call("or", [differ, _differ(one[name], other[name], is_later=name in _LATER)])
+            differ = call("or", [differ, _differ(one[name], other[name])])
     found = one.append_column("other", other["file"]).filter(call("and", [same, differ]))
     told = zip(*(found[name].to_pylist() for name in ("seq", "file", "other")), strict=True)
     for _, group in groupby(enumerate(sorted(told)), key=lambda each: int(each[1][0]) - each[0]):
@@ -80,11 +77,11 @@ def _differences(writer: int, files: Sequence[Path]) -> Iterator[Disputed]:
         yield Disputed(writer, numbers[0][0], numbers[-1][0] + 1, (files[numbers[0][1]], files[numbers[0][2]]))
 
 
-def _differ(one: Any, other: Any, *, is_later: bool) -> Any:
+def _differ(one: Any, other: Any) -> Any:
     from pyarrow.compute import call_function as call
 
     values = call("coalesce", [call("not_equal", [one, other]), False])
-    return values if is_later else call("or", [values, call("xor", [call("is_null", [one]), call("is_null", [other])])])
+    return call("or", [values, call("xor", [call("is_null", [one]), call("is_null", [other])])])
 
 
 def _read(path: Path, place: int) -> Any:
@@ -95,5 +92,5 @@ def _read(path: Path, place: int) -> Any:
 
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         rows = file.read()
-    columns = [rows[f.name].cast(f.type) if f.name in rows.schema.names else pa.nulls(len(rows), f.type) for f in SCHEMA]
+    columns = [rows[field.name].cast(field.type) for field in SCHEMA]
     return pa.table([*columns, pa.repeat(place, len(rows))], names=[*SCHEMA.names, "file"])

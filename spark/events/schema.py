@@ -27,7 +27,7 @@ _TYPES: Final = {
 
 #: The type of each column of an event, in the words of SQL.
 EVENT_TYPES: Final = {column.name: _TYPES[column.kind] for column in COLUMNS}
-#: Given to the reader, so that older and newer files read alike: a column that a file lacks is null. Never inferred.
+#: Given to the reader, and never inferred.
 EVENT_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in EVENT_TYPES.items())
 
 

@@ -123,7 +123,7 @@ def gathered(roots: Sequence[Path], scratch: Path, known: Container[Path] = ()) 
 
 
 def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
-    """Return the events in the schema of this version; columns that a file lacks are null."""
+    """Return the events of all files."""
     from ackwise.spark.events.schema import EVENT_SCHEMA  # here, since files are found without Spark, too
     from ackwise.stores.journal.parquet import SCHEMA
 

@@ -44,7 +44,7 @@ from ackwise.stores.journal.layout import sync_directory
 __all__ = ["FoldedState", "State", "brought_up", "evidence_since", "opened"]
 
 #: Changes with what is kept in a delta. Reasons are kept as numbers, which are their places in the list.
-_FORMAT: Final[dict[str, Any]] = {"format": 1, "reasons": list(REASONS)}
+_FORMAT: Final[dict[str, Any]] = {"format": 2, "reasons": list(REASONS)}
 _ABOUT: Final = "state.json"
 _FILES: Final = "files.json"
 _UNFINISHED: Final = ".unfinished"
@@ -98,9 +98,7 @@ class State:
     def read(self, spark: SparkSession) -> Delta:
         """Return all deltas as one."""
         empty, deltas = empty_delta(spark), self.deltas()
-        # One that an older version wrote lacks the frames that came later.
-        places = {name: [delta / name for delta in deltas if (delta / name).exists()] for name in FRAMES}
-        frames = {name: _read(spark, getattr(empty, name), places[name]) for name in FRAMES if name != _MESSAGES}
+        frames = {name: _read(spark, getattr(empty, name), [delta / name for delta in deltas]) for name in FRAMES if name != _MESSAGES}
         return Delta(messages=_read(spark, empty.messages, _days(deltas)), **frames)
 
     def read_messages(self, spark: SparkSession, since: int, oldest: int) -> DataFrame:
@@ -288,7 +286,7 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
     about = folder / _ABOUT
     if about.exists():
         noted = _written(about, dict)
-        if not _is_readable(noted):
+        if {name: noted.get(name) for name in _FORMAT} != _FORMAT:
             raise ConfigurationError(f"{folder} was written by another version of Ackwise; give an empty folder to --state")
         if "roots" not in noted:
             raise ConfigurationError(f"{about} is not what Ackwise wrote there; give an empty folder to --state")
@@ -300,12 +298,6 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
     unfinished = folder / f".{_ABOUT}"
     unfinished.write_text(json.dumps({**_FORMAT, "roots": sorted(roots)}))
     unfinished.replace(about)
-
-
-def _is_readable(noted: dict[str, Any]) -> bool:
-    """Whether a state's numbers mean the same here. An older version knew fewer reasons, a newer one knows more."""
-    reasons = noted.get("reasons")
-    return noted.get("format") == _FORMAT["format"] and isinstance(reasons, list) and reasons == _FORMAT["reasons"][: len(reasons)]
 
 
 def _written(path: Path, kind: type[_Kind]) -> _Kind:

@@ -91,8 +91,8 @@ class SurveyRow(NamedTuple):
     """The largest position that it committed, or found committed."""
     drained_ts: int | None
     """Time at which the group had last read the partition to its end."""
-    outgoing: int | None = 0
-    """Number of events of the producer side; None in states of earlier versions, as are those that follow."""
+    outgoing: int = 0
+    """Number of events of the producer side."""
     least_lag: int | None = None
     """The least time from a record to an event about it."""
     oldest_record: int | None = None

@@ -135,9 +135,7 @@ def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int
     unended = F.bit_or(F.when(_is_one_of(mute), F.col("timed_out")))
     how = {name: getattr(F, aggregate) for aggregate, names in _MERGED_BY.items() for name in names}
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
-    # State folders of earlier versions lack these, and have no `released_ts` and `redriven`.
-    whole = states.fillna(0, ["timed_out", "late"])
-    return whole.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
+    return states.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
 
 
 def claimed_successes(events: DataFrame, messages: DataFrame) -> DataFrame:
@@ -173,9 +171,7 @@ def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:
 
 def outcomes_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
     """Return the rows of `outcomes` from rows of `fold_by_writer`."""
-    # Without attempts in place every failure is one for good; folders of earlier versions have no bit for that.
-    failed = _has_any([EventCode.FAILED]) & (F.col("in_place").isNull() | _has_any([FAILED_FOR_GOOD]))
-    return _words(states, writers, _has_any(_OUTCOMES) | failed, _has_any(_BEGUN))
+    return _words(states, writers, _has_any([*_OUTCOMES, FAILED_FOR_GOOD]), _has_any(_BEGUN))
 
 
 def copies(events: DataFrame) -> DataFrame:
@@ -185,7 +181,6 @@ def copies(events: DataFrame) -> DataFrame:
     return (
         there.withColumn("phys_pk", place)
         .groupBy("writer_id", "mk", "offset", "phys_pk", "phys_offset")
-        # State folders of earlier versions have the column `told`.
         .agg(F.max(_is_outcome()).alias("told"), F.max(is_any(*_BEGUN)).alias("begun"))
     )
 

@@ -16,13 +16,9 @@ from ackwise.spark.judge.produced import PRODUCED_KINDS
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import Account, Verdict
 
-__all__ = ["UNPROVED", "absent", "accounts", "offset_words", "seen_by_messages", "unproved", "unproved_gaps"]
+__all__ = ["absent", "accounts", "offset_words", "seen_by_messages", "unproved_gaps"]
 
-#: Offsets among those in GAP that only an older version reported, which wrote no proofs.
-UNPROVED: Final = "UNPROVED"
-
-# A gap is proved, or it is from a version without proofs (`hole`). From a version with proofs, an unproved one does not count.
-_KINDS: Final = ("expected", "seen", "received", "gap", "hole", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
+_KINDS: Final = ("expected", "seen", "received", "gap", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
 _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", EventCode.SEEK: "seek"}
 
 
@@ -54,13 +50,12 @@ def offset_words(
         kind = F.when(is_any(code), F.lit(name)).otherwise(kind)
     kind = F.when(is_retention(), F.lit("deleted")).otherwise(kind)
     loose = _is_loose()
-    kind = F.when(loose & F.col("proved").isNull(), F.lit("hole")).when(loose, F.lit("none")).otherwise(kind)
+    kind = F.when(loose, F.lit("none")).otherwise(kind)
     ranges = steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
         F.col("pk").alias("key"), kind.alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end")
     )
     known = rows_of(spark, _known(expected, blind), "key long, kind string, start long, end long")
     oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
-    # Of the newer versions every gap is proved.
     inside = [_proved_inside(steps.where(F.col("range_end").isNotNull()), loose)] if is_any_unproved else []
     words = fold_words([seen, spans(ranges.unionByName(known)), *inside, *produced], _KINDS, oldest, newest)
     before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
@@ -96,14 +91,9 @@ def _proved_inside(steps: DataFrame, loose: Column) -> DataFrame:
     return words.select(F.col("key.pk").alias("key"), "word", F.lit("gap").alias("kind"), mask.alias("mask"))
 
 
-def unproved() -> dict[str, Column]:
-    """The offsets in GAP without a proof: a mask of a word, by the name `UNPROVED`."""
-    return {UNPROVED: absent()[GAP].bitwiseAND(F.bitwise_not("gap"))}
-
-
 def absent() -> dict[str, Column]:
     """The classes of offsets that no event is about, by name: masks of a word."""
-    nothing, gap = F.col("expected").bitwiseAND(F.bitwise_not("seen")), F.col("gap").bitwiseOR(F.col("hole"))
+    nothing, gap = F.col("expected").bitwiseAND(F.bitwise_not("seen")), F.col("gap")
     in_log = nothing.bitwiseAND(F.bitwise_not(gap))
     left = in_log.bitwiseAND(F.bitwise_not("deleted"))
     due = left.bitwiseAND(F.bitwise_not("seek"))

@@ -109,10 +109,9 @@ def _events_in(path: str) -> pa.Table:
         raise UnreadableFile(f"{path} can't be read: {error}") from error
 
 
-def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
-    """Return a column as every version has it: older ones lack some."""
+def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    return table.column(field.name).cast(kind) if field.name in table.column_names else pa.nulls(table.num_rows, kind)
+    return table.column(field.name).cast(kind)
 
 
 def _without_zones(table: pa.Table) -> pa.Table:

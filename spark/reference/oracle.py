@@ -58,8 +58,6 @@ class Ruling:
     messages: dict[Message, tuple[Verdict, Flag]] = field(default_factory=dict)
     absent: dict[Partition, dict[int, str]] = field(default_factory=dict)
     """By partition and offset: the verdict on offsets without events, or GAP."""
-    unproved: dict[Partition, set[int]] = field(default_factory=dict)
-    """The offsets among those in GAP that only an older version reported, which wrote no proofs."""
     logical: dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]] = field(default_factory=dict)
     domains: dict[Partition, tuple[int, int]] = field(default_factory=dict)
     fallen: set[Partition] = field(default_factory=set)
@@ -223,8 +221,6 @@ class _Court:
                 seen = {offset for (where, _, _, offset) in about if where == partition}
                 asked = range(*domain) if offsets is None else sorted({o for o in offsets if o in range(*domain)})
                 ruling.absent[partition] = {o: found for o in asked if o not in seen and (found := self._absent(partition, o))}
-                if loose := {o for o, found in ruling.absent[partition].items() if found == "GAP" and not self._gap(partition, o)[0]}:
-                    ruling.unproved[partition] = loose
             if self._rows_of(partition) and self._is_source(partition):
                 ruling.produced[partition] = self._accounts(partition, domain, {m[3] for m in about if m[0] == partition})
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
@@ -510,7 +506,7 @@ class _Court:
     def _absent(self, partition: Partition, offset: int) -> str:
         ranges = self._ranges(partition, offset, E.SEEK, E.RECEIVED_RANGE)
         within, is_produced = {e["event_type"] for e in ranges}, offset in self._produced_at(partition)
-        if any(self._gap(partition, offset)):
+        if self._is_gap(partition, offset):
             return Verdict.LOST_PRODUCED.name if is_produced else "GAP"
         if any(_is_retention(e) for e in ranges):
             return Verdict.RETENTION_LOSS.name
@@ -523,14 +519,14 @@ class _Court:
             return Verdict.LOST.name
         return Verdict.LOST_PRODUCED.name if is_produced else Verdict.NEVER_SEEN.name
 
-    def _gap(self, partition: Partition, offset: int) -> tuple[bool, bool]:
-        """Return whether it is proved that the log is empty there, and whether a version without proofs reported it.
+    def _is_gap(self, partition: Partition, offset: int) -> bool:
+        """Return whether it is proved that the log is empty there.
 
         A fetch that began where the one before it ended proves it; so does one that returned both sides.
         """
         gaps = self._ranges(partition, offset, E.GAP)
         received = {e["writer_id"] for e in self._ranges(partition, offset, E.RECEIVED_RANGE)}
-        return any(e.get("proved") or e["writer_id"] in received for e in gaps), any(e.get("proved") is None for e in gaps)
+        return any(e.get("proved") or e["writer_id"] in received for e in gaps)
 
     def _setting(self, group: tuple[str, str], name: str, default: float) -> int:
         configured = getattr(self.config, name)

@@ -10,7 +10,7 @@ from typing import Final
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.identity import Identity, business_id, legacy_id, message_id
+from ackwise.middleware.identity import Identity, business_id, message_id
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.attributes import attributes
 from ackwise.spark.events.sources import Evidence
@@ -171,7 +171,7 @@ def _meanings(key: str, topics: Collection[str]) -> dict[str, bytes]:
     """Return the possible meanings of a key, each with its dedup id."""
     header = key.encode("utf-8", "surrogatepass")
     on_topics = {f"the message id on topic {topic}": message_id(topic, header) for topic in sorted(topics)}
-    return {"the business key": business_id(key), **on_topics, "the message id of version 0.1": legacy_id(header)}
+    return {"the business key": business_id(key), **on_topics}
 
 
 def _with_mates(files: EventFiles, origins: Sequence[Event], wanted: Collection[Message], found: list[str]) -> list[Event]:

@@ -1,7 +1,7 @@
 """The checksum of an exported file, beside those that its pages have: it covers every byte, also of the footer.
 
 It stands in the footer's metadata as two crc32: of all bytes before the footer, after the file's name, and of the footer with
-zeros in its place. A file of an earlier version, or of Spark, has none.
+zeros in its place. A file that Spark wrote has none.
 """
 
 from __future__ import annotations

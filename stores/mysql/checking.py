@@ -33,11 +33,6 @@ _INBOX_ATTEMPTS = ("INSERT INTO {0} SELECT * FROM {0} WHERE FALSE", "UPDATE {0} 
 _SETTINGS = """
 SELECT @@innodb_flush_log_at_trx_commit, SYSDATE(6) = NOW(6) FROM (SELECT SLEEP(0.001)) AS after_a_moment"""
 
-_NAMELESS = (
-    "its claims can't name their owner, so what a dead worker held waits until its lease ends; "
-    "let somebody who may alter tables run `ackwise store init URL`, then start the workers anew"
-)
-
 
 async def claims_complaints(connection: Connection, tables: Tables, address: str) -> list[str]:
     """Return one sentence for each, with what to do."""
@@ -45,11 +40,9 @@ async def claims_complaints(connection: Connection, tables: Tables, address: str
     found = await schema.version(connection, tables, CLAIMS)
     if found is None:
         return [CLAIMS.not_there(address)]
-    CLAIMS.require_version(found, schema.VERSION, address)
+    CLAIMS.require_version(found, address)
     said = await _missing_rights(connection, tables, *_ATTEMPTS)
     if "SELECT" not in "".join(said):
-        if not await schema.keeps_owners(connection, tables):
-            said.append(_NAMELESS)
         said += await _forgotten(connection, tables)
     said += await _settings(connection)
     return [f"{address}: {complaint}" for complaint in said]

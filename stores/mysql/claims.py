@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
-from asyncmy.errors import MySQLError
-
-from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.mysql import checking, maintenance, schema
 from ackwise.stores.mysql.connections import Connections
@@ -50,7 +46,6 @@ class MySQLStore:
         )
         self._address = self._connections.address
         self._tables = Tables(prefix)
-        self._keeps_owners = False
 
     def __repr__(self) -> str:
         return f"<MySQLStore {self._address}>"
@@ -84,10 +79,9 @@ class MySQLStore:
         await self._connections.close()
 
     async def init(self) -> None:
-        """Create the tables that are missing, and the column that older versions did not have. Doing it twice changes nothing."""
+        """Create the tables that are missing. Doing it twice changes nothing."""
         async with self._connections.maintain() as connection:
             await schema.create(connection, self._tables, CLAIMS, self._address)
-            await schema.add_holder(connection, self._tables, self._address, instant=False)
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise, one sentence each; changes nothing."""
@@ -105,7 +99,7 @@ class MySQLStore:
         while True:
             try:
                 async with self._connections.borrow(pool) as connection:
-                    return await exchange_on(connection, self._tables, exchange, owners=self._keeps_owners)
+                    return await exchange_on(connection, self._tables, exchange)
             except FAILURES as error:
                 if is_conflict(error):
                     conflicts.append(error)
@@ -119,9 +113,6 @@ class MySQLStore:
         schema.require_server(connection, self._address)
         await schema.create(connection, self._tables, CLAIMS, self._address)
         await checking.require_rights(connection, self._tables, self._address)
-        with contextlib.suppress(MySQLError, StoreUnavailable):  # goes on without, as where it may not alter tables
-            await schema.add_holder(connection, self._tables, self._address, instant=True)
-        self._keeps_owners = await schema.keeps_owners(connection, self._tables)
 
 
 def _session(timeout: float) -> str:

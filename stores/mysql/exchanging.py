@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["exchange_on", "rows_of"]
 
 
-async def exchange_on(connection: Connection, tables: Tables, exchange: Exchange, *, owners: bool = True) -> ExchangeResult:
-    """Apply `exchange` and commit each of its statements; `owners` says whether the table keeps them.
+async def exchange_on(connection: Connection, tables: Tables, exchange: Exchange) -> ExchangeResult:
+    """Apply `exchange` and commit each of its statements.
 
     Raises what asyncmy raises, and then the connection is to be given up.
     """
@@ -30,7 +30,7 @@ async def exchange_on(connection: Connection, tables: Tables, exchange: Exchange
     every = requests.asked(exchange)
     answers: dict[int, Answer] = {}
     for some in requests.rounds(every, statements.AT_ONCE):
-        rows = await rows_of(connection, statements.statement(tables, dialect, some, exchange, owners=owners) + ends)
+        rows = await rows_of(connection, statements.statement(tables, dialect, some, exchange) + ends)
         records = {row.place: row for row in starmap(Row, rows)}
         answers |= {one.position: statements.answer(one, records[one.place]) for one in some}
     return requests.result(exchange, [answers[position] for position in range(len(every))])

@@ -14,7 +14,6 @@ __all__ = [
     "DUPLICATE",
     "FAILURES",
     "NO_RIGHT",
-    "NO_SUCH_COLUMN",
     "NO_SUCH_SAVEPOINT",
     "NO_SUCH_TABLE",
     "as_store_error",
@@ -26,7 +25,6 @@ __all__ = [
 FAILURES = (MySQLError, OSError, RuntimeError)
 
 NO_RIGHT = (1142, 1143)
-NO_SUCH_COLUMN = 1054
 NO_SUCH_TABLE = 1146
 NO_SUCH_SAVEPOINT = 1305
 DUPLICATE = 1062

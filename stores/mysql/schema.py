@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING, Any
 from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.mysql import offsets
-from ackwise.stores.mysql.failures import NO_RIGHT, NO_SUCH_COLUMN, NO_SUCH_TABLE
+from ackwise.stores.mysql.failures import NO_SUCH_TABLE
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.protocol.purpose import CLAIMS, Purpose
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["TIMEOUT", "VERSION", "add_holder", "changed", "create", "keeps_owners", "require_server", "require_tables", "rows", "version"]
+__all__ = ["TIMEOUT", "changed", "create", "require_server", "require_tables", "rows", "version"]
 
 TIMEOUT = 60.0
 """Seconds that one statement of `init`, `check` or `cleanup` may take."""
-
-VERSION = 1
-"""Of the claims' table, of the inbox's, and of the outbox's."""
 
 _EARLIEST = {"MariaDB": (10, 5), "MySQL": (8, 0, 19)}
 """The first that answers an INSERT with its rows, and the first in which the inserted row has a name."""
@@ -45,7 +42,7 @@ CREATE TABLE IF NOT EXISTS {} (
     took_unreleased TINYINT NOT NULL DEFAULT 0,
     outcome TINYINT NOT NULL,
     step TINYINT NOT NULL,
-    {},
+    holder VARCHAR(96) CHARACTER SET ascii NOT NULL,
     PRIMARY KEY (day, k)
 ) ENGINE = InnoDB"""
 
@@ -60,14 +57,6 @@ CREATE TABLE IF NOT EXISTS {} (
     exec_id BIGINT NOT NULL,
     kept_until DATETIME(6) NOT NULL
 ) ENGINE = InnoDB"""
-
-# It came later, so older versions must do without it: they insert what they know.
-_HOLDER = "holder VARCHAR(96) CHARACTER SET ascii NOT NULL DEFAULT ''"
-
-_COLUMN_IS_THERE, _LOCKED = 1060, 1205
-
-_PATIENCE = 1
-"""Seconds that the workers may have to wait for a change of the table."""
 
 _VERSIONS = """
 CREATE TABLE IF NOT EXISTS {} (part VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB"""
@@ -117,62 +106,29 @@ async def version(connection: Connection, tables: Tables, purpose: Purpose) -> i
 
 
 async def require_tables(connection: Connection, tables: Tables, purpose: Purpose, address: str) -> None:
-    """Raise `ConfigurationError` for tables that are missing, or that only a newer Ackwise knows."""
+    """Raise `ConfigurationError` for tables that are missing, or of another version than ours."""
     found = await version(connection, tables, purpose)
     if found is None:
         raise ConfigurationError(purpose.not_there(address))
-    purpose.require_version(found, VERSION, address)
+    purpose.require_version(found, address)
 
 
 async def create(connection: Connection, tables: Tables, purpose: Purpose, address: str, ddl: Sequence[str] = ()) -> None:
     """Create what is missing, with the statements `ddl` where they are not those of claims or inbox; any number may do so at once.
 
-    Raise `ConfigurationError` if a newer Ackwise was here.
+    Raise `ConfigurationError` for tables of another version than ours.
     """
     require_server(connection, address, purpose)
     if (found := await version(connection, tables, purpose)) is not None:
-        purpose.require_version(found, VERSION, address)
+        purpose.require_version(found, address)
         return
     for statement in (*(ddl or _ddl(tables, purpose)), _VERSIONS.format(tables.versions)):
         await changed(connection, statement)
-    insert = f"INSERT INTO {tables.versions} VALUES ('{purpose.part}', {VERSION}) ON DUPLICATE KEY UPDATE version = version"
+    insert = f"INSERT INTO {tables.versions} VALUES ('{purpose.part}', {purpose.version}) ON DUPLICATE KEY UPDATE version = version"
     await changed(connection, insert)
 
 
 def _ddl(tables: Tables, purpose: Purpose) -> Sequence[str]:
     if purpose is CLAIMS:
-        return [_CLAIMS.format(tables.claims, _HOLDER)]
+        return [_CLAIMS.format(tables.claims)]
     return [_INBOX.format(tables.named("inbox")), offsets.TABLE.format(tables.named("offsets"))]
-
-
-async def keeps_owners(connection: Connection, tables: Tables) -> bool:
-    """Return whether the table has a place for the owner of a claim; that of an older version has none."""
-    try:
-        await rows(connection, f"SELECT holder FROM {tables.claims} LIMIT 0")
-    except MySQLError as error:
-        if error.args[0] in (NO_SUCH_COLUMN, *NO_RIGHT):
-            return False
-        raise
-    return True
-
-
-async def add_holder(connection: Connection, tables: Tables, address: str, *, instant: bool) -> None:
-    """Make a place for the owners of claims, beside running workers of any version; `instant` means that the table is not copied for it.
-
-    Raises `StoreUnavailable` if somebody uses the table for longer, and what asyncmy raises; then all goes on without owners.
-    """
-    if await keeps_owners(connection, tables):
-        return
-    await changed(connection, f"SET @ackwise_patience = @@lock_wait_timeout, SESSION lock_wait_timeout = {_PATIENCE}")
-    try:
-        await changed(connection, f"ALTER TABLE {tables.claims} ADD COLUMN {_HOLDER}{', ALGORITHM = INSTANT' if instant else ''}")
-    except MySQLError as error:
-        if error.args[0] == _LOCKED:
-            raise StoreUnavailable(
-                f"{address}: a long transaction uses the table of the claim store, so it could not get the column for owners; "
-                "look for it in information_schema.innodb_trx, and run `ackwise store init URL` again"
-            ) from None
-        if error.args[0] != _COLUMN_IS_THERE:  # another worker was faster
-            raise
-    finally:
-        await changed(connection, "SET SESSION lock_wait_timeout = @ackwise_patience")

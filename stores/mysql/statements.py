@@ -87,41 +87,34 @@ class Row(NamedTuple):
     """Microseconds from now."""
     kept_for: int
     """Microseconds from now."""
-    holder: str = ""
+    owner: str
+    """The process that holds it, if it has a name."""
 
     @property
     def place(self) -> Place:
         """Which key it is of."""
         return self.key, None if self.day == NO_DAY else self.day
 
-    @property
-    def owner(self) -> str:
-        """The process that holds it, if it has a name; one beside another token is void."""
-        token, _, owner = self.holder.partition(" ")
-        return owner if token == str(self.token) else ""
-
 
 _ANSWERED = (
     "day, k, token, epoch, next_attempt, lost, took_unreleased, outcome, step, "
-    "TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), leased_until), TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), kept_until)"
+    "TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), leased_until), TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), kept_until), holder"
 )
 
+_COLUMNS = ("day", "k", "step", "token", "next_attempt", "outcome", "leased_until", "kept_until", "holder")
 
-_COLUMNS = ("day", "k", "step", "token", "next_attempt", "outcome", "leased_until", "kept_until")
 
-
-def statement(tables: Tables, dialect: Dialect, some: Sequence[Asked], exchange: Exchange, *, owners: bool = True) -> str:
-    """What is sent for `some`, in one packet; `owners` says whether the table keeps them."""
+def statement(tables: Tables, dialect: Dialect, some: Sequence[Asked], exchange: Exchange) -> str:
+    """What is sent for `some`, in one packet."""
     lease, retention = round(exchange.lease * 1_000_000), round(exchange.retention * 1_000_000)
-    columns, answered = ((*_COLUMNS, "holder"), f"{_ANSWERED}, holder") if owners else (_COLUMNS, _ANSWERED)
-    values = ",".join(_values(some, lease, retention, exchange.owner if owners else None))
-    update = _update(dialect.inserted, owners=owners).format(lease=lease, retention=retention, died=_died(exchange.gone))
-    alias = dialect.alias.format(", ".join(f"n_{name}" for name in columns))
-    insert = f"INSERT INTO {tables.claims} ({', '.join(columns)}) VALUES {values}{alias} ON DUPLICATE KEY UPDATE {update}"
+    values = ",".join(_values(some, lease, retention, exchange.owner))
+    update = _update(dialect.inserted).format(lease=lease, retention=retention, died=_died(exchange.gone))
+    alias = dialect.alias.format(", ".join(f"n_{name}" for name in _COLUMNS))
+    insert = f"INSERT INTO {tables.claims} ({', '.join(_COLUMNS)}) VALUES {values}{alias} ON DUPLICATE KEY UPDATE {update}"
     if dialect.returning:
-        return f"{dialect.before}{insert} RETURNING {answered}{dialect.after}"
+        return f"{dialect.before}{insert} RETURNING {_ANSWERED}{dialect.after}"
     places = ",".join(f"({_day(one)},x'{one.place[0].hex()}')" for one in some)
-    return f"{dialect.before}{insert}; SELECT {answered} FROM {tables.claims} WHERE (day, k) IN ({places}){dialect.after}"
+    return f"{dialect.before}{insert}; SELECT {_ANSWERED} FROM {tables.claims} WHERE (day, k) IN ({places}){dialect.after}"
 
 
 def answer(one: Asked, row: Row) -> Answer:
@@ -152,29 +145,28 @@ def _claim_answer(one: Asked, row: Row) -> ClaimAnswer:
     return Busy(max(row.leased_for, 1) / 1_000_000, row.owner)
 
 
-def _values(some: Iterable[Asked], lease: int, retention: int, owner: str | None) -> Iterable[str]:
-    """Return the rows to insert, each with its holder unless there is no column for `owner`."""
-    nobody = "" if owner is None else ",''"
+def _values(some: Iterable[Asked], lease: int, retention: int, owner: str) -> Iterable[str]:
+    """Return the rows to insert; what is finished or given back has no holder."""
+    holder = _text(owner)
     held = f"SYSDATE(6)+INTERVAL {lease} MICROSECOND,SYSDATE(6)+INTERVAL {lease + retention} MICROSECOND"
     done = f"SYSDATE(6),SYSDATE(6)+INTERVAL {retention} MICROSECOND"
     never = "'1970-01-01','1970-01-01'"
     for one in some:
         row = f"({_day(one)},x'{one.place[0].hex()}',{one.kind:d},{one.token}"
-        holder = f",{_text(f'{one.token} {owner}')}" if owner else nobody
         match one.kind:
             case Kind.CLAIM:
-                yield f"{row},{one.attempt},0,{held}{holder})"
+                yield f"{row},{one.attempt},0,{held},{holder})"
             case Kind.COMPLETE:
-                yield f"{row},{one.attempt},{one.value or 0:d},{done}{nobody})"
+                yield f"{row},{one.attempt},{one.value or 0:d},{done},'')"
             case Kind.RELEASE:
-                yield f"{row},{one.value or 0},0,{never}{nobody})"
+                yield f"{row},{one.value or 0},0,{never},'')"
             case Kind.RENEW:
-                yield f"{row},0,0,{never}{holder})"
+                yield f"{row},0,0,{never},{holder})"
 
 
 def _died(gone: Iterable[str]) -> str:
-    """Whether the holder of a record is one of those who are `gone`; older versions leave `holder` as it was beside a token of theirs."""
-    names = ",".join(f"CONCAT(token, {_text(f' {owner}')})" for owner in gone if owner)
+    """Whether the holder of a record is one of those who are `gone`."""
+    names = ",".join(_text(owner) for owner in gone if owner)
     return f"holder IN ({names})" if names else "FALSE"
 
 
@@ -188,11 +180,9 @@ def _day(one: Asked) -> int:
 
 
 @functools.cache
-def _update(inserted: str, *, owners: bool) -> str:
+def _update(inserted: str) -> str:
     """Return the assignments, in their order; `{lease}`, `{retention}` and `{died}` are left to be filled in."""
     token, attempt, outcome, kind, holder = (inserted.format(name) for name in ("token", "next_attempt", "outcome", "step", "holder"))
-    died = f"\n    WHEN {{died}} THEN {Transition.EXPIRED:d}" if owners else ""
-    held = f"\nholder = IF(step = {Transition.NONE:d}, holder, {holder})," if owners else ""
     sends_back = f"{kind} = {Kind.RELEASE:d} AND {attempt} > 0"
     taken = f"{Transition.FREE:d}, {Transition.EXPIRED:d}"
     return f"""
@@ -205,7 +195,8 @@ step = CASE
     WHEN {attempt} < next_attempt THEN {Transition.NONE:d}
     WHEN token = {token} THEN {Transition.HELD:d}
     WHEN token = 0 THEN {Transition.FREE:d}
-    WHEN leased_until <= SYSDATE(6) THEN {Transition.EXPIRED:d}{died}
+    WHEN leased_until <= SYSDATE(6) THEN {Transition.EXPIRED:d}
+    WHEN {{died}} THEN {Transition.EXPIRED:d}
     ELSE {Transition.NONE:d} END,
 epoch = CASE WHEN step = {Transition.FRESH:d} THEN 1 WHEN step IN ({taken}) THEN epoch + 1 ELSE epoch END,
 lost = CASE
@@ -225,7 +216,8 @@ outcome = IF(step = {Transition.NONE:d}, outcome, {outcome}),
 token = IF(step = {Transition.NONE:d}, token, IF({kind} = {Kind.RELEASE:d}, 0, {token})),
 leased_until = IF(step = {Transition.NONE:d}, leased_until,
     SYSDATE(6) + INTERVAL IF({kind} IN ({Kind.CLAIM:d}, {Kind.RENEW:d}), {{lease}}, 0) MICROSECOND),
-kept_until = IF(step = {Transition.NONE:d}, kept_until, leased_until + INTERVAL {{retention}} MICROSECOND),{held}
+kept_until = IF(step = {Transition.NONE:d}, kept_until, leased_until + INTERVAL {{retention}} MICROSECOND),
+holder = IF(step = {Transition.NONE:d}, holder, {holder}),
 step = CASE
     WHEN step = {Transition.FRESH:d} AND {kind} = {Kind.COMPLETE:d} THEN {Kind.COMPLETE:d}
     WHEN step = {Transition.HELD:d} AND {kind} = {Kind.RELEASE:d} THEN {Kind.RELEASE:d}

@@ -27,21 +27,14 @@ WHERE i.indrelid IN (
 ) AND a.attname NOT IN ('k', 'day')
 """
 
-_NAMELESS = (
-    "its claims can't name their owner, so what a dead worker held waits until its lease ends; "
-    "let an owner run `ackwise store init URL`, then start the workers anew"
-)
-
 
 async def claims_complaints(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> list[str]:
     """Return one sentence for each, with what to do."""
     found = await schema.version(connection, tables, CLAIMS)
     if found is None:
         return [CLAIMS.not_there(address)]
-    CLAIMS.require_version(found, schema.VERSION, address)
+    CLAIMS.require_version(found, address)
     said = await missing_rights(connection, (tables.claims, tables.daily_claims), "SELECT", "INSERT", "UPDATE", "DELETE")
-    if not await schema.keeps_owners(connection, tables):
-        said.append(_NAMELESS)
     if not said:
         said += await _missing_partitions(connection, tables)
         said += await _forgotten(connection, tables.claims, tables.daily_claims)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.postgres import checking, maintenance, schema
 from ackwise.stores.postgres.connections import Connections
@@ -78,7 +77,6 @@ class PostgresStore:
         )
         self._address = self._connections.address
         self._tables = Tables(schema, prefix)
-        self._keeps_owners = False
         self.asked_again = 0
         """How often an exchange took another statement, because somebody was faster with one of its keys."""
 
@@ -112,10 +110,9 @@ class PostgresStore:
         await self._connections.close()
 
     async def init(self) -> None:
-        """Create the tables and partitions that are missing, and the columns that older versions did not have; twice changes nothing."""
+        """Create the tables and partitions that are missing; doing it twice changes nothing."""
         async with self._connections.maintain() as connection:
             await schema.create(connection, self._tables, CLAIMS, self._address)
-            await schema.add_holder(connection, self._tables, self._address)
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise, one sentence each; changes nothing."""
@@ -143,21 +140,18 @@ class PostgresStore:
 
     async def _exchange_once(self, pool: Pool, exchange: Exchange) -> ExchangeResult:
         async with self._connections.borrow(pool) as connection:
-            result, again = await exchange_on(connection, self._tables, exchange, owners=self._keeps_owners)
+            result, again = await exchange_on(connection, self._tables, exchange)
         self.asked_again += again
         return result
 
     async def _prepare(self, connection: PoolConnectionProxy) -> None:
         found = await schema.version(connection, self._tables, CLAIMS)
         if found is not None:
-            CLAIMS.require_version(found, schema.VERSION, self._address)
+            CLAIMS.require_version(found, self._address)
         if await connection.fetchval("SHOW transaction_read_only") == "on":
             raise asyncpg.ReadOnlySQLTransactionError("read-only")
         if found is None or await may_alter(connection, self._tables):
             await schema.create(connection, self._tables, CLAIMS, self._address)
-            with contextlib.suppress(StoreUnavailable, asyncpg.InsufficientPrivilegeError):  # goes on without
-                await schema.add_holder(connection, self._tables, self._address)
-        self._keeps_owners = await schema.keeps_owners(connection, self._tables)
         used = (self._tables.claims, self._tables.daily_claims)
         await checking.require_rights(connection, used, self._address)
 

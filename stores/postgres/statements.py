@@ -44,12 +44,11 @@ class Row(NamedTuple):
     """Seconds from now."""
     kept_for: float | None
     """Seconds from now."""
-    owner: str | None = None
+    owner: str | None
 
 
-def arguments(some: Sequence[Asked], exchange: Exchange, *, owners: bool = True) -> tuple[object, ...]:
+def arguments(some: Sequence[Asked], exchange: Exchange) -> tuple[object, ...]:
     """What `statement` is executed with."""
-    named = (exchange.owner, [owner for owner in exchange.gone if owner]) if owners else ()
     places, tokens, attempts, kinds, values, _ = zip(*some, strict=True)
     return (
         [id.hex() for id, _ in places],
@@ -60,7 +59,8 @@ def arguments(some: Sequence[Asked], exchange: Exchange, *, owners: bool = True)
         values,
         exchange.lease,
         exchange.retention,
-        *named,
+        exchange.owner,
+        [owner for owner in exchange.gone if owner],
     )
 
 
@@ -97,13 +97,13 @@ def _decide(one: Asked, record: Record | None) -> tuple[Record | None, Answer]:
 
 
 @functools.cache
-def statement(tables: Tables, *, undated: bool, dated: bool, owners: bool = True) -> str:
-    """The statement for keys without a day, for keys with one, or for both in one trip; `owners` says whether the tables keep them."""
+def statement(tables: Tables, *, undated: bool, dated: bool) -> str:
+    """The statement for keys without a day, for keys with one, or for both in one trip."""
     parts = []
     if undated:
-        parts.append(_part(tables.claims, "u", dated=False, owners=owners))
+        parts.append(_part(tables.claims, "u", dated=False))
     if dated:
-        parts.append(_part(tables.daily_claims, "d", dated=True, owners=owners))
+        parts.append(_part(tables.daily_claims, "d", dated=True))
     lookups, added, changed, others = zip(*parts, strict=True)
     # The order matters, and is kept: what inserts may wait for what updates, of another worker, and never the other way round.
     return f"WITH asked AS MATERIALIZED ({_ASKED}){''.join(lookups)}\n{' UNION ALL '.join((*added, *changed, *others))}"
@@ -119,15 +119,12 @@ _ASKED = f"""
         WITH ORDINALITY AS a (k, day, token, attempt, kind, value, n)
 """
 
-# Older versions leave `holder` as it was when they write a record, so the owner stands in it behind the token that it named itself with,
-# and is void beside any other token: that is somebody else's claim.
-_NAMED = f"CASE WHEN {{0}}kind IN ({_CLAIM}, {_RENEW}) AND $9::text <> '' THEN {{0}}token::text || ' ' || $9::text ELSE '' END"
-_OWNER = "CASE split_part({0}.holder, ' ', 1) WHEN {0}.token::text THEN split_part({0}.holder, ' ', 2) ELSE '' END"
+# What is finished or given back has no holder.
+_HOLDER = f"CASE WHEN {{0}}kind IN ({_CLAIM}, {_RENEW}) THEN $9::text ELSE '' END"
 
 
-def _writes(record: str, request: str, *, owners: bool) -> str:
+def _writes(record: str, request: str) -> str:
     """Return whether the transition changes an existing record."""
-    died = f" OR {_OWNER.format(record)} = ANY ($10::text[])" if owners else ""
     return f"""CASE
         WHEN {record}.kept_until <= statement_timestamp() THEN {request}.kind IN ({_CLAIM}, {_COMPLETE})
         WHEN {record}.outcome <> 0 THEN
@@ -135,7 +132,8 @@ def _writes(record: str, request: str, *, owners: bool) -> str:
         WHEN {request}.kind <> {_CLAIM} THEN {record}.token = {request}.token
             OR {request}.token = 0 AND {request}.kind = {_COMPLETE} AND {request}.value = {Outcome.OK:d}
         ELSE {request}.attempt >= {record}.next_attempt
-            AND ({record}.token IN ({request}.token, 0) OR {record}.leased_until <= clock_timestamp(){died}) END"""
+            AND ({record}.token IN ({request}.token, 0) OR {record}.leased_until <= clock_timestamp()
+                OR {record}.holder = ANY ($10::text[])) END"""
 
 
 # A record that is written although it is done was forgotten, or is dead and succeeds, and nobody asks for the rest of that.
@@ -144,38 +142,13 @@ def _writes(record: str, request: str, *, owners: bool) -> str:
 _FRESH = "r.outcome <> 0 OR r.kept_until <= statement_timestamp()"
 
 
-class _Words(NamedTuple):
-    """What the statement says of owners, each behind what it says anyway."""
-
-    seen: str
-    sets: str
-    column: str
-    value: str
-    none: str
-    null: str
-    owner: str
-
-
-_SAID = _Words(
-    seen=f", {_OWNER.format('r')} AS owner",
-    sets=f",\n        holder = {_NAMED.format('s.')}",
-    column=", holder",
-    value=f", {_NAMED.format('')}",
-    none=", NULL::text",
-    null=", NULL",
-    owner=", owner",
-)
-_UNSAID = _Words("", "", "", "", "", "", "")
-
-
-def _part(table: str, name: str, *, dated: bool, owners: bool) -> tuple[str, str, str, str]:
+def _part(table: str, name: str, *, dated: bool) -> tuple[str, str, str, str]:
     """The CTEs for one table, and the queries for the answers of what they added, changed, and left alone."""
     day, same_day, has_day = ("day, ", " AND r.day = {}.day", "IS NOT NULL") if dated else ("", "", "IS NULL")
-    said = _SAID if owners else _UNSAID
     ctes = f""",
 seen_{name} AS MATERIALIZED (
-    SELECT a.*, r.k IS NOT NULL AS known, r.kept_until <= statement_timestamp() AS forgotten, {_writes("r", "a", owners=owners)} AS writes,
-        r.token AS held_by, r.next_attempt, r.outcome, r.leased_until, r.kept_until{said.seen}
+    SELECT a.*, r.k IS NOT NULL AS known, r.kept_until <= statement_timestamp() AS forgotten, {_writes("r", "a")} AS writes,
+        r.token AS held_by, r.next_attempt, r.outcome, r.leased_until, r.kept_until, r.holder
     FROM asked a LEFT JOIN {table} r ON r.k = a.k{same_day.format("a")} WHERE a.day {has_day}
 ), changed_{name} AS (
     UPDATE {table} r SET
@@ -197,23 +170,24 @@ seen_{name} AS MATERIALIZED (
             ELSE r.token <> 0 END,
         outcome = CASE s.kind WHEN {_COMPLETE} THEN s.value ELSE 0 END,
         leased_until = clock_timestamp() + s.lease,
-        kept_until = clock_timestamp() + s.lease + s.retention{said.sets}
-    FROM seen_{name} s WHERE s.writes AND r.k = s.k{same_day.format("s")} AND {_writes("r", "s", owners=owners)}
+        kept_until = clock_timestamp() + s.lease + s.retention,
+        holder = {_HOLDER.format("s.")}
+    FROM seen_{name} s WHERE s.writes AND r.k = s.k{same_day.format("s")} AND {_writes("r", "s")}
     RETURNING s.n, s.forgotten, r.epoch, r.lost, r.took_unreleased
 ), added_{name} AS (
-    INSERT INTO {table} (k, {day}token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until{said.column})
+    INSERT INTO {table} (k, {day}token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until, holder)
     SELECT k, {day}token, 1, attempt, 0, false, CASE kind WHEN {_COMPLETE} THEN value ELSE 0 END,
-        clock_timestamp() + lease, clock_timestamp() + lease + retention{said.value}
+        clock_timestamp() + lease, clock_timestamp() + lease + retention, {_HOLDER.format("")}
     FROM seen_{name} WHERE NOT known AND kind IN ({_CLAIM}, {_COMPLETE}) ORDER BY {day}k
     ON CONFLICT DO NOTHING
     RETURNING k, {"day" if dated else "NULL::bigint AS day"}
 )"""
     added = f"""
-SELECT 0, k, day, true, 1, 0, false, NULL::bigint, NULL::int, NULL::smallint, NULL::float8, NULL::float8{said.none} FROM added_{name}"""
+SELECT 0, k, day, true, 1, 0, false, NULL::bigint, NULL::int, NULL::smallint, NULL::float8, NULL::float8, NULL::text FROM added_{name}"""
     changed = f"""
-SELECT n, NULL::uuid, NULL::bigint, forgotten, epoch, lost, took_unreleased, NULL, NULL, NULL, NULL, NULL{said.null} FROM changed_{name}"""
+SELECT n, NULL::uuid, NULL::bigint, forgotten, epoch, lost, took_unreleased, NULL, NULL, NULL, NULL, NULL, NULL FROM changed_{name}"""
     others = f"""
 SELECT n, NULL, NULL, NULL, NULL, NULL, NULL, held_by, next_attempt, outcome,
-    extract(epoch FROM leased_until - clock_timestamp())::float8, extract(epoch FROM kept_until - statement_timestamp())::float8{said.owner}
+    extract(epoch FROM leased_until - clock_timestamp())::float8, extract(epoch FROM kept_until - statement_timestamp())::float8, holder
 FROM seen_{name} WHERE CASE WHEN known THEN NOT writes ELSE kind IN ({_RELEASE}, {_RENEW}) END"""
     return ctes, added, changed, others

@@ -29,6 +29,8 @@ class Purpose(NamedTuple):
     """What begins the sentence about a version."""
     init: str = "ackwise store init URL"
     """The command that sets it up."""
+    version: int = 1
+    """Of its tables, in every database."""
 
     def require_sense(self, database: str, example: str, url: str | None, pool: object | None, timeout: float, max_size: int) -> None:
         """Raise `ConfigurationError` for settings that can't work; `example` is a URL of `database`."""
@@ -47,11 +49,12 @@ class Purpose(NamedTuple):
         """The text for tables that are missing."""
         return f"{address}: {self.missing}; run `{self.init}`"
 
-    def require_version(self, found: int, known: int, address: str, otherwise: str = "choose another prefix") -> None:
-        """Raise `ConfigurationError` for a version that only a newer Ackwise knows."""
-        if found > known:
+    def require_version(self, found: int, address: str, otherwise: str = "choose another prefix") -> None:
+        """Raise `ConfigurationError` for another version than ours."""
+        if found != self.version:
             raise ConfigurationError(
-                f"{address}: its {self.has} version {found}, and this Ackwise knows version {known}; upgrade, or {otherwise}"
+                f"{address}: its {self.has} version {found}, and this Ackwise knows version {self.version} alone; "
+                f"start the Ackwise that made them, or {otherwise}"
             )
 
 
@@ -63,6 +66,7 @@ CLAIMS: Final = Purpose(
     part="claims",
     missing="the tables of the claim store are missing",
     has="claims have",
+    version=2,
 )
 INBOX: Final = Purpose(
     name="inbox",

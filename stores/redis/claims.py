@@ -101,7 +101,7 @@ class RedisStore:
         """Connect, and mark the namespace as laid out this way. Opening twice does nothing.
 
         Raises `ConfigurationError` if user, rights, certificate or kind of server are wrong, or if the namespace was laid out
-        otherwise or by a newer Ackwise; `StoreUnavailable` if Redis does not answer.
+        otherwise or in another version than ours; `StoreUnavailable` if Redis does not answer.
         """
         if self._connection is not None:
             return

@@ -101,10 +101,10 @@ class Layout:
         if found == str(self):
             return
         version = found.split(" ", 1)[0]
-        if version.isdecimal() and int(version) > _VERSION:
+        if version.isdecimal() and int(version) != _VERSION:
             raise ConfigurationError(
-                f"{where}: the namespace {self.namespace} has version {version}, and this Ackwise knows version {_VERSION}; "
-                "upgrade, or use another namespace"
+                f"{where}: the namespace {self.namespace} has version {version}, and this Ackwise knows version {_VERSION} alone; "
+                "start the Ackwise that made it, or use another namespace"
             )
         raise ConfigurationError(
             f"{where}: the namespace {self.namespace} is laid out as {found!r}, and this store wants {str(self)!r}; "

@@ -5,10 +5,9 @@
 -- The answer is one string: the number of keys, then what went otherwise than well: the place, a byte for a complete, release and
 -- renew or nine for a claim, and the holder's name behind a claim that is busy.
 --
--- A record under way: flags, kept_until, token, leased_until, epoch, next_attempt, lost, owner. Older versions write no owner, and
--- do not mind one. A completed one: flags, kept_until and
--- the end of the token, 5 bytes or, in a page, 2: they only tell a complete that is repeated from another's, and the offset may
--- advance after either. Flags: 1 to 3 the outcome, 4 took_unreleased. Instants are milliseconds. Numbers are doubles here, so
+-- A record under way: flags, kept_until, token, leased_until, epoch, next_attempt, lost, owner. A completed one:
+-- flags, kept_until and the end of the token, 5 bytes or, in a page, 2: they only tell a complete that is repeated from
+-- another's, and the offset may advance after either. Flags: 1 to 3 the outcome, 4 took_unreleased. Instants are milliseconds. Numbers are doubles here, so
 -- tokens stay bytes.
 
 local CLAIM, RELEASE, SEND_BACK, RENEW = 0, 4, 5, 6  -- 1 to 3 complete, with that outcome

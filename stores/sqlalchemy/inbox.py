@@ -132,8 +132,8 @@ class SQLAlchemyInbox:
             raise ConfigurationError(_MISSING)
         versions = tables.versions
         found = await connection.scalar(select(versions.c.version).where(versions.c.part == "session_inbox"))
-        if found is not None and found > VERSION:
+        if found is not None and found != VERSION:
             raise ConfigurationError(
-                f"the table of the SQLAlchemy inbox has version {found}, and this Ackwise knows version {VERSION}; upgrade, "
-                "or choose another prefix"
+                f"the table of the SQLAlchemy inbox has version {found}, and this Ackwise knows version {VERSION} alone; "
+                "start the Ackwise that made it, or choose another prefix"
             )

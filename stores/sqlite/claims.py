@@ -24,7 +24,7 @@ from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
 from ackwise.stores.sqlite.file import File, result_code
 from ackwise.stores.sqlite.maintenance import clean, complaints, forget_some
 from ackwise.stores.sqlite.schema import CLAIMS as _PART
-from ackwise.stores.sqlite.schema import VERSION, create_claims, version
+from ackwise.stores.sqlite.schema import create_claims, version
 from ackwise.stores.sqlite.url import parse, seconds
 
 __all__ = ["SQLiteStore", "from_url"]
@@ -87,7 +87,7 @@ class SQLiteStore:
     async def open(self) -> None:
         """Open the file, and create it and its tables if need be; its folder has to exist.
 
-        Raises `ConfigurationError` if the file is no SQLite database or was written by a newer Ackwise, and
+        Raises `ConfigurationError` if the file is no SQLite database or has another version than ours, and
         `StoreUnavailable` if it can't be opened now. Opening twice does nothing.
         """
         if self._thread is not None:
@@ -161,8 +161,8 @@ class SQLiteStore:
                 return
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Create the tables, unless they are there in a version that only a newer Ackwise understands."""
-        CLAIMS.require_version(version(connection, _PART), VERSION, str(self._path), "name another file")
+        """Create the tables, unless they are there in another version than ours."""
+        CLAIMS.require_version(version(connection, _PART), str(self._path), "name another file")
         create_claims(connection)
 
     def _disconnect(self) -> None:

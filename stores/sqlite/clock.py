@@ -158,17 +158,14 @@ class FileClock:
 
 def latest(connection: sqlite3.Connection, part: str, clock: Callable[[], float] | Clocks) -> float:
     """How late it is for a part of a file, which is not changed by asking."""
-    try:
-        return _look(connection, part, clocks_of(clock))[1].now
-    except sqlite3.OperationalError:  # no such table: an older version made the file
-        return clocks_of(clock).wall()
+    return _look(connection, part, clocks_of(clock))[1].now
 
 
 def doubt(connection: sqlite3.Connection, part: str, clock: Callable[[], float] | Clocks) -> list[str]:
     """A sentence if the wall clock is not believed."""
     try:
         stamp = _look(connection, part, clocks_of(clock))[1]
-    except sqlite3.OperationalError:  # no such table: an older version made the file
+    except sqlite3.OperationalError:  # no such table: an outbox keeps no clock
         return []
     ahead = stamp.wall - stamp.now
     if abs(ahead) <= _TOLERANCE:

@@ -18,7 +18,7 @@ from ackwise.stores.sqlite.clock import Clocks, FileClock, Instant, clocks_of
 from ackwise.stores.sqlite.file import File, result_code
 from ackwise.stores.sqlite.maintenance import clean, complaints, forget_some
 from ackwise.stores.sqlite.schema import INBOX as _PART
-from ackwise.stores.sqlite.schema import VERSION, create_inbox, version
+from ackwise.stores.sqlite.schema import create_inbox, version
 from ackwise.stores.sqlite.transaction import BEGAN, OpenTransaction
 from ackwise.stores.sqlite.url import parse, seconds
 
@@ -60,7 +60,7 @@ class SQLiteInbox:
     async def open(self) -> None:
         """Open the file, and create it and the table if need be. Opening twice does nothing.
 
-        Raises `ConfigurationError` if the file is no SQLite database or a newer Ackwise wrote it, `StoreUnavailable` if it
+        Raises `ConfigurationError` if the file is no SQLite database or has another version than ours, `StoreUnavailable` if it
         can't be opened now.
         """
         if self._connection is not None:
@@ -82,14 +82,13 @@ class SQLiteInbox:
     def _set_up(self, connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            found = version(connection, _PART)
+            INBOX.require_version(version(connection, _PART), str(self._path), "name another file")
             create_inbox(connection)
             connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
         except sqlite3.OperationalError as error:
             raise self._file.unavailable(error) from error
         except sqlite3.DatabaseError as error:
             raise self._file.no_database() from error
-        INBOX.require_version(found, VERSION, str(self._path), "name another file")
 
     @asynccontextmanager
     async def begin(self, *, retention: float) -> AsyncIterator[OpenTransaction]:

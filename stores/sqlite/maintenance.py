@@ -23,7 +23,7 @@ _AT_ONCE: Final = 1000
 def complaints(path: Path, part: Part, timeout: float, clock: Callable[[], float] | Clocks = time.time) -> list[str]:
     """Return what is wrong or unwise about the file, one sentence each. Changes nothing.
 
-    Raises `ConfigurationError` if a newer Ackwise wrote it, and what sqlite3 raises, for a file that can't be written too.
+    Raises `ConfigurationError` if another version than ours wrote it, and what sqlite3 raises, for a file that can't be written too.
     """
     if not path.exists():
         return [f"{path}: there is no such file; run `ackwise store init URL`, or let the first worker make it"]
@@ -53,7 +53,7 @@ async def clean(step: Callable[[], int]) -> int:
 def forget_some(path: Path, part: Part, timeout: float, clock: Callable[[], float] | Clocks) -> int:
     """Delete some of what was to be kept until now at the latest; return how many rows. A wall clock that jumped is not believed.
 
-    Raises `ConfigurationError` if nothing was set up or a newer Ackwise wrote the file, and what sqlite3 raises.
+    Raises `ConfigurationError` if nothing was set up or another version than ours wrote the file, and what sqlite3 raises.
     """
     if not path.exists():
         raise ConfigurationError(f"{path}: there is no such file; name another, or run `ackwise store init URL` first")
@@ -73,10 +73,8 @@ def _missing(connection: sqlite3.Connection, path: Path, part: Part) -> str | No
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     if "ackwise_schema" in there:
         found = connection.execute("SELECT version FROM ackwise_schema WHERE part = ?", (part.name,)).fetchone()
-        if found is not None and found[0] > part.version:
-            raise ConfigurationError(
-                f"{path}: its {part.name} have version {found[0]}, and this Ackwise knows version {part.version}; upgrade it"
-            )
+        if found is not None:
+            part.purpose.require_version(found[0], str(path), "name another file")
     if part.table not in there:
         return f"table {part.table}"
     return f"index {part.end_index}" if part.end_index not in there else None

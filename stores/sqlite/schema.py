@@ -5,25 +5,28 @@ from __future__ import annotations
 import sqlite3
 from typing import Final, NamedTuple
 
+from ackwise.stores.protocol import purpose
+from ackwise.stores.protocol.purpose import Purpose
 from ackwise.stores.sqlite.clock import TABLE as _CLOCK
 
-__all__ = ["CLAIMS", "INBOX", "VERSION", "Part", "create_claims", "create_inbox", "version"]
-
-VERSION: Final = 1
-"""Of the claims' table, and of the inbox's."""
+__all__ = ["CLAIMS", "INBOX", "Part", "create_claims", "create_inbox", "version"]
 
 
 class Part(NamedTuple):
     """What of a file belongs to one kind of store."""
 
-    name: str  #: in `ackwise_schema`
-    version: int
+    purpose: Purpose
     table: str  #: has the columns `place` and `kept_until`
     end_index: str  #: on `kept_until`
 
+    @property
+    def name(self) -> str:
+        """In `ackwise_schema`."""
+        return self.purpose.part
 
-CLAIMS: Final = Part("claims", VERSION, "ackwise_claims", "ackwise_claims_kept_until")
-INBOX: Final = Part("inbox", VERSION, "ackwise_inbox", "ackwise_inbox_kept_until")
+
+CLAIMS: Final = Part(purpose.CLAIMS, "ackwise_claims", "ackwise_claims_kept_until")
+INBOX: Final = Part(purpose.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until")
 
 _VERSIONS: Final = "CREATE TABLE IF NOT EXISTS ackwise_schema (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID"
 _CLAIMS: Final = """
@@ -37,11 +40,9 @@ CREATE TABLE IF NOT EXISTS ackwise_claims (
     outcome INTEGER,
     leased_until REAL NOT NULL,
     kept_until REAL NOT NULL,
-    owner TEXT NOT NULL DEFAULT ''
+    owner TEXT NOT NULL
 ) WITHOUT ROWID
 """
-# Older versions name the columns that they know, and so what they claim has no owner: they and this one may share a file.
-_OWNER: Final = "ALTER TABLE ackwise_claims ADD COLUMN owner TEXT NOT NULL DEFAULT ''"
 _CLAIMS_BY_END: Final = "CREATE INDEX IF NOT EXISTS ackwise_claims_kept_until ON ackwise_claims (kept_until)"
 
 _INBOX: Final = """
@@ -69,7 +70,7 @@ CREATE INDEX IF NOT EXISTS ackwise_inbox_kept_until ON ackwise_inbox (kept_until
 def version(connection: sqlite3.Connection, part: Part) -> int:
     """Return the version of the tables, which are ours if there were none."""
     connection.execute(_VERSIONS)
-    connection.execute("INSERT OR IGNORE INTO ackwise_schema VALUES (?, ?)", (part.name, part.version))
+    connection.execute("INSERT OR IGNORE INTO ackwise_schema VALUES (?, ?)", (part.name, part.purpose.version))
     (found,) = connection.execute("SELECT version FROM ackwise_schema WHERE part = ?", (part.name,)).fetchone()
     return int(found)
 
@@ -77,8 +78,6 @@ def version(connection: sqlite3.Connection, part: Part) -> int:
 def create_claims(connection: sqlite3.Connection) -> None:
     """Create what is missing of the claims. To be called in a transaction that writes."""
     connection.execute(_CLAIMS)
-    if not connection.execute("SELECT 1 FROM pragma_table_info('ackwise_claims') WHERE name = 'owner'").fetchone():
-        connection.execute(_OWNER)
     connection.execute(_CLAIMS_BY_END)
     connection.execute(_CLOCK)
 

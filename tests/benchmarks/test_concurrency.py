@@ -10,15 +10,14 @@ import pytest
 from benchmarks.concurrency import SHAPES, Figures, KeyedBench, Setting, Shape, read_options
 from benchmarks.consumers import Measurement, default_python, versions
 from rich.console import Console
-
-from ackwise.plugin.local.broker import LocalKafka
+from tests.shared import SharedKafka
 
 PYTHON = default_python()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_a_contender_handles_the_whole_topic(shape: Shape, kafka: LocalKafka, tmp_path: Path) -> None:
+def test_a_contender_handles_the_whole_topic(shape: Shape, kafka: SharedKafka, tmp_path: Path) -> None:
     if shape.needs is not None and shape.needs not in versions(PYTHON):
         pytest.skip(f"{PYTHON} has no {shape.needs}; `make bench` installs it")
     bench = KeyedBench(kafka.bootstrap, PYTHON, tmp_path, messages=100, partitions=2)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.consumers import AIMS, CONTENDERS, Bench, Contender, Figures, Measurement, able, default_python, read_options
 from rich.console import Console
-
-from ackwise.plugin.local.broker import LocalKafka
+from tests.shared import SharedKafka
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +16,7 @@ PYTHON = default_python()
 
 
 @pytest.mark.parametrize("contender", CONTENDERS, ids=lambda contender: contender.name)
-def test_a_contender_handles_the_whole_topic(contender: Contender, kafka: LocalKafka, tmp_path: Path) -> None:
+def test_a_contender_handles_the_whole_topic(contender: Contender, kafka: SharedKafka, tmp_path: Path) -> None:
     runnable, left_out = able(PYTHON, [contender.name])
     if not runnable:
         pytest.skip(left_out[0])
@@ -27,7 +26,7 @@ def test_a_contender_handles_the_whole_topic(contender: Contender, kafka: LocalK
     assert measured.wall >= measured.cpu / 2 > 0
 
 
-def test_the_phases_add_up_to_what_ackwise_took(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_the_phases_add_up_to_what_ackwise_took(kafka: SharedKafka, tmp_path: Path) -> None:
     bench = Bench(kafka.bootstrap, PYTHON, tmp_path, messages=2_000)
     asyncio.run(bench.fill())
     measured = bench.turn(CONTENDERS[-2], phases=True)

@@ -10,7 +10,7 @@ from benchmarks.claiming.network import EchoTimes, echo_times
 from benchmarks.claiming.way import Turn
 from benchmarks.stores import DATABASES, Contest, Figures, Measured, measure, read_options
 from rich.console import Console
-from tests.databases.server import Server
+from tests.databases.server import Endpoint
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ QUICK = read_options(["--rounds", "1", "--seconds", "0.001", "--keys", "20000"])
 
 @pytest.mark.parametrize("name", DATABASES)
 def test_every_way_handles_messages(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    server: Server | None = request.getfixturevalue(name.removesuffix("-once")) if DATABASES[name].server else None
+    server: Endpoint | None = request.getfixturevalue(f"own_{name.removesuffix('-once')}") if DATABASES[name].server else None
     url = DATABASES[name].url.replace("/0", "/9").format(port=server.port if server else 0, folder=tmp_path)
     measured = measure(Contest(name, far=False), url, QUICK)
     assert measured.turns.keys() > {"classic"}

@@ -12,8 +12,7 @@ from benchmarks.streams import ENTRANTS, Entrant, Figures, JsonBench, read_optio
 from rich.console import Console
 from tests.databases.redis import redis_server
 from tests.databases.server import skip_if_missing
-
-from ackwise.plugin.local.broker import LocalKafka
+from tests.shared import SharedKafka
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +21,7 @@ STOCK, PLAIN = Entrant("take", "Faust"), Entrant("take", "Ackwise")
 
 
 @pytest.mark.parametrize("entrant", ENTRANTS, ids=lambda entrant: entrant.name)
-def test_an_agent_handles_the_whole_topic(entrant: Entrant, kafka: LocalKafka, tmp_path: Path) -> None:
+def test_an_agent_handles_the_whole_topic(entrant: Entrant, kafka: SharedKafka, tmp_path: Path) -> None:
     if "faust-streaming" not in versions(PYTHON):
         pytest.skip(f"{PYTHON} has no faust-streaming; `make bench` installs it")
     bench = JsonBench(kafka.bootstrap, PYTHON, tmp_path, messages=2_000)

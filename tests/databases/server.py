@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import which
+from typing import Protocol
 
 import pytest
 
-__all__ = ["Missing", "Server", "free_port", "program", "running", "skip_if_missing"]
+__all__ = ["Endpoint", "Missing", "Server", "free_port", "program", "running", "skip_if_missing"]
 
 #: Seconds; the slowest needs two on an idle machine.
 START_TIMEOUT = 60.0
@@ -24,6 +25,15 @@ STOP_TIMEOUT = 15.0
 
 class Missing(Exception):
     """A program that a server is started with is not on this machine."""
+
+
+class Endpoint(Protocol):
+    """What listens at a port of this machine: a server of whomever, or a proxy."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        ...
 
 
 def program(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,18 @@ from typing import Any
 import pytest
 from tests.failures.calls import install
 from tests.failures.world import World
-
-from ackwise.plugin.local.broker import LocalKafka
-
-_numbers = itertools.count(1)
+from tests.servers import new_name
+from tests.shared import SharedKafka
 
 
 @pytest.fixture
-def new_world(kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
+def new_world(kafka: SharedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
     """Makes scenarios: `new_world(**fields)` of `World`."""
     install(monkeypatch)
     worlds: list[World] = []
 
     def make(**fields: Any) -> World:
-        worlds.append(World(kafka.bootstrap, tmp_path, f"g{next(_numbers)}", **{"levels": ("200ms", "400ms"), **fields}))
+        worlds.append(World(kafka.bootstrap, tmp_path, new_name("g"), **{"levels": ("200ms", "400ms"), **fields}))
         return worlds[-1]
 
     yield make

@@ -1,4 +1,7 @@
-"""The broker is away, or hangs: workers of both hosts wait for it, go on when it is back, and end in time when they are told to."""
+"""The broker is away, or hangs: workers of both hosts wait for it, go on when it is back, and end in time when they are told to.
+
+The trials of ways of consuming whose broker goes away are here as well.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ import pytest
 from tests.failures.hostile import fausting
 from tests.failures.hostile.looping import loop
 from tests.failures.hostile.trial import host, started
+from tests.failures.modes.trial import MODES
+from tests.failures.test_modes import play
 from tests.failures.world import NewWorld, Record, expected, mixed_messages
 from tests.servers import RawKafka
 
@@ -102,6 +107,12 @@ class Workers:
         assert codes == [0] * len(groups), [self.said(group) for group in groups]
 
 
+@pytest.fixture(scope="module")
+def kafka(own_kafka: LocalKafka) -> LocalKafka:
+    """One that no other test uses, since it goes away."""
+    return own_kafka
+
+
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
     made = Workers(tmp_path)
@@ -181,3 +192,10 @@ async def test_an_outage_that_is_longer_than_every_timeout_costs_a_host_a_loop_a
         await world.judge()
         assert set(world.ledger.runs()) == runs
         assert {letter.id for letter in await world.dead_letters()} == dead
+
+
+@pytest.mark.parametrize("modes", [["key"], pytest.param([*MODES], marks=pytest.mark.nightly)], ids=["key", "all"])
+async def test_a_broker_that_is_killed_and_comes_back_loses_no_message_and_breaks_no_order_or_promise(
+    kafka: LocalKafka, tmp_path: Path, modes: list[str]
+) -> None:
+    await play(kafka, tmp_path, [(mode, "broker", 1) for mode in modes], kafka)

@@ -80,7 +80,7 @@ async def test_null_keys_ten_thousand_headers_and_headers_that_are_called_like_o
     await world.create()
     many = tuple((f"h{number}", b"x") for number in range(10_000))
     forged = (
-        ("ackwise-version", b"1"), ("ackwise-group", world.group.encode()), ("ackwise-handler", b"nobody"), ("ackwise-attempt", b"17"),
+        ("ackwise-version", b"2"), ("ackwise-group", world.group.encode()), ("ackwise-handler", b"nobody"), ("ackwise-attempt", b"17"),
         ("ackwise-origin-topic", b"elsewhere"), ("ackwise-origin-partition", b"9"), ("ackwise-origin-offset", b"9"),
         ("ackwise-origin-timestamp", b"9"), ("ackwise-first-seen", b"9"), ("ackwise-due", b"99999999999999"), ("ackwise-version", b"77"),
     )  # fmt: skip

@@ -14,18 +14,23 @@ from pathlib import Path
 import pytest
 from tests.failures.modes.trial import FAULTS, MODES, Trial
 from tests.failures.world import each
+from tests.servers import new_name
+from tests.shared import SharedKafka
 
 from ackwise.plugin.local.broker import LocalKafka
 
+__all__ = ["play"]
+
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
+
+#: What does not need a broker that goes away.
+HERE = [fault for fault in FAULTS if fault != "broker"]
 
 #: Seconds that a broker is away.
 AWAY = 3.0
 
 Case = tuple[str, str, int]
 """Mode, fault and seed."""
-
-_numbers = itertools.count(1)
 
 
 class Restart:
@@ -45,16 +50,15 @@ class Restart:
         await self._is_back.wait()
 
 
-async def play(broker: LocalKafka, folder: Path, cases: Sequence[Case]) -> None:
-    """Play a trial for each case, some at a time, and assert that none of them went wrong; those whose broker goes away come last."""
-    away = [case for case in cases if case[1] == "broker"]
-    restart = Restart(broker, len(away))
+async def play(kafka: SharedKafka | LocalKafka, folder: Path, cases: Sequence[Case], goes: LocalKafka | None = None) -> None:
+    """Play a trial for each case, some at a time, and assert that none of them went wrong; `goes` is the broker if it goes away."""
+    restart = None if goes is None else Restart(goes, len(cases))
 
     async def attempt(case: Case) -> None:
         mode, fault, seed = case
-        name = f"modes-{next(_numbers)}"
+        name = new_name("modes")
         (folder / name).mkdir()
-        trial = Trial(broker.bootstrap, folder / name, name, MODES[mode], fault, seed, restart)
+        trial = Trial(kafka.bootstrap, folder / name, name, MODES[mode], fault, seed, restart)
         try:
             verdict = await trial.run()
         except TimeoutError:
@@ -62,21 +66,20 @@ async def play(broker: LocalKafka, folder: Path, cases: Sequence[Case]) -> None:
         assert verdict.is_clean, verdict
         assert len(trial.sent) >= 100, "there is something to judge"
 
-    await each([case for case in cases if case not in away], attempt, at_once=6)
-    await each(away, attempt, at_once=len(away) or 1)
+    await each(cases, attempt, at_once=6)
 
 
-async def test_no_fault_loses_a_message_or_breaks_an_order_or_a_promise(kafka: LocalKafka, tmp_path: Path) -> None:
-    """Each fault once, and each mode twice."""
+async def test_no_fault_loses_a_message_or_breaks_an_order_or_a_promise(kafka: SharedKafka, tmp_path: Path) -> None:
+    """Each fault once, and each mode."""
     modes = itertools.cycle(MODES)
-    await play(kafka, tmp_path, [(next(modes), fault, 1) for fault in FAULTS])
+    await play(kafka, tmp_path, [(next(modes), fault, 1) for fault in HERE])
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", HERE)
 @pytest.mark.parametrize("seed", range(1, 1 + int(os.environ.get("MODES_SEEDS", "1"))))
 async def test_in_each_mode_no_fault_loses_a_message_or_breaks_an_order_or_a_promise(
-    kafka: LocalKafka, tmp_path: Path, fault: str, seed: int
+    kafka: SharedKafka, tmp_path: Path, fault: str, seed: int
 ) -> None:
     await play(kafka, tmp_path, [(mode, fault, seed) for mode in MODES])

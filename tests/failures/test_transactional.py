@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from tests.databases.postgres import USER
-from tests.databases.server import Server
 from tests.failures.process import WorkerProcess
 from tests.failures.transacting import account_of, main
 from tests.servers import RawKafka
+from tests.shared import SharedServer
 from tests.stores.mysql.database import mysql_database
 
 # A worker that was killed is missed after its session only.
@@ -64,7 +64,7 @@ async def sqlite_shop(tmp_path: Path) -> Shop:
 
 
 @pytest.fixture
-async def postgres_shop(postgres: Server) -> AsyncIterator[Shop]:
+async def postgres_shop(postgres: SharedServer) -> AsyncIterator[Shop]:
     import asyncpg
 
     server, name = f"postgresql://{USER}@127.0.0.1:{postgres.port}", f"shop_{os.urandom(6).hex()}"
@@ -82,7 +82,7 @@ async def postgres_shop(postgres: Server) -> AsyncIterator[Shop]:
 
 
 @pytest.fixture
-async def mariadb_shop(mariadb: Server) -> AsyncIterator[Shop]:
+async def mariadb_shop(mariadb: SharedServer) -> AsyncIterator[Shop]:
     async with mysql_database(mariadb) as database:
         yield await Shop(database.url, database.fetch).set_up()
 

@@ -15,6 +15,12 @@ from ackwise.plugin.local.broker import LocalKafka
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(250)]
 
 
+@pytest.fixture
+def kafka(own_kafka: LocalKafka) -> LocalKafka:
+    """One that no other test uses, since it goes away."""
+    return own_kafka
+
+
 async def test_an_outage_in_the_middle_of_a_tables_recovery_costs_no_count(kafka: LocalKafka, new_shop: Callable[..., Shop]) -> None:
     placed = orders("table", 100)
     async with new_shop("table") as shop:

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from ackwise.plugin.local.broker import LocalKafka
+from tests.shared import SharedKafka
 
 APP = """
 import faust
@@ -20,7 +19,7 @@ app.use(Dedup("redis://127.0.0.1:1"))
 
 
 @pytest.mark.slow  # the start of a worker of Faust takes seconds
-def test_a_worker_that_can_not_start_ends_with_the_sentence_that_says_why(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_a_worker_that_can_not_start_ends_with_the_sentence_that_says_why(kafka: SharedKafka, tmp_path: Path) -> None:
     (tmp_path / "refused.py").write_text(APP.replace("BROKERS", kafka.bootstrap))
     ended = subprocess.run(
         [sys.executable, "-m", "faust", "-A", "refused", "worker", "-l", "error"],

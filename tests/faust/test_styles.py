@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 from tests.faust.world import DEADLINE, Placed, Shop, orders
 from tests.servers import RawKafka
-
-from ackwise.plugin.local.broker import LocalKafka
+from tests.shared import SharedKafka
 
 # The start of a worker of Faust takes seconds.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
@@ -118,7 +117,7 @@ async def run_until_it_gives_up(shop: Shop) -> Fate:
 
 
 @asynccontextmanager
-async def raw(kafka: LocalKafka) -> AsyncIterator[RawKafka]:
+async def raw(kafka: SharedKafka) -> AsyncIterator[RawKafka]:
     made = RawKafka(kafka.bootstrap)
     await made.start()
     yield made
@@ -126,7 +125,7 @@ async def raw(kafka: LocalKafka) -> AsyncIterator[RawKafka]:
 
 
 @pytest.fixture(scope="module")
-def reliable(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Fate:
+def reliable(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Fate:
     async def run() -> Fate:
         async with raw(kafka) as here:
             return await run_until_committed(Shop(here, tmp_path_factory.mktemp("reliable"), "reliable", ALL, ackwise=True, asked=ASKED))
@@ -135,7 +134,7 @@ def reliable(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Fat
 
 
 @pytest.mark.nightly
-async def test_stock_agents_lose_each_order_that_fails_or_stand_still_before_it(kafka: LocalKafka, tmp_path: Path) -> None:
+async def test_stock_agents_lose_each_order_that_fails_or_stand_still_before_it(kafka: SharedKafka, tmp_path: Path) -> None:
     """What Faust does without Ackwise."""
     async with raw(kafka) as here:
 

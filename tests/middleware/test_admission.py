@@ -163,8 +163,6 @@ async def test_a_key_function_that_fails_is_as_if_the_handler_had_raised(make_sp
         pytest.param({}, ["orders", "orders", "parcels"], id="nothing-is-named"),
         pytest.param({"message_id_header": "message-id"}, ["orders", "parcels"], id="the-header-is-named"),
         pytest.param({"message_id_header": "request-id"}, ["orders", "orders", "parcels"], id="another-header-is-named"),
-        pytest.param({"message_id_scope": "legacy"}, ["orders"], id="legacy-without-a-name"),
-        pytest.param({"message_id_scope": "legacy", "message_id_header": "message-id"}, ["orders"], id="legacy-with-its-name"),
     ],
 )
 async def test_a_header_counts_only_where_it_is_named_and_two_topics_never_suppress_each_other(

@@ -165,13 +165,13 @@ def test_a_block_out_of_sequence_ends_reading() -> None:
     assert (len(log.blocks), log.is_damaged) == (1, True)
 
 
-def test_a_log_of_a_newer_layout_is_unreadable_and_says_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.middleware.eventlog.LAYOUT_VERSION", LAYOUT_VERSION + 1)
-    newer = HEADER.encode()
-    monkeypatch.undo()
-    log = parse_log(newer)
-    layout = f"its layout is version {LAYOUT_VERSION + 1}, and this one reads up to {LAYOUT_VERSION}"
-    assert log == Unreadable(f"it was written by a newer Ackwise: {layout}")
+@pytest.mark.parametrize("version", [LAYOUT_VERSION - 1, LAYOUT_VERSION + 1])
+def test_a_log_of_another_layout_is_unreadable_and_says_both_versions(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    with monkeypatch.context() as other:
+        other.setattr("ackwise.middleware.eventlog.LAYOUT_VERSION", version)
+        written = HEADER.encode()
+    sentence = f"its layout is version {version}, and this Ackwise reads version {LAYOUT_VERSION} alone"
+    assert parse_log(written) == Unreadable(f"{sentence}; reconcile it with the Ackwise that wrote it")
 
 
 RUN = RunEvents(EventCode.SUCCEEDED, "orders", 3, range(5, 17), "bill", 1, [*range(1000, 1012)], range(40, 52), [*range(12)], 0)

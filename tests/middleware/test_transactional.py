@@ -449,7 +449,6 @@ async def test_equal_keys_in_a_batch_follow_their_leader(make: Any, database: Da
     [
         ({"retention": 0}, "retention of Transactional is 0 s"),
         ({"epoch": -1}, "epoch of Transactional is -1"),
-        ({"message_id_scope": ""}, "message_id_scope of Transactional is ''"),
         ({"key": "id"}, "key of Transactional is 'id'"),
     ],
 )

@@ -3,7 +3,7 @@
 python -m tests.sabotage                 # each twin on the tests that the table names
 python -m tests.sabotage NAME …          # these twins only
 python -m tests.sabotage --learn NAME …  # find the tests that notice a twin, and write them into the table
-python -m tests.sabotage --page          # write docs/evidence.md from the table
+python -m tests.sabotage --page          # write docs/guarantees/evidence.md from the table
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="twins to try; default: all")
     parser.add_argument("--learn", action="store_true", help="search the tests that notice a twin and write them into the table")
     parser.add_argument("--nightly", action="store_true", help="also the twins that only a nightly test notices")
-    parser.add_argument("--page", action="store_true", help="write docs/evidence.md from the table, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write docs/guarantees/evidence.md from the table, and run nothing")
     parser.add_argument("--jobs", type=int, default=2, help="twins at a time (default: 2)")
     return parser.parse_args()
 

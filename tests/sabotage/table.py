@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.sabotage.twins import CHECKOUT, Twin
 
 TABLE = Path(__file__).parent / "caught.json"
-PAGE = CHECKOUT / "docs" / "evidence.md"
+PAGE = CHECKOUT / "docs" / "guarantees" / "evidence.md"
 
 _HEAD = """\
 # Evidence
@@ -53,7 +53,7 @@ def page(twins: Iterable[Twin], table: Mapping[str, Catch]) -> str:
     for name, group in groupby(sorted(twins, key=lambda twin: (twin.page, twin.promise, twin.name)), key=lambda twin: twin.page):
         rows = [_row(twin, table.get(twin.name, Catch())) for twin in group]
         title = (CHECKOUT / "docs" / name).read_text("utf-8").lstrip().splitlines()[0].removeprefix("# ")
-        sections.append("\n".join([f"## [{title}]({name})", "", "| promise | twin | noticed by |", "|---|---|---|", *rows]) + "\n")
+        sections.append("\n".join([f"## [{title}](../{name})", "", "| promise | twin | noticed by |", "|---|---|---|", *rows]) + "\n")
     return "\n".join(sections)
 
 

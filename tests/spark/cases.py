@@ -44,8 +44,6 @@ class Case:
     apart: dict[tuple[str, str, int, int], Verdict] = field(default_factory=dict)
     """Where an offset alone does not say which message is meant: by topic id, handler, dedup epoch and offset."""
     absent: dict[int, str] = field(default_factory=dict)
-    unproved: set[int] | None = None
-    """Offsets in GAP that only a version tells of that knew no proofs; compared if given."""
     logical: dict[str, LogicalVerdict] = field(default_factory=dict)
     logical_flags: dict[str, Flag] = field(default_factory=dict)
     domain: tuple[int, int] | None = None
@@ -101,31 +99,21 @@ case("11 not received, committed past", "0:RCS 2:RCS W=3", {0: ONCE, 2: ONCE}, a
 
 case("12 a gap in the log", "0:RCS GAP[1,2) 2:RCS W=3", {0: ONCE, 2: ONCE}, absent={1: "GAP"})
 
-case("12b a gap that is proved", "0:RCS", {0: ONCE, 2: ONCE}, absent={1: "GAP"}, unproved=set()).say("w1", "GAP[1,2)", proved=True).say(
-    "w1", "2:RCS W=3"
-)
-
-case(
-    "12c a version that knew no proofs jumped", "0:RCS GAP[1,3) 3:RCS W=4", {0: ONCE, 3: ONCE}, absent={1: "GAP", 2: "GAP"}, unproved={1, 2}
-)
-
-case("12d the same, within what one fetch returned", "RECEIVED_RANGE[0,3) GAP[1,2) 0:CS 2:CS W=3", absent={1: "GAP"}, unproved=set())
-
-case("12e a jump that could have been proved and was not", "0:RCS", {0: ONCE, 2: ONCE}, absent={1: "NEVER_SEEN"}, unproved=set()).say(
+case("12e a jump that could have been proved and was not", "0:RCS", {0: ONCE, 2: ONCE}, absent={1: "NEVER_SEEN"}).say(
     "w1", "GAP[1,2)", proved=False
 ).say("w1", "2:RCS W=3")
 
-case("12f the same, within what one fetch returned", "RECEIVED_RANGE[0,3) 0:CS 2:CS", absent={1: "GAP"}, unproved=set()).say(
+case("12f the same, within what one fetch returned", "RECEIVED_RANGE[0,3) 0:CS 2:CS", absent={1: "GAP"}).say(
     "w1", "GAP[1,2) W=3", proved=False
 )
 
-case("12g the same, and another worker got what is there", "0:CS", absent={1: "LOST"}, unproved=set()).say(
-    "w1", "GAP[1,2) 2:CS", proved=False
-).say("w2", "RECEIVED_RANGE[1,3) W=3")
+case("12g the same, and another worker got what is there", "0:CS", absent={1: "LOST"}).say("w1", "GAP[1,2) 2:CS", proved=False).say(
+    "w2", "RECEIVED_RANGE[1,3) W=3"
+)
 
-case("12h a jump that was not proved at first, and then was", "0:CS", absent={1: "GAP"}, unproved=set()).say(
-    "w1", "GAP[1,2)", proved=False
-).say("w1", "GAP[1,2)", proved=True).say("w1", "2:CS W=3")
+case("12h a jump that was not proved at first, and then was", "0:CS", absent={1: "GAP"}).say("w1", "GAP[1,2)", proved=False).say(
+    "w1", "GAP[1,2)", proved=True
+).say("w1", "2:CS W=3")
 
 case("13 compaction", "0:RCS GAP[1,500) 500:RCS W=501", {0: ONCE, 500: ONCE}, absent=dict.fromkeys(range(1, 500), "GAP"))
 

@@ -168,7 +168,9 @@ class History:
 
     def _range(self, writer: str, found: re.Match[str], fields: Mapping[str, Any]) -> None:
         start, end = int(found["start"]), int(found["end"])
-        self.add(writer, EventCode[found["code"]], **{"topic": self.topic, "partition": 0, "offset": start, "range_end": end, **fields})
+        proof = {"proved": True} if found["code"] == "GAP" else {}
+        where = {"topic": self.topic, "partition": 0, "offset": start, "range_end": end}
+        self.add(writer, EventCode[found["code"]], **{**where, **proof, **fields})
 
     def _step(self, writer: str, found: re.Match[str], key: str | None, fields: Mapping[str, Any]) -> None:
         offset, attempt = int(found["offset"]), int(found["attempt"] or 1)

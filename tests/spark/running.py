@@ -16,7 +16,7 @@ from ackwise.spark.frames import F, SparkSession
 from ackwise.spark.judge.accounts import ALL_PRODUCED, ProducedBook, keep_produced
 from ackwise.spark.judge.books import Book, domains, keep
 from ackwise.spark.judge.context import scopes
-from ackwise.spark.judge.offsets import absent, accounts, unproved
+from ackwise.spark.judge.offsets import absent, accounts
 from ackwise.spark.judge.produced import read_produced
 from ackwise.spark.judging import Judgement, weigh
 from ackwise.spark.reference.oracle import Ruling
@@ -73,9 +73,6 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
     for row in stretches(found.words, absent()).collect():
         partition = partitions[row["key"]]
         rulings[partition[1]].absent[partition].update((offset, str(row["class"])) for offset in range(row["start"], row["end"]))
-    for row in stretches(found.words, unproved()).collect():
-        partition = partitions[row["key"]]
-        rulings[partition[1]].unproved.setdefault(partition, set()).update(range(row["start"], row["end"]))
     for row in count(found.words, {}, F.max("falls").alias("falls")).where("falls").collect():
         rulings[partitions[row["key"]][1]].fallen.add(partitions[row["key"]])
     for row in copy_tallies(found.settled).collect():

@@ -121,8 +121,8 @@ class State(NamedTuple):
     """Which of the processes succeeded with this key."""
     holder: int | None
     """The seat that was granted the key last: the truth that tokens are there to tell."""
-    named: tuple[int, int] | None
-    """What a newer worker wrote last beside the record: its token and itself, or `GONE` once it died. Older ones leave it as it is."""
+    named: int | None
+    """The worker whose name stands beside the record, or `GONE` once it died."""
     effects: int
     consumed: bool
     dead: bool
@@ -188,8 +188,6 @@ class Rules:
     """What does not lead gives back the claim that it may hold, before the key is claimed for what leads."""
     suspends_plainly: bool = True
     """What failed in place is released for the attempt that it has had."""
-    binds: bool = True
-    """A name counts beside the token that it was written with, and no other."""
     proves: bool = True
     """Only who died counts as gone."""
 
@@ -215,7 +213,7 @@ class Model:
     retry_owner: int = 1
     """Of the copies that are published."""
     names: tuple[bool, bool] = (False, False)
-    """Which of the workers name themselves, and look whether others died; older versions do not."""
+    """Which of the workers name themselves, and look whether others died."""
     in_place: bool = False
     """What fails runs again in place, or is a dead letter: no copy comes back."""
 
@@ -283,19 +281,15 @@ class Model:
         """The record, and who is believed to hold it."""
         if state.record is None or state.named is None:
             return state.record
-        token, who = state.named
-        return state.record.held_by(str(who)) if token == state.record.token or not self.rules.binds else state.record
+        return state.record.held_by(str(state.named))
 
-    def _written(self, state: State, seat: int, record: Record | None) -> State:
-        """The record as the worker of a seat writes it, and the name beside it."""
-        named = state.named
-        if self.names[seat % 2]:
-            named = (record.token, int(record.owner)) if record and record.owner else None
-        return state._replace(record=_plain(record), named=named)
+    def _written(self, state: State, record: Record | None) -> State:
+        """The record as a worker writes it, and the name beside it."""
+        return state._replace(record=_plain(record), named=int(record.owner) if record and record.owner else None)
 
     def _granted(self, state: State, seat: int, token: int, record: Record | None) -> Iterator[Move]:
         worker = seat % 2
-        before, granted = state.record, self._written(state, seat, record)._replace(holder=seat)
+        before, granted = state.record, self._written(state, record)._replace(holder=seat)
         broke = FENCING if before and record and before.token != token and record.epoch <= before.epoch and not before.outcome else None
         if state.left.lost_replies:
             left = state.left.less("lost_replies")
@@ -380,7 +374,7 @@ class Model:
         now, before = state.seats[seat], state.record
         record, ack = self.rules.complete(before, now.token, state.copies[seat // 2].attempt, outcome, NOW, RETENTION)
         changed = record is not before
-        marked = self._written(state, seat, record) if changed else state
+        marked = self._written(state, record) if changed else state
         marked = marked._replace(consumed=state.consumed or ack in (Ack.OK, Ack.RESTORED))
         was_dead = before is not None and before.outcome is Outcome.DEAD  # which a success may change, whoever had it
         broke = STALE_OWNER if changed and before is not None and state.holder != seat and not was_dead else None
@@ -399,12 +393,12 @@ class Model:
         broke = None
         if record is not before:
             broke = STALE_OWNER if state.holder != seat else None
-            state = self._written(state, seat, record)._replace(holder=None)
+            state = self._written(state, record)._replace(holder=None)
         yield Move(f"{_who(seat)} releases it for attempt {sent_back}: {ack.value}", _put(state, seat, after), broke)
 
     def _renew(self, state: State, seat: int) -> Iterator[Move]:
         record, ack = self.rules.renew(state.record, state.seats[seat].token, NOW, LEASE, RETENTION, self._name(seat))
-        state = self._written(state, seat, record) if record is not state.record else state
+        state = self._written(state, record) if record is not state.record else state
         after = state.seats[seat]._replace(late=False) if ack is Ack.OK else EMPTY if state.seats[seat].revoked else Seat(HELD)
         yield Move(f"{_who(seat)} renews it: {ack.value}", _put(state, seat, after))
 
@@ -461,7 +455,7 @@ class Model:
             for worker in (0, 1):
                 seats = tuple(EMPTY if number % 2 == worker else seat for number, seat in enumerate(state.seats))
                 remembers = (False, state.remembers[1]) if worker == 0 else (state.remembers[0], False)
-                named = (state.named[0], GONE) if state.named and state.named[1] == worker else state.named
+                named = GONE if state.named == worker else state.named
                 crashed = state._replace(seats=seats, remembers=remembers, named=named, left=left.less("crashes"))
                 yield Move(f"worker {worker} crashes", crashed, fault=True)
         for number, copy in enumerate(state.copies):
@@ -474,7 +468,7 @@ class Model:
         if left.replays and state.dead:
             record, ack = self.rules.complete(state.record, WHOEVER, 1, Outcome.OK, NOW, RETENTION)
             consumed = state.consumed or ack in (Ack.OK, Ack.RESTORED)
-            replayed = state._replace(record=_plain(record), consumed=consumed, left=left.less("replays"))
+            replayed = self._written(state, record)._replace(consumed=consumed, left=left.less("replays"))
             broke = DEATH if record and record.outcome is not Outcome.OK else None
             yield Move(f"the replay of the dead letter succeeds: {ack.value}", replayed, broke, fault=True)
         if left.evictions and state.record:
@@ -559,9 +553,9 @@ def _claimable(state: State, seat: int) -> bool:
 
 
 def _new_token(state: State, seat: int) -> int:
-    """One that neither the record nor the name beside it carries; nothing else remembers an old one."""
-    known = (state.record and state.record.token, state.named and state.named[0])
-    return next(token for token in range(3 * seat + 1, 3 * seat + 4) if token not in known)
+    """One that the record does not carry; nothing else remembers an old one."""
+    known = state.record and state.record.token
+    return next(token for token in range(2 * seat + 1, 2 * seat + 3) if token != known)
 
 
 def _put(state: State, seat: int, after: Seat) -> State:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.databases.postgres import USER
-from tests.databases.server import Server
+from tests.shared import SharedServer
 from tests.stores.mysql.database import MySQLDatabase, mysql_database
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def postgres_url(postgres: Server) -> AsyncIterator[str]:
+async def postgres_url(postgres: SharedServer) -> AsyncIterator[str]:
     """A PostgreSQL database of this test alone, as its owner."""
     import asyncpg
 
@@ -55,7 +55,7 @@ async def postgres_store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 
 
 @pytest.fixture
-async def mysql(mariadb: Server) -> AsyncIterator[MySQLDatabase]:
+async def mysql(mariadb: SharedServer) -> AsyncIterator[MySQLDatabase]:
     """A MariaDB database of this test alone."""
     async with mysql_database(mariadb) as database:
         yield database

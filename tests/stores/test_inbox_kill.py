@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.databases.server import Server
+from tests.shared import SharedServer
 from tests.stores.inbox_process import STEPS
 from tests.stores.mysql.database import MySQLDatabase
 
@@ -45,7 +45,7 @@ def sqlite_shop(tmp_path: Path) -> Shop:
 
 
 @pytest.fixture
-def postgres_shop(postgres: Server, postgres_url: str) -> Shop:
+def postgres_shop(postgres: SharedServer, postgres_url: str) -> Shop:
     import asyncpg
 
     async def ask(statement: str) -> list[Any]:
@@ -59,7 +59,7 @@ def postgres_shop(postgres: Server, postgres_url: str) -> Shop:
 
 
 @pytest.fixture
-def mariadb_shop(mariadb: Server, mysql: MySQLDatabase) -> Shop:
+def mariadb_shop(mariadb: SharedServer, mysql: MySQLDatabase) -> Shop:
     return Shop(mysql.url, mysql.fetch)
 
 

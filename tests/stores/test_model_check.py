@@ -31,7 +31,7 @@ from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.transitions import Record
 
 PLAIN = Model(Faults(crashes=1, stalls=1, failures=1))
-#: Workers that name themselves, and one of an older version beside one that does.
+#: Workers that name themselves, and one that can't beside one that does.
 NAMED = Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1), names=(True, True))
 MIXED = Model(Faults(crashes=1), names=(True, False))
 #: A worker dies between the copy and the store; its successor has both attempts, and does not hear that the first one was granted.
@@ -55,7 +55,7 @@ SMALL = {
     ),
     "two attempts in one batch, and a claim whose answer is lost": UNHEARD,
     "two records of one key at two workers that name themselves": NAMED,
-    "two records of one key at a worker that names itself and one of an older version": Model(
+    "two records of one key at a worker that names itself and one that can't": Model(
         Faults(crashes=1, stalls=1, lost_replies=1, failures=1), names=(True, False)
     ),
     "one record that moves between workers that name themselves, of which any may die": Model(
@@ -66,7 +66,7 @@ LARGE = {
     "two records of one key at two workers that name themselves, and two crashes": Model(
         Faults(crashes=2, stalls=1, failures=1), names=(True, True)
     ),
-    "two records of one key at an older worker and one that names itself, and two crashes": Model(
+    "two records of one key at a worker that can't name itself and one that does, and two crashes": Model(
         Faults(crashes=2, stalls=1, failures=1), names=(False, True)
     ),
     "two records of one key at workers that name themselves, in a store that forgets": Model(
@@ -251,10 +251,9 @@ SABOTAGES = {
     "a lease that never ends": Sabotage(Rules(claim=claim_without_end), STUCK),
     "a completed key that is granted": Sabotage(Rules(claim=claim_without_memory), RUN_AFTER_DONE),
     "an epoch that does not grow": Sabotage(Rules(claim=claim_without_epoch), FENCING),
-    "a name that is believed beside another token": Sabotage(Rules(binds=False), OVERLAP, MIXED),
     "a death that is guessed": Sabotage(Rules(proves=False), OVERLAP, NAMED),
     "a take-over in the name of the dead": Sabotage(Rules(claim=claim_in_the_name_of_the_dead), OVERLAP, NAMED),
-    "a lease that ends by a death alone, and a death of an older worker": Sabotage(Rules(claim=claim_until_a_death), STUCK, MIXED),
+    "a lease that ends by a death alone, and a death of a worker without a name": Sabotage(Rules(claim=claim_until_a_death), STUCK, MIXED),
     "the success of a replay that waits for whoever holds the key": Sabotage(Rules(complete=complete_beside_a_holder), DEATH, REPLAYED),
     "a death that takes the place of a success": Sabotage(Rules(complete=complete_over_a_success), DEATH, REPLAYED),
     "a success that leaves a death": Sabotage(Rules(complete=complete_beside_a_death), DEATH, REPLAYED),

@@ -16,7 +16,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
-from tests.databases.server import Server, free_port
+from tests.databases.server import free_port
+from tests.shared import SharedServer
 from tests.stores.mysql.database import MySQLDatabase
 from typer.testing import CliRunner
 
@@ -349,7 +350,7 @@ async def test_a_real_server_that_does_not_let_us_in_is_told_of_without_user_and
 ) -> None:
     fixture = {"redis": "redis", "redis+cluster": "cluster", "mysql": "mariadb", "mariadb": "mariadb"}.get(form, "postgres")
     servers = request.getfixturevalue(fixture)
-    port = (servers if isinstance(servers, Server) else servers[0]).port
+    port = (servers[0] if fixture == "cluster" else servers).port
     refusals = await try_everything(FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at=f"127.0.0.1:{port}"))
     assert any(isinstance(refusal, ConfigurationError) for refusal in refusals), refusals
 
@@ -424,7 +425,7 @@ async def finishes_or_is_refused(url: str) -> bool:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_namespace_of_redis_is_a_name_or_refused(redis: Server, name: str) -> None:
+async def test_a_namespace_of_redis_is_a_name_or_refused(redis: SharedServer, name: str) -> None:
     import redis.asyncio as driver
 
     client = driver.Redis(port=redis.port, db=12)
@@ -436,7 +437,7 @@ async def test_a_namespace_of_redis_is_a_name_or_refused(redis: Server, name: st
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_namespace_of_a_redis_cluster_is_a_name_or_refused(cluster: list[Server], name: str) -> None:
+async def test_a_namespace_of_a_redis_cluster_is_a_name_or_refused(cluster: tuple[SharedServer, ...], name: str) -> None:
     assert await is_a_name_or_refused(f"redis+cluster://127.0.0.1:{cluster[0].port}", "namespace", HOSTILE[name])
 
 

@@ -23,7 +23,7 @@ from ackwise.stores.sqlite.maintenance import complaints
 from ackwise.stores.sqlite.outbox import inspecting, preparing, relaying, tables
 from ackwise.stores.sqlite.outbox.relaylock import RelayLock
 from ackwise.stores.sqlite.outbox.writing import Block, SQLiteOutboxTransaction, begin, insert, sqlite_connection
-from ackwise.stores.sqlite.schema import VERSION
+from ackwise.stores.sqlite.schema import version
 from ackwise.stores.sqlite.url import parse, seconds
 
 __all__ = ["SQLiteOutbox", "from_url"]
@@ -83,7 +83,7 @@ class SQLiteOutbox(Sends):
     async def open(self) -> None:
         """Open the file, and create it and the tables if need be. Opening twice does nothing.
 
-        Raises `ConfigurationError` if the file is no SQLite database or a newer Ackwise wrote it, `StoreUnavailable` if it
+        Raises `ConfigurationError` if the file is no SQLite database or has another version than ours, `StoreUnavailable` if it
         can't be opened now.
         """
         if self._connection is not None:
@@ -307,13 +307,13 @@ class SQLiteOutbox(Sends):
     def _set_up(self, connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            found = tables.create(connection)
+            OUTBOX.require_version(version(connection, tables.OUTBOX), str(self._path), "name another file")
+            tables.create(connection)
             connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
         except sqlite3.OperationalError as error:
             raise self._file.unavailable(error) from error
         except sqlite3.DatabaseError as error:
             raise self._file.no_database() from error
-        OUTBOX.require_version(found, VERSION, str(self._path), "name another file")
 
     def _require_open(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -7,12 +7,13 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import SHARDS
+from ackwise.stores.protocol import purpose
 from ackwise.stores.sqlite.file import File
-from ackwise.stores.sqlite.schema import VERSION, Part, version
+from ackwise.stores.sqlite.schema import Part
 
 __all__ = ["OUTBOX", "as_error", "create"]
 
-OUTBOX: Final = Part("outbox", VERSION, "ackwise_outbox", "ackwise_outbox_to_send")
+OUTBOX: Final = Part(purpose.OUTBOX, "ackwise_outbox", "ackwise_outbox_to_send")
 
 # AUTOINCREMENT: the id of a row that was deleted is never given again.
 _DDL: Final = f"""
@@ -57,12 +58,9 @@ INSERT OR IGNORE INTO ackwise_outbox_meta VALUES ('database_id', lower(hex(rando
 """
 
 
-def create(connection: sqlite3.Connection) -> int:
-    """Create what is missing; return the version of the tables, which is ours if there were none."""
-    found = version(connection, OUTBOX)
-    if found <= VERSION:
-        connection.executescript(_DDL)
-    return found
+def create(connection: sqlite3.Connection) -> None:
+    """Create what is missing."""
+    connection.executescript(_DDL)
 
 
 def as_error(file: File, error: sqlite3.Error) -> ConfigurationError | StoreUnavailable:

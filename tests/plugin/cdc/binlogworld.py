@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import asyncmy
-from tests.databases.server import Server
+from tests.databases.server import Endpoint
 from tests.plugin.cdc.world import World
 
 from ackwise.middleware.changes import Change
@@ -86,7 +86,7 @@ class BinlogWorld(World):
 
 
 @asynccontextmanager
-async def binlog_world(server: Server, *, user: str = "root") -> AsyncIterator[BinlogWorld]:
+async def binlog_world(server: Endpoint, *, user: str = "root") -> AsyncIterator[BinlogWorld]:
     """A new database with an outbox while the block runs."""
     name = f"cdc_{os.urandom(6).hex()}"
     connecting = {"host": "127.0.0.1", "port": server.port, "user": "root", "autocommit": True}

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.databases.postgres import USER
-from tests.databases.server import Server
 from tests.plugin.cdc.world import World, database_of
+from tests.shared import SharedServer
 
 
 @pytest.fixture
-async def world(postgres: Server) -> AsyncIterator[World]:
+async def world(postgres: SharedServer) -> AsyncIterator[World]:
     """A database of this test alone, with an outbox and no slot yet."""
     async with database_of(f"postgresql://{USER}@127.0.0.1:{postgres.port}", f"cdc_{os.urandom(6).hex()}") as world:
         yield world

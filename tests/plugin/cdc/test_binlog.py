@@ -10,6 +10,7 @@ import pytest
 from tests.databases.server import Server
 from tests.plugin.cdc.binlogworld import BinlogWorld, binlog_world
 from tests.plugin.cdc.world import Sink, until
+from tests.shared import SharedServer
 
 from ackwise.middleware.changes import Change, ChangesLost, Operation, SourceBusy, UnreadableChange
 from ackwise.middleware.errors import ConfigurationError
@@ -18,6 +19,12 @@ from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.mysql.binlog import MySQLChanges
 
 pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def mariadb_with_log(own_mariadb_with_log: Server) -> Server:
+    """One that no other test uses, since its log and its settings are changed here."""
+    return own_mariadb_with_log
 
 
 @pytest.fixture
@@ -443,7 +450,7 @@ async def test_a_wrong_setting_is_named_with_what_to_do(shop: BinlogWorld, wrong
         await shop.run(f"SET GLOBAL {name} = {before!r}")
 
 
-async def test_a_server_without_a_log_is_refused(mariadb: Server) -> None:
+async def test_a_server_without_a_log_is_refused(mariadb: SharedServer) -> None:
     source = MySQLChanges(f"mariadb://root@127.0.0.1:{mariadb.port}/mysql")
     with pytest.raises(ConfigurationError, match="the binary log is off; start the server with log_bin"):
         await source.status()

@@ -16,10 +16,10 @@ from tests.databases.mariadb import WITH_LOG, mariadb_server
 from tests.databases.server import Server, skip_if_missing
 from tests.plugin.cdc.test_killed import KEYS, Relay, eventually
 from tests.servers import RawKafka
+from tests.shared import SharedKafka
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.outgoing import MESSAGE_ID
-from ackwise.plugin.local.broker import LocalKafka
 from ackwise.stores.mysql.outbox import MySQLOutbox
 
 pytestmark = [pytest.mark.kafka, pytest.mark.servers, pytest.mark.slow]
@@ -75,14 +75,14 @@ class Shop:
 
 
 async def test_whatever_is_killed_every_committed_row_is_sent_and_nothing_else(
-    own_mariadb: Server, kafka: LocalKafka, raw_kafka: RawKafka, tmp_path: Path
+    own_mariadb: Server, kafka: SharedKafka, raw_kafka: RawKafka, tmp_path: Path
 ) -> None:
     shop = Shop(own_mariadb, await raw_kafka.new_topic(2))
     async with asyncmy.connect(**shop.connecting, database="mysql") as connection, connection.cursor() as cursor:
         await cursor.execute("CREATE DATABASE shop")
     await shop.outbox.open()
     await shop.outbox.close()
-    relay = Relay(shop.url, kafka, tmp_path / "relay.log")
+    relay = Relay(shop.url, kafka.bootstrap, tmp_path / "relay.log")
     relay.start()
     try:
         await eventually(lambda: relay.said("change data capture reads the log"))

@@ -38,7 +38,7 @@ def own_postgres() -> Iterator[Server]:
 class Relay:
     """`ackwise cdc` in a process of its own."""
 
-    def __init__(self, url: str, kafka: LocalKafka, log: Path) -> None:
+    def __init__(self, url: str, bootstrap: str, log: Path) -> None:
         self._command = [
             sys.executable,
             "-m",
@@ -46,7 +46,7 @@ class Relay:
             "cdc",
             url,
             "--brokers",
-            kafka.bootstrap,
+            bootstrap,
             "--create-slot",
             "--log-format=json",
         ]
@@ -123,6 +123,12 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
+def kafka(own_kafka: LocalKafka) -> LocalKafka:
+    """One that no other test uses, since it is killed here."""
+    return own_kafka
+
+
+@pytest.fixture
 async def shop(own_postgres: Server, raw_kafka: RawKafka) -> AsyncIterator[Shop]:
     shop = Shop(f"postgresql://{USER}@127.0.0.1:{own_postgres.port}/postgres", await raw_kafka.new_topic(2))
     await shop.outbox.open()
@@ -133,7 +139,7 @@ async def shop(own_postgres: Server, raw_kafka: RawKafka) -> AsyncIterator[Shop]
 async def test_whatever_is_killed_every_committed_row_is_sent_and_nothing_else(
     own_postgres: Server, kafka: LocalKafka, raw_kafka: RawKafka, shop: Shop, tmp_path: Path
 ) -> None:
-    relay = Relay(shop.url, kafka, tmp_path / "relay.log")
+    relay = Relay(shop.url, kafka.bootstrap, tmp_path / "relay.log")
     relay.start()
     try:
         await eventually(lambda: relay.said("change data capture reads the log"))

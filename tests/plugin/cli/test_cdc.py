@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 from tests.databases.postgres import USER
-from tests.databases.server import Server
+from tests.shared import SharedServer
 from typer.testing import CliRunner
 
 from ackwise.plugin.cli.root import new_app
@@ -66,13 +66,13 @@ def test_what_can_not_work_is_one_sentence_and_exit_code_2(arguments: str, sente
 
 
 @pytest.mark.servers
-def test_a_missing_slot_is_one_sentence(postgres: Server) -> None:
+def test_a_missing_slot_is_one_sentence(postgres: SharedServer) -> None:
     url = f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres"
     assert "there is no replication slot absent" in refused(f"{url} --slot absent --status")
 
 
 @pytest.mark.servers
-def test_a_missing_position_is_one_sentence(mariadb_with_log: Server) -> None:
+def test_a_missing_position_is_one_sentence(mariadb_with_log: SharedServer) -> None:
     url = f"mariadb://root@127.0.0.1:{mariadb_with_log.port}/mysql?prefix=cli_"
     said = refused(f"'{url}' --slot absent --status --json")
     assert "no position is kept under the name absent; --create-slot makes one" in said

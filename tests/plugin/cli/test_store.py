@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.databases.server import Server
+from tests.databases.server import Endpoint
 from typer.testing import CliRunner
 
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
@@ -134,7 +134,7 @@ def test_the_schema_of_a_newer_ackwise_is_refused(path: Path, command: str) -> N
     before = path.read_bytes()
     code, said, errors = ackwise(f"{command} sqlite:///shop.db")
     assert (code, said) == (2, "")
-    assert "have version 99, and this Ackwise knows version 1; upgrade" in errors
+    assert "have version 99, and this Ackwise knows version 2 alone; start the Ackwise that made them" in errors
     assert path.read_bytes() == before
 
 
@@ -305,21 +305,21 @@ def test_what_is_neither_a_url_nor_an_app_with_a_store_is_one_sentence(arguments
 # Real servers
 
 
-def new_redis(server: Server) -> str:
+def new_redis(server: Endpoint) -> str:
     return f"redis://127.0.0.1:{server.port}/9?namespace=cli-{os.urandom(4).hex()}"
 
 
-def new_postgres(server: Server) -> str:
+def new_postgres(server: Endpoint) -> str:
     return f"postgresql://postgres@127.0.0.1:{server.port}/postgres?prefix=cli_{os.urandom(4).hex()}_"
 
 
-def new_mariadb(server: Server) -> str:
+def new_mariadb(server: Endpoint) -> str:
     return f"mariadb://root@127.0.0.1:{server.port}/test?prefix=cli_{os.urandom(4).hex()}_"
 
 
 @pytest.mark.servers
 @pytest.mark.parametrize(("server", "new"), [("redis", new_redis), ("postgres", new_postgres), ("mariadb", new_mariadb)])
-def test_a_server_is_examined_set_up_twice_and_cleaned(server: str, new: Callable[[Server], str], request: pytest.FixtureRequest) -> None:
+def test_a_server_is_examined_set_up_twice_and_cleaned(server: str, new: Callable[[Endpoint], str], request: pytest.FixtureRequest) -> None:
     url = new(request.getfixturevalue(server))
     code, before = facts(f"check '{url}'")
     parts = sorted(before)

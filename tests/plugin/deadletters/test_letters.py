@@ -57,8 +57,8 @@ def test_the_place_inside_of_a_group_of_exceptions_is_found() -> None:
     [
         ((), "no ackwise-version"),
         ((("ackwise-version", b"9"), ("ackwise-group", b"billing")), "version 9"),
-        ((("ackwise-version", b"1"), ("ackwise-group", b"mail")), "belongs to group 'mail'"),
-        ((("ackwise-version", b"1"), ("ackwise-group", b"billing")), "can't be read"),
+        ((("ackwise-version", b"2"), ("ackwise-group", b"mail")), "belongs to group 'mail'"),
+        ((("ackwise-version", b"2"), ("ackwise-group", b"billing")), "can't be read"),
         ((*letter().headers, ("ackwise-attempt", b"-1")), "ackwise-attempt is -1"),
         ((("\udcff", None), ("ackwise-version", b"\xff"), ("ackwise-group", b"billing")), "is not a number"),
     ],

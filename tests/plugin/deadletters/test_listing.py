@@ -92,7 +92,7 @@ async def test_hostile_text_in_every_field_reaches_no_terminal_as_a_command(shop
     )  # fmt: skip
     shop.bury(hostile)
     shop.kafka.produce("billing.dlq", raw, key=raw, headers=[(HOSTILE[:-1], raw), ("ackwise-version", raw), ("ackwise-group", raw)])
-    shop.kafka.produce("billing.dlq", None, headers=[("ackwise-version", b"1"), ("ackwise-group", raw)])
+    shop.kafka.produce("billing.dlq", None, headers=[("ackwise-version", b"2"), ("ackwise-group", raw)])
     for arguments, code in (
         (("list", shop.app), 1), (("list", shop.app, "--letters"), 1), (("show", shop.app, "0/0", "--full-traceback"), 0),
         (("show", shop.app, "0/1"), 0), (("show", shop.app, "0/2"), 0),

@@ -86,10 +86,10 @@ async def test_a_dry_run_says_what_would_be_sent_and_changes_nothing(shop: Shop)
 
 
 async def test_a_copy_is_the_letter_without_our_headers_at_attempt_1_with_a_replay_id(shop: Shop) -> None:
-    shop.bury(letter(7, headers=(("trace", b"t"), ("ackwise-version", b"1"))), letter(8, key=None, value=None), partition=1)
+    shop.bury(letter(7, headers=(("trace", b"t"), ("ackwise-version", b"2"))), letter(8, key=None, value=None), partition=1)
     assert fates(await send(shop)) == {SENT: 2}
     first, second = shop.copies()
-    assert (first.key, first.value, first.headers) == (b"ann", b'{"id": "a", "amount": 1}', (("trace", b"t"), ("ackwise-version", b"1")))
+    assert (first.key, first.value, first.headers) == (b"ann", b'{"id": "a", "amount": 1}', (("trace", b"t"), ("ackwise-version", b"2")))
     assert (str(first.origin), first.origin.timestamp_ms, first.handler) == ("orders/0/7", 1_000, "bill")
     assert (first.attempt, first.replay_id) == (1, b"redrive-1")
     assert (second.key, second.value, second.replay_id) == (None, None, b"redrive-1")
@@ -254,7 +254,7 @@ def test_a_letter_that_could_not_come_back_as_what_it_was_is_refused(copy: Copy,
 
 
 async def test_a_record_of_somebody_else_among_the_letters_is_left_alone_and_leaves_nothing_to_do(shop: Shop) -> None:
-    shop.kafka.produce("billing.dlq", b"x", headers=[("ackwise-version", b"1"), ("ackwise-group", b"mail")])
+    shop.kafka.produce("billing.dlq", b"x", headers=[("ackwise-version", b"2"), ("ackwise-group", b"mail")])
     shop.bury(letter(1))
     result = await send(shop)
     assert (fates(result), result.is_done) == ({RedriveFate.FOREIGN: 1, SENT: 1}, True)

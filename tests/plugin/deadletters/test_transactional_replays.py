@@ -7,7 +7,7 @@ import os
 
 import pytest
 from tests.databases.postgres import USER
-from tests.databases.server import Server
+from tests.databases.server import Endpoint
 
 from ackwise import App, Batch, ConsumeLater, Transactional
 from ackwise.middleware.events import Event, EventCode
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(params=["postgres", "mariadb"])
 def url(request: pytest.FixtureRequest) -> str:
-    server: Server = request.getfixturevalue(request.param)
-    address = f"127.0.0.1:{server.port}"
-    return f"postgresql://{USER}@{address}/postgres" if request.param == "postgres" else f"mariadb://root@{address}/test"
+    server: Endpoint = request.getfixturevalue(request.param)
+    address, prefix = f"127.0.0.1:{server.port}", f"prefix=t{os.urandom(4).hex()}_"
+    return f"postgresql://{USER}@{address}/postgres?{prefix}" if request.param == "postgres" else f"mariadb://root@{address}/test?{prefix}"
 
 
 class Shop:

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.shared import SharedKafka
 
 from ackwise.plugin.demo.ledger import LedgerReader
-from ackwise.plugin.local.broker import LocalKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -37,7 +37,7 @@ def test_one_of_two_workers_is_killed_and_nothing_is_lost(tmp_path: Path) -> Non
     assert not answers(out)
 
 
-def test_an_interrupt_ends_the_workers_and_the_broker(tmp_path: Path, kafka: LocalKafka) -> None:
+def test_an_interrupt_ends_the_workers_and_the_broker(tmp_path: Path, kafka: SharedKafka) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen([*COMMAND, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.databases.server import Server
+from tests.databases.server import Endpoint
+from tests.shared import SharedServer
 
 from ackwise.plugin.demo.scenario import make_scenario
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.embedded, pytest.mark.servers, pytest.mark.slow, pytes
 
 MESSAGES, SEED = 2000, 7
 
-URLS: Final[dict[str, Callable[[Server], str]]] = {
+URLS: Final[dict[str, Callable[[Endpoint], str]]] = {
     "redis": lambda server: f"redis://127.0.0.1:{server.port}/7?namespace=demo",
     "postgres": lambda server: f"postgresql://postgres@127.0.0.1:{server.port}/postgres?prefix=demo_",
     "mariadb": lambda server: f"mysql://root@127.0.0.1:{server.port}/test?prefix=demo_",
@@ -44,6 +45,6 @@ def test_the_books_balance(server: str, request: pytest.FixtureRequest, tmp_path
     play(URLS[server](request.getfixturevalue(server)), tmp_path / "out")
 
 
-def test_a_second_run_in_the_same_database_knows_nothing_of_the_first(redis: Server, tmp_path: Path) -> None:
+def test_a_second_run_in_the_same_database_knows_nothing_of_the_first(redis: SharedServer, tmp_path: Path) -> None:
     first, second = (play(URLS["redis"](redis), tmp_path / number) for number in ("1", "2"))
     assert first["billed"] == second["billed"]

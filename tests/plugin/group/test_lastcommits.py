@@ -6,18 +6,18 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 from tests.servers import RawKafka
+from tests.shared import SharedKafka
 
 from ackwise.middleware.commitmetadata import CommitMetadata, LastCommit
 from ackwise.middleware.errors import Unavailable
 from ackwise.plugin.group.lastcommits import last_commits
-from ackwise.plugin.local.broker import LocalKafka
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-async def committed(kafka: LocalKafka, raw_kafka: RawKafka) -> str:
+async def committed(kafka: SharedKafka, raw_kafka: RawKafka) -> str:
     """A group with three partitions: two of one writer, one of somebody else."""
     group = topic = await raw_kafka.new_topic(partitions=3)
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=group, enable_auto_commit=False)
@@ -32,7 +32,7 @@ async def committed(kafka: LocalKafka, raw_kafka: RawKafka) -> str:
     return group
 
 
-async def test_each_writer_is_named_with_its_last_events_and_what_is_foreign_is_passed_over(kafka: LocalKafka, committed: str) -> None:
+async def test_each_writer_is_named_with_its_last_events_and_what_is_foreign_is_passed_over(kafka: SharedKafka, committed: str) -> None:
     found = await last_commits(HostSettings(kafka.bootstrap, "reconcile"), {committed, "nobody"})
     assert found == [LastCommit(committed, 2**62, 7), LastCommit(committed, 2**62, 9)]
 

@@ -262,7 +262,7 @@ async def test_a_void_map_is_overwritten_by_the_next_commit(owner: Any) -> None:
     assert (found.finished.bits, found.finished.base_ts) == (0b100, 105)
 
 
-@pytest.mark.parametrize("metadata", ["", "somebody else's", CommitMetadata(5, 77).encode()], ids=["none", "foreign", "an older worker's"])
+@pytest.mark.parametrize("metadata", ["", "somebody else's", CommitMetadata(5, 77).encode()], ids=["none", "foreign", "without a map"])
 async def test_without_a_map_everything_runs(owner: Any, metadata: str) -> None:
     here = await owner()
     here.assign(100, metadata)

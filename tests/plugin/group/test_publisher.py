@@ -10,12 +10,13 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 from tests.plugin.group.producers import Factory, Producer
 from tests.servers import RawKafka
+from tests.shared import SharedKafka
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.message import Headers
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.local.broker import LocalKafka, embedded_broker
+from ackwise.plugin.local.broker import embedded_broker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 NOWHERE = HostSettings("127.0.0.1:1", "billing")
@@ -143,7 +144,7 @@ async def topic(raw_kafka: RawKafka) -> str:
 
 
 @pytest.fixture
-async def publisher(kafka: LocalKafka) -> AsyncIterator[KafkaPublisher]:
+async def publisher(kafka: SharedKafka) -> AsyncIterator[KafkaPublisher]:
     publisher = KafkaPublisher(HostSettings(kafka.bootstrap, "billing"))
     await publisher.start()
     yield publisher

@@ -30,6 +30,12 @@ with local_kafka(Path(sys.argv[1])):
 """
 
 
+@pytest.fixture
+def kafka(own_kafka: LocalKafka) -> LocalKafka:
+    """One that no other test uses, since it is stopped, killed and frozen here."""
+    return own_kafka
+
+
 async def interrupt(kafka: LocalKafka, how: str) -> None:
     match how:
         case "stop":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import random
@@ -35,7 +34,6 @@ pytestmark = [pytest.mark.timeout(120)]
 PATIENCE, LOOK = 60.0, 0.05
 
 ROOT = Path(__file__).parents[3]
-_databases = itertools.count(1)
 
 
 class Shop:
@@ -96,8 +94,20 @@ class Shop:
 
 
 @pytest.fixture
+def kafka(own_kafka: LocalKafka) -> LocalKafka:
+    """One that no other test uses, since it is stopped here."""
+    return own_kafka
+
+
+@pytest.fixture
+def postgres(own_postgres: Server) -> Server:
+    """One that no other test uses, since it is stopped here."""
+    return own_postgres
+
+
+@pytest.fixture
 async def shop(postgres: Server, kafka: LocalKafka, raw_kafka: RawKafka) -> AsyncIterator[Shop]:
-    name = f"outbox_{next(_databases)}"
+    name = f"outbox_{os.urandom(6).hex()}"
     admin = await asyncpg.connect(f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres")
     await admin.execute(f"CREATE DATABASE {name}")
     await admin.close()

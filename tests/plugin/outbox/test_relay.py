@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
-from tests.plugin.outbox.desk import PATIENCE, Desk, Store, fields, lost, refused
+from tests.plugin.outbox.desk import PATIENCE, Book, Desk, Store, fields, lost, refused
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.outbox import SHARDS
+from ackwise.middleware.outbox import SHARDS, OutboxRow
 from ackwise.middleware.outgoing import Outgoing, SendFailed
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.outbox import relay as outboxrelay
@@ -156,6 +157,34 @@ async def test_four_relays_with_failures_and_kills_send_each_row_and_reorder_no_
     assert not desk.book.parked
     for key in range(40):
         assert desk.log.of_key(b"key-%d" % key) == [b"%d" % number for number in range(25)]
+
+
+class SlowReads(Store):
+    """Rows are handed out as they were when they were asked for, after as many seconds of the book's clock as `rng` says."""
+
+    def __init__(self, book: Book, rng: random.Random) -> None:
+        super().__init__(book)
+        self._rng = rng
+
+    async def pending(self, shards: Mapping[int, int], **asked: Any) -> list[OutboxRow]:
+        found = await super().pending(shards, **asked)
+        until = self.book.now + self._rng.choice([0.0, 0.1, 2.0])
+        while self.book.now < until:  # noqa: ASYNC110  # the test moves the clock
+            await asyncio.sleep(0)
+        return found
+
+
+async def test_no_row_overtakes_one_of_its_key_that_failed_however_long_reads_last() -> None:
+    for seed in range(30):
+        rng = random.Random(seed)
+        desk = Desk(batch=rng.choice([2, 5, 20]), lease=600.0, max_attempts=1000)
+        failing = rng.choice([0.02, 0.2])
+        desk.refuse = lambda message, rng=rng, failing=failing: lost() if rng.random() < failing else None
+        desk.book.add(*desk.orders(rng.choice([1, 3, 10]), 40))
+        async with desk.running(desk.relay(SlowReads(desk.book, rng))):
+            await desk.until(lambda desk=desk: not desk.book.rows, step=0.05)
+        for key in {message.key for message in desk.log.messages}:
+            assert [int(value) for value in desk.log.of_key(key or b"")] == [*range(40)], f"seed {seed}, {key!r}"
 
 
 def _kill(store: Store, task: asyncio.Task[None]) -> None:

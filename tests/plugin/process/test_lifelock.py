@@ -16,7 +16,7 @@ from typing import IO
 
 import pytest
 from tests.databases.postgres import USER
-from tests.databases.server import Server
+from tests.databases.server import Endpoint
 
 from ackwise.middleware.columns import Column
 from ackwise.middleware.leases import Leases
@@ -120,7 +120,7 @@ async def test_what_a_killed_process_had_claimed_in_a_file_is_taken_over_before_
 async def test_what_a_killed_process_had_claimed_in_a_server_is_taken_over_before_its_lease_ends_and_never_while_it_lives(
     folder: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    server: Server = request.getfixturevalue(kind)
+    server: Endpoint = request.getfixturevalue(kind)
     prefix = f"t{os.urandom(4).hex()}_"
     url = {
         "postgres": f"postgresql://{USER}@127.0.0.1:{server.port}/postgres?prefix={prefix}",

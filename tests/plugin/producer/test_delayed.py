@@ -13,7 +13,7 @@ from ackwise.middleware.message import Headers
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.retry import ConsumeLater, DelayLevels
 from ackwise.middleware.sendlater import send_later, to_send
-from ackwise.middleware.wire import ForeignCopy, NewerWire
+from ackwise.middleware.wire import ForeignCopy, OtherWire
 from ackwise.testing import TestApp
 
 LEVELS = DelayLevels("1s 10s")
@@ -43,7 +43,7 @@ def test_it_waits_on_the_largest_level_that_fits(delay: int, topic: str) -> None
         (lambda name, value: None if name == "ackwise-send-topic" else value, ForeignCopy),
         (lambda name, value: b"a b" if name == "ackwise-send-topic" else value, ForeignCopy),
         (lambda name, value: b"other" if name == "ackwise-group" else value, ForeignCopy),
-        (lambda name, value: b"99" if name == "ackwise-version" else value, NewerWire),
+        (lambda name, value: b"99" if name == "ackwise-version" else value, OtherWire),
         (lambda name, value: None if name == "message-id" else value, ForeignCopy),
     ],
 )

@@ -61,6 +61,10 @@ class Shop:
         fields = {"cluster": "", "group": self.group_id, "handler": None, "dedup_epoch": None, "topic": self.topic, "topic_id": ""}
         return RepairStep(action, verdict, **{**fields, "partition": 0, "start": start, "end": end, "attempt": 0, **more})
 
+    async def topics(self) -> set[str]:
+        """Its own, and those of its group."""
+        return {topic for topic in await self.raw.topics() if topic == self.topic or topic.startswith(f"{self.group_id}.")}
+
     async def copies(self) -> Counter[int]:
         """How often each offset was sent to the retry topic."""
         return Counter(copy.origin.offset for copy in await self.deliveries())

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from tests.plugin.share.worker import make_app
 from tests.servers import RawKafka
+from tests.shared import SharedKafka
 
 from ackwise.plugin.app import App
 from ackwise.plugin.group.sharecounts import ShareCounts
-from ackwise.plugin.local.broker import LocalKafka
 
 #: Seconds until something must have happened.
 DEADLINE = 40.0
@@ -114,6 +114,6 @@ class Scenario:
 
 
 @pytest.fixture
-async def scenario(kafka: LocalKafka, raw_kafka: RawKafka, tmp_path: Path) -> AsyncIterator[Scenario]:
+async def scenario(kafka: SharedKafka, raw_kafka: RawKafka, tmp_path: Path) -> AsyncIterator[Scenario]:
     async with AsyncExitStack() as open:
         yield Scenario(kafka.bootstrap, raw_kafka, tmp_path, raw_kafka.new_group(), await raw_kafka.new_topic(), open)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from tests.databases.server import Server, free_port
+from tests.databases.server import free_port
+from tests.shared import SharedServer
 from tests.spark.commands.test_reconcile import reconciled, root_of
 from tests.spark.histories import NOW, History, hash_of
 
@@ -28,7 +29,7 @@ KEPT = 86400.0
 PREFIX = "audited_"
 
 
-def url_of(postgres: Server, prefix: str = PREFIX) -> str:
+def url_of(postgres: SharedServer, prefix: str = PREFIX) -> str:
     return f"postgresql://postgres:{PASSWORD}@127.0.0.1:{postgres.port}/postgres?prefix={prefix}"
 
 
@@ -54,7 +55,7 @@ def key_of(hash_: int) -> str:
     return hash_.to_bytes(8, "big", signed=True).hex() + secrets.token_hex(8)
 
 
-async def fill(postgres: Server) -> dict[int, str]:
+async def fill(postgres: SharedServer) -> dict[int, str]:
     """The records of the store; the keys of those that the events have, by offset."""
     store = PostgresStore(f"postgresql://postgres@127.0.0.1:{postgres.port}/postgres", prefix=PREFIX)
     await store.init()
@@ -72,8 +73,8 @@ async def fill(postgres: Server) -> dict[int, str]:
         (keys[5], 5, 1, 0, KEPT),
         (key_of(hash_of("nobody's")), 5, 1, 0, KEPT),
     ]
-    columns = "k, token, outcome, leased_until, kept_until, epoch, next_attempt, lost, took_unreleased"
-    values = "$1::uuid, $2, $3, now() + $4 * interval '1 s', now() + $5 * interval '1 s', 1, 1, 0, false"
+    columns = "k, token, outcome, leased_until, kept_until, epoch, next_attempt, lost, took_unreleased, holder"
+    values = "$1::uuid, $2, $3, now() + $4 * interval '1 s', now() + $5 * interval '1 s', 1, 1, 0, false, ''"
     await connection.executemany(f"INSERT INTO {PREFIX}claims ({columns}) VALUES ({values})", records)
     daily = f"INSERT INTO {PREFIX}daily_claims (day, {columns}) VALUES (20000, {values})"
     await connection.execute(daily, keys[11], 5, 2, -300, KEPT - 300)
@@ -81,7 +82,7 @@ async def fill(postgres: Server) -> dict[int, str]:
     return keys
 
 
-def test_the_store_is_compared_with_the_events(tmp_path: Path, spark: SparkSession, postgres: Server) -> None:
+def test_the_store_is_compared_with_the_events(tmp_path: Path, spark: SparkSession, postgres: SharedServer) -> None:
     keys = asyncio.run(fill(postgres))
     roots = [root_of(tmp_path / history.group, history) for history in happened()]
     result = reconciled(*roots, "--out", tmp_path / "out", "--claims", url_of(postgres), "--retention", "1d")
@@ -107,7 +108,7 @@ def test_the_store_is_compared_with_the_events(tmp_path: Path, spark: SparkSessi
     assert not [text for text in (result.output, json.dumps(summary), page) if PASSWORD in text]
 
 
-def test_a_store_that_can_not_be_read_is_said_without_its_password(spark: SparkSession, postgres: Server) -> None:
+def test_a_store_that_can_not_be_read_is_said_without_its_password(spark: SparkSession, postgres: SharedServer) -> None:
     with pytest.raises(ConfigurationError, match=r'has no table "nowhere_claims"; `ackwise store init` creates it') as missing:
         claim_table(url_of(postgres, "nowhere_")).read(spark, lambda step: None)
     away = url_of(postgres).replace(str(postgres.port), str(free_port()))

@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, RunEvents
-from ackwise.middleware.identity import Identity, business_id, legacy_id
+from ackwise.middleware.identity import Identity, business_id, message_id
 from ackwise.spark.advice import advice_on
 from ackwise.spark.commands.why import why
 from ackwise.spark.vocabulary import ANOMALIES, MEANINGS, Flag, Verdict
@@ -303,7 +303,7 @@ async def journal(root: Path, attrs: dict[str, object], *, namespace: str) -> As
     writing = Journal(root, cluster="c", group_id="billing", attrs=attrs)
     await writing.open()
     try:
-        for offset, dedup_id in ((7, business_id("order-7")), (8, legacy_id(b"id-8"))):
+        for offset, dedup_id in ((7, business_id("order-7")), (8, message_id("orders", b"id-8"))):
             hashed = identity.of(dedup_id)[1]
             writing.record(Event(EventCode.CLAIMED, "orders", 0, offset, "bill", 1, offset, hashed))
             writing.record(Event(EventCode.SUCCEEDED, "orders", 0, offset, "bill", 1, offset, hashed))

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shared import SharedKafka
 from tests.spark.follow.test_following import LOST
 from tests.spark.histories import History
 from tests.spark.topic.test_topic import export, make, sent
-
-from ackwise.plugin.local.broker import LocalKafka
 
 TOPIC = "followed-events"
 
@@ -41,7 +40,7 @@ def books(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_what_is_published_is_in_the_next_books_and_what_mends_a_finding_ends_it(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_what_is_published_is_in_the_next_books_and_what_mends_a_finding_ends_it(kafka: SharedKafka, tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     asyncio.run(make(kafka.bootstrap, TOPIC))
     export(there, History("g").say("w1", LOST))

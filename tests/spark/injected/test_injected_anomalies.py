@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 import pytest
-from tests.databases.server import Server
+from tests.shared import SharedKafka, SharedServer
 from tests.spark.commands.test_reconcile import reconciled
 from tests.spark.injected.hostile import Orders
 from tests.spark.injected.mischief import GRACE, Found, do_mischief, kill_only
 from tests.spark.injected.orderly import Scene
 
 from ackwise.middleware.events import EventCode
-from ackwise.plugin.local.broker import LocalKafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +37,7 @@ ANOMALIES: Final = {"LOST_PRODUCED", "RETRY_LOST", "STUCK", "COMMITTED_PAST", "M
 
 
 @contextmanager
-def scene(kafka: LocalKafka, folder: Path, group: str, store: str) -> Iterator[Scene]:
+def scene(kafka: SharedKafka, folder: Path, group: str, store: str) -> Iterator[Scene]:
     made = Scene(Orders(kafka.bootstrap, group, str(folder), store), random.Random(SEED))
     try:
         yield made
@@ -63,7 +62,9 @@ def file_in_between(events: Path) -> Path:
     return max(followed, key=lambda file: pq.read_table(file)["event_type"].to_pylist().count(EventCode.SUCCEEDED))
 
 
-async def test_every_anomaly_is_named_and_what_a_lost_file_hides_is_unknown(kafka: LocalKafka, spark: SparkSession, tmp_path: Path) -> None:
+async def test_every_anomaly_is_named_and_what_a_lost_file_hides_is_unknown(
+    kafka: SharedKafka, spark: SparkSession, tmp_path: Path
+) -> None:
     with scene(kafka, tmp_path, "mischief", f"sqlite:///{tmp_path / 'claims.db'}") as robbed:
         truth = await do_mischief(robbed)
         produced = robbed.report(tmp_path / "produced.parquet")
@@ -81,7 +82,7 @@ async def test_every_anomaly_is_named_and_what_a_lost_file_hides_is_unknown(kafk
     assert any("UNKNOWN_EXPORT_GAP" in words for words in left.words.values())
 
 
-async def test_kills_alone_accuse_nobody(kafka: LocalKafka, redis: Server, spark: SparkSession, tmp_path: Path) -> None:
+async def test_kills_alone_accuse_nobody(kafka: SharedKafka, redis: SharedServer, spark: SparkSession, tmp_path: Path) -> None:
     with scene(kafka, tmp_path, "killed", f"redis://127.0.0.1:{redis.port}/0") as killed:
         truth = await kill_only(killed)
         produced = killed.report(tmp_path / "produced.parquet")

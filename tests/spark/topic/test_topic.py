@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from tests.servers import RawKafka
+from tests.shared import SharedKafka
 from tests.spark.histories import History, write_parquet
 from typer.testing import CliRunner
 
 from ackwise import App, Batch, Events
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.events import EventCode, RunEvents
-from ackwise.plugin.local.broker import LocalKafka
 from ackwise.spark.commands.collect import collect
 from ackwise.spark.commands.publish import Sent, send
 from ackwise.spark.events.invalid_records import invalid_records
@@ -114,7 +114,7 @@ class Journey(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def journey(kafka: LocalKafka, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Journey:
+def journey(kafka: SharedKafka, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Journey:
     """Sent twice, collected, half of it sent again as after a crash, with invalid records in between, and collected again."""
     there, back = tmp_path_factory.mktemp("there"), tmp_path_factory.mktemp("back") / "events of all"
     history = History("g").start("w1", note='a "quote" \u2713').say("w1", "RECEIVED_RANGE[0,9) 0:CS 1:CFB 1@2:CS").skip("w1", 3)
@@ -149,7 +149,7 @@ def test_the_files_that_come_back_have_the_same_names_and_the_same_events(journe
     assert set(journey.landed[0]) == {file.name for file in journey.files}
 
 
-def test_a_topic_that_was_made_anew_is_sent_everything_again(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_a_topic_that_was_made_anew_is_sent_everything_again(kafka: SharedKafka, tmp_path: Path) -> None:
     topic = "events.made-anew"
     export(tmp_path, History("g").start("w1").say("w1", "0:CS W=1"))
     for _ in range(2):
@@ -165,7 +165,7 @@ async def one_run(root: Path) -> None:
     await journal.close()
 
 
-def test_the_events_of_a_run_are_sent_one_by_one(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_the_events_of_a_run_are_sent_one_by_one(kafka: SharedKafka, tmp_path: Path) -> None:
     topic = "events.of-runs"
     asyncio.run(make(kafka.bootstrap, topic))
     asyncio.run(one_run(tmp_path / "there"))

@@ -327,17 +327,19 @@ def test_each_file_says_how_many_events_of_each_code_its_writer_had_recorded_bef
     assert [counted_before(path) for path in recover(tmp_path).rolled] == expected
 
 
-def test_a_log_of_a_newer_layout_stays_as_it_is_and_its_writer_is_unknown_from_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("version", [LAYOUT_VERSION - 1, LAYOUT_VERSION + 1])
+def test_a_log_of_another_layout_stays_as_it_is_and_its_writer_is_unknown_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    with monkeypatch.context() as newer:
-        newer.setattr("ackwise.middleware.eventlog.LAYOUT_VERSION", LAYOUT_VERSION + 1)
+    with monkeypatch.context() as other:
+        other.setattr("ackwise.middleware.eventlog.LAYOUT_VERSION", version)
         path = write_log(tmp_path, [[claimed(0)]])
+    before = path.read_bytes()
     recovery = recover(tmp_path)
     (unread,) = recovery.unreadable
     assert (unread.writer_id, unread.from_seq, recovery.rolled) == (WRITER, 0, [])
-    assert unread.reason.startswith("it was written by a newer Ackwise")
-    assert path.exists()
+    assert unread.reason.startswith(f"its layout is version {version}, and this Ackwise reads version {LAYOUT_VERSION} alone")
+    assert path.read_bytes() == before
 
 
 def test_the_events_of_a_run_are_rows_of_their_own_in_a_log_that_is_held_and_in_one_that_is_rolled(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.databases.proxy import Proxy
-from tests.databases.server import Server
+from tests.databases.server import Endpoint
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -19,7 +18,7 @@ __all__ = ["MySQLDatabase", "mysql_database"]
 class MySQLDatabase:
     """Its name, its URLs, and statements to it as `root`."""
 
-    def __init__(self, server: Server, name: str) -> None:
+    def __init__(self, server: Endpoint, name: str) -> None:
         self.server = server
         self.name = name
 
@@ -27,7 +26,7 @@ class MySQLDatabase:
     def url(self) -> str:
         return self.url_by(self.server)
 
-    def url_by(self, way: Server | Proxy, user: str = "root") -> str:
+    def url_by(self, way: Endpoint, user: str = "root") -> str:
         """The URL through a proxy, or as another user."""
         return f"mariadb://{user}@127.0.0.1:{way.port}/{self.name}"
 
@@ -52,7 +51,7 @@ class MySQLDatabase:
 
 
 @asynccontextmanager
-async def mysql_database(server: Server) -> AsyncIterator[MySQLDatabase]:
+async def mysql_database(server: Endpoint) -> AsyncIterator[MySQLDatabase]:
     """A new one while the block runs."""
     # Everybody may do everything in databases whose name begins with `test`.
     database, outside = MySQLDatabase(server, f"only_{os.urandom(6).hex()}"), MySQLDatabase(server, "mysql")

@@ -53,6 +53,12 @@ def completes(asked: Sequence[ClaimKey], token: int = 1) -> list[Complete]:
     return [Complete(key, token, Outcome.OK) for key in asked]
 
 
+@pytest.fixture
+def mariadb(own_mariadb: Server) -> Server:
+    """One that no other test uses, since what a server counts is of all its databases."""
+    return own_mariadb
+
+
 class TestMySQLStore(StoreConformance):
     features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.4, retention=1.2)
 

@@ -47,6 +47,12 @@ def completes(asked: Sequence[ClaimKey]) -> Exchange:
 
 
 @pytest.fixture
+def mariadb(own_mariadb: Server) -> Server:
+    """One that no other test uses, since it is stopped, killed and frozen here."""
+    return own_mariadb
+
+
+@pytest.fixture
 async def store(mariadb: Server) -> AsyncIterator[MySQLStore]:
     """Opened in a database that outlives the test's server, with both of its connections."""
     store = MySQLStore(f"mariadb://root@127.0.0.1:{mariadb.port}/test", timeout=2.0)
@@ -132,10 +138,10 @@ async def test_close_finishes_the_exchanges_under_way(mariadb: Server) -> None:
         await late
 
 
-async def test_a_store_can_be_closed_while_its_server_is_frozen(mysql: MySQLDatabase) -> None:
+async def test_a_store_can_be_closed_while_its_server_is_frozen(mysql: MySQLDatabase, mariadb: Server) -> None:
     store = MySQLStore(mysql.url, timeout=1.0)
     await store.open()
-    mysql.server.freeze()
+    mariadb.freeze()
     try:
         began = time.monotonic()
         asking = [asyncio.ensure_future(store.exchange(claims(keys(1)))) for _ in range(3)]
@@ -148,7 +154,7 @@ async def test_a_store_can_be_closed_while_its_server_is_frozen(mysql: MySQLData
             with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
                 await refused()
     finally:
-        mysql.server.thaw()
+        mariadb.thaw()
 
 
 def pool_of(mysql: MySQLDatabase, **options: Any) -> Any:

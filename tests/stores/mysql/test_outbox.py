@@ -23,6 +23,12 @@ from ackwise.stores.mysql.outbox import MySQLOutbox, from_url
 from ackwise.stores.testing.outbox import OutboxConformance
 
 
+@pytest.fixture
+def mariadb(own_mariadb: Server) -> Server:
+    """One that no other test uses, since what a server counts is of all its databases."""
+    return own_mariadb
+
+
 class TestMySQLOutbox(OutboxConformance):
     isolation = "REPEATABLE READ"
 
@@ -527,5 +533,5 @@ async def test_tables_are_made_by_any_number_at_once_and_a_newer_version_is_refu
     assert await shop.fetch("SELECT COUNT(*) FROM o_outbox_shard") == [(SHARDS,)]
     await asyncio.gather(*(outbox.close() for outbox in outboxes))
     await shop.fetch("UPDATE o_schema SET version = 2")
-    with pytest.raises(ConfigurationError, match="its outbox has version 2, and this Ackwise knows version 1"):
+    with pytest.raises(ConfigurationError, match="its outbox has version 2, and this Ackwise knows version 1 alone"):
         await outboxes[0].open()

@@ -9,14 +9,13 @@ from typing import cast
 
 import pytest
 from asyncmy.connection import Connection
+from tests.databases.server import Server
 from tests.stores.mysql.database import MySQLDatabase
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome, Release
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, ClaimKey, Complete, Exchange, Outcome, Release
 from ackwise.stores.mysql import MySQLStore, checking, schema
 from ackwise.stores.mysql import maintenance as cleanup
-from ackwise.stores.mysql.exchanging import exchange_on
-from ackwise.stores.mysql.tables import Tables
 
 
 def keys(count: int, day: int | None = None) -> list[ClaimKey]:
@@ -25,6 +24,12 @@ def keys(count: int, day: int | None = None) -> list[ClaimKey]:
 
 def claims(asked: Sequence[ClaimKey], token: int = 1, retention: float = 86400.0) -> Exchange:
     return Exchange([Claim(key, token) for key in asked], lease=0.0, retention=retention)
+
+
+@pytest.fixture
+def mariadb(own_mariadb: Server) -> Server:
+    """One that no other test uses, since what a server counts is of all its databases."""
+    return own_mariadb
 
 
 async def test_many_workers_may_start_at_once_on_an_empty_database(mysql: MySQLDatabase) -> None:
@@ -55,14 +60,15 @@ async def test_init_can_be_repeated_and_a_store_that_is_not_open_can_be_looked_a
     assert caplog.text == ""
 
 
-async def test_tables_of_a_newer_version_are_refused_and_not_touched(mysql: MySQLDatabase) -> None:
+@pytest.mark.parametrize("version", [1, 3])
+async def test_tables_of_another_version_are_refused_and_not_touched(mysql: MySQLDatabase, version: int) -> None:
     store = MySQLStore(mysql.url)
     await store.init()
-    await mysql.fetch("UPDATE ackwise_schema SET version = 2")
+    await mysql.fetch(f"UPDATE ackwise_schema SET version = {version}")
     for refused in (store.open, store.init, store.check, store.cleanup):
-        with pytest.raises(ConfigurationError, match="its claims have version 2, and this Ackwise knows version 1; upgrade"):
+        with pytest.raises(ConfigurationError, match=f"its claims have version {version}, and this Ackwise knows version 2 alone"):
             await refused()
-    assert await mysql.fetch("SELECT part, version FROM ackwise_schema") == [("claims", 2)]
+    assert await mysql.fetch("SELECT part, version FROM ackwise_schema") == [("claims", version)]
 
 
 RIGHTS = ("SELECT, INSERT, UPDATE, DELETE ON {}.ackwise_claims", "SELECT ON {}.ackwise_schema")
@@ -137,68 +143,6 @@ async def test_a_user_without_rights_is_told_which_are_missing(mysql: MySQLDatab
 
 def named(asked: Sequence[ClaimKey], owner: str, *gone: str, token: int = 1) -> Exchange:
     return Exchange([Claim(key, token) for key in asked], owner=owner, gone=gone)
-
-
-async def as_version_0_1_made_it(mysql: MySQLDatabase) -> None:
-    await MySQLStore(mysql.url).init()
-    await mysql.fetch("ALTER TABLE ackwise_claims DROP COLUMN holder")
-
-
-async def test_a_table_of_version_0_1_gets_a_place_for_owners_while_its_workers_go_on(mysql: MySQLDatabase) -> None:
-    await as_version_0_1_made_it(mysql)
-    before, asked = keys(3), [*keys(2), *keys(2, 20_000)]
-    async with mysql.connected() as older:
-        await exchange_on(older, Tables(), named(before, ""), owners=False)
-        (sentence,) = await MySQLStore(mysql.url).check()
-        assert "its claims can't name their owner" in sentence
-        stores = [MySQLStore(mysql.url) for _ in range(8)]
-        await asyncio.gather(*(store.open() for store in stores))
-        assert await stores[0].check() == []
-        assert (await stores[0].exchange(named(asked, "a"))).claims == [Acquired(1)] * 4
-        answered = await exchange_on(older, Tables(), named([*asked, *before], "", token=3), owners=False)
-        assert [getattr(answer, "owner", None) for answer in answered.claims] == [""] * 7
-        answers = (await stores[1].exchange(named([*asked, *before], "b", "a", "", token=2))).claims
-        assert answers[:4] == [Acquired(2, 1, True)] * 4
-        assert [getattr(answer, "owner", None) for answer in answers[4:]] == [""] * 3
-    await asyncio.gather(*(store.close() for store in stores))
-
-
-async def test_a_worker_that_may_not_alter_the_table_of_version_0_1_goes_on_without_owners(mysql: MySQLDatabase) -> None:
-    await as_version_0_1_made_it(mysql)
-    async with User(mysql) as user:
-        await user.may(*RIGHTS)
-        store = MySQLStore(user.url)
-        await store.open()
-        asked = keys(2)
-        assert (await store.exchange(named(asked, "a"))).claims == [Acquired(1)] * 2
-        with pytest.raises(ConfigurationError, match=r"may not do what the claim store needs \(ALTER\); let somebody who may create"):
-            await store.init()
-        await MySQLStore(mysql.url).init()
-        assert {type(answer) for answer in (await store.exchange(named(asked, "b", "a", token=2))).claims} == {Busy}, "as it was opened"
-        again = MySQLStore(user.url)
-        await again.open()
-        fresh = keys(2)
-        await again.exchange(named(fresh, "a"))
-        assert (await again.exchange(named(fresh, "b", "a", token=2))).claims == [Acquired(2, 1, True)] * 2
-        for opened in (store, again):
-            await opened.close()
-
-
-async def test_a_long_transaction_keeps_no_worker_from_starting_on_a_table_of_version_0_1(mysql: MySQLDatabase) -> None:
-    await as_version_0_1_made_it(mysql)
-    store = MySQLStore(mysql.url)
-    async with mysql.connected() as other, other.cursor() as cursor:
-        await cursor.execute("BEGIN")
-        await cursor.execute("SELECT COUNT(*) FROM ackwise_claims")
-        await store.open()
-        asked = keys(2)
-        assert (await store.exchange(named(asked, "a"))).claims == [Acquired(1)] * 2
-        with pytest.raises(StoreUnavailable, match="a long transaction uses the table of the claim store, so it could not get"):
-            await MySQLStore(mysql.url).init()
-        await cursor.execute("ROLLBACK")
-    await MySQLStore(mysql.url).init()
-    assert await store.check() == []
-    await store.close()
 
 
 async def test_an_owner_is_a_text_and_nothing_else(mysql_store: MySQLStore) -> None:

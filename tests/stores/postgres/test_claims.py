@@ -13,7 +13,8 @@ import asyncpg
 import pytest
 from tests.databases.postgres import USER
 from tests.databases.proxy import Proxy, proxy_to
-from tests.databases.server import Server
+from tests.databases.server import Endpoint
+from tests.shared import SharedServer
 
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import (
@@ -38,7 +39,7 @@ from ackwise.stores.testing import Clock, Features, Scene, StoreConformance
 TODAY = int(time.time() // 86400)
 
 
-def url_of(server: Server | Proxy, database: str = "postgres", user: str = USER) -> str:
+def url_of(server: Endpoint, database: str = "postgres", user: str = USER) -> str:
     return f"postgresql://{user}@127.0.0.1:{server.port}/{database}"
 
 
@@ -58,7 +59,7 @@ class TestPostgresStore(StoreConformance):
     features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.4, retention=1.2)
 
     @pytest.fixture(autouse=True)
-    def _on(self, postgres: Server) -> None:
+    def _on(self, postgres: SharedServer) -> None:
         self.server = postgres
 
     def make(self, place: Path, clock: Callable[[], float]) -> PostgresStore:
@@ -93,7 +94,7 @@ class TestPostgresStoreOfKeysWithADay(StoreConformance):
     scenes = DatedScene
 
     @pytest.fixture(autouse=True)
-    def on_the_server(self, postgres: Server) -> None:
+    def on_the_server(self, postgres: SharedServer) -> None:
         self.url, self.prefix, self.seen = url_of(postgres), f"t{os.urandom(4).hex()}_", [Clock()()]
 
     def make(self, place: Path, clock: Callable[[], float]) -> PostgresStore:
@@ -101,7 +102,7 @@ class TestPostgresStoreOfKeysWithADay(StoreConformance):
 
 
 @pytest.fixture
-async def proxy(postgres: Server) -> AsyncIterator[Proxy]:
+async def proxy(postgres: SharedServer) -> AsyncIterator[Proxy]:
     async with proxy_to(postgres.port) as proxy:
         yield proxy
 
@@ -293,7 +294,7 @@ async def test_replies_that_never_come_make_the_store_unavailable_within_its_tim
     assert (await far.exchange(Exchange(claims(asked)))).claims == [Acquired(1)] * 10
 
 
-async def test_a_server_that_is_gone_is_named_without_the_password(postgres: Server) -> None:
+async def test_a_server_that_is_gone_is_named_without_the_password(postgres: SharedServer) -> None:
     async with proxy_to(postgres.port) as proxy:
         store = PostgresStore(url_of(proxy).replace("postgres@", "postgres:hunter2@"))
         await store.open()

@@ -48,6 +48,12 @@ def completes(asked: list[ClaimKey]) -> Exchange:
 
 
 @pytest.fixture
+def postgres(own_postgres: Server) -> Server:
+    """One that no other test uses, since it is stopped, killed and frozen here."""
+    return own_postgres
+
+
+@pytest.fixture
 async def store(postgres: Server) -> AsyncIterator[PostgresStore]:
     """Opened in the database that outlives this test's server."""
     store = PostgresStore(f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres", timeout=2.0)

@@ -30,6 +30,12 @@ def url_of(server: Any, database: str = "postgres", user: str = USER) -> str:
     return f"postgresql://{user}@127.0.0.1:{server.port}/{database}"
 
 
+@pytest.fixture
+def postgres(own_postgres: Server) -> Server:
+    """One that no other test uses, since it is stopped, killed and frozen here."""
+    return own_postgres
+
+
 class TestPostgresInbox(OffsetsConformance):
     @pytest.fixture(autouse=True)
     def _on(self, postgres: Server) -> None:
@@ -475,7 +481,7 @@ async def test_the_table_is_made_once_looked_at_and_refused_if_it_is_newer(
     assert await inbox.check() == []
     await postgres_database.execute("UPDATE ackwise_schema SET version = 9")
     for act in (inbox.open, inbox.init, inbox.check, inbox.cleanup):
-        with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 1"):
+        with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 1 alone"):
             await act()
 
 

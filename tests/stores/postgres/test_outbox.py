@@ -13,7 +13,8 @@ import asyncpg
 import pytest
 from tests.databases.postgres import USER
 from tests.databases.proxy import proxy_to
-from tests.databases.server import Server, free_port
+from tests.databases.server import free_port
+from tests.shared import SharedServer
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
@@ -38,7 +39,7 @@ async def test_what_is_no_connection_of_asyncpg_is_refused() -> None:
 
 class TestPostgresOutbox(OutboxConformance):
     @pytest.fixture(autouse=True)
-    def _on(self, postgres: Server) -> None:
+    def _on(self, postgres: SharedServer) -> None:
         self.url = f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres"
         self.prefix = f"t{os.urandom(6).hex()}_"
 
@@ -329,7 +330,8 @@ async def test_a_lost_listener_is_replaced_with_the_next_wait(outbox: PostgresOu
     await outbox.own("a", lease=60.0, share=64)
     await outbox.wait_for_rows(0.01)
     await postgres_database.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ~ 'LISTEN'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE pid <> pg_backend_pid() AND datname = current_database() AND query ~ 'LISTEN'"
     )
     listening = outbox._listening
     assert listening is not None
@@ -346,7 +348,7 @@ async def test_a_lost_listener_is_replaced_with_the_next_wait(outbox: PostgresOu
 
 
 async def test_a_commit_in_doubt_is_decided_by_the_barrier_and_never_guessed(
-    outbox: PostgresOutbox, postgres: Server, postgres_url: str, postgres_database: asyncpg.Connection
+    outbox: PostgresOutbox, postgres: SharedServer, postgres_url: str, postgres_database: asyncpg.Connection
 ) -> None:
     async with proxy_to(postgres.port) as proxy:
         database = postgres_url.rpartition("/")[2]
@@ -515,7 +517,7 @@ def test_an_outbox_is_found_by_its_url() -> None:
         open_outbox("secret")
 
 
-async def test_a_row_that_becomes_due_while_rows_are_read_is_not_overtaken(postgres: Server) -> None:
+async def test_a_row_that_becomes_due_while_rows_are_read_is_not_overtaken(postgres: SharedServer) -> None:
     outbox = PostgresOutbox(f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres", prefix=f"t{os.urandom(6).hex()}_")
     await outbox.open()
     connection = await asyncpg.connect(f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres")

@@ -15,6 +15,7 @@ import pytest
 from redis.asyncio import Redis, RedisCluster
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server
+from tests.shared import SharedServer
 from tests.stores.claiming_process import BATCH
 from tests.stores.redis.asking import claims, completes, keys, opened
 
@@ -42,7 +43,7 @@ class TestRedisStore(StoreConformance):
     features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.4, retention=1.2)
 
     @pytest.fixture(autouse=True)
-    def on_the_server(self, redis: Server) -> None:
+    def on_the_server(self, redis: SharedServer) -> None:
         self.port = redis.port
 
     def make(self, place: Path, clock: Callable[[], float]) -> RedisStore:
@@ -76,7 +77,7 @@ class OnTheSuitesClock(StoreConformance):
 
 class TestRedisStoreOverHours(OnTheSuitesClock):
     @pytest.fixture(autouse=True)
-    def on_the_server(self, redis: Server) -> None:
+    def on_the_server(self, redis: SharedServer) -> None:
         self.url = f"redis://127.0.0.1:{redis.port}"
 
 
@@ -86,7 +87,7 @@ class TestCompactRedisStoreOverHours(TestRedisStoreOverHours):
 
 class TestRedisClusterStoreOverHours(OnTheSuitesClock):
     @pytest.fixture(autouse=True)
-    def on_the_cluster(self, cluster: Sequence[Server]) -> None:
+    def on_the_cluster(self, cluster: Sequence[SharedServer]) -> None:
         self.url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
 
 
@@ -100,14 +101,14 @@ def place(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def server(redis: Server) -> AsyncIterator[Redis]:
+async def server(redis: SharedServer) -> AsyncIterator[Redis]:
     """What the tests look into the server with."""
     async with Redis(port=redis.port) as server:
         yield server
 
 
 @pytest.mark.parametrize("count", [1, 100, 500, 1500])
-async def test_an_exchange_is_one_round_trip_whatever_it_asks_for(redis: Server, place: str, count: int) -> None:
+async def test_an_exchange_is_one_round_trip_whatever_it_asks_for(redis: SharedServer, place: str, count: int) -> None:
     async with proxy_to(redis.port) as proxy, opened(RedisStore(f"redis://127.0.0.1:{proxy.port}", namespace=place)) as store:
         done, back, longer, fresh = keys(count), keys(count), keys(count), keys(count)
         await store.exchange(Exchange(claims([*done, *back, *longer])))
@@ -123,10 +124,10 @@ async def test_an_exchange_is_one_round_trip_whatever_it_asks_for(redis: Server,
         assert proxy.connections == connections
 
 
-async def test_a_cluster_is_asked_once_per_node(cluster: Sequence[Server], place: str) -> None:
-    async with opened(RedisStore(f"redis+cluster://127.0.0.1:{cluster[0].port}", namespace=place)) as store:
+async def test_a_cluster_is_asked_once_per_node(own_cluster: Sequence[Server], place: str) -> None:
+    async with opened(RedisStore(f"redis+cluster://127.0.0.1:{own_cluster[0].port}", namespace=place)) as store:
         await store.exchange(Exchange(claims(keys(200))))
-        servers = [Redis(port=node.port) for node in cluster]
+        servers = [Redis(port=node.port) for node in own_cluster]
 
         async def asked() -> list[int]:
             return [(await server.info("stats"))["total_reads_processed"] for server in servers]
@@ -139,7 +140,7 @@ async def test_a_cluster_is_asked_once_per_node(cluster: Sequence[Server], place
             await server.aclose()
 
 
-async def test_four_processes_share_a_redis_and_no_key_goes_to_two(redis: Server, place: str) -> None:
+async def test_four_processes_share_a_redis_and_no_key_goes_to_two(redis: SharedServer, place: str) -> None:
     url = f"redis://127.0.0.1:{redis.port}?namespace={place}"
     arguments = [sys.executable, str(Path(__file__).parents[1] / "claiming_process.py"), url]
     workers = [
@@ -154,7 +155,7 @@ async def test_four_processes_share_a_redis_and_no_key_goes_to_two(redis: Server
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 async def test_eight_workers_in_any_order_of_keys_are_each_answered(
-    redis: Server, cluster: Sequence[Server], place: str, scheme: str
+    redis: SharedServer, cluster: Sequence[SharedServer], place: str, scheme: str
 ) -> None:
     port = redis.port if scheme == "redis" else cluster[0].port
     some = keys(300)
@@ -171,13 +172,13 @@ async def test_eight_workers_in_any_order_of_keys_are_each_answered(
     assert sorted(holders) == sorted(some)
 
 
-async def test_many_exchanges_at_once_are_answered_by_a_cluster(cluster: Sequence[Server], place: str) -> None:
+async def test_many_exchanges_at_once_are_answered_by_a_cluster(cluster: Sequence[SharedServer], place: str) -> None:
     async with opened(RedisStore(f"redis+cluster://127.0.0.1:{cluster[0].port}", namespace=place)) as store:
         results = await asyncio.gather(*(store.exchange(Exchange(claims(keys(3)))) for _ in range(300)))
         assert [result.claims for result in results] == [[Acquired(1)] * 3] * 300
 
 
-async def test_many_exchanges_at_once_take_few_connections(redis: Server, place: str) -> None:
+async def test_many_exchanges_at_once_take_few_connections(redis: SharedServer, place: str) -> None:
     async with proxy_to(redis.port) as proxy, opened(RedisStore(f"redis://127.0.0.1:{proxy.port}", namespace=place)) as store:
         results = await asyncio.gather(*(store.exchange(Exchange(claims(keys(3)))) for _ in range(300)))
         assert [result.claims for result in results] == [[Acquired(1)] * 3] * 300
@@ -186,7 +187,7 @@ async def test_many_exchanges_at_once_take_few_connections(redis: Server, place:
 
 @pytest.mark.parametrize("cluster_client", [False, True], ids=["server", "cluster"])
 async def test_a_client_that_the_user_has_is_used_and_left_open(
-    redis: Server, cluster: Sequence[Server], place: str, cluster_client: bool
+    redis: SharedServer, cluster: Sequence[SharedServer], place: str, cluster_client: bool
 ) -> None:
     client = RedisCluster(port=cluster[0].port, host="127.0.0.1") if cluster_client else Redis(port=redis.port)
     async with client:
@@ -200,7 +201,9 @@ async def test_a_client_that_the_user_has_is_used_and_left_open(
             assert await store.cleanup() == 0
 
 
-async def test_completed_keys_of_the_compact_layout_are_pages_that_end_with_their_period(redis: Server, server: Redis, place: str) -> None:
+async def test_completed_keys_of_the_compact_layout_are_pages_that_end_with_their_period(
+    redis: SharedServer, server: Redis, place: str
+) -> None:
     async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}", namespace=place, layout="compact", keys=1800)) as store:
         some = keys(600)
         await store.exchange(Exchange(claims(some)))
@@ -214,7 +217,7 @@ async def test_completed_keys_of_the_compact_layout_are_pages_that_end_with_thei
         assert (await store.exchange(Exchange(claims(some)))).claims == [AlreadyDone(Outcome.OK)] * 600
 
 
-async def test_redis_itself_deletes_what_is_forgotten(redis: Server, server: Redis, place: str) -> None:
+async def test_redis_itself_deletes_what_is_forgotten(redis: SharedServer, server: Redis, place: str) -> None:
     async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}", namespace=place)) as store:
         held, done = keys(2)
         await store.exchange(Exchange(claims([held, done]), lease=10.0, retention=100.0))
@@ -225,12 +228,14 @@ async def test_redis_itself_deletes_what_is_forgotten(redis: Server, server: Red
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "most"), [("plain", 170.0), ("compact", 30.0)])
-async def test_a_completed_key_takes_little_memory(redis: Server, server: Redis, layout: str, most: float) -> None:
+async def test_a_completed_key_takes_little_memory(own_redis: Server, layout: str, most: float) -> None:
+    server = Redis(port=own_redis.port)
+
     async def memory() -> int:
         return int((await server.info("memory"))["used_memory"])
 
     await server.flushall()
-    async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}", layout=layout, keys=200_000)) as store:
+    async with opened(RedisStore(f"redis://127.0.0.1:{own_redis.port}", layout=layout, keys=200_000)) as store:
         some: list[ClaimKey] = []
 
         async def claim_and_complete(count: int) -> None:
@@ -245,3 +250,4 @@ async def test_a_completed_key_takes_little_memory(redis: Server, server: Redis,
         taken = (await memory() - before) / 100_000
         assert 10.0 < taken <= most
     await server.flushall()
+    await server.aclose()

@@ -26,6 +26,12 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.fixture
+def redis(own_redis: Server) -> Server:
+    """One that no other test uses, since it is stopped, killed and frozen here."""
+    return own_redis
+
+
+@pytest.fixture
 async def proxy(redis: Server) -> AsyncIterator[Proxy]:
     async with proxy_to(redis.port) as proxy:
         yield proxy
@@ -308,7 +314,7 @@ async def test_a_namespace_of_another_layout_or_of_a_newer_version_is_refused_an
             await RedisStore(url, namespace="laid-out", layout="compact").open()
     async with Redis(port=redis.port) as server:
         await server.set("newer:layout", "2 layout=spiral")
-        with pytest.raises(ConfigurationError, match="the namespace newer has version 2, and this Ackwise knows version 1; upgrade"):
+        with pytest.raises(ConfigurationError, match="the namespace newer has version 2, and this Ackwise knows version 1 alone"):
             await RedisStore(url, namespace="newer").init()
         assert await server.get("newer:layout") == b"2 layout=spiral"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
-from tests.databases.server import Server
+from tests.shared import SharedServer
 from tests.stores.redis.asking import claims, completes, keys, opened
 
 from ackwise.middleware.store import Exchange
@@ -43,7 +43,7 @@ def test_what_can_t_be_read_counts_as_gone(text: bytes | None) -> None:
 
 
 @pytest.mark.servers
-async def test_one_line_says_since_when_the_memory_is_gone(redis: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_line_says_since_when_the_memory_is_gone(redis: SharedServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place, now = hashlib.blake2b(str(tmp_path).encode(), digest_size=8).hexdigest(), [NOW]
     async with (
         Redis(port=redis.port) as server,
@@ -67,7 +67,7 @@ async def test_one_line_says_since_when_the_memory_is_gone(redis: Server, tmp_pa
 
 
 @pytest.mark.servers
-async def test_a_look_at_the_memory_that_fails_fails_nothing_else(redis: Server, tmp_path: Path) -> None:
+async def test_a_look_at_the_memory_that_fails_fails_nothing_else(redis: SharedServer, tmp_path: Path) -> None:
     place = hashlib.blake2b(str(tmp_path).encode(), digest_size=8).hexdigest()
     async with Redis(port=redis.port) as server:
         await server.rpush(f"{place}:since", "not", "a", "text")

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tests.databases.proxy import proxy_to
-from tests.databases.server import Server
+from tests.shared import SharedServer
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome
@@ -110,13 +110,13 @@ class TestOnSQLiteThatBeginsByItself(OnSQLAlchemy):
 
 class TestOnPostgres(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
-    def _on(self, postgres: Server) -> None:
+    def _on(self, postgres: SharedServer) -> None:
         self.url = f"postgresql+asyncpg://postgres@127.0.0.1:{postgres.port}/postgres"
 
 
 class TestOnMariaDB(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
-    def _on(self, mariadb: Server) -> None:
+    def _on(self, mariadb: SharedServer) -> None:
         self.url = f"mysql+asyncmy://root@127.0.0.1:{mariadb.port}/test"
 
 
@@ -236,7 +236,7 @@ async def test_a_savepoint_of_the_handler_holds_what_may_fail(inbox: SQLAlchemyI
 
 @pytest.mark.parametrize("step", ["finish", "commit", "committed"])
 async def test_a_connection_that_is_cut_leaves_all_or_nothing_and_the_next_batch_tells(
-    engine: AsyncEngine, postgres: Server, postgres_url: str, step: str
+    engine: AsyncEngine, postgres: SharedServer, postgres_url: str, step: str
 ) -> None:
     async with proxy_to(postgres.port) as proxy:
         far = create_async_engine(f"postgresql+asyncpg://postgres@127.0.0.1:{proxy.port}/{postgres_url.rpartition('/')[2]}")
@@ -309,7 +309,7 @@ async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(engine:
         inbox.cleanup,
     ]
     for act in refused:
-        with pytest.raises(ConfigurationError, match="has version 9, and this Ackwise knows version 1"):
+        with pytest.raises(ConfigurationError, match="has version 9, and this Ackwise knows version 1 alone"):
             await act()
 
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from tests.databases.postgres import USER
-from tests.databases.server import Server
+from tests.shared import SharedServer
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.outbox import OutboxStore, OutboxTransaction
@@ -159,7 +159,7 @@ class TestOnSQLite(OnSQLAlchemy):
 
 class TestOnPostgres(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
-    def _on(self, postgres: Server) -> None:
+    def _on(self, postgres: SharedServer) -> None:
         self.url = f"postgresql+asyncpg://{USER}@127.0.0.1:{postgres.port}/postgres"
         self.prefix = f"t{os.urandom(6).hex()}_"
 
@@ -169,7 +169,7 @@ class TestOnPostgres(OnSQLAlchemy):
 
 class TestOnMariaDB(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
-    def _on(self, mariadb: Server) -> None:
+    def _on(self, mariadb: SharedServer) -> None:
         self.url = f"mysql+asyncmy://root@127.0.0.1:{mariadb.port}/test"
         self.prefix = f"t{os.urandom(6).hex()}_"
 
@@ -185,7 +185,7 @@ async def test_what_has_no_relay_says_which_url_one_takes() -> None:
         outbox.writer(object())  # type: ignore[arg-type]
 
 
-async def test_a_transaction_that_was_undone_past_the_session_sends_nothing(mariadb: Server) -> None:
+async def test_a_transaction_that_was_undone_past_the_session_sends_nothing(mariadb: SharedServer) -> None:
     engine = create_async_engine(f"mysql+asyncmy://root@127.0.0.1:{mariadb.port}/test")
     store = MySQLOutbox(f"mysql://root@127.0.0.1:{mariadb.port}/test", prefix="undone_")
     await store.open()

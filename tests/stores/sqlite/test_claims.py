@@ -8,14 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.stores.claiming_process import BATCH, key_of
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Claim, Complete, Exchange, Outcome, Release
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, Complete, Exchange, Outcome, Release
 from ackwise.stores.sqlite import SQLiteStore, from_url
 from ackwise.stores.testing import Clock, Features, StoreConformance
 
@@ -158,11 +157,12 @@ def test_a_file_that_is_no_database_is_refused_and_not_touched(path: Path) -> No
     assert path.read_text().startswith("offset,value")
 
 
-async def test_claims_of_a_newer_version_are_refused_and_not_touched(path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 3])
+async def test_claims_of_another_version_are_refused_and_not_touched(path: Path, version: int) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE ackwise_schema (part TEXT PRIMARY KEY, version INTEGER)")
-        connection.execute("INSERT INTO ackwise_schema VALUES ('claims', 2)")
-    with pytest.raises(ConfigurationError, match="its claims have version 2, and this Ackwise knows version 1; upgrade"):
+        connection.execute("INSERT INTO ackwise_schema VALUES ('claims', ?)", (version,))
+    with pytest.raises(ConfigurationError, match=f"its claims have version {version}, and this Ackwise knows version 2 alone"):
         await SQLiteStore(path).open()
     assert connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall() == [("ackwise_schema",)]
     connection.close()
@@ -190,40 +190,6 @@ async def test_other_tables_in_the_file_are_left_alone(path: Path) -> None:
     assert connection.execute("PRAGMA user_version").fetchone() == (41,)
     assert connection.execute("SELECT count(*) FROM orders").fetchone() == (0,)
     connection.close()
-
-
-#: As version 0.1 made it and wrote to it.
-OLD_TABLE = """
-CREATE TABLE ackwise_claims (
-    place TEXT PRIMARY KEY, token INTEGER NOT NULL, epoch INTEGER NOT NULL, next_attempt INTEGER NOT NULL, lost INTEGER NOT NULL,
-    took_unreleased INTEGER NOT NULL, outcome INTEGER, leased_until REAL NOT NULL, kept_until REAL NOT NULL
-) WITHOUT ROWID
-"""
-OLD_WRITE = """
-INSERT OR REPLACE INTO ackwise_claims (place, token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until)
-VALUES (?, ?, 5, 1, 0, 0, NULL, ?, ?)
-"""
-
-
-async def test_a_file_of_version_0_1_is_used_on_beside_workers_of_that_version(path: Path) -> None:
-    clock = Clock()
-    until = (clock.now + 20.0, clock.now + 86400.0)
-    with closing(sqlite3.connect(path)) as old, old:
-        old.execute(OLD_TABLE)
-        old.execute(OLD_WRITE, (key_of(0).id.hex(), 1, *until))
-    store = SQLiteStore(path, clock=clock)
-    await store.open()
-
-    async def claim(number: int, owner: str, token: int, *gone: str) -> object:
-        return (await store.exchange(Exchange(claims(1, token, first=number), owner=owner, gone=gone))).claims[0]
-
-    assert await claim(0, "b", 2, "a", "") == Busy(20.0)
-    assert await claim(1, "a", 3) == Acquired(1)
-    assert await claim(1, "b", 4) == Busy(30.0, "a")
-    with closing(sqlite3.connect(path)) as old, old:  # takes it over, and names no owner
-        old.execute(OLD_WRITE, (key_of(1).id.hex(), 5, *until))
-    assert await claim(1, "b", 4, "a") == Busy(20.0)
-    await store.close()
 
 
 async def test_forgotten_records_are_deleted_a_bounded_number_at_a_time(path: Path) -> None:

@@ -186,16 +186,6 @@ async def test_the_log_says_once_that_a_clock_jumped(path: Path, host: Host, cap
     assert "nothing is forgotten until that has lasted an hour" in caplog.text
 
 
-async def test_cleanup_of_a_file_of_an_older_version_goes_by_the_wall_clock(path: Path, host: Host) -> None:
-    await complete(path, host)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("DROP TABLE ackwise_clock")
-    host.pass_by(DAY)
-    store = SQLiteStore(path, clock=host.clocks())
-    assert await store.check() == []
-    assert await store.cleanup() == 1
-
-
 async def finished(path: Path, host: Host, *, finish: bool = False) -> list[TransactionAnswer]:
     inbox = SQLiteInbox(path, clock=host.clocks())
     await inbox.open()

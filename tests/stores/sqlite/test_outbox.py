@@ -50,7 +50,7 @@ async def test_what_is_no_connection_of_sqlite3_is_refused(tmp_path: Path) -> No
 class TestSQLiteOutbox(OutboxConformance):
     features = OutboxFeatures(relays=False, writers=False)
 
-    @pytest.fixture(autouse=True, params=["", None], ids=["legacy", "autocommit"])
+    @pytest.fixture(autouse=True, params=["", None], ids=["implicit", "autocommit"])
     def _isolation(self, request: pytest.FixtureRequest) -> None:
         self.isolation_level = request.param
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.databases.server import Server
+from tests.shared import SharedServer
 from tests.stores.mysql.database import mysql_database
 
 from ackwise.middleware.changes import Change
@@ -52,7 +52,7 @@ COLUMNS: list[tuple[str, str, Any]] = [
 ]
 
 
-async def test_each_type_is_read_as_it_was_written(mariadb_with_log: Server) -> None:
+async def test_each_type_is_read_as_it_was_written(mariadb_with_log: SharedServer) -> None:
     async with mysql_database(mariadb_with_log) as database:
         columns = ", ".join(f"c{number} {type_}" for number, (type_, _, _) in enumerate(COLUMNS))
         await database.fetch(f"CREATE TABLE kinds ({columns}) CHARACTER SET utf8mb4")
@@ -69,7 +69,7 @@ async def test_each_type_is_read_as_it_was_written(mariadb_with_log: Server) -> 
 
 
 @pytest.mark.parametrize("type_", ["TEXT COMPRESSED", "VARCHAR(9) COMPRESSED"])
-async def test_a_type_that_is_not_read_is_told(mariadb_with_log: Server, type_: str) -> None:
+async def test_a_type_that_is_not_read_is_told(mariadb_with_log: SharedServer, type_: str) -> None:
     from ackwise.middleware.changes import UnreadableChange
 
     async with mysql_database(mariadb_with_log) as database:

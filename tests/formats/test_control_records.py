@@ -1,0 +1,26 @@
+"""The records of a group's control topic, and those about dead letters."""
+
+from __future__ import annotations
+
+from tests.formats.golden import check
+
+from ackwise.middleware.controlrecord import ControlRecord, encode
+from ackwise.middleware.message import TopicPartition
+from ackwise.middleware.pausing import Target
+from ackwise.middleware.workerrecord import PartitionInHand, WorkerRecord, encode_worker
+from ackwise.plugin.deadletters.letter import LetterId
+from ackwise.plugin.deadletters.letterstate import LetterState, encode_state
+
+WORKER = WorkerRecord(
+    "4d7c", "node-3", 17, "0.2.0", "ackwise", (PartitionInHand("orders", 3, 5, 2),), (("LookupError", 3),), ("bill by code",), ("away",)
+)  # fmt: skip
+
+
+def test_version_1() -> None:
+    records = [
+        encode(ControlRecord(Target("bill"), paused=True, at_ms=5)),
+        encode(ControlRecord(Target(None, TopicPartition("orders", 3)), paused=False, dead=True, at_ms=5)),
+        encode_worker(WORKER),
+        encode_state(LetterId(0, 7, 5_000), LetterState("redriven", 2, 6_000, "orders/3/100/5/bill")),
+    ]
+    check("control-records", [f"{key.decode()} {value.decode()}" for key, value in records])

@@ -1,0 +1,83 @@
+"""The tables of each store, as they are created, with the version of each."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy.dialects import mysql as mysql_dialect
+from sqlalchemy.dialects import postgresql as postgresql_dialect
+from sqlalchemy.dialects import sqlite as sqlite_dialect
+from sqlalchemy.schema import CreateTable
+from tests.formats.golden import check
+
+from ackwise.stores.mysql import schema as mysql
+from ackwise.stores.mysql.binlog import memory as binlog
+from ackwise.stores.mysql.outbox.tables import OutboxTables as MySQLOutboxTables
+from ackwise.stores.mysql.tables import Tables as MySQLTables
+from ackwise.stores.postgres import schema as postgres
+from ackwise.stores.postgres.outbox.tables import OutboxTables
+from ackwise.stores.postgres.replication import memory as replication
+from ackwise.stores.postgres.tables import Tables
+from ackwise.stores.protocol.purpose import CDC, CLAIMS, INBOX, OUTBOX
+from ackwise.stores.redis.layout import Layout
+from ackwise.stores.sqlalchemy.tables import VERSION as SQLALCHEMY_VERSION
+from ackwise.stores.sqlalchemy.tables import Tables as SQLAlchemyTables
+from ackwise.stores.sqlite import SQLiteInbox, SQLiteStore
+from ackwise.stores.sqlite.outbox import SQLiteOutbox
+
+
+def lines(*statements: str) -> Iterable[str]:
+    """SQL without its indentation, and without what is random in it."""
+    for statement in statements:
+        yield from (re.sub(r"'[0-9a-f]{32}'", "'…'", line.strip()) for line in statement.splitlines() if line.strip())
+        yield ""
+
+
+def test_versions() -> None:
+    assert {each.part: each.version for each in (CLAIMS, INBOX, OUTBOX, CDC)} == {"claims": 2, "inbox": 1, "outbox": 1, "cdc": 1}
+    assert SQLALCHEMY_VERSION == 1
+
+
+def test_postgresql() -> None:
+    tables = Tables()
+    made = (postgres._of_claims(tables), postgres._of_inbox(tables), OutboxTables(tables).ddl, replication._COLUMNS)
+    check("tables-postgresql", lines(*made))
+
+
+def test_mysql() -> None:
+    tables = MySQLTables()
+    made = (*mysql._ddl(tables, CLAIMS), *mysql._ddl(tables, INBOX), *MySQLOutboxTables(tables).ddl, binlog._COLUMNS)
+    check("tables-mysql", lines(mysql._VERSIONS.format(tables.versions), *made))
+
+
+async def test_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "all.db"
+    for store in (SQLiteStore(path), SQLiteInbox(path), SQLiteOutbox(path)):
+        await store.init()
+    with closing(sqlite3.connect(path)) as connection:
+        made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name").fetchall()
+        versions = connection.execute("SELECT part, version FROM ackwise_schema ORDER BY part").fetchall()
+    assert versions == [("claims", 2), ("inbox", 1), ("outbox", 1)]
+    check("tables-sqlite", lines(*(statement for (statement,) in made)))
+
+
+def test_sqlalchemy() -> None:
+    dialects = {"postgresql": postgresql_dialect, "mysql": mysql_dialect, "sqlite": sqlite_dialect}
+    made = []
+    for name, dialect in dialects.items():
+        tables = SQLAlchemyTables(name, None, "ackwise_")
+        made += [f"-- {name}", *(str(CreateTable(table).compile(dialect=dialect.dialect())) for table in (tables.versions, tables.inbox))]
+    check("tables-sqlalchemy", lines(*made))
+
+
+def test_redis() -> None:
+    plain, compact, cluster = Layout(), Layout(compact=True), Layout(compact=True, buckets=16)
+    place = bytes(range(16))
+    check(
+        "redis-keys",
+        [f"{layout} | {layout.mark!r} | {layout.memory!r} | {layout.key(place)!r}" for layout in (plain, compact, cluster)],
+    )
