@@ -9,7 +9,7 @@ import pytest
 from tests.failures.hostile.hand import parted
 from tests.failures.hostile.looping import loop
 from tests.failures.hostile.trial import Join, Trial, host
-from tests.failures.world import NewWorld, each
+from tests.failures.world import AT_ONCE, NewWorld, each
 
 from ackwise.testing.hostile.client import install
 from ackwise.testing.hostile.plan import Plan
@@ -97,7 +97,8 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def suffer(new_world: NewWorld, plans: Sequence[str], join: Join, *, may_end: bool = False) -> None:
     """Let a worker suffer each of `plans`."""
-    await each(plans, lambda plan: Trial(new_world(), Plan.parse(plan), join, may_end=may_end).run())
+    at_once = 2 if may_end else AT_ONCE  # a start that fails gives its clients a second to leave
+    await each(plans, lambda plan: Trial(new_world(), Plan.parse(plan), join, may_end=may_end).run(), at_once=at_once)
 
 
 @parted(HARMS, 3, apart=APART)
