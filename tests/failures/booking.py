@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer
 from ackwise.middleware.policies import Outbox
 from ackwise.plugin.outbox.relay import OutboxRelay
 
-__all__ = ["FileSender", "book", "drain", "read_sent", "transaction"]
+__all__ = ["FileSender", "book", "drain", "mortal", "read_sent", "transaction"]
 
 BOOK = "INSERT INTO effects VALUES ('{id}')"
 ADD = "UPDATE accounts SET balance = balance + 1 WHERE name = '{name}'"
@@ -75,6 +76,16 @@ async def book(run: Callable[[str], Any], id: str) -> None:
     """Two statements."""
     await run(BOOK.format(id=id))
     await run(ADD.format(name=id[-1]))
+
+
+def mortal(dies_at: str) -> Callable[[str], None]:
+    """What is told each step that a process has done, and kills it at one of them."""
+
+    def reach(step: str) -> None:
+        if step == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return reach
 
 
 class FileSender:

@@ -1,29 +1,21 @@
-"""A transactional message in a process of its own, one step at a time, so that it can be killed between any two.
-
-Arguments: URL of the outbox, URL of the business database, path of the broker's file, id, `raise` if the business is to fail. It says each
-step that it has done, and goes on when it is told to.
-"""
+"""A transactional message in a process of its own, one step at a time, so that it can be killed between any two."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
-from tests.failures.booking import FileSender, book, drain, transaction
+from tests.failures.booking import FileSender, book, drain, mortal, transaction
 
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.plugin.registry import open_outbox
 from ackwise.plugin.transactions.halfmessages import HalfMessages
 
-
-def reach(step: str) -> None:
-    sys.stdout.write(f"{step}\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
+__all__ = ["main"]
 
 
-async def work(outbox_url: str, business_url: str, broker: Path, id: str, *, fails: bool) -> None:
+async def _work(outbox_url: str, business_url: str, broker: Path, id: str, dies_at: str, *, fails: bool) -> None:
+    reach = mortal(dies_at)
     outbox = open_outbox(outbox_url)
     business = outbox if business_url == outbox_url else open_outbox(business_url)
     for store in {outbox, business}:
@@ -44,11 +36,8 @@ async def work(outbox_url: str, business_url: str, broker: Path, id: str, *, fai
         pass
     reach("marked")
     await drain(outbox, FileSender(broker, reach))
-    reach("done")
-    for store in {outbox, business}:
-        await store.close()
 
 
-if __name__ == "__main__":
-    outbox_url, business_url, broker, id, *fails = sys.argv[1:]
-    asyncio.run(work(outbox_url, business_url, Path(broker), id, fails=bool(fails)))
+def main(outbox_url: str, business_url: str, broker: Path, id: str, dies_at: str, fails: bool) -> None:
+    """`fails`: the business raises."""
+    asyncio.run(_work(outbox_url, business_url, broker, id, dies_at, fails=fails))

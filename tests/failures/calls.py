@@ -44,6 +44,9 @@ When = Literal["before", "after"]
 #: Seconds; the broker of these tests takes sessions as short as this, so that a dead worker does not keep them waiting.
 SESSION = 1.0
 
+#: Seconds that a consumer waits for an answer.
+REQUEST = 40.0
+
 
 class Fault(NamedTuple):
     """The call number `call` at `site` breaks: before it has an effect, or after it with its answer lost."""
@@ -68,10 +71,9 @@ class Hold:
 class Tap:
     """What one worker calls. Every call passes here under the names of its sites."""
 
-    def __init__(self, ledger: Ledger, fault: Fault | None = None) -> None:
+    def __init__(self, ledger: Ledger, faults: list[Fault] | None = None) -> None:
         self.ledger = ledger
-        self.fault = fault
-        self.broke = False
+        self.faults = [] if faults is None else faults  #: those that have not struck yet
         self.calls: Counter[str] = Counter()
         self.moments: Counter[str] = Counter()
         self._holds: dict[tuple[str, int], Hold] = {}
@@ -100,7 +102,7 @@ class Tap:
             await close()
 
     async def through(self, sites: Collection[str], call: Callable[[], Awaitable[T]], fail: Callable[[], T]) -> T:
-        """Make the call, or break it as the fault says; `fail` raises, or answers, what a broken call does."""
+        """Make the call, or break it as a fault says; `fail` raises, or answers, what a broken call does."""
         async with self._happened:
             self.calls.update(sites)
             self._happened.notify_all()
@@ -108,13 +110,13 @@ class Tap:
             if (held := self._holds.pop((site, self.calls[site]), None)) is not None:
                 held.reached.set()
                 await held.go.wait()
-        fault = self.fault
-        if fault is None or self.broke or fault.site not in sites or self.calls[fault.site] < fault.call:
+        fault = next((fault for fault in self.faults if fault.site in sites and self.calls[fault.site] >= fault.call), None)
+        if fault is None:
             return await call()
         if fault.signal == signal.SIGSTOP:
             async with self._happened:  # in the middle of an exchange it would keep SQLite's lock, and everybody would wait for it
                 await self._happened.wait_for(lambda: not self._exchanging)
-            if not self.broke:
+            if fault in self.faults:
                 self._signal(fault)
             return await call()
         if fault.when == "before":
@@ -122,7 +124,7 @@ class Tap:
                 self._kept_open.append(call)
             return self._break(fault, fail)
         await call()
-        return self._break(fault, fail)
+        return self._break(fault, fail) if fault in self.faults else fail()
 
     async def exchanging(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make an exchange with the store itself."""
@@ -139,7 +141,7 @@ class Tap:
         return fail()
 
     def _signal(self, fault: Fault) -> None:
-        self.broke = True
+        self.faults.remove(fault)
         self.ledger.write("broke", site=fault.site, when=fault.when)
         if fault.signal is not None:
             os.kill(os.getpid(), fault.signal)
@@ -155,6 +157,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(delay, "AIOKafkaConsumer", TappedRelayConsumer)
     patch.setattr(opening, "KafkaPublisher", TappedPublisher)
     patch.setattr(delay, "RecordBatches", TappedBatches)
+    patch.setattr("ackwise.plugin.relay.fetching.idle_wait", lambda lines: 0)  # what a relay asks as it leaves waits behind its fetch
     fetch_committed = standing._fetch_committed
 
     async def tapped(coordinator: Any, group: str, partitions: Any) -> Any:
@@ -180,7 +183,8 @@ class TappedConsumer(AIOKafkaConsumer):
     """aiokafka's consumer; each of its public coroutines is a site, `consumer.commit` or `relay.commit`."""
 
     def __init__(self, *topics: str, **options: Any) -> None:
-        options.update(session_timeout_ms=round(SESSION * 1000), heartbeat_interval_ms=round(SESSION * 200))
+        options.update(session_timeout_ms=round(SESSION * 1000), heartbeat_interval_ms=round(SESSION * 200), fetch_max_wait_ms=50)
+        options.update(request_timeout_ms=round(REQUEST * 1000))
         super().__init__(*topics, **options)  # type: ignore[no-untyped-call]  # aiokafka is annotated in part
         self._tap = current.get()
         self._role = "relay" if options["group_id"].endswith(".relay") else "consumer"

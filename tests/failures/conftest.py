@@ -20,7 +20,7 @@ def new_world(kafka: SharedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     worlds: list[World] = []
 
     def make(**fields: Any) -> World:
-        worlds.append(World(kafka.bootstrap, tmp_path, new_name("g"), **fields))
+        worlds.append(World(kafka.bootstrap, tmp_path, new_name("g"), **{"levels": ("200ms", "400ms"), **fields}))
         return worlds[-1]
 
     yield make

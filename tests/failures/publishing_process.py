@@ -1,19 +1,18 @@
 """A batch under `Transactional` with an outbox, in a process of its own, one statement at a time, so that it can be killed between two.
 
-Arguments: URL of the database, path of the broker's file, ids. The pipeline is the one of a worker; the handler writes a row in `effects`
-for each id and changes a balance, and publishes a message. At the end a relay sends what was committed.
+The pipeline is the one of a worker; the handler writes a row in `effects` for each id and changes a balance, and publishes a message. At
+the end a relay sends what was committed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from tests.failures.booking import FileSender, drain
+from tests.failures.booking import FileSender, drain, mortal
 from tests.failures.transacting import ADD, BOOK, account_of, execute
 
 from ackwise.middleware.agent import Agent
@@ -34,17 +33,12 @@ from ackwise.plugin.registry import open_inbox, open_outbox
 STEPS = ("opened", "began", "claimed", "booked", "added", "marked", "rows written", "committed", "sending", "acknowledged")
 
 
-def reach(step: str) -> None:
-    sys.stdout.write(f"{step}\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
-
-
 class Stepping:
     """An inbox, or a transaction of it, that says what it has done."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, reach: Callable[[str], None]) -> None:
         self.inner = inner
+        self.reach = reach
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -52,25 +46,25 @@ class Stepping:
     @asynccontextmanager
     async def begin(self, *, retention: float) -> AsyncIterator[Stepping]:
         async with self.inner.begin(retention=retention) as transaction:
-            reach("began")
-            yield Stepping(transaction)
-        reach("committed")
+            self.reach("began")
+            yield Stepping(transaction, self.reach)
+        self.reach("committed")
 
     async def claim(self, keys: Sequence[Any]) -> Any:
         answers = await self.inner.claim(keys)
-        reach("claimed")
+        self.reach("claimed")
         return answers
 
     async def finish(self, finishes: Sequence[Finish]) -> None:
         await self.inner.finish(finishes)
-        reach("marked")
+        self.reach("marked")
 
     def writer(self, connection: Any) -> Stepping:
-        return Stepping(self.inner.writer(connection))
+        return Stepping(self.inner.writer(connection), self.reach)
 
     async def flush(self) -> None:
         await self.inner.flush()
-        reach("rows written")
+        self.reach("rows written")
 
 
 class Lane:
@@ -94,7 +88,7 @@ def run_of(offset: int, id: str) -> Run:
     return Run.of(Delivery("orders", 0, offset, 0, None, id.encode(), (), origin))
 
 
-async def work(url: str, broker: Path, ids: Sequence[str]) -> None:
+async def _work(url: str, broker: Path, ids: Sequence[str], reach: Callable[[str], None]) -> None:
     inbox, outbox = open_inbox(url), open_outbox(url)
     await inbox.open()
     await outbox.open()
@@ -111,17 +105,17 @@ async def work(url: str, broker: Path, ids: Sequence[str]) -> None:
                 run.publishes = [Outgoing("paid", id.encode(), key=b"k", message_id=f"paid-{id}")]
 
     policy = Transactional(url, key=lambda message: message.raw)
-    worker = Worker("billing", ConsumeLater(3), NoCopies(), "retry", "dlq", ["d"] * 18, dedup=policy, outbox=cast(Outbox, Stepping(outbox)))
+    worker = Worker(
+        "billing", ConsumeLater(3), NoCopies(), "retry", "dlq", ["d"] * 18, dedup=policy, outbox=cast(Outbox, Stepping(outbox, reach))
+    )
     agent = Agent("pay", ("orders",), "batch", pay, lambda value: value)
-    pipeline = TransactionalPipeline(agent, worker, cast(TransactionalStore, Stepping(inbox)))
+    pipeline = TransactionalPipeline(agent, worker, cast(TransactionalStore, Stepping(inbox, reach)))
     reach("opened")
     await pipeline(list(runs), Lane())
     await drain(outbox, FileSender(broker, reach))
-    reach("done")
     await inbox.close()
     await outbox.close()
 
 
-if __name__ == "__main__":
-    url, broker, *ids = sys.argv[1:]
-    asyncio.run(work(url, Path(broker), ids))
+def main(url: str, broker: Path, ids: Sequence[str], dies_at: str) -> None:
+    asyncio.run(_work(url, broker, ids, mortal(dies_at)))

@@ -1,4 +1,7 @@
-"""The broker is away, or hangs: a worker waits for it, goes on when it is back, and ends in time when it is told to."""
+"""The broker is away, or hangs: workers of both hosts wait for it, go on when it is back, and end in time when they are told to.
+
+The trials of ways of consuming whose broker goes away are here as well.
+"""
 
 from __future__ import annotations
 
@@ -8,201 +11,204 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
+from tests.failures.hostile import fausting
+from tests.failures.hostile.looping import loop
+from tests.failures.hostile.trial import host, started
+from tests.failures.modes.trial import MODES
+from tests.failures.test_modes import play
+from tests.failures.world import NewWorld, Record, expected, mixed_messages
 from tests.servers import RawKafka
 
-from ackwise import ConsumeLater, Reliable, reliable
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.policies import DeadLetter
-from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.local.broker import LocalKafka
-from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.testing.hostile.plan import Plan
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(150)]
+# Each restart of a broker takes some seconds, and so does a worker that gives up what a broker never answers.
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(250)]
 
-#: Seconds that a worker of these tests drains, and within which it has ended then.
-DRAIN, END = 1.0, 11.0
+#: Seconds that a worker of these tests drains, and within which it has ended then, on a machine that has other work as well.
+DRAIN, END = 1.0, 25.0
 
-#: Longer than every timeout of the client here: three seconds for a request, six for the session.
-AWAY = 12.0
+#: Seconds, and longer than every timeout of the clients in this process: one for the session, three for a request.
+AWAY = 4.5
 
-WORKER = f"""
+WORKER = """
 import os
 from pathlib import Path
 from ackwise import App
 
-app = App(os.environ["GROUP"], brokers=os.environ["BROKERS"], drain_timeout={DRAIN}, **eval(os.environ.get("MORE", "{{}}")))
+app = App(os.environ["GROUP"], brokers=os.environ["BROKERS"], **eval(os.environ["MORE"]))
 
 @app.agent(os.environ["TOPIC"])
 async def bill(value: str) -> None:
-    Path(value).touch()
+    Path(os.environ["GROUP"] + "-" + value).touch()
 """
+
+OF_FAUST = """
+import os
+from pathlib import Path
+import faust
+
+app = faust.App(os.environ["GROUP"], broker="kafka://" + os.environ["BROKERS"], datadir="data", web_enabled=False, topic_partitions=1)
+app.use()
+
+@app.agent(app.topic(os.environ["TOPIC"], value_serializer="raw"))
+async def bill(values):
+    async for value in values:
+        Path(os.environ["GROUP"] + "-" + value.decode()).touch()
+"""
+
+COMMANDS = {"host": ("ackwise.plugin.cli", "run", "worker:app"), "faust": ("faust", "-A", "offaust", "worker", "-l", "info")}
+
+
+class Workers:
+    """Processes of both hosts in one folder. A value that one of them is given is a file there, after the name of its group."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        (folder / "worker.py").write_text(WORKER)
+        (folder / "offaust.py").write_text(OF_FAUST)
+
+    def start(self, kind: str, brokers: str, topic: str, group: str, more: str = "{}") -> None:
+        environment = {
+            **os.environ,
+            "BROKERS": brokers,
+            "TOPIC": topic,
+            "GROUP": group,
+            "MORE": more,
+            "ACKWISE_DRAIN_TIMEOUT": f"{DRAIN:g}s",
+        }
+        with (self.folder / f"{group}.log").open("wb") as log:
+            command = [sys.executable, "-m", *COMMANDS[kind]]
+            self.running[group] = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
+
+    def said(self, group: str) -> str:
+        return (self.folder / f"{group}.log").read_text()
+
+    async def until(self, condition: Callable[[str], bool], *groups: str) -> None:
+        """Until `condition` holds for each of `groups`."""
+        async with asyncio.timeout(90):
+            for group in groups:
+                while not condition(group):
+                    assert self.running[group].returncode is None, self.said(group)
+                    await asyncio.sleep(0.05)
+
+    async def until_given(self, value: str, *groups: str) -> None:
+        await self.until(lambda group: (self.folder / f"{group}-{value}").exists(), *groups)
+
+    async def end(self, *groups: str) -> None:
+        """Tell them to stop, and assert that they end in time with 0, and without a traceback."""
+        for group in groups:
+            self.running[group].send_signal(signal.SIGTERM)
+        codes = await asyncio.gather(*(asyncio.to_thread(self.running[group].wait, END) for group in groups))
+        assert codes == [0] * len(groups), [self.said(group) for group in groups]
 
 
 @pytest.fixture(scope="module")
-def broker(own_kafka: LocalKafka) -> Iterator[LocalKafka]:
+def kafka(own_kafka: LocalKafka) -> LocalKafka:
     """One that no other test uses, since it goes away."""
-    yield own_kafka
-    own_kafka.start()
+    return own_kafka
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts workers as processes of their own, whose log is in the folder."""
-    processes: list[subprocess.Popen[bytes]] = []
-    (tmp_path / "worker.py").write_text(WORKER)
-
-    def run(brokers: str, topic: str, group: str, more: str = "{}") -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "BROKERS": brokers, "TOPIC": topic, "GROUP": group, "MORE": more}
-        with (tmp_path / "log").open("wb") as log:
-            command = [sys.executable, "-m", "ackwise.plugin.cli", "run", "worker:app"]
-            processes.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log))
-        return processes[-1]
-
-    yield run
-    for process in processes:
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    made = Workers(tmp_path)
+    yield made
+    for process in made.running.values():
         process.kill()
         process.wait()
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Until `condition` is true."""
+async def until_it_makes_topics(raw: RawKafka) -> None:
+    """A broker that stood still is shut out of its own cluster for a moment."""
     async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # another process makes it true
-            await asyncio.sleep(0.05)
+        while True:
+            with suppress(AssertionError, KafkaError):
+                await raw.new_topic()
+                return
+            await asyncio.sleep(0.1)
 
 
-async def new_topic(broker: LocalKafka, *values: bytes) -> str:
-    raw = RawKafka(broker.bootstrap)
-    await raw.start()
+async def test_workers_that_are_told_to_stop_end_in_time_while_their_broker_hangs(
+    kafka: LocalKafka, raw_kafka: RawKafka, workers: Workers
+) -> None:
+    topic = await raw_kafka.new_topic()
+    await raw_kafka.produce(topic, b"before")
+    for kind in COMMANDS:
+        workers.start(kind, kafka.bootstrap, topic, f"hung-{kind}")
+    await workers.until_given("before", *workers.running)
+    kafka.pause()
     try:
-        topic = await raw.new_topic()
-        await raw.produce(topic, *values)
-        return topic
+        await workers.end(*workers.running)
     finally:
-        await raw.close()
+        kafka.resume()
+        await until_it_makes_topics(raw_kafka)
+    assert "Traceback" not in workers.said("hung-host")
 
 
-async def send(broker: LocalKafka, topic: str, *values: bytes) -> None:
-    await RawKafka(broker.bootstrap).produce(topic, *values)
-
-
-@pytest.mark.parametrize("goes", ["pause", "kill"])
-async def test_a_worker_that_is_told_to_stop_ends_in_time_with_0_whatever_its_broker_does(
-    broker: LocalKafka, tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]], goes: str
+async def test_without_a_broker_workers_end_when_they_are_told_to_and_others_wait_at_their_start_until_it_is_there(
+    kafka: LocalKafka, raw_kafka: RawKafka, workers: Workers
 ) -> None:
-    topic = await new_topic(broker, b"before")
-    process = start(broker.bootstrap, topic, f"stopping-{goes}")
-    await eventually((tmp_path / "before").exists)
-    getattr(broker, goes)()
+    topic = await raw_kafka.new_topic()
+    await raw_kafka.produce(topic, b"before")
+    running, starting, impatient = ([f"{what}-{kind}" for kind in COMMANDS] for what in ("running", "starting", "impatient"))
+    for group, kind in zip(running, COMMANDS, strict=True):
+        workers.start(kind, kafka.bootstrap, topic, group)
+    await workers.until_given("before", *running)
+    kafka.kill()
     try:
-        process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, END) == 0
+        for groups in (starting, impatient):
+            for group, kind in zip(groups, COMMANDS, strict=True):
+                workers.start(kind, kafka.bootstrap, topic, group)
+        await workers.end(*running)
+        await workers.until(lambda group: "the brokers are away" in workers.said(group), *starting, *impatient)
+        await workers.end(*impatient)
     finally:
-        broker.resume() if goes == "pause" else broker.start()
-    assert "Traceback" not in (tmp_path / "log").read_text()
+        await asyncio.to_thread(kafka.start)
+    await workers.until_given("before", *starting)
+    assert {group: workers.said(group).count("the brokers are away") for group in starting} == dict.fromkeys(starting, 1)
 
 
-async def test_a_worker_waits_at_its_start_for_a_broker_that_is_away_and_says_so_once(
-    broker: LocalKafka, tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]
+async def test_a_worker_that_may_wait_no_longer_for_its_broker_ends_with_2_and_says_why(workers: Workers) -> None:
+    workers.start("host", "127.0.0.1:1", "orders", "waiting", "{'start_timeout': 0.1}")
+    assert await asyncio.to_thread(workers.running["waiting"].wait, 60) == 2
+    assert "no broker answers" in workers.said("waiting")
+
+
+async def test_an_outage_that_is_longer_than_every_timeout_costs_a_host_a_loop_and_a_worker_of_faust_nothing(
+    kafka: LocalKafka, new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = await new_topic(broker, b"first")
-    broker.kill()
-    try:
-        start(broker.bootstrap, topic, "waiting")
-        await eventually(lambda: "the brokers are away, the worker waits for them" in (tmp_path / "log").read_text())
-    finally:
-        broker.start()
-    await eventually((tmp_path / "first").exists)
-    assert (tmp_path / "log").read_text().count("the brokers are away") == 1
-
-
-async def test_a_worker_that_waits_for_its_broker_ends_at_once_with_0_when_it_is_told_to(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    process = start("127.0.0.1:1", "orders", "waiting")
-    await eventually(lambda: "the brokers are away" in (tmp_path / "log").read_text())
-    process.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(process.wait, END) == 0
-
-
-async def test_a_worker_that_may_wait_no_longer_for_its_broker_ends_with_2_and_says_why(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    process = start("127.0.0.1:1", "orders", "waiting", "{'start_timeout': 0.1}")
-    assert await asyncio.to_thread(process.wait, 30) == 2
-    assert "no broker answers" in (tmp_path / "log").read_text()
-
-
-class Seen:
-    """A handler that keeps what it was given."""
-
-    def __init__(self) -> None:
-        self.values: list[bytes] = []
-
-    async def __call__(self, batch: Batch[Any]) -> None:
-        self.values += [message.value for message in batch]
-
-
-async def be_away(broker: LocalKafka) -> None:
-    broker.kill()
+    fausting.install(monkeypatch)
+    monkeypatch.setattr("tests.failures.calls.REQUEST", 3.0)
+    worlds = [new_world() for _ in range(3)]
+    members = []
+    for world, join in zip(worlds, (host, loop, fausting.worker(fausting.by_take)), strict=True):
+        await world.create()
+        await world.send(mixed_messages()[:30])
+        members.append(started(world, join, Plan()))
+        await world.wait(lambda world=world: len(world.ledger.runs()) >= 5, "the first messages", members[-1:])  # type: ignore[misc]
+    kafka.kill()
     try:
         await asyncio.sleep(AWAY)  # the clients' own clocks run meanwhile
     finally:
-        await asyncio.to_thread(broker.start)
+        await asyncio.to_thread(kafka.start)
+    for world, member in zip(worlds, members, strict=True):
+        await world.send([*mixed_messages()[30:], Record.of("after", 1)])
+        await world.wait_until_committed()
+        await member.leave()
+        runs, dead = expected(world.sent)
+        await world.judge()
+        assert set(world.ledger.runs()) == runs
+        assert {letter.id for letter in await world.dead_letters()} == dead
 
 
-async def test_a_worker_goes_on_after_its_broker_was_away_for_longer_than_every_timeout(
-    broker: LocalKafka, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("modes", [["key"], pytest.param([*MODES], marks=pytest.mark.nightly)], ids=["key", "all"])
+async def test_a_broker_that_is_killed_and_comes_back_loses_no_message_and_breaks_no_order_or_promise(
+    kafka: LocalKafka, tmp_path: Path, modes: list[str]
 ) -> None:
-    options = AiokafkaHost._consumer_options
-
-    def impatient(self: AiokafkaHost) -> dict[str, Any]:
-        return {**options(self), "request_timeout_ms": 3000}
-
-    monkeypatch.setattr(AiokafkaHost, "_consumer_options", impatient)
-    topic, handler, stop = await new_topic(broker, b"before"), Seen(), asyncio.Event()
-    settings = HostSettings(brokers=broker.bootstrap, group="outlasting", session_timeout=6, drain_timeout=5, commit_interval=1)
-    agent: Any = Agent("bill", (topic,), "batch", handler, lambda value: value)
-    host = AiokafkaHost(settings, [agent], later=ConsumeLater(2), dead_letter=DeadLetter())
-    running = asyncio.create_task(host.run(stop))
-    await eventually(lambda: handler.values == [b"before"])
-    await be_away(broker)
-    await send(broker, topic, b"after")
-    await eventually(lambda: b"after" in handler.values or running.done())
-    stop.set()
-    await running
-    assert set(handler.values) == {b"before", b"after"}
-
-
-async def test_a_loop_goes_on_after_its_broker_was_away_for_longer_than_every_timeout(broker: LocalKafka) -> None:
-    topic, handler = await new_topic(broker, b"before"), Seen()
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=broker.bootstrap, group_id="looping", enable_auto_commit=False, auto_offset_reset="none",
-        session_timeout_ms=6000, request_timeout_ms=3000, rebalance_timeout_ms=20_000,
-    )  # fmt: skip
-    await consumer.start()
-    batches: Reliable[bytes] = reliable(consumer, topic, drain_timeout=5)
-    try:
-        async with batches:
-            consuming = asyncio.create_task(_consume(batches, handler))
-            await eventually(lambda: handler.values == [b"before"])
-            await be_away(broker)
-            await send(broker, topic, b"after")
-            await eventually(lambda: b"after" in handler.values or consuming.done())
-            batches.stop()
-            await consuming
-    finally:
-        await consumer.stop()
-    assert set(handler.values) == {b"before", b"after"}
-
-
-async def _consume(batches: Reliable[bytes], handler: Seen) -> None:
-    async for batch in batches:
-        async with batch:
-            await handler(batch)
+    await play(kafka, tmp_path, [(mode, "broker", 1) for mode in modes], kafka)

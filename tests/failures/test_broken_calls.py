@@ -1,14 +1,13 @@
-"""Every call that a worker makes is broken once, alone: nothing is lost, and nothing is committed early."""
+"""Every call that a worker makes is broken once: nothing is lost, and nothing is committed early."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from aiokafka.errors import KafkaError
-from tests.failures.calls import Fault
-from tests.failures.world import Member, World, expected, mixed_messages
+from tests.failures.calls import Fault, When
+from tests.failures.world import Member, NewWorld, World, each, expected, mixed_messages
 
 from ackwise.middleware.errors import AckwiseError
 
@@ -29,25 +28,35 @@ MAY_END = {site for site in PROMISED if site.split(".")[1] in ("open", "close", 
 #: aiokafka's fetch that fails has taken nothing: that an answer to it is lost can't happen.
 NEVER_AFTER = {"relay.getmany"}
 
-#: Scenarios at a time: two cores are not kept busier by more.
-AT_ONCE = 8
+SIDES: tuple[When, ...] = ("before", "after")
 
 
-async def finish(world: World, fault: Fault | None) -> Member:
-    """Consume all of it, with workers one after the other as each ends; returns the first."""
-    first = member = world.join(fault=fault)
-    finished = asyncio.create_task(world.wait_until_committed())
+def faults_at(sites: set[str], *sides: When) -> list[Fault]:
+    return [Fault(site, when) for site in sorted(sites) for when in sides if when == "before" or site not in NEVER_AFTER]
+
+
+async def finish(world: World, faults: list[Fault]) -> Member:
+    """Consume all of it, with workers one after the other as each ends; returns the first. Each breaks at one place where it may end."""
+    ends = [fault for fault in faults if fault.site in MAY_END]
+    inside = [fault for fault in faults if fault.site not in MAY_END]
+    first: Member | None = None
     while True:
+        breaks, ends = [*ends[:1], *inside], ends[1:]
+        member = world.join(faults=breaks)
+        first = first or member
+        finished = asyncio.create_task(world.wait_until_committed())
         await asyncio.wait({member.task, finished}, return_when=asyncio.FIRST_COMPLETED)
         is_finished = finished.done() and not member.task.done()
         ended_with = await _leave(member)
+        inside = [fault for fault in inside if fault in breaks]
         if ended_with is not None:
-            assert fault is not None, f"the worker ended with {ended_with!r}"
-            assert fault.site in MAY_END, f"{fault} ended the worker with {ended_with!r}"
-        if is_finished:
+            assert any(fault.site in MAY_END for fault in faults), f"the worker ended with {ended_with!r}"
+        if is_finished and not ends:
             await finished
+            assert not breaks, f"never broken: {', '.join(map(str, breaks))}"
             return first
-        member = world.join()
+        finished.cancel()
+        await asyncio.wait({finished})
 
 
 async def _leave(member: Member) -> Exception | None:
@@ -61,33 +70,28 @@ async def _leave(member: Member) -> Exception | None:
     return None
 
 
-async def consume_mixed_messages(world: World, fault: Fault | None) -> Member:
-    """Consume the mixed messages while `fault` breaks one call, and assert the promise."""
+async def consume_mixed_messages(world: World, faults: list[Fault]) -> Member:
+    """Consume the mixed messages while `faults` break calls, and assert the promise."""
     await world.create()
     await world.send(mixed_messages())
-    first = await finish(world, fault)
+    first = await finish(world, faults)
     runs, dead = expected(world.sent)
     await world.judge()
     assert dict(world.ledger.runs()) == dict.fromkeys(runs, 1), "each message runs once, whatever breaks, as long as nobody dies"
     assert {letter.id for letter in await world.dead_letters()} == dead
-    assert fault is None or first.tap.broke, f"{fault} was never broken"
     return first
 
 
-async def test_whatever_call_breaks_nothing_is_lost_and_nothing_committed_early(new_world: Callable[..., World]) -> None:
-    unbroken = await consume_mixed_messages(new_world(), None)
-    sites = set(unbroken.tap.calls)
-    assert sites >= PROMISED
-    faults = [Fault(site, when) for site in sorted(sites) for when in ("before", "after") if when == "before" or site not in NEVER_AFTER]
-    room = asyncio.Semaphore(AT_ONCE)
+async def test_whatever_calls_break_nothing_is_lost_and_nothing_committed_early(new_world: NewWorld) -> None:
+    """The calls of a worker that may not end it break together; those that may end it one after the other, each in a worker of its own."""
+    unbroken = consume_mixed_messages(new_world(), [])
+    inside = [faults_at(PROMISED - MAY_END, when) for when in SIDES]
+    ends = [faults_at(MAY_END, when)[part::2] for when in SIDES for part in range(2)]
+    first, *_ = await asyncio.gather(unbroken, each([*inside, *ends], lambda faults: consume_mixed_messages(new_world(), faults)))
+    assert set(first.tap.calls) >= PROMISED
 
-    async def attempt(fault: Fault) -> str | None:
-        async with room:
-            try:
-                await consume_mixed_messages(new_world(), fault)
-            except AssertionError as error:
-                return f"{fault}: {error}"
-        return None
 
-    failures = [failure for failure in await asyncio.gather(*map(attempt, faults)) if failure is not None]
-    assert not failures, "\n".join(failures)
+@pytest.mark.nightly
+async def test_whatever_call_breaks_alone_nothing_is_lost_and_nothing_committed_early(new_world: NewWorld) -> None:
+    unbroken = await consume_mixed_messages(new_world(), [])
+    await each(faults_at(set(unbroken.tap.calls), *SIDES), lambda fault: consume_mixed_messages(new_world(), [fault]))

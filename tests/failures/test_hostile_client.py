@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -23,15 +24,12 @@ async def nothing() -> str:
     return "answered"
 
 
-@pytest.mark.parametrize("text", ["relay.OffsetFetch:loading", "worker.drain:raises-after@3", "worker.Fetch:corrupt@2x4"])
-def test_a_fault_is_read_as_it_is_written(text: str) -> None:
-    assert str(Fault.parse(text)) == text
-
-
-@pytest.mark.parametrize("text", ["", "relay.OffsetFetch", "relay.OffsetFetch:loadin", "relay:loading", "relay.OffsetFetch:loading@x"])
-def test_what_is_no_fault_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no fault"):
-        Fault.parse(text)
+def test_a_fault_is_read_as_it_is_written_and_what_is_none_is_refused() -> None:
+    for text in ("relay.OffsetFetch:loading", "worker.drain:raises-after@3", "worker.Fetch:corrupt@2x4"):
+        assert str(Fault.parse(text)) == text
+    for text in ("", "relay.OffsetFetch", "relay.OffsetFetch:loadin", "relay:loading", "relay.OffsetFetch:loading@x"):
+        with pytest.raises(ValueError, match="is no fault"):
+            Fault.parse(text)
 
 
 async def test_a_fault_strikes_the_calls_that_it_names_and_no_other() -> None:
@@ -68,22 +66,19 @@ async def test_an_answer_in_which_nothing_can_be_changed_is_spared_and_the_next_
     assert (changed.topics, plan.unspent) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("harm", "sent"), [("raises", 0), ("raises-after", 1), ("cancelled", 0), ("cancelled-after", 1), ("twice", 2), ("late", 1)]
-)
-async def test_a_harm_makes_the_call_as_often_as_it_says(harm: str, sent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_harm_makes_the_call_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.testing.hostile.harm._LATE", 0.0)
-    calls = 0
+    calls: Counter[str] = Counter()
 
-    async def call() -> None:
-        nonlocal calls
-        calls += 1
+    async def harmed(harm: str) -> None:
+        async def call() -> None:
+            calls[harm] += 1
 
-    async def harmed() -> None:
         await HARMS[harm](call)
 
-    await asyncio.gather(harmed(), return_exceptions=True)
-    assert calls == sent
+    sent = {"raises": 0, "raises-after": 1, "cancelled": 0, "cancelled-after": 1, "twice": 2, "late": 1}
+    await asyncio.gather(*map(harmed, sent), return_exceptions=True)
+    assert {harm: calls[harm] for harm in sent} == sent
 
 
 async def test_a_call_that_is_never_answered_ends_when_it_is_cancelled() -> None:
@@ -95,34 +90,24 @@ async def test_a_call_that_is_never_answered_ends_when_it_is_cancelled() -> None
     assert calling.cancelled()
 
 
-def committed() -> OffsetFetchResponse_v3:
-    return OffsetFetchResponse_v3(0, [("orders", [(0, 7, "", 0), (1, 8, "", 0)])], 0)
+def test_an_answer_about_offsets_is_changed_as_a_coordinator_would_answer() -> None:
+    cases: list[tuple[str, Callable[[Any], Any], object, int]] = [
+        ("short", short, [("orders", [(1, 8, "", 0)])], 0),
+        ("empty", empty, [], 0),
+        ("loading", failed(14), [], 14),
+        ("no-topic-one", failed(3, one=True), [("orders", [(0, -1, "", 3), (1, 8, "", 0)])], 0),
+    ]
+    for case, change, topics, code in cases:
+        answer = change(OffsetFetchResponse_v3(0, [("orders", [(0, 7, "", 0), (1, 8, "", 0)])], 0))
+        assert (answer.topics, answer.error_code) == (topics, code), case
 
 
-@pytest.mark.parametrize(
-    ("change", "topics", "code"),
-    [
-        (short, [("orders", [(1, 8, "", 0)])], 0),
-        (empty, [], 0),
-        (failed(14), [], 14),
-        (failed(3, one=True), [("orders", [(0, -1, "", 3), (1, 8, "", 0)])], 0),
-    ],
-    ids=["short", "empty", "loading", "no-topic-one"],
-)
-def test_an_answer_about_offsets_is_changed_as_a_coordinator_would_answer(change: Callable[[Any], Any], topics: object, code: int) -> None:
-    answer = change(committed())
-    assert (answer.topics, answer.error_code) == (topics, code)
-
-
-def test_a_flipped_bit_is_one_that_the_checksum_covers_and_of_partition_0_alone() -> None:
+def test_a_flipped_bit_is_one_that_the_checksum_covers_of_partition_0_alone_and_of_a_fetch_that_brings_something() -> None:
     records = bytes(61)
     answer: Any = corrupt(FetchResponse_v4(0, [("orders", [(0, 0, 9, 9, [], records), (1, 0, 9, 9, [], records)])]))
     (_, [(*_, flipped), (*_, whole)]) = answer.topics[0]
     assert whole == records
     assert [at for at in range(61) if flipped[at] != records[at]] == [21]
-
-
-def test_a_fetch_that_brings_nothing_can_not_be_corrupt() -> None:
     assert corrupt(FetchResponse_v4(0, [("orders", [(0, 0, 9, 9, [], b"")])])) is None
 
 

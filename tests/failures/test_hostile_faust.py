@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pytest
 from tests.failures.hostile import fausting
-from tests.failures.hostile.hand import deal
+from tests.failures.hostile.hand import parted
 from tests.failures.hostile.trial import Trial
-from tests.failures.test_hostile_host import APART, AT_ONCE, AT_START, HARMS, SEED, WANTED
-from tests.failures.world import World
+from tests.failures.test_hostile_host import APART, AT_START, HARMS
+from tests.failures.world import NewWorld, World, each
 
 from ackwise.testing.hostile.client import install
 from ackwise.testing.hostile.plan import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
-
-NewWorld = Callable[..., World]
 
 #: The ways in which the workers consume, in turn.
 STYLES: Final = (fausting.by_handler, fausting.with_table, fausting.by_take)
@@ -47,6 +44,10 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     fausting.install(monkeypatch)
 
 
+def with_more(harms: dict[str, Sequence[str]], more: dict[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    return {call: (*harms.get(call, ()), *more.get(call, ())) for call in {**harms, **more}}
+
+
 async def attempt(world: World, plan: Plan, style: fausting.Declare, *, may_end: bool) -> None:
     may_end = may_end or any(str(fault) in ENDS for fault in plan.faults)
     trial = Trial(world, plan, fausting.worker(style), may_end=may_end)
@@ -56,30 +57,17 @@ async def attempt(world: World, plan: Plan, style: fausting.Declare, *, may_end:
         assert counted == expected, f"the table counts {counted}, and {expected} were executed"
 
 
-async def suffer(new_world: NewWorld, plans: Sequence[Plan], *, may_end: bool = False) -> None:
-    """Let a worker suffer each of `plans`, some at a time, in each style in turn."""
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def found(plan: Plan, style: fausting.Declare) -> str | None:
-        async with room:
-            try:
-                await attempt(new_world(), plan, style, may_end=may_end)
-            except AssertionError as error:
-                return f'HOSTILE_PLANS="{plan}" ({style.__name__}): {error}'
-        return None
-
-    suffering = itertools.starmap(found, zip(plans, itertools.cycle(STYLES), strict=False))
-    failures = [failure for failure in await asyncio.gather(*suffering) if failure is not None]
-    assert not failures, "\n".join(failures)
+async def suffer(new_world: NewWorld, plans: Sequence[str], *, may_end: bool = False) -> None:
+    """Let a worker suffer each of `plans`, in each style in turn."""
+    styles = itertools.cycle(STYLES)
+    await each(plans, lambda plan: attempt(new_world(), Plan.parse(plan), next(styles), may_end=may_end), at_once=4)
 
 
-def with_more(harms: dict[str, Sequence[str]], more: dict[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    return {call: (*harms.get(call, ()), *more.get(call, ())) for call in {**harms, **more}}
+@parted(with_more(HARMS, MORE), 3, apart=APART)
+async def test_whatever_the_client_does_nothing_is_lost_and_the_worker_goes_on(new_world: NewWorld, plans: Sequence[str]) -> None:
+    await suffer(new_world, plans)
 
 
-async def test_whatever_the_client_does_nothing_is_lost_and_the_worker_goes_on(new_world: NewWorld) -> None:
-    await suffer(new_world, WANTED or deal(with_more(HARMS, MORE), SEED, apart=APART))
-
-
-async def test_a_start_that_fails_says_why_and_the_next_one_goes_on(new_world: NewWorld) -> None:
-    await suffer(new_world, deal(with_more(AT_START, MORE_AT_START), SEED), may_end=True)
+@parted(with_more(AT_START, MORE_AT_START), 3)
+async def test_a_start_that_fails_says_why_and_the_next_one_goes_on(new_world: NewWorld, plans: Sequence[str]) -> None:
+    await suffer(new_world, plans, may_end=True)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pytest
-from tests.failures.hostile.hand import deal
+from tests.failures.hostile.hand import parted
 from tests.failures.hostile.looping import loop
 from tests.failures.hostile.trial import Join, Trial, host
-from tests.failures.world import World
+from tests.failures.world import AT_ONCE, NewWorld, each
 
 from ackwise.testing.hostile.client import install
 from ackwise.testing.hostile.plan import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
-
-NewWorld = Callable[..., World]
-
-#: Trials at a time: two cores are not kept busier by more.
-AT_ONCE: Final = 8
-
-#: The same number deals the same plans; HOSTILE_SEED deals others, and HOSTILE_PLANS (with commas between) has some played alone.
-SEED: Final = int(os.environ.get("HOSTILE_SEED", "1"))
-WANTED: Final = [Plan.parse(text) for text in os.environ.get("HOSTILE_PLANS", "").split(",") if text]
 
 #: What may become of a request that is asked again until there is an answer that says something.
 _ASKED: Final = ("raises", "raises-after", "late", "times-out", "twice", "unknown", "no-topic-one", "broken-disk-one")
@@ -98,35 +87,30 @@ AT_START: Final[dict[str, Sequence[str]]] = {
 }
 
 
+OF_A_LOOP: Final = {call: whats for call, whats in HARMS.items() if call.startswith("worker.") and call not in OWNERS}
+
+
 @pytest.fixture(autouse=True)
 def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
 
 
-async def suffer(new_world: NewWorld, plans: Sequence[Plan], join: Join, *, may_end: bool = False) -> None:
-    """Let a worker suffer each of `plans`, some at a time."""
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def attempt(plan: Plan) -> str | None:
-        async with room:
-            try:
-                await Trial(new_world(), plan, join, may_end=may_end).run()
-            except AssertionError as error:
-                return f'HOSTILE_PLANS="{plan}": {error}'
-        return None
-
-    failures = [failure for failure in await asyncio.gather(*map(attempt, plans)) if failure is not None]
-    assert not failures, "\n".join(failures)
+async def suffer(new_world: NewWorld, plans: Sequence[str], join: Join, *, may_end: bool = False) -> None:
+    """Let a worker suffer each of `plans`."""
+    at_once = 2 if may_end else AT_ONCE  # a start that fails gives its clients a second to leave
+    await each(plans, lambda plan: Trial(new_world(), Plan.parse(plan), join, may_end=may_end).run(), at_once=at_once)
 
 
-async def test_whatever_the_client_does_nothing_is_lost_and_the_worker_goes_on(new_world: NewWorld) -> None:
-    await suffer(new_world, WANTED or deal(HARMS, SEED, apart=APART), host)
+@parted(HARMS, 3, apart=APART)
+async def test_whatever_the_client_does_nothing_is_lost_and_the_worker_goes_on(new_world: NewWorld, plans: Sequence[str]) -> None:
+    await suffer(new_world, plans, host)
 
 
-async def test_a_start_that_fails_says_why_and_the_next_one_goes_on(new_world: NewWorld) -> None:
-    await suffer(new_world, deal(AT_START, SEED), host, may_end=True)
+@parted(AT_START, 4)
+async def test_a_start_that_fails_says_why_and_the_next_one_goes_on(new_world: NewWorld, plans: Sequence[str]) -> None:
+    await suffer(new_world, plans, host, may_end=True)
 
 
-async def test_whatever_the_client_does_a_loop_loses_nothing_and_goes_on(new_world: NewWorld) -> None:
-    harms = {call: whats for call, whats in HARMS.items() if call.startswith("worker.") and call not in OWNERS}
-    await suffer(new_world, WANTED or deal(harms, SEED)[:8], loop)
+@parted(OF_A_LOOP, 2)
+async def test_whatever_the_client_does_a_loop_loses_nothing_and_goes_on(new_world: NewWorld, plans: Sequence[str]) -> None:
+    await suffer(new_world, plans[:8], loop)

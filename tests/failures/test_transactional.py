@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import sqlite3
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from tests.databases.postgres import USER
-from tests.failures.transacting import account_of
+from tests.failures.process import WorkerProcess
+from tests.failures.transacting import account_of, main
 from tests.servers import RawKafka
-from tests.shared import SharedKafka, SharedServer
+from tests.shared import SharedServer
 from tests.stores.mysql.database import mysql_database
 
-ROOT = Path(__file__).parents[2]
-
+# A worker that was killed is missed after its session only.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(280)]
 
 ACCOUNTS = "0123456789"
@@ -94,117 +94,110 @@ def shop(request: pytest.FixtureRequest) -> Shop:
     return chosen
 
 
-@pytest.fixture
-async def kafka_here(kafka: SharedKafka) -> AsyncIterator[RawKafka]:
-    raw = RawKafka(kafka.bootstrap)
-    await raw.start()
-    yield raw
-    await raw.close()
+class Scene:
+    """A topic, what was sent to it, and the workers that read it into a shop."""
+
+    def __init__(self, kafka: RawKafka, shop: Shop, mode: str, folder: Path) -> None:
+        self.kafka, self.shop, self.mode, self.folder = kafka, shop, mode, folder
+        self.topic, self.group, self.ids = "", kafka.new_group(), list[str]()
+
+    async def send(self, count: int, *, partitions: int = 2) -> None:
+        """Send each once, and some once more to another partition: offsets do not tell of those."""
+        self.topic = await self.kafka.new_topic(partitions=partitions)
+        self.ids = [f"order-{number}" for number in range(count)]
+        for partition in range(partitions):
+            await self.kafka.produce(self.topic, *(id.encode() for id in self.ids[partition::partitions]), partition=partition)
+            twice = [] if self.mode == "offsets" else self.ids[partition :: 10 * partitions]
+            await self.kafka.produce(self.topic, *(id.encode() for id in twice), partition=partitions - 1 - partition)
+
+    def start(self, pause: float = 0.02) -> WorkerProcess:
+        told = (self.kafka.bootstrap, self.group, self.topic, self.shop.url, self.mode, pause)
+        return WorkerProcess(main, told, self.folder / "log")
+
+    async def until(self, count: int, *workers: WorkerProcess) -> None:
+        """Return once `count` effects are there; the workers write them."""
+        async with asyncio.timeout(120):
+            while await self.shop.count() < count:
+                assert [worker.returncode for worker in workers] == [None] * len(workers), workers[0].said()
+                await asyncio.sleep(0.05)
+
+    async def kill_at(self, shares: tuple[int, ...], seed: int) -> WorkerProcess:
+        """Kill a worker at about each of `shares`; returns one that did the rest."""
+        chance = random.Random(seed)
+        for share in shares:
+            worker = self.start()
+            await self.until(share, worker)
+            await asyncio.sleep(chance.random() * 0.1)
+            worker.kill()
+            await worker.wait()
+        worker = self.start(0.0)
+        await self.until(len(self.ids), worker)
+        return worker
+
+    async def require_once(self, *workers: WorkerProcess) -> None:
+        """Let the workers end; every effect is there once."""
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+        assert [await worker.wait() for worker in workers] == [0] * len(workers)
+        assert await self.shop.effects() == Counter(self.ids)
+        assert await self.shop.balances() == Counter(map(account_of, self.ids))
 
 
-async def start(*arguments: object) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "tests.failures.transacting", *map(str, arguments)]
-    return await asyncio.create_subprocess_exec(*command, cwd=ROOT)
-
-
-async def until(shop: Shop, count: int, *workers: asyncio.subprocess.Process) -> None:
-    """Return once `count` effects are there; the workers write them."""
-    async with asyncio.timeout(120):
-        while await shop.count() < count:
-            assert [worker.returncode for worker in workers] == [None] * len(workers)
-            await asyncio.sleep(0.05)
-
-
-async def require_once(shop: Shop, ids: list[str]) -> None:
-    assert await shop.effects() == Counter(ids)
-    assert await shop.balances() == Counter(map(account_of, ids))
+SERVERS, NIGHTLY = pytest.mark.servers, pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
     ("shop", "mode", "seed"),
     [
-        pytest.param("sqlite_shop", "inbox", 1),
+        pytest.param("sqlite_shop", "inbox", 1, marks=NIGHTLY),
         pytest.param("sqlite_shop", "offsets", 2),
-        pytest.param("postgres_shop", "inbox", 3, marks=pytest.mark.servers),
-        pytest.param("postgres_shop", "offsets", 4, marks=pytest.mark.servers),
-        pytest.param("mariadb_shop", "inbox", 5, marks=pytest.mark.servers),
-        pytest.param("mariadb_shop", "offsets", 6, marks=pytest.mark.servers),
+        pytest.param("postgres_shop", "inbox", 3, marks=[SERVERS, NIGHTLY]),
+        pytest.param("postgres_shop", "offsets", 4, marks=SERVERS),
+        pytest.param("mariadb_shop", "inbox", 5, marks=SERVERS),
+        pytest.param("mariadb_shop", "offsets", 6, marks=[SERVERS, NIGHTLY]),
     ],
     indirect=["shop"],
 )
-async def test_every_effect_is_there_once_whenever_the_worker_is_killed(kafka_here: RawKafka, shop: Shop, mode: str, seed: int) -> None:
-    topic, group = await kafka_here.new_topic(partitions=2), kafka_here.new_group()
-    ids = [f"order-{number}" for number in range(1000)]
-    for partition in (0, 1):
-        await kafka_here.produce(topic, *(id.encode() for id in ids[partition::2]), partition=partition)
-        twice = ids[partition::20] if mode == "inbox" else []  # offsets do not tell what a producer sent twice
-        await kafka_here.produce(topic, *(id.encode() for id in twice), partition=1 - partition)
-    chance = random.Random(seed)
-    for share in (100, 400, 700):
-        worker = await start(kafka_here.bootstrap, group, topic, shop.url, mode, 0.02)
-        await until(shop, share, worker)
-        await asyncio.sleep(chance.random() * 0.1)
-        worker.kill()
-        await worker.wait()
-    worker = await start(kafka_here.bootstrap, group, topic, shop.url, mode, 0.0)
-    await until(shop, len(ids), worker)
-    worker.terminate()
-    assert await worker.wait() == 0
-    await require_once(shop, ids)
+async def test_every_effect_is_there_once_whenever_the_worker_is_killed(
+    raw_kafka: RawKafka, tmp_path: Path, shop: Shop, mode: str, seed: int
+) -> None:
+    scene = Scene(raw_kafka, shop, mode, tmp_path)
+    await scene.send(400)
+    await scene.require_once(await scene.kill_at((60, 240), seed))
 
 
-@pytest.mark.parametrize("shop", [pytest.param("postgres_shop", marks=pytest.mark.servers)], indirect=True)
-async def test_ten_thousand_messages_are_there_once_whatever_two_workers_suffer(kafka_here: RawKafka, shop: Shop) -> None:
-    topic, group = await kafka_here.new_topic(partitions=4), kafka_here.new_group()
-    ids = [f"order-{number}" for number in range(10_000)]
-    for partition in range(4):
-        await kafka_here.produce(topic, *(id.encode() for id in ids[partition::4]), partition=partition)
-        await kafka_here.produce(topic, *(id.encode() for id in ids[partition::80]), partition=3 - partition)  # sent twice
-    chance = random.Random(3)
-    workers = [await start(kafka_here.bootstrap, group, topic, shop.url, "inbox", 0.02) for _ in range(2)]
+@NIGHTLY
+@pytest.mark.parametrize("shop", [pytest.param("postgres_shop", marks=SERVERS)], indirect=True)
+async def test_ten_thousand_messages_are_there_once_whatever_two_workers_suffer(raw_kafka: RawKafka, tmp_path: Path, shop: Shop) -> None:
+    scene, chance = Scene(raw_kafka, shop, "inbox", tmp_path), random.Random(3)
+    await scene.send(10_000, partitions=4)
+    workers = [scene.start() for _ in range(2)]
     for share in range(1000, 10_000, 1500):
-        await until(shop, share, *workers)
+        await scene.until(share, *workers)
         await asyncio.sleep(chance.random() * 0.1)
         victim = workers.pop(chance.randrange(2))
         victim.kill()
         await victim.wait()
-        workers.append(await start(kafka_here.bootstrap, group, topic, shop.url, "inbox", 0.02))
-    await until(shop, len(ids), *workers)
-    for worker in workers:
-        worker.terminate()
-    assert [await worker.wait() for worker in workers] == [0, 0]
-    await require_once(shop, ids)
+        workers.append(scene.start())
+    await scene.until(10_000, *workers)
+    await scene.require_once(*workers)
 
 
 @pytest.mark.parametrize(
     ("shop", "seed"),
-    [
-        pytest.param("postgres_shop", 7, marks=pytest.mark.servers),
-        pytest.param("mariadb_shop", 8, marks=pytest.mark.servers),
-    ],
+    [pytest.param("postgres_shop", 7, marks=SERVERS), pytest.param("mariadb_shop", 8, marks=[SERVERS, NIGHTLY])],
     indirect=["shop"],
 )
-async def test_what_a_killed_worker_consumes_writes_and_sends_is_there_once(kafka_here: RawKafka, shop: Shop, seed: int) -> None:
-    topic, group = await kafka_here.new_topic(partitions=2), kafka_here.new_group()
-    await kafka_here.create(f"{topic}-out")
-    ids = [f"order-{number}" for number in range(500)]
-    for partition in (0, 1):
-        await kafka_here.produce(topic, *(id.encode() for id in ids[partition::2]), partition=partition)
-        await kafka_here.produce(topic, *(id.encode() for id in ids[partition::20]), partition=1 - partition)  # sent twice
-    chance = random.Random(seed)
-    for share in (100, 250, 400):
-        worker = await start(kafka_here.bootstrap, group, topic, shop.url, "outbox", 0.02)
-        await until(shop, share, worker)
-        await asyncio.sleep(chance.random() * 0.1)
-        worker.kill()
-        await worker.wait()
-    worker = await start(kafka_here.bootstrap, group, topic, shop.url, "outbox", 0.0)
-    await until(shop, len(ids), worker)
+async def test_what_a_killed_worker_consumes_writes_and_sends_is_there_once(
+    raw_kafka: RawKafka, tmp_path: Path, shop: Shop, seed: int
+) -> None:
+    scene = Scene(raw_kafka, shop, "outbox", tmp_path)
+    await scene.send(300)
+    await raw_kafka.create(f"{scene.topic}-out")
+    worker = await scene.kill_at((60, 180), seed)
     async with asyncio.timeout(120):
         while (await shop.ask("SELECT count(*) FROM ackwise_outbox"))[0][0]:  # noqa: ASYNC110  # a database tells nobody
             await asyncio.sleep(0.05)
-    worker.terminate()
-    assert await worker.wait() == 0
-    await require_once(shop, ids)
-    sent = {dict(record.headers)["message-id"]: record.value for record in await kafka_here.records(f"{topic}-out")}
-    assert Counter(sent.values()) == Counter(id.encode() for id in ids), "once for each id, behind the consumer's Dedup"
+    await scene.require_once(worker)
+    sent = {dict(record.headers)["message-id"]: record.value for record in await raw_kafka.records(f"{scene.topic}-out")}
+    assert Counter(sent.values()) == Counter(id.encode() for id in scene.ids), "once for each id, behind the consumer's Dedup"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.failures import booking_process, publishing_process
 from tests.failures.booking import FileSender, book, drain, read_sent, transaction
-from tests.failures.publishing_process import STEPS as STEPS_OF_A_BATCH
+from tests.failures.process import WorkerProcess
 from tests.failures.test_transactional import Shop, mariadb_shop, postgres_shop, shop, sqlite_shop
 from tests.failures.transacting import account_of
 
@@ -29,8 +30,7 @@ from ackwise.plugin.transactions.halfmessages import HalfMessages
 
 __all__ = ["mariadb_shop", "postgres_shop", "shop", "sqlite_shop"]  # fixtures
 
-ROOT = Path(__file__).parents[2]
-
+# Rows of a process that died are another's once its lease of a second is over.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
 SHOPS = [
@@ -47,34 +47,23 @@ class Crash(NamedTuple):
     """A point at which the process ends, and what has to be true in the end."""
 
     at: str
+    step: str  #: what the process has done when it has come there
     is_done: bool
-    state: RowState | None  # None: there never was a row
+    state: RowState | None  #: None: there never was a row
     sent: int
     checks: int
 
 
 CRASHES = [
-    Crash("before prepare", False, None, 0, 0),
-    Crash("after prepare", False, RowState.LOCAL_ROLLBACK, 0, 1),
-    Crash("inside the local transaction", False, RowState.LOCAL_ROLLBACK, 0, 1),
-    Crash("business raises", False, RowState.LOCAL_ROLLBACK, 0, 0),
-    Crash("after local commit, before the mark", True, RowState.GLOBAL_COMMIT, 1, 1),
-    Crash("after LOCAL_COMMIT", True, RowState.GLOBAL_COMMIT, 1, 0),
-    Crash("relay before send", True, RowState.GLOBAL_COMMIT, 1, 0),
-    Crash("relay after ack, before GLOBAL_COMMIT", True, RowState.GLOBAL_COMMIT, 2, 0),
+    Crash("before prepare", "opened", False, None, 0, 0),
+    Crash("after prepare", "prepared", False, RowState.LOCAL_ROLLBACK, 0, 1),
+    Crash("inside the local transaction", "wrote", False, RowState.LOCAL_ROLLBACK, 0, 1),
+    Crash("business raises", "marked", False, RowState.LOCAL_ROLLBACK, 0, 0),
+    Crash("after local commit, before the mark", "committed", True, RowState.GLOBAL_COMMIT, 1, 1),
+    Crash("after LOCAL_COMMIT", "marked", True, RowState.GLOBAL_COMMIT, 1, 0),
+    Crash("relay before send", "sending", True, RowState.GLOBAL_COMMIT, 1, 0),
+    Crash("relay after ack, before GLOBAL_COMMIT", "acknowledged", True, RowState.GLOBAL_COMMIT, 2, 0),
 ]
-
-#: What the process says when it has come there.
-STEPS = {
-    "before prepare": "opened",
-    "after prepare": "prepared",
-    "inside the local transaction": "wrote",
-    "business raises": "marked",
-    "after local commit, before the mark": "committed",
-    "after LOCAL_COMMIT": "marked",
-    "relay before send": "sending",
-    "relay after ack, before GLOBAL_COMMIT": "acknowledged",
-}
 
 
 class Desk(NamedTuple):
@@ -106,18 +95,9 @@ async def desk_of(shop: Shop, folder: Path) -> AsyncIterator[Desk]:
             await store.close()
 
 
-def kill_at(step: str, command: list[str]) -> None:
-    """Let the process come to `step`, and kill it there."""
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for said in process.stdout:
-            if said.strip() == step:
-                process.kill()
-                return
-            process.stdin.write("\n")
-            process.stdin.flush()
-        raise AssertionError(f"it never came to {step}")
+async def end_of(main: Callable[..., None], *told: object) -> int:
+    """The code with which a process ends that does `main`."""
+    return await WorkerProcess(main, told, Path(os.devnull)).wait()
 
 
 async def check_all(desk: Desk) -> CheckBack:
@@ -129,24 +109,22 @@ async def check_all(desk: Desk) -> CheckBack:
     return check_back
 
 
-@pytest.mark.parametrize("crash", CRASHES, ids=lambda crash: crash.at)
 @pytest.mark.parametrize("shop", SHOPS, indirect=True)
-async def test_a_message_is_sent_if_and_only_if_its_business_is_done_wherever_the_process_dies(
-    shop: Shop, crash: Crash, tmp_path: Path
-) -> None:
-    id = f"order-{random.randrange(10)}"
+async def test_a_message_is_sent_if_and_only_if_its_business_is_done_wherever_the_process_dies(shop: Shop, tmp_path: Path) -> None:
+    done = list[str]()
     async with desk_of(shop, tmp_path) as desk:
-        command = [sys.executable, "-m", "tests.failures.booking_process", desk.outbox_url, shop.url, str(desk.broker), id]
-        await asyncio.to_thread(kill_at, STEPS[crash.at], [*command, *(["raise"] if crash.at == "business raises" else [])])
-        check_back = await check_all(desk)
-        await drain(desk.outbox, FileSender(desk.broker))
-        effects, sent = await shop.effects(), read_sent(desk.broker)
-        rows = await rows_of(desk, id)
-    assert effects == ({id: 1} if crash.is_done else {})
-    assert await shop.balances() == ({id[-1]: 1} if crash.is_done else {})
-    assert sent == [(id, id)] * crash.sent, "each time under the same id"
-    assert rows == ([] if crash.state in (None, RowState.GLOBAL_COMMIT) else [crash.state])
-    assert check_back.counts.answered == crash.checks
+        for number, crash in enumerate(CRASHES):
+            id = f"order-{number}"
+            told = (desk.outbox_url, shop.url, desk.broker, id, crash.step, crash.at == "business raises")
+            assert await end_of(booking_process.main, *told) == -signal.SIGKILL, crash.at
+            check_back = await check_all(desk)
+            await drain(desk.outbox, FileSender(desk.broker))
+            done += [id] * crash.is_done
+            assert await shop.effects() == Counter(done), crash.at
+            assert await shop.balances() == Counter(each[-1] for each in done), crash.at
+            assert [sent for sent in read_sent(desk.broker) if sent[0] == id] == [(id, id)] * crash.sent, f"{crash.at}: under the same id"
+            assert await rows_of(desk, id) == ([] if crash.state in (None, RowState.GLOBAL_COMMIT) else [crash.state]), crash.at
+            assert check_back.counts.answered == crash.checks, crash.at
 
 
 async def rows_of(desk: Desk, id: str) -> list[int]:
@@ -196,8 +174,8 @@ async def test_what_is_never_answered_is_parked_after_its_checks_and_sent_once_i
 
 
 @pytest.mark.parametrize("shop", SHOPS, indirect=True)
-async def test_three_hundred_races_of_check_back_and_slow_transactions_leave_nothing_inconsistent(shop: Shop, tmp_path: Path) -> None:
-    chance, races = random.Random(50), 300
+async def test_races_of_check_back_and_slow_transactions_leave_nothing_inconsistent(shop: Shop, tmp_path: Path) -> None:
+    chance, races = random.Random(50), 100
     is_sqlite = shop.url.startswith("sqlite")  # one writer: a race of one at a time
     side_by_side = asyncio.Semaphore(1 if is_sqlite else 12)
     aborted: set[str] = set()
@@ -243,11 +221,10 @@ async def test_a_batch_that_writes_and_sends_is_killed_between_any_two_statement
     shop: Shop, tmp_path: Path
 ) -> None:
     broker, every = tmp_path / "broker.log", list[str]()
-    for number, step in enumerate(STEPS_OF_A_BATCH):
+    for number, step in enumerate(publishing_process.STEPS):
         ids = [f"order-{number}{digit}" for digit in range(5)]
-        command = [sys.executable, "-m", "tests.failures.publishing_process", shop.url, str(broker)]
-        await asyncio.to_thread(kill_at, step, [*command, *every[-2:], *ids])
-        await asyncio.to_thread(kill_at, "done", [*command, *ids, *every[-3:]])
+        assert await end_of(publishing_process.main, shop.url, broker, [*every[-2:], *ids], step) == -signal.SIGKILL, step
+        assert await end_of(publishing_process.main, shop.url, broker, [*ids, *every[-3:]], "") == 0, step
         every += ids
         assert await shop.effects() == Counter(every)
         assert await shop.balances() == Counter(map(account_of, every))

@@ -1,14 +1,11 @@
 """A worker under `Transactional` in a process of its own: each message is a row in `effects`, which would hold duplicates, and one
 more on the balance of an account. In the mode `outbox` each is published as well, to the topic with `-out` behind its name.
-
-Arguments: brokers, group, topic, URL of the database, mode, seconds that a batch takes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -74,8 +71,8 @@ async def execute(connection: Any, statement: str, rows: Sequence[tuple[object, 
                 await cursor.executemany(statement.format("%s", "%s"), rows)
 
 
-if __name__ == "__main__":
+def main(brokers: str, group: str, topic: str, url: str, mode: str, pause: float) -> None:
+    """Work until SIGTERM; a batch takes `pause` seconds."""
     for module in (host, delay):
         module.AIOKafkaConsumer = ShortSessions  # type: ignore[attr-defined]  # theirs is not for others
-    brokers, group, topic, url, mode, pause = sys.argv[1:]
-    app_of(brokers, group, topic, url, mode, float(pause)).run()
+    app_of(brokers, group, topic, url, mode, pause).run()

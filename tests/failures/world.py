@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 from tests.failures.calls import Fault, Tap, TappedSink, TappedStore, current
 from tests.failures.ledger import Ledger, Written, early_commits, origin_of
+from tests.failures.process import WorkerProcess
 from tests.servers import connected
 
 from ackwise.middleware.agent import Agent
@@ -27,15 +27,18 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.journal import Journal
 from ackwise.stores.sqlite import SQLiteStore
 
-__all__ = ["BATCH", "Member", "Record", "World", "decode", "expected", "mixed_messages", "start_process"]
+__all__ = ["AT_ONCE", "BATCH", "Member", "NewWorld", "Record", "World", "decode", "each", "expected", "mixed_messages", "start_process"]
 
-ROOT = Path(__file__).parents[2]
+T = TypeVar("T")
 
 #: Messages in a batch, and with two roles of three partitions six times as many in flight.
 BATCH = 5
 
 #: Seconds until a scenario that is not finished has failed.
-DEADLINE = 30.0
+DEADLINE = 60.0
+
+#: Scenarios at a time: two cores are not kept busier by more.
+AT_ONCE = 8
 
 Handler = Callable[[Batch[Any]], Awaitable[object]]
 
@@ -137,6 +140,7 @@ class World:
     store_timeout: float = 5.0
     on_store_down: Literal["block", "fail_open", "fail_closed"] = "block"
     deadline: float = DEADLINE  #: seconds
+    levels: Sequence[str] = ("1s", "2s")  #: of the delays
     sent: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -173,16 +177,16 @@ class World:
         return AiokafkaHost(
             settings,
             [Agent("bill", (self.topic,), "batch", handler or mixed, self.decode, max_batch=self.max_batch)],
-            later=ConsumeLater(**{"max_reconsume_times": 16, "levels": "1s 2s", **self.later}),
+            later=ConsumeLater(**{"max_reconsume_times": 16, "levels": " ".join(self.levels), **self.later}),
             dead_letter=DeadLetter(),
             dedup=claims if self.dedup else None,
             store=store if self.dedup else None,
             sink=TappedSink(Journal(self.folder / f"{self.group}.events", group_id=self.group), tap),
         )
 
-    def join(self, handler: Handler | None = None, *, fault: Fault | None = None) -> Member:
-        """Start a worker in this process."""
-        tap, stop = Tap(self.ledger, fault), asyncio.Event()
+    def join(self, handler: Handler | None = None, *, faults: list[Fault] | None = None) -> Member:
+        """Start a worker in this process; those of `faults` that strike it leave the list."""
+        tap, stop = Tap(self.ledger, faults), asyncio.Event()
         current.set(tap)
         return Member(tap, asyncio.create_task(self.host(tap, handler).run(stop)), stop)
 
@@ -236,7 +240,7 @@ class World:
         }
 
     def topics(self) -> list[str]:
-        return [self.topic, *(f"{self.group}.{name}" for name in ("retry", "dlq", "delay.1s", "delay.2s"))]
+        return [self.topic, *(f"{self.group}.{name}" for name in ("retry", "dlq", *(f"delay.{level}" for level in self.levels)))]
 
     def _reader(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
         return connected(AIOKafkaConsumer(bootstrap_servers=self.brokers, enable_auto_commit=False, max_partition_fetch_bytes=2**26))
@@ -302,7 +306,28 @@ def expected(records: Sequence[Record]) -> tuple[set[str], set[str | None]]:
     return kinds.keys() - dead, dead
 
 
-async def start_process(world: World, fault: Fault | None = None, *, stderr: int, **fields: object) -> asyncio.subprocess.Process:
+NewWorld = Callable[..., World]
+
+
+async def each(cases: Iterable[T], attempt: Callable[[T], Awaitable[object]], *, at_once: int = AT_ONCE) -> None:
+    """Make the attempt with each case, some at a time; fails with what failed, each under the name of its case."""
+    room = asyncio.Semaphore(at_once)
+
+    async def found(case: T) -> str | None:
+        async with room:
+            try:
+                await attempt(case)
+            except AssertionError as error:
+                return f"{case}: {error}"
+        return None
+
+    failures = [failure for failure in await asyncio.gather(*map(found, cases)) if failure is not None]
+    assert not failures, "\n".join(failures)
+
+
+def start_process(world: World, fault: Fault | None = None, **fields: object) -> WorkerProcess:
     """Start a worker of `world` with the handler of the mixed messages in a process of its own; SIGTERM lets it leave."""
-    told = json.dumps({"brokers": world.brokers, "folder": str(world.folder), "group": world.group, "fault": fault, "fields": fields})
-    return await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.failures.worker", told, cwd=ROOT, stderr=stderr)
+    from tests.failures.worker import main  # it imports this
+
+    told = (world.brokers, world.folder, world.group, fault, {"levels": world.levels, **fields})
+    return WorkerProcess(main, told, world.folder / f"{world.group}.log")

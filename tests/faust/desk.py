@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,8 +13,11 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
+from tests import fakes
 
-from ackwise.middleware.errors import PublishRefused, PublishUnavailable
+from ackwise.middleware.inflight import Flight, InFlight
+from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.run import Run
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.client.offsets import Asked, Standing
@@ -23,27 +26,18 @@ from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.thread import Fetched
 from ackwise.plugin.group.lane import Lane
 
-__all__ = ["Desk", "Publisher", "desk"]
+__all__ = ["Desk", "Publisher", "desk", "flown", "reading"]
 
 #: Seconds until what a test waits for has failed to happen.
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
-class Publisher:
-    """Keeps what was published; `answer` may refuse."""
-
-    def __init__(self, *_: object) -> None:
-        self.sent: list[Copy] = []
-        self.answer: Callable[[Copy], PublishUnavailable | PublishRefused | None] = lambda copy: None
+class Publisher(fakes.Publisher):
+    """As a host starts and stops it."""
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
-
-    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
-        answers = [self.answer(copy) for copy in copies]
-        self.sent += [copy for copy, answer in zip(copies, answers, strict=True) if answer is None]
-        return answers
 
 
 class Broker:
@@ -145,12 +139,16 @@ class Desk:
 
     def fetch(self, *values: bytes | None, topic: str = "orders", start: int = 100, **fields: Any) -> None:
         """As if these had been fetched, with offsets from `start`."""
+        assert self.host.take(self.fetched(*values, topic=topic, start=start, **fields)) == {}
+
+    def fetched(self, *values: bytes | None, topic: str = "orders", start: int = 100, **fields: Any) -> Fetched:
+        """What the thread of the consumer would hand over now."""
         partition = TopicPartition(topic, 3)
         about = {"topic": topic, "partition": 3, "timestamp": 1_700_000_000_000, "key": b"k", "headers": (), **fields}
         records = [SimpleNamespace(offset=start + index, value=value, **about) for index, value in enumerate(values)]
         fetched = Fetched({partition: records})
         fetched.after, fetched.lost = {partition: (self.host.cursors[partition], start + len(values))}, []
-        assert self.host.take(fetched) == {}
+        return fetched
 
     def bring_back(self, copy: Copy, offset: int = 100) -> None:
         """As if the relay had brought `copy` to the retry topic."""
@@ -178,6 +176,26 @@ class Desk:
     def sent(self) -> list[tuple[str, bytes | None]]:
         """Topic and value of each acknowledged copy."""
         return [(copy.topic, copy.value) for copy in self.publisher.sent]
+
+
+def reading(*topics: str, name: str = "bill", **options: Any) -> Callable[[faust.App], object]:
+    """Declares an agent that does nothing with what it reads."""
+
+    async def loop(stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    return lambda app: app.agent(app.topic(*(topics or ("orders",)), value_serializer="raw"), name=name, **options)(loop)
+
+
+def flown(count: int) -> list[InFlight]:
+    """Messages on their way to an agent; their values are their offsets."""
+    made = []
+    for offset in range(count):
+        delivery = Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
+        made.append(InFlight(Run.of(delivery), Message(delivery, offset), count))
+    Flight(made)
+    return made
 
 
 async def _at_100(partitions: Collection[TopicPartition]) -> Asked:

@@ -51,28 +51,18 @@ def _in_a_folder_without_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @BOTH
-def test_a_keyword_of_the_app_holds(make: Callable[..., Any]) -> None:
-    made = settings(make(ackwise_create_topics="never", ackwise_revoke_timeout="5s", ackwise_drain_timeout=7, ackwise_clock_skew=0))
-    assert (made.create_topics, made.revoke_timeout, made.drain_timeout, made.clock_skew) == ("never", 5.0, 7.0, 0.0)
-    assert settings(make(ackwise_start_timeout="2m")).start_timeout == 120.0
-
-
-@BOTH
-def test_the_configuration_object_wins_over_keywords(make: Callable[..., Any]) -> None:
-    app = make(ackwise_revoke_timeout=5)
+def test_what_is_nearer_to_the_machine_wins(make: Callable[..., Any], tmp_path: Path) -> None:
+    """The keywords of the app, its configuration object, a file, the environment, but not under Faust's prefix."""
+    keywords = {"ackwise_create_topics": "never", "ackwise_revoke_timeout": "5s", "ackwise_drain_timeout": 7, "ackwise_clock_skew": 0}
+    made = settings(make(**keywords, ackwise_start_timeout="2m"))
+    assert (made.create_topics, made.start_timeout) == ("never", 120.0)
+    assert (made.revoke_timeout, made.drain_timeout, made.clock_skew) == (5.0, 7.0, 0.0)
+    app = make(**keywords)
     app.config_from_object(SimpleNamespace(ackwise_revoke_timeout="6s", ackwise_clock_skew=1, broker="kafka://kafka-1:9092"))
     assert (settings(app).revoke_timeout, settings(app).clock_skew, settings(app).brokers) == (6.0, 1.0, "kafka-1:9092")
-
-
-@BOTH
-def test_a_file_wins_over_the_app_and_the_environment_over_the_file(make: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "ackwise.toml").write_text('drain_timeout = "8s"\nclock_skew = "2s"\n')
-    made = settings(make(ackwise_drain_timeout=1, ackwise_clock_skew=1, env={"ACKWISE_CLOCK_SKEW": "3s"}))
+    made = settings(make(**keywords, env={"ACKWISE_CLOCK_SKEW": "3s"}))
     assert (made.drain_timeout, made.clock_skew) == (8.0, 3.0)
-
-
-@BOTH
-def test_the_prefix_of_faust_s_variables_is_none_of_ours(make: Callable[..., Any]) -> None:
     env = {"SHOP_ACKWISE_CLOCK_SKEW": "1s", "ACKWISE_CLOCK_SKEW": "3s", "SHOP_BROKER_URL": "kafka://kafka-1:9092"}
     made = settings(make(env_prefix="SHOP", env=env))
     assert (made.clock_skew, made.brokers) == (3.0, "kafka-1:9092")
@@ -113,55 +103,34 @@ def test_the_app_with_types_takes_what_is_set_in_its_conf() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("ackwise_revok_timeout", "did you mean 'ackwise_revoke_timeout'?"),
-        (
-            "ackwise_dedup",
-            "it has ackwise_topic_names, ackwise_create_topics, "
-            "ackwise_revoke_timeout, ackwise_drain_timeout, ackwise_start_timeout, ackwise_clock_skew",
-        ),
-        ("ackwise_commit_interval", "set broker_commit_interval of the app"),
-    ],
-)
-def test_a_setting_that_there_is_not_is_refused(make: Callable[..., Any], name: str, advice: str) -> None:
-    sentence = refusal(lambda: make(**{name: 5}))
-    assert sentence.startswith(f"the app has no setting {name!r}")
-    assert sentence.endswith(advice)
-
-
-@BOTH
-def test_a_setting_that_there_is_not_is_refused_in_the_configuration_object_too(make: Callable[..., Any]) -> None:
+def test_a_setting_that_there_is_not_or_a_value_that_can_t_be_used_is_refused(make: Callable[..., Any]) -> None:
+    advice = {
+        "ackwise_revok_timeout": "did you mean 'ackwise_revoke_timeout'?",
+        "ackwise_dedup": "it has ackwise_topic_names, ackwise_create_topics, "
+        "ackwise_revoke_timeout, ackwise_drain_timeout, ackwise_start_timeout, ackwise_clock_skew",
+        "ackwise_commit_interval": "set broker_commit_interval of the app",
+    }
+    for name, end in advice.items():
+        sentence = refusal(lambda name=name: make(**{name: 5}))  # type: ignore[misc]
+        assert sentence.startswith(f"the app has no setting {name!r}")
+        assert sentence.endswith(end)
     app = make()
     app.config_from_object(SimpleNamespace(ackwise_revok_timeout=5))
     assert refusal(lambda: settings(app)) == "the app has no setting 'ackwise_revok_timeout'; did you mean 'ackwise_revoke_timeout'?"
-
-
-@BOTH
-def test_a_value_that_can_t_be_used_is_refused(make: Callable[..., Any]) -> None:
     assert "drain_timeout is 'soon'" in refusal(lambda: settings(make(ackwise_drain_timeout="soon")))
-
-
-@BOTH
-def test_an_unknown_keyword_of_use_is_refused(make: Callable[..., Any]) -> None:
     app = make()
     assert refusal(lambda: app.use(drain_timeot=1)) == "use() has no setting 'drain_timeot'; did you mean 'drain_timeout'?"
     assert refusal(lambda: app.use(start="latest")) == "use() has no setting 'start' on Faust; set consumer_auto_offset_reset of the app"
 
 
-@pytest.mark.parametrize(
-    ("variable", "entry", "faust_s"),
-    [
-        ("ACKWISE_BROKERS", "brokers", "broker"),
-        ("ACKWISE_COMMIT_INTERVAL", "commit_interval", "broker_commit_interval"),
-        ("ACKWISE_CLIENT_OPTIONS__SASL_PLAIN_PASSWORD", "client_options", "broker_credentials"),
-    ],
-)
-def test_an_entry_that_faust_has_itself_is_refused_and_not_passed_over(variable: str, entry: str, faust_s: str) -> None:
-    value = "1s" if entry == "commit_interval" else "kafka-1:9092"
-    sentence = refusal(lambda: settings(stock(env={variable: value})))
-    assert sentence == f"{entry} is set by {variable}, and Faust says it itself; remove it, and set {faust_s} of the app"
+def test_an_entry_that_faust_has_itself_is_refused_and_not_passed_over() -> None:
+    for variable, value, entry, of_faust in (
+        ("ACKWISE_BROKERS", "kafka-1:9092", "brokers", "broker"),
+        ("ACKWISE_COMMIT_INTERVAL", "1s", "commit_interval", "broker_commit_interval"),
+        ("ACKWISE_CLIENT_OPTIONS__SASL_PLAIN_PASSWORD", "hush", "client_options", "broker_credentials"),
+    ):
+        sentence = refusal(lambda env={variable: value}: settings(stock(env=env)))  # type: ignore[misc]
+        assert sentence == f"{entry} is set by {variable}, and Faust says it itself; remove it, and set {of_faust} of the app"
 
 
 def test_a_drain_that_the_broker_would_not_wait_for_is_refused() -> None:
@@ -185,22 +154,22 @@ def test_the_app_with_types_has_ackwise_on_and_takes_policies_before_its_first_a
     assert app.ackwise.group().sources == ("orders",)
 
 
-@pytest.mark.parametrize(
-    ("entry", "value", "instead"),
-    [("within", "1s", "in take(…, within=…)"), ("keep_ack_index_on_error", "true", "current_batch().done(message)")],
-)
-def test_an_entry_that_a_loop_says_itself_is_refused(entry: str, value: str, instead: str) -> None:
-    app = stock(env={f"ACKWISE_AGENTS__BILL__{entry.upper()}": value})
-    app.agent(app.topic("orders"), name="bill")(loop)
-    sentence = refusal(app.ackwise.declared)
-    assert sentence.startswith(f"agents.bill.{entry} is set by ACKWISE_AGENTS__BILL__{entry.upper()}, and has no meaning for an agent")
-    assert instead in sentence
+def test_an_entry_that_a_loop_says_itself_or_for_an_agent_that_there_is_not_is_refused() -> None:
+    def declared(**env: str) -> str:
+        app = stock(env=env)
+        app.agent(app.topic("orders"), name="bill")(loop)
+        return refusal(app.ackwise.declared)
 
-
-def test_an_entry_for_an_agent_that_there_is_not_is_refused() -> None:
-    app = stock(env={"ACKWISE_AGENTS__BIL__MAX_BATCH": "50"})
-    app.agent(app.topic("orders"), name="bill")(loop)
-    assert refusal(app.ackwise.declared) == "ACKWISE_AGENTS__BIL__MAX_BATCH names an agent that there is not; did you mean 'bill'?"
+    for entry, value, instead in (
+        ("within", "1s", "in take(…, within=…)"),
+        ("keep_ack_index_on_error", "true", "current_batch().done(message)"),
+    ):
+        variable = f"ACKWISE_AGENTS__BILL__{entry.upper()}"
+        sentence = declared(**{variable: value})
+        assert sentence.startswith(f"agents.bill.{entry} is set by {variable}, and has no meaning for an agent")
+        assert instead in sentence
+    unknown = "ACKWISE_AGENTS__BIL__MAX_BATCH names an agent that there is not; did you mean 'bill'?"
+    assert declared(ACKWISE_AGENTS__BIL__MAX_BATCH="50") == unknown
 
 
 async def test_an_entry_says_how_much_an_agent_is_given_together(monkeypatch: pytest.MonkeyPatch) -> None:

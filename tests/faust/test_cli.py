@@ -49,33 +49,27 @@ class Folder:
         return done.returncode, {line["topic"].removeprefix(group): line["todo"] for line in json.loads(done.stdout)["topics"]}
 
 
-@pytest.mark.parametrize("app", ["app", "typed"])
-def test_an_app_is_explained_without_a_broker(tmp_path: Path, app: str) -> None:
-    done = Folder(tmp_path).ackwise("explain", f"worker:{app}", "--json", ACKWISE_CONSUME_LATER__LEVELS="1s 1h")
-    assert (done.returncode, done.stderr) == (0, "")
-    explained = json.loads(done.stdout)
-    assert explained["group"] == "shop"
-    assert {"topic": "orders", "use": "source of bill"} in explained["topics"]
-    assert {"name": "consume_later.levels", "value": "1s 1h", "source": "ACKWISE_CONSUME_LATER__LEVELS"} in explained["settings"]
-    assert explained["failures"][0]["when"] == "the agent raises"
+def test_an_app_is_explained_without_a_broker_and_leaves_no_file(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    for app in ("app", "typed"):
+        done = folder.ackwise("explain", f"worker:{app}", "--json", ACKWISE_CONSUME_LATER__LEVELS="1s 1h")
+        assert (done.returncode, done.stderr) == (0, "")
+        explained = json.loads(done.stdout)
+        assert explained["group"] == "shop"
+        assert {"topic": "orders", "use": "source of bill"} in explained["topics"]
+        assert {"name": "consume_later.levels", "value": "1s 1h", "source": "ACKWISE_CONSUME_LATER__LEVELS"} in explained["settings"]
+        assert explained["failures"][0]["when"] == "the agent raises"
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["worker.py"]
 
 
-@pytest.mark.parametrize("command", ["explain", "run"])
-def test_an_app_that_does_not_use_ackwise_is_told_how(tmp_path: Path, command: str) -> None:
-    done = Folder(tmp_path).ackwise(*command.split(), "worker:bare")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error worker:bare is an app of Faust that does not use Ackwise; call app.use() right after it is made\n"
-
-
-def test_a_name_that_is_no_app_is_answered_with_the_nearest_app_of_faust(tmp_path: Path) -> None:
-    assert "did you mean worker:typed" in Folder(tmp_path).ackwise("explain", "worker:type").stderr
-
-
-def test_a_worker_of_faust_is_started_by_faust(tmp_path: Path) -> None:
-    done = Folder(tmp_path).ackwise("run", "worker:app")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error worker:app is an app of Faust, whose own command runs it: faust -A worker:app worker\n"
+def test_an_app_that_does_not_use_ackwise_or_is_run_by_faust_or_is_none_is_told_how(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    bare = "error worker:bare is an app of Faust that does not use Ackwise; call app.use() right after it is made\n"
+    of_faust = "error worker:app is an app of Faust, whose own command runs it: faust -A worker:app worker\n"
+    for command, app, said in (("explain", "bare", bare), ("run", "bare", bare), ("run", "app", of_faust)):
+        done = folder.ackwise(command, f"worker:{app}")
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert "did you mean worker:typed" in folder.ackwise("explain", "worker:type").stderr
 
 
 def test_faust_is_not_imported_for_an_app_of_another_host(tmp_path: Path) -> None:

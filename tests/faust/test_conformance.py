@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import faust
@@ -17,7 +18,7 @@ from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.faust import current_batch, handler
 
-Declare = Callable[[faust.App], None]
+Declare = Callable[[faust.App], object]
 
 #: Where what comes back at a level goes, after the first delivery.
 TOPICS = {0: "billing.delay.10s", 5: "billing.delay.1m", -1: "billing.dlq"}
@@ -29,88 +30,74 @@ RETURNED = ("A12", "A13")
 def batch_handler(handle: Handler, *, max_batch: int = 200, keep_ack_index_on_error: bool = False) -> Declare:
     """A handler function of batches."""
 
-    def declare(app: faust.App) -> None:
-        @handler(app, "orders", max_batch=max_batch, keep_ack_index_on_error=keep_ack_index_on_error)
-        async def bill(batch: Batch[bytes]) -> Any:
-            return handle(batch)
+    async def bill(batch: Batch[bytes]) -> Any:
+        return handle(batch)
 
-    return declare
+    return lambda app: handler(app, "orders", max_batch=max_batch, keep_ack_index_on_error=keep_ack_index_on_error)(bill)
 
 
 def message_handler(handle: Callable[[Message[bytes]], object]) -> Declare:
     """A handler function of messages."""
 
-    def declare(app: faust.App) -> None:
-        @handler(app, "orders")
-        async def bill(message: Message[bytes]) -> Any:
-            return handle(message)
+    async def bill(message: Message[bytes]) -> Any:
+        return handle(message)
 
-    return declare
+    return lambda app: handler(app, "orders")(bill)
 
 
 def loop_over_batches(handle: Handler, *, max_batch: int = 200) -> Declare:
     """A stock agent that takes batches and rules on them."""
 
-    def declare(app: faust.App) -> None:
-        @app.agent(app.topic("orders", value_serializer="raw"), name="bill")
-        async def bill(orders: Any) -> None:
-            async for _ in orders.take(max_batch, within=0.01):
-                if handle(current_batch()) is CONSUME_LATER:
-                    raise ConsumeLater
+    async def bill(orders: Any) -> None:
+        async for _ in orders.take(max_batch, within=0.01):
+            if handle(current_batch()) is CONSUME_LATER:
+                raise ConsumeLater
 
-    return declare
+    return agent(bill)
 
 
 def loop_over_messages(handle: Callable[[Message[bytes]], object]) -> Declare:
     """A stock agent that takes one message at a time."""
 
-    def declare(app: faust.App) -> None:
-        @app.agent(app.topic("orders", value_serializer="raw"), name="bill")
-        async def bill(orders: Any) -> None:
-            async for _ in orders:
-                if handle(current_batch()[0]) is CONSUME_LATER:
-                    raise ConsumeLater
+    async def bill(orders: Any) -> None:
+        async for _ in orders:
+            if handle(current_batch()[0]) is CONSUME_LATER:
+                raise ConsumeLater
 
-    return declare
+    return agent(bill)
 
 
-SAID_IN_A_LOOP = [row for row in RESULTS if not str(row.id).startswith(RETURNED)]
+def agent(loop: Callable[[Any], Any]) -> Declare:
+    return lambda app: app.agent(app.topic("orders", value_serializer="raw"), name="bill")(loop)
 
 
-async def hold(monkeypatch: pytest.MonkeyPatch, declare: Declare, size: int, back: Back) -> None:
+async def hold(monkeypatch: pytest.MonkeyPatch, declare: Declare, size: int, back: Back, row: str = "") -> None:
     """`size` messages go through what `declare` declares: those of `back` come back, and the offset passes all of them."""
     async with desk(monkeypatch, declare) as here:
         here.fetch(*(b"v%d" % (100 + index) for index in range(size)))
         await here.until_passed(100 + size)
-        assert here.sent() == [(TOPICS[level], b"v%d" % offset) for offset, level in back]
+        assert here.sent() == [(TOPICS[level], b"v%d" % offset) for offset, level in back], row
         assert await here.committed() == 100 + size
 
 
-@pytest.mark.parametrize(("size", "handle", "back"), RESULTS)
-async def test_what_a_handler_function_of_batches_does_has_rocketmqs_result(
-    monkeypatch: pytest.MonkeyPatch, size: int, handle: Handler, back: Back
-) -> None:
-    await hold(monkeypatch, batch_handler(handle), size, back)
+BY_BATCH = pytest.mark.parametrize("kind", [batch_handler, loop_over_batches])
 
 
-@pytest.mark.parametrize(("size", "handle", "back"), SAID_IN_A_LOOP)
-async def test_what_a_loop_over_batches_does_has_rocketmqs_result(
-    monkeypatch: pytest.MonkeyPatch, size: int, handle: Handler, back: Back
-) -> None:
-    await hold(monkeypatch, loop_over_batches(handle), size, back)
+@BY_BATCH
+async def test_what_is_done_with_a_batch_has_rocketmqs_result(monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]) -> None:
+    for row in RESULTS:
+        if kind is batch_handler or not str(row.id).startswith(RETURNED):
+            size, handle, back = row.values
+            await hold(monkeypatch, kind(handle), size, back, str(row.id))
 
 
-@pytest.mark.parametrize(
-    ("keep", "back"),
-    [pytest.param(True, [(102, 0)], id="A15-kept"), pytest.param(False, [(100, 0), (101, 0), (102, 0)], id="A15")],
-)
-async def test_a_prefix_survives_an_exception_of_a_handler_function_if_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, keep: bool, back: Back
-) -> None:
-    await hold(monkeypatch, batch_handler(doing(ERROR, ack_index=1), keep_ack_index_on_error=keep), 3, back)
+async def test_A15_a_prefix_survives_an_exception_of_a_handler_function_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = doing(ERROR, ack_index=1)
+    await hold(monkeypatch, batch_handler(prefix, keep_ack_index_on_error=True), 3, [(102, 0)])
+    await hold(monkeypatch, batch_handler(prefix), 3, [(100, 0), (101, 0), (102, 0)])
 
 
-@pytest.mark.parametrize("kind", [batch_handler, loop_over_batches])
+@BY_BATCH
 @pytest.mark.parametrize("refused", [pytest.param({b"v101"}, id="A18"), pytest.param({b"v100", b"v101", b"v102"}, id="A19")])
 async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_its_publish_is_repeated(
     monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare], refused: set[bytes]
@@ -140,47 +127,45 @@ async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_its_pub
         assert sorted(here.sent()) == [("billing.delay.10s", b"v%d" % offset) for offset in (100, 101, 102)]
 
 
-@pytest.mark.parametrize("kind", [batch_handler, loop_over_batches])
-@pytest.mark.parametrize(
-    ("fetched", "max_batch", "sizes"), [pytest.param(10, 4, [4, 4, 2], id="A27"), pytest.param(32, 100, [32], id="A28")]
-)
-async def test_a_fetch_is_cut_into_batches(
-    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare], fetched: int, max_batch: int, sizes: list[int]
-) -> None:
-    seen: list[int] = []
+@BY_BATCH
+async def test_A27_A28_a_fetch_is_cut_into_batches(monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]) -> None:
+    for fetched, max_batch, sizes in ((10, 4, [4, 4, 2]), (32, 100, [32])):
+        seen: list[int] = []
+        async with desk(monkeypatch, kind(lambda batch, seen=seen: seen.append(len(batch)), max_batch=max_batch)) as here:
+            here.fetch(*(b"v%d" % index for index in range(fetched)))
+            await here.until_passed(100 + fetched)
+            assert seen == sizes
 
-    def handle(batch: Batch[bytes]) -> None:
-        seen.append(len(batch))
 
-    async with desk(monkeypatch, kind(handle, max_batch=max_batch)) as here:
-        here.fetch(*(b"v%d" % index for index in range(fetched)))
-        await here.until_passed(100 + fetched)
-        assert seen == sizes
+def slow(events: tuple[asyncio.Event, asyncio.Event], error: Exception | None) -> Callable[[], Any]:
+    """Says that it has begun, and waits for the test."""
+
+    async def work() -> None:
+        events[0].set()
+        await events[1].wait()
+        if error is not None:
+            raise error
+
+    return work
 
 
 def slow_handler(events: tuple[asyncio.Event, asyncio.Event], error: Exception | None = None) -> Declare:
-    def declare(app: faust.App) -> None:
-        @handler(app, "orders", max_batch=1)
-        async def bill(batch: Batch[bytes]) -> None:
-            events[0].set()
-            await events[1].wait()
-            if error is not None:
-                raise error
+    work = slow(events, error)
 
-    return declare
+    async def bill(batch: Batch[bytes]) -> None:
+        await work()
+
+    return lambda app: handler(app, "orders", max_batch=1)(bill)
 
 
 def slow_loop(events: tuple[asyncio.Event, asyncio.Event], error: Exception | None = None) -> Declare:
-    def declare(app: faust.App) -> None:
-        @app.agent(app.topic("orders", value_serializer="raw"), name="bill")
-        async def bill(orders: Any) -> None:
-            async for _ in orders:
-                events[0].set()
-                await events[1].wait()
-                if error is not None:
-                    raise error
+    work = slow(events, error)
 
-    return declare
+    async def bill(orders: Any) -> None:
+        async for _ in orders:
+            await work()
+
+    return agent(bill)
 
 
 SLOW = pytest.mark.parametrize("kind", [slow_handler, slow_loop])
@@ -220,40 +205,24 @@ async def test_A25_what_waits_behind_a_slow_message_is_not_begun_once_its_partit
         assert here.broker.commits[-1][here.orders] == 101
 
 
-def acknowledging(events: list[Any]) -> Declare:
-    """A stock agent that leaves it to the test what is acknowledged when."""
-
-    def declare(app: faust.App) -> None:
-        @app.agent(app.topic("orders", value_serializer="raw"), name="bill")
-        async def bill(orders: Any) -> None:
-            async for event in orders.noack().events():
-                events.append(event)  # noqa: PERF401  # the loop is what a user writes
-
-    return declare
-
-
-@pytest.mark.parametrize(
-    ("finished", "commit"),
-    [
-        pytest.param([105], 100, id="W01"),
-        pytest.param([105, 100, 101, 102, 103], 104, id="W02"),
-        pytest.param([105, 100, 101, 102, 103, 104, 106, 107, 108, 109], 110, id="W04"),
-        pytest.param([105, 100, 101, 102, 103, 104, 106, 107, 108, 109, 109, 100], 110, id="W05"),
-    ],
-)
-async def test_the_commit_is_the_smallest_offset_that_an_agent_has_not_acknowledged(
-    monkeypatch: pytest.MonkeyPatch, finished: list[int], commit: int
-) -> None:
+async def test_W01_to_W05_the_commit_is_the_smallest_offset_that_an_agent_has_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.middleware.streaming.SLICE", 0.005)
     events: list[Any] = []
-    async with desk(monkeypatch, acknowledging(events)) as here:
+
+    async def bill(orders: Any) -> None:
+        async for event in orders.noack().events():
+            events.append(event)  # noqa: PERF401  # the loop is what a user writes
+
+    async with desk(monkeypatch, agent(bill)) as here:
         here.fetch(*(b"v%d" % index for index in range(10)))
         await here.until(lambda: len(events) == 10, "ten messages in the agent")
-        for offset in finished:
-            events[offset - 100].ack()
-        (lane,) = here.lanes()
-        await here.until(lambda: lane.watermark.count == 10 - len(set(finished)), "settling")
-        assert await here.committed() == commit
+        (lane,), left = here.lanes(), 10
+        for finished, commit in (([105], 100), ([100, 101, 102, 103], 104), ([104, 106, 107, 108, 109], 110), ([109, 100], 110)):
+            left -= sum(not events[offset - 100].message.acked for offset in finished)
+            for offset in finished:
+                events[offset - 100].ack()
+            await here.until(lambda left=left: lane.watermark.count == left, "settling")  # type: ignore[misc]
+            assert await here.committed() == commit
 
 
 async def test_W07_what_is_fetched_twice_is_held_and_handed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,16 +236,19 @@ async def test_W07_what_is_fetched_twice_is_held_and_handed_over_once(monkeypatc
         assert seen == [b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize(("count", "commit"), [pytest.param(1, 101, id="W08"), pytest.param(5, 105, id="W14")])
-async def test_everything_done_commits_the_offset_behind_it(monkeypatch: pytest.MonkeyPatch, count: int, commit: int) -> None:
+async def test_W08_W14_everything_done_commits_the_offset_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(monkeypatch, loop_over_messages(lambda message: None)) as here:
-        here.fetch(*[b"v"] * count)
-        await here.until_passed(commit)
-        assert await here.committed() == commit
+        for count, commit in ((1, 101), (4, 105)):
+            here.fetch(*[b"v"] * count, start=commit - count)
+            await here.until_passed(commit)
+            assert await here.committed() == commit
 
 
-def failing(message: Message[bytes]) -> object:
-    raise ERROR
+def raising(error: Exception, message: Message[bytes]) -> object:
+    raise error
+
+
+failing = partial(raising, ERROR)
 
 
 BY_MESSAGE = pytest.mark.parametrize("kind", [message_handler, loop_over_messages])
@@ -293,27 +265,19 @@ async def test_K17_the_messages_behind_one_that_fails_are_not_stopped_by_it(
 
 
 @BY_MESSAGE
-@pytest.mark.parametrize(
-    ("error", "policy", "topic"),
-    [
-        pytest.param(ERROR, ConsumeLater(), "billing.delay.10s", id="S01"),
-        pytest.param(ConsumeLater(delay_level=-1), ConsumeLater(), "billing.dlq", id="S06"),
-        pytest.param(ConsumeLater(delay_level=2), ConsumeLater(), "billing.delay.5s", id="S07"),
-        pytest.param(ConsumeLater(delay_level=99), ConsumeLater(), "billing.delay.2h", id="S09"),
-        pytest.param(ERROR, ConsumeLater(0), "billing.dlq", id="S11"),
-        pytest.param(Reject("no price"), ConsumeLater(), "billing.dlq", id="reject"),
-    ],
-)
-async def test_where_a_message_goes_that_fails(
-    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare], error: Exception, policy: ConsumeLater, topic: str
-) -> None:
-    def handle(message: Message[bytes]) -> object:
-        raise error
-
-    async with desk(monkeypatch, kind(handle), policy) as here:
-        here.fetch(b"v100")
-        await here.until_passed(101)
-        assert here.sent() == [(topic, b"v100")]
+async def test_where_a_message_goes_that_fails(monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]) -> None:
+    for row, error, policy, topic in (
+        ("S01", ERROR, ConsumeLater(), "billing.delay.10s"),
+        ("S06", ConsumeLater(delay_level=-1), ConsumeLater(), "billing.dlq"),
+        ("S07", ConsumeLater(delay_level=2), ConsumeLater(), "billing.delay.5s"),
+        ("S09", ConsumeLater(delay_level=99), ConsumeLater(), "billing.delay.2h"),
+        ("S11", ERROR, ConsumeLater(0), "billing.dlq"),
+        ("reject", Reject("no price"), ConsumeLater(), "billing.dlq"),
+    ):
+        async with desk(monkeypatch, kind(partial(raising, error)), policy) as here:
+            here.fetch(b"v100")
+            await here.until_passed(101)
+            assert here.sent() == [(topic, b"v100")], row
 
 
 async def fail_until_dead(here: Desk) -> list[Copy]:
@@ -366,10 +330,7 @@ async def test_S14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(
         tried.append(copy.topic)
         return PublishUnavailable("no broker") if len(tried) < 3 else None
 
-    def handle(message: Message[bytes]) -> object:
-        raise Reject("no price")
-
-    async with desk(monkeypatch, kind(handle)) as here:
+    async with desk(monkeypatch, kind(partial(raising, Reject("no price")))) as here:
         here.publisher.answer = answer
         here.fetch(b"v100")
         await here.until_passed(101)

@@ -6,7 +6,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -146,17 +145,6 @@ async def test_a_broker_that_is_slow_to_say_what_a_log_holds_keeps_the_others_ha
     assert cursor.look_at == 110.0
 
 
-async def test_what_a_log_holds_is_known_while_the_coordinator_is_away() -> None:
-    async def said(offset: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, offset)
-
-    cursor = Cursor(3)
-    thread = thread_of(orders=cursor)
-    client = client_of(beginning_offsets=partial(said, 5), end_offsets=partial(said, 9), _coordinator=None)
-    assert await thread._look_for(client, {ORDERS: cursor}) == {ORDERS}
-    assert cursor.is_lost, "it begins at 5"
-
-
 async def test_a_partition_that_was_served_waits_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     busy, calm = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -168,6 +156,24 @@ async def test_a_partition_that_was_served_waits_behind_the_others(monkeypatch: 
     client._fetcher._records = OrderedDict({busy: "more of it", calm: "a few"})
     await thread_of()._fetch_records(client, {busy, calm})
     assert list(client._fetcher._records) == [calm, busy]
+
+
+async def test_a_poll_takes_no_more_than_lanes_have_room_for_and_what_a_table_recovers_from_has_no_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes, asked = TopicPartition("shop-stock-changelog", 0), list[int | None]()
+
+    async def fetch(self: object, consumer: object, partitions: object, *, timeout: object, max_records: int | None) -> dict[Any, Any]:
+        asked.append(max_records)
+        return {}
+
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
+    cursor = Cursor(0)
+    cursor.expected = 0
+    client = client_of(assignment=lambda: {ORDERS, changes}, _subscription=at(SimpleNamespace(position=0, has_valid_position=True)))
+    for polled, configured in ((ORDERS, None), (ORDERS, 50), (changes, None)):
+        await thread_of(orders=cursor)._fetch_records(client, {polled}, timeout=0.0, max_records=configured)
+    assert asked == [500, 50, None]
 
 
 def asks_its_thread(thread: Any) -> Any:
@@ -249,32 +255,27 @@ def hears(client: SimpleNamespace, errors: list[KafkaError]) -> Any:
     return thread_of()
 
 
-async def test_what_keeps_the_client_out_of_its_group_is_heard_so_that_it_tries_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_keeps_the_client_out_of_its_group_is_heard_so_that_it_tries_again_unless_the_group_refuses_or_has_lost_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     client, errors = client_of(), [KafkaError("UnknownError()"), KafkaError("UnknownError()")]
     thread = hears(client, errors)
     thread._hear(client)
     thread._hear(client)
     assert errors == []
     assert caplog.text.count("the worker can't join its group now") == 1
-
-
-async def test_a_group_that_refuses_a_worker_ends_it_with_a_sentence() -> None:
-    client = client_of()
     with pytest.raises(AckwiseError, match=r"the group of app 'billing' refuses this worker .*GroupAuthorizationFailed"):
         hears(client, [GroupAuthorizationFailedError("billing")])._hear(client)
-
-
-async def test_a_client_that_is_cancelled_from_inside_while_it_joins_ends_its_worker() -> None:
-    client = client_of()
     thread = hears(client, [])
-    client._coordinator._coordination_task.cancel()
+    client._coordinator._coordination_task.cancel()  # from inside, while it joins
     with pytest.raises(AckwiseError, match="has left its group and does not come back"):
         thread._hear(client)
 
 
-@pytest.mark.parametrize(("leaves", "taken"), [(False, [{TP("orders", 0)}]), (True, [])])
-async def test_a_worker_that_leaves_takes_no_partitions_on(monkeypatch: pytest.MonkeyPatch, leaves: bool, taken: list[set[TP]]) -> None:
-    told, ours = [], []
+async def test_a_worker_that_leaves_takes_no_partitions_on_and_an_error_as_they_are_taken_on_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, ours, orders = list[Any](), list[Any](), {TP("orders", 0)}
 
     async def by_faust(self: object, assigned: set[TP], generation_id: int) -> None:
         told.append(assigned)
@@ -282,21 +283,16 @@ async def test_a_worker_that_leaves_takes_no_partitions_on(monkeypatch: pytest.M
     async def by_us(assigned: set[TP]) -> None:
         ours.append(assigned)
 
-    monkeypatch.setattr(Consumer, "on_partitions_assigned", by_faust)
-    await consumer_of(SimpleNamespace(should_stop=leaves, ackwise=SimpleNamespace(assigned=by_us))).on_partitions_assigned(
-        {TP("orders", 0)}, 1
-    )
-    assert told == [{TP("orders", 0)}]
-    assert ours == taken
-
-
-async def test_an_error_while_partitions_are_taken_on_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def by_us(assigned: set[TP]) -> None:
+    async def away(assigned: set[TP]) -> None:
         raise Unavailable("the store is away")
 
-    consumer = consumer_of(SimpleNamespace(should_stop=False, ackwise=SimpleNamespace(assigned=by_us)))
+    monkeypatch.setattr(Consumer, "on_partitions_assigned", by_faust)
+    for leaves in (True, False):
+        consumer = consumer_of(SimpleNamespace(should_stop=leaves, ackwise=SimpleNamespace(assigned=by_us)))
+        await consumer.on_partitions_assigned(orders, 1)
+    assert (told, ours) == ([orders, orders], [orders])
     with pytest.raises(Unavailable):
-        await consumer.on_partitions_assigned({TP("orders", 0)}, 1)
+        await consumer_of(SimpleNamespace(should_stop=False, ackwise=SimpleNamespace(assigned=away))).on_partitions_assigned(orders, 1)
 
 
 def consumer_of(app: SimpleNamespace) -> Any:
@@ -432,13 +428,16 @@ async def calling(monkeypatch: pytest.MonkeyPatch, *, is_stopping: bool = False)
 
 
 async def give_up() -> None:
-    raise asyncio.CancelledError
+    raise asyncio.CancelledError  # what a request has ended with
 
 
-async def test_a_call_that_the_client_cancels_itself_is_an_error_to_the_task_of_faust_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with calling(monkeypatch) as thread:
-        with pytest.raises(KafkaConnectionError):
-            await thread.call_thread(give_up)
+async def test_a_call_that_the_client_cancels_itself_is_an_error_to_the_task_of_faust_that_waits_unless_it_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for is_stopping, error in ((False, KafkaConnectionError), (True, asyncio.CancelledError)):
+        async with calling(monkeypatch, is_stopping=is_stopping) as thread:
+            with pytest.raises(error):
+                await thread.call_thread(give_up)
 
 
 async def test_a_task_of_faust_that_is_cancelled_while_it_waits_for_a_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,16 +456,7 @@ async def test_a_task_of_faust_that_is_cancelled_while_it_waits_for_a_call_is_ca
         may_end.set()
 
 
-async def test_a_call_that_a_stop_cuts_short_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with calling(monkeypatch, is_stopping=True) as thread:
-        with pytest.raises(asyncio.CancelledError):
-            await thread.call_thread(give_up)
-
-
 async def test_a_producer_that_gives_up_half_way_as_the_app_stops_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def give_up() -> None:
-        raise asyncio.CancelledError  # what a request has ended with
-
     broker = Broker()
     async with broker.serving():
         producer = producer_that_flushes_at_once(monkeypatch, stopped=True)

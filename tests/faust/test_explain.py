@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from ackwise import Batch, Broadcasting, ConfigurationError, ConsumeLater, Dedup
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.faust import App
 from ackwise.plugin.faust.host import FaustHost
-from ackwise.plugin.inspect.application import Application
 from ackwise.plugin.inspect.explain import Explanation
 
 GOLDEN = Path(__file__).with_name("golden") / "explain.txt"
@@ -59,7 +57,8 @@ def settings(app: Any) -> dict[str, tuple[str, str]]:
 
 
 def test_the_explanation_is_the_one_on_file() -> None:
-    assert printed(host(everything()).explain()) == GOLDEN.read_text("utf-8")
+    text = printed(host(everything()).explain())
+    assert text == GOLDEN.read_text("utf-8"), "python -m tests.faust.test_explain writes it anew"
 
 
 def test_each_setting_says_which_of_faust_s_it_is() -> None:
@@ -79,58 +78,41 @@ def test_a_password_of_the_app_is_not_shown() -> None:
     assert "hush" not in printed(host(app).explain())
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_what_the_start_would_refuse_is_said() -> None:
+    for options, sentence in (
         ({"processing_guarantee": "exactly_once"}, 'processing_guarantee="exactly_once" commits offsets in transactions'),
         ({"producer_threaded": True}, "producer_threaded sends changes of tables from a thread"),
         ({"stream_publish_on_commit": True}, "stream_publish_on_commit sends what an agent sent when the offset is committed"),
-    ],
-)
-def test_what_the_start_would_refuse_is_said(options: dict[str, Any], sentence: str) -> None:
-    (said,) = host(shop(**options)).explain().refusals
-    assert said.startswith(sentence)
+    ):
+        (said,) = host(shop(**options)).explain().refusals
+        assert said.startswith(sentence)
 
 
-@pytest.mark.parametrize(
-    ("policy", "sentence"),
-    [
+def test_a_policy_that_agents_of_faust_can_t_take_is_said() -> None:
+    for policy, sentence in (
         (Transactional("sqlite:///shop.db"), "Transactional gives handlers a connection"),
         (Share(), "Share was used, and Faust's worker is the member of an ordinary group"),
         (Watch(9464), "Watch was used, and Faust's worker has no pages of Ackwise; its web server shows the same"),
-    ],
-    ids=["Transactional", "Share", "Watch"],
-)
-def test_a_policy_that_agents_of_faust_can_t_take_is_said(policy: Any, sentence: str) -> None:
-    app: Any = App("shop", env={})
-    app.use(policy)
-    app.agent(app.topic("orders"), name="bill")(loop)
-    (said,) = app.ackwise.explain().refusals
-    assert said.startswith(sentence)
+        (Broadcasting("web-1"), "Broadcasting gives every instance a group of its own"),
+    ):
+        app: Any = App("shop", env={})
+        app.use(policy)
+        app.agent(app.topic("orders"), name="bill")(loop)
+        (said,) = app.ackwise.explain().refusals
+        assert said.startswith(sentence)
 
 
-def test_an_app_of_faust_can_t_broadcast() -> None:
-    app: Any = App("shop", env={})
-    app.use(Broadcasting("web-1"))
-    app.agent(app.topic("orders"), name="bill")(loop)
-    (said,) = app.ackwise.explain().refusals
-    assert said.startswith("Broadcasting gives every instance a group of its own")
-
-
-@pytest.mark.parametrize("read", [lambda app: app.channel(), lambda app: app.topic(pattern="orders.*")])
-def test_an_agent_that_ackwise_does_not_feed_is_said(read: Callable[[Any], Any]) -> None:
-    app = shop()
-    app.agent(read(app), name="aside")(loop)
-    (said,) = host(app).explain().warnings
-    assert said.startswith("agent 'aside' reads ")
-    assert host(app).group().sources == ("orders", "refunds")
-
-
-def test_without_an_agent_that_reads_a_topic_there_is_nothing_to_explain() -> None:
-    app = App("shop", env={})
-    app.agent(app.channel(), name="aside")(loop)
+def test_an_agent_that_ackwise_does_not_feed_is_said_and_without_another_there_is_nothing_to_explain() -> None:
+    for pattern in (None, "orders.*"):
+        app = shop()
+        app.agent(app.channel() if pattern is None else app.topic(pattern=pattern), name="aside")(loop)
+        (said,) = host(app).explain().warnings
+        assert said.startswith("agent 'aside' reads ")
+        assert host(app).group().sources == ("orders", "refunds")
+    alone = App("shop", env={})
+    alone.agent(alone.channel(), name="aside")(loop)
     with pytest.raises(ConfigurationError, match="app 'shop' has no agent that reads a topic by its name"):
-        app.ackwise.explain()
+        alone.ackwise.explain()
 
 
 def test_an_agent_that_reads_what_its_group_writes_is_refused() -> None:
@@ -179,10 +161,6 @@ def test_loops_and_handler_functions_are_told_apart() -> None:
         ("ship", "handler that takes a batch"),
     ]
     assert settings(app)["agents.ship.within"] == ("1s", "code")
-
-
-def test_both_kinds_of_apps_can_be_asked_alike() -> None:
-    assert isinstance(host(shop()), Application)
 
 
 if __name__ == "__main__":

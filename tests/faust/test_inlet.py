@@ -6,37 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.fakes import Clock
+from tests.faust.desk import flown
 
-from ackwise.middleware.inflight import Flight, InFlight, Where
-from ackwise.middleware.message import Delivery, Message, Origin
-from ackwise.middleware.run import Run
+from ackwise.middleware.inflight import Where
 from ackwise.plugin.faust.inlet import Inlet
-
-
-def waiting(count: int) -> list[InFlight]:
-    made = []
-    for offset in range(count):
-        delivery = Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
-        made.append(InFlight(Run.of(delivery), Message(delivery, None), count))
-    Flight(made)
-    return made
-
-
-class Clock:
-    """Stands still until somebody says that time has passed."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def turns_of_others(work: Callable[[Inlet, Clock], Awaitable[None]]) -> int:
     """How often another task ran beside a loop that takes a hundred messages and waits for nothing."""
     clock, turns = Clock(), 0
     inlet = Inlet(clock=clock)
-    inlet.put(waiting(100))
+    inlet.put(flown(100))
 
     async def other() -> None:
         nonlocal turns
@@ -68,7 +49,7 @@ async def test_batches_that_are_full_at_once_let_others_run() -> None:
 
 
 async def test_who_is_cancelled_while_others_run_has_taken_nothing() -> None:
-    inlet, members = Inlet(), waiting(1)
+    inlet, members = Inlet(), flown(1)
     inlet.put(members)
     taking = asyncio.create_task(inlet.get())
     await asyncio.sleep(0)

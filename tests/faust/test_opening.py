@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
-import faust
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
-from tests.faust.desk import desk
+from tests.faust.desk import desk, reading
 
 from ackwise.plugin.client.offsets import Asked, Standing
 
@@ -37,25 +36,14 @@ class Coordinator:
         self.answers[number].set_result(Asked(dict.fromkeys(partitions, Standing(None, offset, offset)), dict.fromkeys(unknown, error)))
 
 
-def declare(app: faust.App) -> None:
-    @app.agent(app.topic("orders", value_serializer="raw"), name="bill")
-    async def bill(orders: Any) -> None:
-        async for _ in orders:
-            pass
-
-
-async def until(here: Any, condition: Callable[[], bool]) -> None:
-    await here.until(condition, "what the worker does")
-
-
 async def test_two_thousand_partitions_are_asked_for_at_once_and_the_callback_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with desk(monkeypatch, declare) as here:
+    async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
         await here.host.assigned([TP(*partition) for partition in MANY])
-        await until(here, lambda: bool(coordinator.asked))
+        await here.until(lambda: bool(coordinator.asked))
         assert here.host.is_full(TP(*MANY[0])), "nothing is fetched before it is known from where"
         coordinator.say(7, *MANY)
-        await until(here, lambda: len(here.host.cursors) >= len(MANY))
+        await here.until(lambda: len(here.host.cursors) >= len(MANY))
         assert len(coordinator.asked) == 1
         assert not here.host.is_full(TP(*MANY[0]))
         assert here.host.cursors[MANY[0]].resume == 7
@@ -64,42 +52,42 @@ async def test_two_thousand_partitions_are_asked_for_at_once_and_the_callback_wa
 async def test_what_nobody_can_say_waits_and_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.faust.opening.ASK_AGAIN", 0.0)
     first, second = MANY[:2]
-    async with desk(monkeypatch, declare) as here:
+    async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
         await here.host.assigned([TP(*first), TP(*second)])
-        await until(here, lambda: bool(coordinator.asked))
+        await here.until(lambda: bool(coordinator.asked))
         coordinator.say(7, first)
-        await until(here, lambda: first in here.host.cursors)
+        await here.until(lambda: first in here.host.cursors)
         assert second not in here.host.cursors
-        await until(here, lambda: len(coordinator.asked) == 2)
+        await here.until(lambda: len(coordinator.asked) == 2)
         assert coordinator.asked[1] == [second]
         coordinator.say(9, second)
-        await until(here, lambda: second in here.host.cursors)
+        await here.until(lambda: second in here.host.cursors)
 
 
 async def test_an_answer_to_what_was_asked_before_a_rebalance_opens_nothing_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.faust.opening.ASK_AGAIN", 0.0)
     partition = MANY[0]
-    async with desk(monkeypatch, declare) as here:
+    async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
         await here.host.assigned([TP(*partition)])
-        await until(here, lambda: bool(coordinator.asked))
+        await here.until(lambda: bool(coordinator.asked))
         await here.host.revoked([TP(*partition)])
         await here.host.assigned([TP(*partition)])
         coordinator.say(7, partition)
-        await until(here, lambda: len(coordinator.asked) == 2)
+        await here.until(lambda: len(coordinator.asked) == 2)
         assert partition not in here.host.cursors
         coordinator.say(9, partition)
-        await until(here, lambda: partition in here.host.cursors)
+        await here.until(lambda: partition in here.host.cursors)
         assert here.host.cursors[partition].resume == 9
 
 
 async def test_what_is_not_ours_any_more_is_opened_by_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = MANY[0]
-    async with desk(monkeypatch, declare) as here:
+    async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
         await here.host.assigned([TP(*partition)])
-        await until(here, lambda: bool(coordinator.asked))
+        await here.until(lambda: bool(coordinator.asked))
         await here.host.revoked([TP(*partition)])
         coordinator.say(7, partition)
         for _ in range(20):
@@ -111,11 +99,22 @@ async def test_what_is_not_ours_any_more_is_opened_by_no_answer(monkeypatch: pyt
 async def test_what_opens_begins_anew_with_what_waits_when_something_else_has_cancelled_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.group.tasks._BEGIN_ANEW", 0.0)
     partition = MANY[0]
-    async with desk(monkeypatch, declare) as here:
+    async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
         await here.host.assigned([TP(*partition)])
-        await until(here, lambda: bool(coordinator.asked))
+        await here.until(lambda: bool(coordinator.asked))
         coordinator.answers[-1].cancel()
-        await until(here, lambda: len(coordinator.asked) == 2)
+        await here.until(lambda: len(coordinator.asked) == 2)
         coordinator.say(7, partition)
-        await until(here, lambda: partition in here.host.cursors)
+        await here.until(lambda: partition in here.host.cursors)
+
+
+async def test_what_was_fetched_before_its_partition_moved_is_forgotten_and_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk(monkeypatch, reading()) as here:
+        before = here.fetched(b"a", b"b", start=105)
+        await here.revoke()
+        await here.assign("orders")
+        here.host.take(before)
+        assert (here.host.cursors[here.orders].resume, here.lanes()[0].watermark.commit) == (100, 100)
+        here.fetch(*[b"v"] * 7)
+        await here.until_passed(107)

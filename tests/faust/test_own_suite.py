@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 from tests.databases.server import Missing, skip_if_missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 FAUST = f"faust-streaming=={version('faust-streaming')}"
@@ -58,17 +58,8 @@ class Suite:
     def start(self, tests: Iterable[str] = FOLDERS) -> Running:
         self._runs += 1
         report = self.folder / f"report-{self._runs}.xml"
-        command: list[str | Path] = [
-            self.python,
-            "-m",
-            "pytest",
-            "-q",
-            "--no-cov",
-            "-p",
-            "no:cacheprovider",
-            f"--junitxml={report}",
-            *tests,
-        ]
+        options = ("-q", "--no-cov", "-p", "no:cacheprovider", f"--junitxml={report}")
+        command: list[str | Path] = [self.python, "-m", "pytest", *options, *tests]
         with report.with_suffix(".txt").open("w") as output:
             process = subprocess.Popen(command, cwd=self.source, env={**os.environ, **NOWHERE}, stdout=output, stderr=subprocess.STDOUT)
         return Running(process, report)

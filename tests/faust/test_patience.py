@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, NotControllerError, TopicAuthorizationFailedError, UnknownError
-from tests.faust.desk import desk
+from tests.faust.desk import desk, reading
 from tests.plugin.client.broker import METADATA, Broker
 
 from ackwise.middleware.errors import Unavailable
@@ -47,25 +47,19 @@ async def test_a_start_that_is_cancelled_leaves_no_connection_open() -> None:
         assert len(broker.open) == 1
 
 
-@pytest.mark.parametrize(
-    "error",
-    [NotControllerError(), UnknownError(), RuntimeError("Invalid controller: 1"), AssertionError("single topic"), asyncio.CancelledError()],
-    ids=repr,
-)
-async def test_what_may_pass_as_a_topic_is_made_is_tried_again(error: BaseException) -> None:
-    async def really(*_: Any) -> None:
-        raise error
+async def test_what_may_pass_as_a_topic_is_made_is_tried_again_and_a_topic_that_may_not_be_made_is_refused_at_once() -> None:
+    def raising(error: BaseException) -> Any:
+        async def really(*_: Any) -> None:
+            raise error
 
-    with pytest.raises(KafkaConnectionError):
-        await create(really, "orders")
+        return really
 
-
-async def test_a_topic_that_may_not_be_made_is_refused_at_once() -> None:
-    async def really(*_: Any) -> None:
-        raise TopicAuthorizationFailedError("orders")
-
+    passing = [NotControllerError(), UnknownError(), RuntimeError("Invalid controller: 1"), AssertionError("single topic")]
+    for error in (*passing, asyncio.CancelledError()):
+        with pytest.raises(KafkaConnectionError):
+            await create(raising(error), "orders")
     with pytest.raises(TopicAuthorizationFailedError):
-        await create(really, "orders")
+        await create(raising(TopicAuthorizationFailedError("orders")), "orders")
 
 
 async def test_what_brokers_are_asked_before_a_worker_consumes_has_no_limit_that_ends_it_in_silence(
@@ -73,13 +67,7 @@ async def test_what_brokers_are_asked_before_a_worker_consumes_has_no_limit_that
 ) -> None:
     answered = asyncio.Event()
 
-    def declare(app: Any) -> None:
-        @app.agent(app.topic("orders"))  # type: ignore[untyped-decorator]  # Faust
-        async def bill(orders: Any) -> None:
-            async for _ in orders:
-                pass
-
-    async with desk(monkeypatch, declare) as made:
+    async with desk(monkeypatch, reading()) as made:
         recovery = cast(Any, made.app.tables).recovery
         waiting = asyncio.create_task(recovery._wait(answered.wait(), timeout=0.0))
         await asyncio.wait({waiting}, timeout=0.02)

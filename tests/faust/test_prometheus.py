@@ -56,8 +56,9 @@ def samples(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
     return found
 
 
-def test_without_a_page_nothing_is_counted() -> None:
+def test_without_a_page_nothing_is_counted_and_without_a_store_there_is_nothing_to_time() -> None:
     assert numbers_of(make_app()) is None
+    assert Numbers(CollectorRegistry()).timed(None) is None
 
 
 def test_what_is_counted_is_shown_under_the_names_that_every_worker_has() -> None:
@@ -89,10 +90,6 @@ def test_the_relay_of_an_outbox_is_shown_where_there_is_one() -> None:
         shown = samples(registry)
     assert (shown["ackwise_outbox_sent_total", "billing"], shown["ackwise_outbox_lag_seconds", "billing"]) == (7, 2.5)
     assert (shown["ackwise_outbox_brokers_away", "billing"], shown["ackwise_outbox_checks_total", "unknown"]) == (1, 3)
-
-
-def test_without_a_store_there_is_nothing_to_time() -> None:
-    assert Numbers(CollectorRegistry()).timed(None) is None
 
 
 def test_the_metrics_are_on_the_page_of_the_registry_that_its_user_chose_and_leave_it_with_the_worker() -> None:

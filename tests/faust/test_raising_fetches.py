@@ -15,11 +15,12 @@ from aiokafka.errors import CorruptRecordException, KafkaConnectionError, Record
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
+from tests.fakes import Sink
 from tests.plugin.logs import Logs, batch, buffers, corrupt, endless, reading
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError
-from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
@@ -45,20 +46,6 @@ class Line:
     async def __call__(self, entries: Iterable[Any], assignment: Any) -> None:
         for entry in entries:
             entry.stage = Stage.SETTLED
-
-
-class Sink:
-    """Events as they were recorded."""
-
-    def __init__(self) -> None:
-        self.recorded: list[Event] = []
-
-    async def open(self) -> None: ...
-    def record(self, event: Event) -> None:
-        self.recorded.append(event)
-
-    async def flush(self) -> None: ...
-    async def close(self) -> None: ...
 
 
 class Desk:
@@ -113,7 +100,7 @@ class Desk:
         return Asked({partition: Standing(None, 0, self.logs.logs[partition][-1][0]) for partition in partitions}, {})
 
     def gaps(self) -> list[tuple[str | None, int | None, int | None, bool | None]]:
-        return [(event.topic, event.offset, event.range_end, event.proved) for event in self.sink.recorded if event.code is EventCode.GAP]
+        return [(event.topic, event.offset, event.range_end, event.proved) for event in self.sink.events if event.code is EventCode.GAP]
 
 
 @asynccontextmanager

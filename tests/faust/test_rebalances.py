@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from tests.faust.world import Shop, orders
 
+# Two starts of a worker of Faust in each.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
 
 STYLES = ("plain", "take", "noack", "yields", "isolated", "group_by", "through", "table")
-COUNT, ALWAYS = 240, 130
+COUNT, ALWAYS = 100, 60
 
 
 def by_partition(shop: Shop, style: str) -> dict[int, list[int]]:
@@ -27,9 +28,9 @@ def by_partition(shop: Shop, style: str) -> dict[int, list[int]]:
 async def test_a_worker_that_joins_and_one_that_leaves_cost_nothing(new_shop: Callable[..., Shop], tmp_path: Path) -> None:
     async with new_shop(*STYLES, pause=0.05, store=f"sqlite:///{tmp_path}/claims.db") as shop:
         for style in STYLES:
-            await shop.order(style, orders(style, COUNT, {10: 1, 50: 2, ALWAYS: -1, 190: 1}))
+            await shop.order(style, orders(style, COUNT, {5: 1, 20: 2, ALWAYS: -1, 80: 1}))
         first = await shop.start()
-        await shop.wait_until_billed(20 * len(STYLES))
+        await shop.wait_until_billed(10 * len(STYLES))
         second = await shop.start()
         await shop.wait_until(lambda: len({line["pid"] for line in shop.billed()}) == 2, "a bill of the second worker")
         assert await first.stop() == 0
@@ -43,7 +44,7 @@ async def test_a_worker_that_joins_and_one_that_leaves_cost_nothing(new_shop: Ca
 
 
 async def test_a_worker_that_stops_has_committed_what_ran_and_the_next_goes_on_in_order(new_shop: Callable[..., Shop]) -> None:
-    count = 120
+    count = 80
     async with new_shop("plain", "isolated", pause=0.03) as shop:
         for style in shop.styles:
             await shop.order(style, orders(style, count))

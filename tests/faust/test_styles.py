@@ -1,7 +1,7 @@
 """Each style of agent in Faust's manual loses messages as a `faust worker` does it, and loses none with `app.use(...)`.
 
-One worker process holds an agent of each style, first without the line and then with it. An order is lost when it is
-committed past and stands in no ledger and in no dead-letter topic.
+One worker process holds an agent of each style. An order is lost when it is committed past and stands in no ledger and in no
+dead-letter topic.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tests.faust.world import DEADLINE, Placed, Shop, orders
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
 
+# The start of a worker of Faust takes seconds.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
 
 #: Orders of a style: one fails once, and one each time.
@@ -114,100 +116,63 @@ async def run_until_it_gives_up(shop: Shop) -> Fate:
         return await Fate.of(shop)
 
 
-@dataclass(frozen=True)
-class Stock:
-    """What Faust does without Ackwise."""
-
-    committed: Fate
-    still: Fate
-    restarted: Fate
-    ended: Fate
-
-
-@pytest.fixture(scope="module")
-def stock(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Stock:
-    async def run() -> Stock:
-        raw = RawKafka(kafka.bootstrap)
-        await raw.start()
-
-        def shop(name: str, *styles: str) -> Shop:
-            return Shop(raw, tmp_path_factory.mktemp(name), name, styles, ackwise=False, asked=ASKED)
-
-        try:
-            committed, (still, restarted), ended = await asyncio.gather(
-                run_until_committed(shop("stock", *BY_MESSAGE, *IN_BATCHES, "undecodable")),
-                run_until_still_and_again(shop("standing", *STANDING)),
-                run_until_it_gives_up(shop("ending", "concurrency")),
-            )
-        finally:
-            await raw.close()
-        return Stock(committed, still, restarted, ended)
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def raw(kafka: SharedKafka) -> AsyncIterator[RawKafka]:
+    made = RawKafka(kafka.bootstrap)
+    await made.start()
+    yield made
+    await made.close()
 
 
 @pytest.fixture(scope="module")
 def reliable(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Fate:
     async def run() -> Fate:
-        raw = RawKafka(kafka.bootstrap)
-        await raw.start()
-        try:
-            return await run_until_committed(Shop(raw, tmp_path_factory.mktemp("reliable"), "reliable", ALL, ackwise=True, asked=ASKED))
-        finally:
-            await raw.close()
+        async with raw(kafka) as here:
+            return await run_until_committed(Shop(here, tmp_path_factory.mktemp("reliable"), "reliable", ALL, ackwise=True, asked=ASKED))
 
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("style", BY_MESSAGE)
-def test_stock_agents_lose_each_order_that_fails(stock: Stock, style: str) -> None:
-    assert stock.committed.lost[style] == failing(style)
+@pytest.mark.nightly
+async def test_stock_agents_lose_each_order_that_fails_or_stand_still_before_it(kafka: SharedKafka, tmp_path: Path) -> None:
+    """What Faust does without Ackwise."""
+    async with raw(kafka) as here:
 
+        def shop(name: str, *styles: str) -> Shop:
+            return Shop(here, tmp_path / name, name, styles, ackwise=False, asked=ASKED)
 
-@pytest.mark.parametrize("style", IN_BATCHES)
-def test_stock_agents_that_buffer_lose_the_neighbours_of_an_order_that_fails(stock: Stock, style: str) -> None:
-    assert stock.committed.lost[style] > failing(style)
-
-
-def test_stock_agents_that_were_asked_never_answer_where_the_order_failed(stock: Stock) -> None:
-    assert stock.committed.answers == {f"billed {one.id}" for one in ASKED} - {f"billed {id}" for id in failing("ask")}
-
-
-def test_stock_agents_lose_what_they_cannot_decode(stock: Stock) -> None:
-    assert stock.committed.lost["undecodable"] == {repr(value) for value in UNDECODABLE}
-
-
-@pytest.mark.parametrize("style", ["group_by", "through"])
-def test_stock_agents_that_send_on_lose_the_order_that_fails(stock: Stock, style: str) -> None:
-    assert f"{style}-{ONCE}" in stock.restarted.lost[style]
-
-
-def test_a_stock_agent_with_noack_take_stands_still_before_the_order_that_fails_and_its_neighbours(stock: Stock) -> None:
-    undone = {f"noack_take-{number}" for number in range(COUNT)} - stock.still.runs.keys()
+        committed, (still, restarted), ended = await asyncio.gather(
+            run_until_committed(shop("stock", *BY_MESSAGE, *IN_BATCHES, "undecodable")),
+            run_until_still_and_again(shop("standing", *STANDING)),
+            run_until_it_gives_up(shop("ending", "concurrency")),
+        )
+    assert {style: committed.lost[style] for style in BY_MESSAGE} == {style: failing(style) for style in BY_MESSAGE}
+    assert all(committed.lost[style] > failing(style) for style in IN_BATCHES), "and its neighbours in a batch"
+    assert committed.answers == {f"billed {one.id}" for one in ASKED} - {f"billed {id}" for id in failing("ask")}
+    assert committed.lost["undecodable"] == {repr(value) for value in UNDECODABLE}
+    assert all(f"{style}-{ONCE}" in restarted.lost[style] for style in ("group_by", "through")), "they send on"
+    undone = {f"noack_take-{number}" for number in range(COUNT)} - still.runs.keys()
     assert undone > {f"noack_take-{ONCE}"}, "a restart brings back those that were not committed past, which is a matter of luck"
+    assert ended.code in (1, -signal.SIGKILL)
+    assert ended.lost["concurrency"]
+    assert ended.behind, "the rest waits for somebody who starts the worker again"
 
 
-def test_a_stock_worker_with_concurrency_gives_up_after_some_failures_and_has_lost_them(stock: Stock) -> None:
-    assert stock.ended.code in (1, -signal.SIGKILL)
-    assert stock.ended.lost["concurrency"]
-    assert stock.ended.behind, "the rest waits for somebody who starts the worker again"
+def test_agents_of_every_style_lose_nothing(reliable: Fate) -> None:
+    assert {style: lost for style, lost in reliable.lost.items() if lost} == {}
+    assert reliable.lost.keys() == set(ALL)
 
 
-@pytest.mark.parametrize("style", ALL)
-def test_agents_lose_nothing(reliable: Fate, style: str) -> None:
-    assert reliable.lost[style] == set()
+def test_agents_bill_each_order_once_and_make_a_dead_letter_of_what_always_fails(reliable: Fate) -> None:
+    for style in (*BY_MESSAGE, *RULING, *STANDING):
+        ordered = {f"{style}-{number}" for number in range(COUNT)}
+        assert {id: times for id, times in reliable.runs.items() if id in ordered} == dict.fromkeys(ordered - {f"{style}-{ALWAYS}"}, 1)
+        assert {id: times for id, times in reliable.dead.items() if id in ordered} == {f"{style}-{ALWAYS}": 1}
 
 
-@pytest.mark.parametrize("style", [*BY_MESSAGE, *RULING, *STANDING])
-def test_agents_bill_each_order_once_and_make_a_dead_letter_of_what_always_fails(reliable: Fate, style: str) -> None:
-    ordered = {f"{style}-{number}" for number in range(COUNT)}
-    assert {id: times for id, times in reliable.runs.items() if id in ordered} == dict.fromkeys(ordered - {f"{style}-{ALWAYS}"}, 1)
-    assert {id: times for id, times in reliable.dead.items() if id in ordered} == {f"{style}-{ALWAYS}": 1}
-
-
-@pytest.mark.parametrize("style", [*IN_BATCHES, "concurrency"])
-def test_an_order_that_never_fails_is_no_dead_letter_for_its_neighbours(reliable: Fate, style: str) -> None:
-    assert {id for id in reliable.dead if id.startswith(f"{style}-")} <= {f"{style}-{ALWAYS}"}
+def test_an_order_that_never_fails_is_no_dead_letter_for_its_neighbours(reliable: Fate) -> None:
+    for style in (*IN_BATCHES, "concurrency"):
+        assert {id for id in reliable.dead if id.startswith(f"{style}-")} <= {f"{style}-{ALWAYS}"}
 
 
 def test_an_agent_that_rejects_an_order_is_not_asked_again(reliable: Fate) -> None:

@@ -8,6 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from tests.faust.world import Placed, Shop, orders
 
+# The start of a worker of Faust takes seconds.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
 
 

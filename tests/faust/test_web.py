@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,31 +61,18 @@ async def client_of(watched: object) -> AsyncIterator[TestClient[Any, Any]]:
         yield client
 
 
-@pytest.mark.parametrize("accept", ["*/*", "application/json"])
-async def test_a_program_gets_the_state_as_json(accept: str) -> None:
-    async with client_of(Watched()) as client, client.get("/ackwise/", headers={"Accept": accept}) as answer:
-        assert (answer.status, answer.content_type, answer.headers["Cache-Control"]) == (200, "application/json", "no-store")
-        assert await answer.json() == {
-            "group": "billing",
-            "agents": [],
-            "lanes": [],
-            "claims": None,
-            "store_down": None,
-            "event_log_outage": False,
-            "cut_delays": 0,
-            "topics": {"retry": "billing.retry", "delays": [], "dead_letters": "billing.dlq"},
-            "chain": [],
-            "settings": [],
-            "share": None,
-            "outbox": None,
-        }
-
-
-async def test_a_browser_gets_the_state_as_a_page() -> None:
-    browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
-    async with client_of(Watched()) as client, client.get("/ackwise/", headers=browser) as answer:
-        assert (answer.status, answer.content_type, answer.headers["Vary"]) == (200, "text/html", "Accept")
-        assert "<h1>Ackwise: billing</h1>" in await answer.text()
+async def test_a_program_gets_the_state_as_json_and_a_browser_as_a_page() -> None:
+    async with client_of(Watched()) as client:
+        for accept in ("*/*", "application/json"):
+            async with client.get("/ackwise/", headers={"Accept": accept}) as answer:
+                assert (answer.status, answer.content_type) == (200, "application/json"), accept
+                assert answer.headers["Cache-Control"] == "no-store"
+                topics = {"retry": "billing.retry", "delays": [], "dead_letters": "billing.dlq"}
+                assert await answer.json() == {**asdict(STATE), "agents": [], "lanes": [], "chain": [], "settings": [], "topics": topics}
+        browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+        async with client.get("/ackwise/", headers=browser) as answer:
+            assert (answer.status, answer.content_type, answer.headers["Vary"]) == (200, "text/html", "Accept")
+            assert "<h1>Ackwise: billing</h1>" in await answer.text()
 
 
 async def test_an_app_that_is_not_open_yet_says_so_and_is_unavailable() -> None:
@@ -93,16 +81,10 @@ async def test_an_app_that_is_not_open_yet_says_so_and_is_unavailable() -> None:
         assert await answer.json() == {"error": "the app was not started, and what it used is not open"}
 
 
-def test_use_leaves_the_app_to_be_configured_and_its_web_server_unmade() -> None:
+def test_the_view_stands_beside_those_of_faust_and_use_leaves_the_app_to_be_configured_and_its_web_server_unmade() -> None:
     app: Any = faust.App("billing")
     app.use()
-    assert not app.configured
-    assert "web" not in vars(app)
-
-
-def test_the_view_stands_beside_those_of_faust() -> None:
-    app: Any = faust.App("billing")
-    app.use()
+    assert (app.configured, "web" in vars(app)) == (False, False)
     app.web.init_server()
     assert {"/ackwise/", "/router/", "/table/"} <= app.web.views.keys()
 
@@ -193,8 +175,8 @@ def messages(outcome: str) -> str:
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.slow  # the start of a worker of Faust takes seconds
+@pytest.mark.parametrize("in_thread", [True, pytest.param(False, marks=pytest.mark.nightly)])
 async def test_a_worker_tells_what_it_does_while_it_does_it(raw_kafka: RawKafka, tmp_path: Path, in_thread: bool) -> None:
     group = raw_kafka.new_group()
     site = Site(raw_kafka, group, await raw_kafka.new_topic(), tmp_path, in_thread=in_thread)

@@ -9,21 +9,16 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from tests.faust.desk import flown
 
 from ackwise.middleware.disposition import DONE, Later
-from ackwise.middleware.inflight import Flight, InFlight, Where
-from ackwise.middleware.message import Delivery, Message, Origin
-from ackwise.middleware.run import Run
+from ackwise.middleware.inflight import InFlight, Where
 from ackwise.plugin.faust.message import AckedMessage
 from ackwise.plugin.faust.work import Work
 
 
 def taken(count: int) -> list[InFlight]:
-    made = []
-    for offset in range(count):
-        delivery = Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
-        made.append(InFlight(Run.of(delivery), Message(delivery, offset), count))
-    Flight(made)
+    made = flown(count)
     for member in made:
         member.take(0.0)
     return made

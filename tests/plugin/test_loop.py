@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -31,7 +32,7 @@ from ackwise import (
     Reliable,
     reliable,
 )
-from ackwise.middleware.assigned import Undecided
+from ackwise.middleware.assigned import Undecided, current_assignment
 from ackwise.plugin.loopbatch import Handover
 
 SOON = ConsumeLater(2, levels="100ms 200ms")
@@ -487,6 +488,20 @@ async def test_a_stop_after_the_end_leaves_no_loop_waiting() -> None:
     handover.close()
     async with asyncio.timeout(5):
         assert [await handover.take(), await handover.take()] == [None, None]
+
+
+async def test_a_batch_whose_partition_is_gone_before_the_loop_takes_it_is_undecided_and_not_handed_out() -> None:
+    partition: Any = SimpleNamespace(cut_off=False)
+    current_assignment.set(partition)
+    gone, handover = LoopBatch[bytes]([]), Handover()
+    current_assignment.set(None)
+    waiting = asyncio.create_task(handover(gone))
+    await asyncio.sleep(0)
+    partition.cut_off = True
+    handover.end()
+    assert await handover.take() is None
+    with pytest.raises(Undecided):
+        await waiting
 
 
 async def test_a_batch_is_taken_once() -> None:

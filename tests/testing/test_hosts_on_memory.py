@@ -28,8 +28,3 @@ def kafka() -> Iterator[ThreadedKafka]:
     broker = ThreadedKafka()
     yield broker
     broker.close()
-
-
-@pytest.fixture(scope="module")
-def kafka_with_short_sessions(kafka: ThreadedKafka) -> ThreadedKafka:
-    return kafka

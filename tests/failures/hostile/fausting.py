@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import faust
 import pytest
 from mode.threads import WorkerThread
+from tests.failures import calls
 from tests.failures.calls import Tap, TappedStore, current
 from tests.failures.hostile.trial import Join
 from tests.failures.world import Record, World, handle
@@ -58,6 +59,7 @@ def _tapped(consumer: Any) -> Any:
         await commit(offsets)
 
     consumer._session_timeout_ms, consumer._heartbeat_interval_ms = _SESSION, _SESSION // 5
+    consumer._request_timeout_ms = consumer._client._request_timeout_ms = round(min(10.0, calls.REQUEST) * 1000)
     consumer.commit = commits
     return consumer
 
@@ -103,7 +105,7 @@ def _app(world: World, tap: Tap) -> faust.App:
     store = TappedStore(SQLiteStore(world.folder / f"{world.group}.db", timeout=world.store_timeout), tap)
     claims = Dedup(store, key=lambda message: str(message.value["id"]), lease=world.lease)
     # A copy that is not acknowledged is sent again after 5 s: what is given up later than that has run once.
-    use(app, ConsumeLater(16, levels="1s 2s"), DeadLetter(), claims, revoke_timeout=15.0, drain_timeout=5.0, clock_skew=0.0)
+    use(app, ConsumeLater(16, levels=" ".join(world.levels)), DeadLetter(), claims, revoke_timeout=15.0, drain_timeout=5.0, clock_skew=0.0)
     return app
 
 

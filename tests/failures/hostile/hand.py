@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
+
+import pytest
 
 from ackwise.testing.hostile.fault import Fault
 from ackwise.testing.hostile.plan import Plan
 
-__all__ = ["deal"]
+__all__ = ["deal", "parted"]
+
+#: The same number deals the same plans; HOSTILE_SEED deals others, and HOSTILE_PLANS (with commas between) has some played alone.
+SEED: Final = int(os.environ.get("HOSTILE_SEED", "1"))
+WANTED: Final = [text for text in os.environ.get("HOSTILE_PLANS", "").split(",") if text]
 
 
 def deal(harms: Mapping[str, Sequence[str]], seed: int, *, apart: Mapping[str, str] = MappingProxyType({})) -> list[Plan]:
@@ -29,3 +37,10 @@ def deal(harms: Mapping[str, Sequence[str]], seed: int, *, apart: Mapping[str, s
         Plan(*(Fault.parse(f"{call}:{what}") for call, what in zip(calls, faults, strict=True) if what is not None))
         for faults in itertools.zip_longest(*piles)
     ]
+
+
+def parted(harms: Mapping[str, Sequence[str]], few: int, *, apart: Mapping[str, str] = MappingProxyType({})) -> pytest.MarkDecorator:
+    """Parametrizes a test with plans, written down: a `few` of those that are dealt, in which each call has a fault; all at night."""
+    plans = WANTED or [str(plan) for plan in deal(harms, SEED, apart=apart)]
+    parts = [pytest.param(plans[:few], id="few"), pytest.param(plans[few:], id="others", marks=pytest.mark.nightly)]
+    return pytest.mark.parametrize("plans", parts)

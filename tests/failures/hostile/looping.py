@@ -37,7 +37,7 @@ async def loop(world: World, tap: Tap, stop: asyncio.Event) -> None:
         batches = reliable(
             consumer,
             world.topic,
-            ConsumeLater(16, levels="1s 2s"),
+            ConsumeLater(16, levels=" ".join(world.levels)),
             DeadLetter(),
             Dedup(store, key=lambda message: str(message.value["id"]), lease=world.lease),
             name="bill",

@@ -57,7 +57,6 @@ class Trial:
     plan: Plan
     join: Join = host
     may_end: bool = False  #: the worker may end with an error that says why, and the next one goes on
-    within: float | None = None  #: seconds that the worker which suffers has, if not those of the world
     before: Sequence[Record] = ()  #: what a worker that suffers nothing is done with
     ended: list[BaseException] = field(default_factory=list)
 
@@ -68,7 +67,6 @@ class Trial:
         self.before = _some("before", world)
         await world.send(self.before)
         await self._suffer(Plan())
-        world.deadline = self.within or world.deadline
         world.settings = {**world.settings, "start": "latest"}  # who takes this for a group that never committed loses what waits
         await world.send([*_some("waited", world), Record.of("rejected", 0, "reject"), Record(None, 1, b"\xff")])
         try:

@@ -18,7 +18,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 from tests.failures.ledger import Ledger
 from tests.failures.modes.judge import Sent, Verdict, judge, promised_by
-from tests.failures.modes.process import WorkerProcess
+from tests.failures.modes.worker import consume
+from tests.failures.process import WorkerProcess
 from tests.servers import connected
 
 from ackwise.middleware.ordering import Order
@@ -27,10 +28,10 @@ __all__ = ["FAULTS", "MODES", "Mode", "Trial"]
 
 PARTITIONS: Final = 2
 KEYS: Final = 7
-MESSAGES: Final = 120
+MESSAGES: Final = 100
 
 #: Seconds until a trial that is not finished has failed, however busy the machine is.
-DEADLINE: Final = 300.0
+DEADLINE: Final = 200.0
 
 #: Seconds that a stopped worker stands still, and the store is away; a session is one second.
 STILL: Final = 2.5
@@ -102,19 +103,14 @@ class Trial:
     def start(self) -> None:
         """A worker more."""
         harms = self.chance.sample(HARMS, 4) if self.fault == "client" else []
-        told = {
-            "brokers": self.brokers, "group": self.group, "topic": self.topic, "folder": str(self.folder), "seed": self.seed,
-            **self.mode._asdict(), "dedup": self.dedup, "harms": harms,
-        }  # fmt: skip
-        self.workers.append(WorkerProcess(told, self._log))
+        told = (self.brokers, self.group, self.topic, self.folder, self.seed, *self.mode, self.dedup, harms)
+        self.workers.append(WorkerProcess(consume, told, self._log))
 
     def _living(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers if worker.returncode is None]
 
     async def _end(self) -> None:
-        for worker in self._living():
-            worker.kill()
-        await asyncio.gather(*(worker.wait() for worker in self.workers))
+        await asyncio.gather(*(worker.gone() for worker in self.workers))
 
     def _admin(self) -> AbstractAsyncContextManager[AIOKafkaAdminClient]:
         return connected(AIOKafkaAdminClient(bootstrap_servers=self.brokers))
@@ -224,7 +220,6 @@ async def _store(trial: Trial, admin: Any) -> None:
 
 #: What a trial suffers, by name.
 FAULTS: Final[Mapping[str, Callable[[Trial, Any], Awaitable[None]]]] = {
-    "nothing": _nothing,
     "kill": _kill,
     "stop": _stop,
     "storm": _storm,

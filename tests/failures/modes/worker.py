@@ -6,10 +6,8 @@ import asyncio
 import logging
 import os
 import random
-import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from tests.failures.ledger import Ledger
 from tests.failures.transacting import ShortSessions
@@ -26,11 +24,13 @@ COMMIT, DELAY, LEASE = 0.3, 0.05, 2.0
 
 
 def consume(
-    brokers: str, group: str, topic: str, folder: str, seed: int, order: Order, concurrency: int | None, dedup: bool,
-    harms: list[str],
+    brokers: str, group: str, topic: str, folder: Path, seed: int, order: Order, concurrency: int | None, dedup: bool, harms: list[str]
 ) -> None:  # fmt: skip
-    """Work until SIGTERM. `harms` befall its client."""
-    ledger, worker = Ledger(Path(folder) / "ledger"), os.getpid()
+    """Work until SIGTERM; `harms` befall its client."""
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(message)s")
+    for module in (host, delay):
+        module.AIOKafkaConsumer = ShortSessions  # type: ignore[attr-defined]  # theirs is not for others
+    ledger, worker = Ledger(folder / "ledger"), os.getpid()
     app = App(group, brokers=brokers, config=Config(), commit_interval=COMMIT, revoke_timeout=2.0, drain_timeout=5.0, clock_skew=0.0)
     app.use(ConsumeLater(16, levels="200ms"))
     if dedup:
@@ -57,14 +57,3 @@ def fate(seed: int, partition: int, offset: int) -> tuple[int, float]:
     """How often the handler fails with a message, and the seconds that each call takes."""
     chance = random.Random(f"{seed}/{partition}/{offset}")
     return chance.choices([0, 1, 2, 4], [80, 12, 6, 2])[0], chance.choices([0.002, 0.02, 0.4], [70, 27, 3])[0]
-
-
-def main(told: dict[str, Any], log: Path) -> None:
-    """Consume as `told`; all that is said is appended to `log`."""
-    with log.open("ab") as file:
-        for output in (sys.stdout, sys.stderr):
-            os.dup2(file.fileno(), output.fileno())
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(message)s")
-    for module in (host, delay):
-        module.AIOKafkaConsumer = ShortSessions  # type: ignore[attr-defined]  # theirs is not for others
-    consume(**told)
