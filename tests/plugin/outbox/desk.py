@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from tests.fakes import Sink
 
-from ackwise.middleware.events import Event
 from ackwise.middleware.outbox import SHARDS, Failed, OutboxRow, Sent, shard_of
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.policies import Outbox
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.outbox.relay import OutboxRelay
 
-__all__ = ["PATIENCE", "Book", "Desk", "Log", "Sink", "Store", "fields", "lost", "refused"]
+__all__ = ["PATIENCE", "Book", "Desk", "Log", "Store", "fields", "lost", "refused"]
 
 #: Seconds after which a test gives up.
 PATIENCE = 60.0
@@ -222,27 +221,6 @@ class Store:
         return self.book.owners.get(shard, ("", -1, 0.0))[1] == shards.get(shard)
 
 
-class Sink:
-    """Events that are kept. `error`, if set, is raised by a flush."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.durable: list[Event] = []
-        self.error: Exception | None = None
-
-    def record(self, event: Event) -> None:
-        self.events.append(event)
-
-    async def flush(self) -> None:
-        if self.error is not None:
-            raise self.error
-        self.durable = [*self.events]
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class Desk:
     """One book, one log, and relays that are made and killed by a test. `clock` is the monotonic clock of all of them."""
 
@@ -291,6 +269,9 @@ class Desk:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.gather(*tasks, return_exceptions=True)
 
+    def is_empty(self) -> bool:
+        return not self.book.rows
+
     async def until(self, is_so: Callable[[], bool], *, step: float = 0.0) -> None:
         """Return once it is so; the clocks move by `step` seconds each time it is not."""
         async with asyncio.timeout(PATIENCE):
@@ -298,7 +279,7 @@ class Desk:
                 self.book.now += step
                 await asyncio.sleep(0)
 
-    def orders(self, keys: int, each: int, *, rng: random.Random | None = None) -> list[Outgoing]:
+    def orders(self, keys: int, each: int) -> list[Outgoing]:
         """`each` messages of as many `keys`, numbered within their key."""
         return [Outgoing("orders", b"%d" % number, b"key-%d" % key) for number in range(each) for key in range(keys)]
 

@@ -139,22 +139,18 @@ async def test_who_did_nothing_may_say_so_before_the_barrier(store: HalfStore, h
     assert states(store) == [RowState.LOCAL_ROLLBACK]
 
 
-@pytest.mark.parametrize(
-    ("told", "state"),
-    [
+async def test_without_a_barrier_the_block_decides() -> None:
+    for told, state in (
         (None, RowState.LOCAL_COMMIT),
         (TransactionOutcome.COMMIT, RowState.LOCAL_COMMIT),
         (TransactionOutcome.ROLLBACK, RowState.LOCAL_ROLLBACK),
         (TransactionOutcome.UNKNOWN, RowState.PREPARED),
-    ],
-)
-async def test_without_a_barrier_the_block_decides(
-    store: HalfStore, unbarred: HalfMessages, told: TransactionOutcome | None, state: RowState
-) -> None:
-    async with unbarred.prepare([PAID]) as transaction:
-        if told is not None:
-            transaction.tell(told)
-    assert (states(store), store.probes) == ([state], [])
+    ):
+        store = HalfStore()
+        async with HalfMessages(store, "orders", None, first_check=6.0).prepare([PAID]) as transaction:
+            if told is not None:
+                transaction.tell(told)
+        assert (states(store), store.probes) == ([state], []), told
 
 
 async def test_without_a_barrier_what_raised_is_asked_about_unless_it_said_that_it_undid_all(
