@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from tests.plugin.share.desk import Desk
+from tests.plugin.share.desk import Desk, Handler
 
 from ackwise.middleware.breaker import FIRST, Breaker
-from ackwise.middleware.message import Message
 from ackwise.middleware.pausing import Target
 
 RETRY = "billing.retry"
-
-
-class Handler:
-    """Keeps what it was given."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    async def __call__(self, argument: Any) -> None:
-        self.seen += [argument.value] if isinstance(argument, Message) else [message.value for message in argument]
 
 
 def refuse(value: bytes | None) -> object:
     raise ValueError(value)
 
 
-@pytest.mark.parametrize("kind", ["batch", "message"])
-async def test_what_was_polled_for_a_paused_handler_is_copied_uncharged_and_not_run(kind: Any) -> None:
-    desk = Desk(handler := Handler(), kind=kind)
-    desk.member.worker.flow.pausing.pause(Target("bill"), "code")
-    await desk.deliver(3, 4)
-    assert (handler.seen, desk.accepted()) == ([], [3, 4])
-    assert desk.copies() == [(RETRY, b"v3", 1, "Held"), (RETRY, b"v4", 1, "Held")]
+async def test_what_was_polled_for_a_paused_handler_is_copied_uncharged_and_not_run() -> None:
+    kinds: tuple[Literal["batch", "message"], ...] = ("batch", "message")
+    for kind in kinds:
+        desk = Desk(handler := Handler(), kind=kind)
+        desk.member.worker.flow.pausing.pause(Target("bill"), "code")
+        await desk.deliver(3, 4)
+        assert (handler.seen, desk.accepted()) == ([], [3, 4]), kind
+        assert desk.copies() == [(RETRY, b"v3", 1, "Held"), (RETRY, b"v4", 1, "Held")], kind
 
 
 async def test_while_every_handler_is_paused_nothing_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,10 +60,5 @@ async def test_letters_that_a_breaker_withholds_for_longer_than_the_lock_go_asid
 
 async def test_letters_that_a_breaker_withholds_for_a_moment_wait_within_the_lock() -> None:
     desk = Desk(Handler(), decode=refuse, breaker=Breaker())
-    taking = asyncio.create_task(desk.deliver(3))
-    while not taking.done():
-        for _ in range(5):
-            await asyncio.sleep(0)
-        desk.now += 1
-        desk.stir()
+    await desk.end(asyncio.create_task(desk.deliver(3)), step=1.0)
     assert [topic for topic, *_ in desk.copies()] == ["billing.dlq"]
