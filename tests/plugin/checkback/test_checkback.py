@@ -9,7 +9,7 @@ import pytest
 from tests.plugin.checkback.halfstore import HalfStore
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.outbox import Prepared, RowState, TransactionOutcome
+from ackwise.middleware.outbox import Prepared, RowState
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.plugin.checkback import checkback
 from ackwise.plugin.checkback.checkback import CheckBack
@@ -32,7 +32,7 @@ async def test_an_outbox_that_refuses_for_a_while_is_asked_again_and_said_once(
         return await due_checks(producer_group, limit=limit, lease=lease)
 
     store.due_checks = refuse_twice  # type: ignore[method-assign]
-    store.barriers["tx"] = TransactionOutcome.COMMIT
+    store.commit("tx")
     await store.prepare([Outgoing("paid", b"1")], "tx", producer_group="orders", barrier_in="db-1", first_check=0.0)
     with caplog.at_level(logging.WARNING, "ackwise"):
         await CheckBack(store).run(stop)
@@ -42,7 +42,7 @@ async def test_an_outbox_that_refuses_for_a_while_is_asked_again_and_said_once(
 
 async def test_answers_that_can_not_be_written_down_are_asked_for_again() -> None:
     store = HalfStore()
-    store.barriers["tx"] = TransactionOutcome.COMMIT
+    store.commit("tx")
     await store.prepare([Outgoing("paid", b"1")], "tx", producer_group="orders", barrier_in="db-1", first_check=0.0)
     check_back = CheckBack(store)
     store.fail = lambda call: call == "answered"

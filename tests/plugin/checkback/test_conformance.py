@@ -87,7 +87,7 @@ async def test_H03_a_local_transaction_that_raises_is_rolled_back_as_its_databas
 
     async def pay() -> None:
         async with decisive.prepare([HALF]) as transaction:
-            local = Local(group.store)
+            local = Local()
             await transaction.barrier(local)
             local.roll_back()
             raise ValueError("no money")
@@ -162,7 +162,7 @@ async def test_H15_passes_in_which_nobody_can_be_asked_do_not_count(group: Group
     group.instances = [CheckBack(group.store, producer_group="orders", sink=group.sink)]
     await group.pass_at(*(6.0 + 60 * number for number in range(20)))
     assert (group.state(), group.store.rows[0].checks, group.instances[0].counts.unanswered) == (RowState.PREPARED, 0, 20)
-    assert (group.store.probes, group.store.barriers) == ([], {}), "without a barrier nothing is probed"
+    assert (group.store.probes, group.store._barriers) == ([], {}), "without a barrier nothing is probed"
     group.instances, group.answer = [connected], TransactionOutcome.COMMIT
     await group.pass_at(2000.0)
     assert group.state() is RowState.LOCAL_COMMIT
@@ -243,7 +243,7 @@ async def test_any_instance_of_the_group_answers_and_only_one_is_asked() -> None
 async def test_a_barrier_is_probed_in_its_own_database_and_in_no_other(group: Group) -> None:
     shop, wrong = HalfStore("shop"), HalfStore("another")
     await group.store.prepare([HALF], "tx", producer_group="orders", barrier_in="shop")
-    shop.barriers["tx"] = TransactionOutcome.COMMIT
+    shop.commit("tx")
     ask_where: Callable[[HalfStore], CheckBack] = lambda business: CheckBack(  # noqa: E731
         group.store, producer_group="orders", business=business, check=group.check
     )
@@ -259,7 +259,7 @@ async def test_a_barrier_is_probed_in_its_own_database_and_in_no_other(group: Gr
 async def test_whoever_has_the_outbox_alone_answers_for_all_groups_whose_barrier_is_there(group: Group) -> None:
     for name, where in (("orders", "db-1"), ("payments", "db-1"), ("payments", "shop"), ("orders", "")):
         await group.store.prepare([HALF], f"{name}-{where}", producer_group=name, barrier_in=where)
-    group.store.barriers["payments-db-1"] = TransactionOutcome.COMMIT
+    group.store.commit("payments-db-1")
     group.instances = [CheckBack(group.store)]
     await group.pass_at(6.0)
     assert [row.state for row in group.store.rows] == [

@@ -155,6 +155,18 @@ async def test_it_is_entered_once_and_prepares_nothing_outside_of_its_block(kafk
         producer.prepare(PAID)
 
 
+async def test_once_its_relay_has_ended_it_raises_that_and_prepares_nothing(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    await outbox.open()
+    await outbox.claim_relay("cdc")
+    producer = await TransactionalProducer("orders", outbox, brokers=kafka.bootstrap).__aenter__()
+    async with asyncio.timeout(60):
+        await asyncio.wait(producer._tasks, return_when=asyncio.FIRST_COMPLETED)
+    with pytest.raises(ConfigurationError, match="relays of kind 'cdc' send the rows"):
+        producer.prepare(PAID)
+    with pytest.raises(ConfigurationError, match="relays of kind 'cdc' send the rows"):
+        await producer.__aexit__(None, None, None)
+
+
 async def test_a_business_database_of_its_own_has_the_barriers(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
     shop = MemoryOutbox()
     async with TransactionalProducer("orders", outbox, business=shop, brokers=kafka.bootstrap) as producer:
