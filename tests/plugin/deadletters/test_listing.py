@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.plugin.deadletters.letters import APP, Shop, failure, letter
 from typer.testing import CliRunner
 
@@ -73,11 +72,7 @@ async def test_a_letter_is_shown_with_what_its_handler_would_get_and_its_story(s
     assert bad["decoded"].startswith("ValidationError: ")
     plain = await shop.ackwise("show", "billing", "0/0", "--brokers", shop.kafka.bootstrap, "--json")
     assert (plain["decoded"], plain["story"]) == (None, "ackwise why orders/0/7 EVENTS")
-
-
-async def test_a_letter_that_is_not_there_is_said_in_one_sentence(shop: Shop) -> None:
-    shop.bury(letter(1))
-    for name in ("0/1", "1/0", "7/0"):
+    for name in ("0/2", "1/0", "7/0"):
         assert f"there is no letter {name} in 'billing.dlq'" in await shop.ackwise("show", shop.app, name, code=2)
 
 
@@ -104,9 +99,8 @@ async def test_hostile_text_in_every_field_reaches_no_terminal_as_a_command(shop
     assert (found["open"], found["foreign"]) == (1, 2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_a_mistake_is_one_sentence_and_exit_code_2() -> None:
+    for arguments, sentence in (
         ("list billing --cause KeyError", "--cause is 'KeyError'; write 2 to 8 of its hex digits"),
         ("list billing --since yesterday", "--since is 'yesterday', which is no time and no duration"),
         ("list billing --until 99999999999999999999d", "--until is '99999999999999999999d'"),
@@ -118,13 +112,10 @@ async def test_hostile_text_in_every_field_reaches_no_terminal_as_a_command(shop
         ("list billing --brokers kafka", "broker 'kafka' has no port"),
         ("list billing --brokers 127.0.0.1:1", "no broker answers"),
         ("list billing --dlq billing.dlq.state", "the dead-letter topic is 'billing.dlq.state'"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: str, sentence: str) -> None:
-    done = CliRunner(env={"COLUMNS": "400"}).invoke(new_app(), ["dlq", *arguments.split()], prog_name="ackwise")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
+    ):
+        done = CliRunner(env={"COLUMNS": "400"}).invoke(new_app(), ["dlq", *arguments.split()], prog_name="ackwise")
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), arguments
+        assert sentence in done.stderr, arguments
 
 
 async def test_an_app_that_broadcasts_has_no_letters(shop: Shop) -> None:

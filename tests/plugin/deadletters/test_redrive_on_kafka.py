@@ -60,6 +60,7 @@ async def test_a_key_that_died_is_suppressed_until_its_letter_is_redriven_howeve
     assert "DUPLICATE_SUPPRESSED" in later
 
 
+@pytest.mark.nightly  # `test_redriving.py` has a kill and a signal on a Kafka in memory
 async def test_a_killed_redrive_is_called_again_and_each_letter_runs_once(shop: TaxShop) -> None:
     orders = [b"order-%d" % number for number in range(30)]
     async with shop.serving():
