@@ -139,7 +139,7 @@ async def test_a_write_that_fails_leaves_the_old_file_whole_and_the_next_one_mak
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for owner, step in ((Path, "open"), (offsetsfile.os, "fsync"), (Path, "replace")):
+    for owner, step in ((Path, "open"), (os, "fsync"), (Path, "replace")):
         path = tmp_path / step
         file = file_at(path)
         await file.commit({PLACE: Committed(7, "")})
@@ -176,10 +176,10 @@ async def test_it_is_synced_before_it_takes_the_place_of_the_old_one_and_its_nam
     assert done == ["file", "rename", "folder"]
 
 
-async def test_a_commit_that_nobody_waits_for_any_more_is_in_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that hangs: the member goes on without the answer, and two writes never overtake each other."""
-    file = file_at(tmp_path / "offsets")
-    loop, go_on, begun, write = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event(), offsetsfile._write
+@pytest.fixture
+async def disk(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """A disk that hangs: the first event is set when a write has begun, and the second lets all of them go on."""
+    loop, begun, go_on, write = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event(), offsetsfile._write
 
     def hanging(path: Path, text: bytes) -> None:
         loop.call_soon_threadsafe(begun.set)
@@ -187,15 +187,40 @@ async def test_a_commit_that_nobody_waits_for_any_more_is_in_the_next_one(tmp_pa
         write(path, text)
 
     monkeypatch.setattr(offsetsfile, "_write", hanging)
+    return begun, go_on
+
+
+async def given_up(file: OffsetsFile, begun: asyncio.Event) -> None:
+    """A commit that nobody waits for any more, while it is being written."""
     first = asyncio.create_task(file.commit({PLACE: Committed(7, "")}))
     await begun.wait()
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_a_commit_that_nobody_waits_for_any_more_is_in_the_next_one(
+    tmp_path: Path, disk: tuple[asyncio.Event, asyncio.Event]
+) -> None:
+    """Two writes never overtake each other."""
+    file, (begun, go_on) = file_at(tmp_path / "offsets"), disk
+    await given_up(file, begun)
     second = asyncio.create_task(file.commit({TopicPartition("changes", 1): Committed(3, "")}))
     go_on.set()
     await second
     assert {partition.partition: each.offset for partition, each in file.positions.items()} == {0: 7, 1: 3}
     await file.close()
+
+
+async def test_nobody_else_has_the_file_while_it_is_still_being_written(tmp_path: Path, disk: tuple[asyncio.Event, asyncio.Event]) -> None:
+    file, (begun, go_on) = file_at(tmp_path / "offsets"), disk
+    await given_up(file, begun)
+    closing = asyncio.create_task(file.close())
+    await asyncio.sleep(0)
+    with pytest.raises(ConfigurationError, match="another worker has it"):
+        file_at(tmp_path / "offsets")
+    go_on.set()
+    await closing
+    assert await offset_in(tmp_path / "offsets") == 7
 
 
 # RocketMQ's offset store

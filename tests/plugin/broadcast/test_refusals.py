@@ -84,7 +84,8 @@ def test_explain_shows_the_mode_and_no_topics_of_its_own() -> None:
 
 
 def test_explain_says_where_a_new_instance_begins_and_who_said_so() -> None:
-    for settings, begins, source in (({}, "latest", "Broadcasting"), ({"start": "earliest"}, "earliest", "default")):
+    said: list[tuple[dict[str, Any], str, str]] = [({}, "latest", "Broadcasting"), ({"start": "earliest"}, "earliest", "default")]
+    for settings, begins, source in said:
         (start,) = (each for each in app_of(Broadcasting("web-1"), **settings).explain().settings if each.name == "start")
         assert (start.value, start.source) == (begins, source), settings
 

@@ -89,11 +89,11 @@ class Shop:
             ) as connection:
                 yield connection
             return
-        connection = await asyncpg.connect(self.url)
+        postgres = await asyncpg.connect(self.url)
         try:
-            yield connection
+            yield postgres
         finally:
-            connection.terminate()
+            postgres.terminate()
 
     async def sell(self, times: int) -> None:
         """So many transactions. A database that is away is waited for."""

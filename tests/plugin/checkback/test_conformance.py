@@ -45,7 +45,8 @@ class Group:
                 await instance.look()
 
     def state(self) -> RowState:
-        return self.store.rows[0].state
+        state: RowState = self.store.rows[0].state
+        return state
 
 
 @pytest.fixture

@@ -181,27 +181,6 @@ async def test_a_relay_that_was_stopped_sends_and_deletes_nothing_once_its_lease
     assert all(values == [b"0", b"1", b"2", b"3", b"4"] for values in by_key(records).values())
 
 
-async def test_relays_that_are_killed_at_random_lose_no_row_and_reorder_no_key(shop: Shop, raw_kafka: RawKafka) -> None:
-    rng, keys, portions = random.Random(53), 20, 8
-    with shop.relay() as first, shop.relay() as second:
-        for portion in range(portions):
-            await shop.order(*shop.messages(keys, 10, first=10 * portion))
-            await asyncio.sleep(rng.uniform(0.0, 0.6))
-            if portion in (3, 6):
-                (first if portion == 3 else second).kill()
-                with shop.relay():
-                    await shop.until(lambda: _is_below(shop, keys * 10))
-        async with shop.relaying():
-            await shop.until(shop.is_empty)
-    records = await raw_kafka.records(shop.topic)
-    expected = [b"%d" % number for number in range(10 * portions)]
-    assert {key: values == expected for key, values in by_key(records).items()} == {b"key-%d" % key: True for key in range(keys)}
-
-
-async def _is_below(shop: Shop, rows: int) -> bool:
-    return await shop.rows() < rows
-
-
 async def test_a_row_that_is_too_large_holds_its_key_and_nothing_else_until_it_is_requeued(
     shop: Shop, raw_kafka: RawKafka, caplog: pytest.LogCaptureFixture
 ) -> None:

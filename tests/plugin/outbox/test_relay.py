@@ -54,7 +54,7 @@ async def test_what_is_under_way_is_not_read_again() -> None:
     async with desk.running(desk.relay(store)):
         await desk.until(desk.is_empty)
     assert set(desk.log.ids.values()) == {1}
-    assert any(len(under_way) == 6 for under_way, _, _ in store.asked), "while one window is sent, the next one is read"
+    assert any(len(under_way) == 6 for under_way in store.under_way), "while one window is sent, the next one is read"
 
 
 async def test_a_row_that_failed_is_looked_at_when_it_is_due_and_not_a_poll_later() -> None:
@@ -136,7 +136,7 @@ async def test_four_relays_with_failures_and_kills_send_each_row_and_reorder_no_
         await desk.until(desk.is_empty, step=0.1)
         desk.stop.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-    assert not desk.book.parked
+    assert not desk.book.causes
     for key in range(40):
         assert desk.log.of_key(b"key-%d" % key) == [b"%d" % number for number in range(25)]
 
@@ -179,12 +179,12 @@ async def test_a_refused_row_is_parked_with_its_cause_and_holds_its_key_until_it
     desk.refuse = lambda message: refused("topic 'orders' refuses the message for good") if message.value == b"1" else None
     (_, bad, _) = desk.book.add(*desk.orders(1, 3))
     async with desk.running(desk.relay(counts=counts)):
-        await desk.until(lambda: bool(desk.book.parked))
-        assert desk.book.parked == {bad: "topic 'orders' refuses the message for good"}
+        await desk.until(lambda: bool(desk.book.causes))
+        assert desk.book.causes == {bad: "topic 'orders' refuses the message for good"}
         assert desk.log.of_key(b"key-0") == [b"0"]
         await desk.until(lambda: any(event.code is EventCode.OUTBOX_PARKED for event in desk.sink.events))
         desk.refuse = lambda message: None
-        desk.book.requeue()
+        await desk.book.requeue()
         await desk.until(desk.is_empty)
     assert desk.log.of_key(b"key-0") == [b"0", b"1", b"2"]
     assert (counts.parked, counts.sent) == (1, 3)
@@ -208,7 +208,7 @@ async def test_a_row_is_parked_once_its_attempts_are_used_up() -> None:
     desk.refuse = lambda message: lost() if message.key == b"key-0" else None
     desk.book.add(*desk.orders(2, 1))
     async with desk.running(desk.relay()):
-        await desk.until(lambda: bool(desk.book.parked), step=0.2)
+        await desk.until(lambda: bool(desk.book.causes), step=0.2)
     assert [row.attempts for row in desk.book.rows.values()] == [3]
 
 
@@ -239,8 +239,7 @@ async def test_a_relay_whose_lease_is_over_sends_nothing() -> None:
     def stalls(call: str, when: str) -> None:
         if (call, when) == ("pending", "after"):  # the process is stopped once it has read, and goes on later
             desk.book.now += 5.0
-            for shard, (_, token, _) in desk.book.owners.items():
-                desk.book.owners[shard] = ("another", token + 1, desk.book.now + 1e6)
+            desk.book.take_over()
 
     store.harm = stalls
     async with desk.running(desk.relay(store)):
@@ -256,8 +255,7 @@ async def test_rows_of_a_shard_that_was_taken_over_meanwhile_are_not_deleted(cap
 
     def taken_over(call: str, when: str) -> None:
         if (call, when) == ("sent", "before"):
-            for shard, (_, token, until) in desk.book.owners.items():
-                desk.book.owners[shard] = ("another", token + 1, until + 1e6)
+            desk.book.take_over()
 
     store.harm = taken_over
     async with desk.running(desk.relay(store, counts=counts)):
@@ -308,7 +306,7 @@ async def test_a_stop_lets_what_is_being_sent_be_deleted_and_frees_the_shards() 
         desk.stop.set()
     assert 0 < len(desk.book.rows) < 40
     assert len(desk.log.messages) == 40 - len(desk.book.rows), "what was sent is deleted, the rest was not sent"
-    assert {owner for owner, _, _ in desk.book.owners.values()} == {""}
+    assert desk.book.owners == {""}
 
 
 async def test_the_shards_are_free_only_once_nothing_is_sent_any_more() -> None:
@@ -357,7 +355,7 @@ async def test_a_second_signal_ends_it_at_once_and_frees_the_shards() -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert {owner for owner, _, _ in desk.book.owners.values()} == {""}
+    assert desk.book.owners == {""}
     assert len(desk.book.rows) == 4
 
 

@@ -24,9 +24,14 @@ from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.share.client import Poll, Record
 from ackwise.plugin.share.sharing import Sharing
 
-__all__ = ["ORDERS", "Client", "Desk", "Handler"]
+__all__ = ["ORDERS", "Client", "Desk", "Handler", "refuse"]
 
 ORDERS = TopicPartition("orders", 0)
+
+
+def refuse(value: bytes | None) -> object:
+    """A message that can't be decoded."""
+    raise ValueError(value)
 
 
 class Client:

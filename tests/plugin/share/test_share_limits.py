@@ -6,16 +6,12 @@ import asyncio
 from typing import Any, Literal
 
 import pytest
-from tests.plugin.share.desk import Desk, Handler
+from tests.plugin.share.desk import Desk, Handler, refuse
 
 from ackwise.middleware.breaker import FIRST, Breaker
 from ackwise.middleware.pausing import Target
 
 RETRY = "billing.retry"
-
-
-def refuse(value: bytes | None) -> object:
-    raise ValueError(value)
 
 
 async def test_what_was_polled_for_a_paused_handler_is_copied_uncharged_and_not_run() -> None:

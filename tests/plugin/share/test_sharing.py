@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import Clock
-from tests.plugin.share.desk import ORDERS, Desk, Handler
+from tests.plugin.share.desk import ORDERS, Desk, Handler, refuse
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER
@@ -233,7 +233,7 @@ async def test_an_acknowledgement_counts_when_the_broker_says_so_and_a_refusal_i
 
 
 async def test_an_undecodable_message_is_a_dead_letter_as_anywhere() -> None:
-    desk = Desk(Handler(), decode=int)
+    desk = Desk(Handler(), decode=refuse)
     await desk.deliver(3)
     assert (desk.copies()[0][0], desk.copies()[0][3], desk.accepted()) == ("billing.dlq", "undecodable", [3])
 

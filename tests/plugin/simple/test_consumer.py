@@ -116,6 +116,7 @@ async def test_a_receipt_that_was_shortened_expires_in_its_new_time_though_nobod
     world.kafka.produce(TOPIC, b"a")
     async with world.consumer(min_invisible="50ms") as consumer:
         (received,) = await receive(consumer, 1, invisible="1h")
+        assert await nothing_comes(consumer)  # the end of the hour is waited for by now
         await consumer.change_invisible(received, "50ms")
         world.clock.advance("50ms")
         await eventually(lambda: world.count(EventCode.SENT_BACK) == 1)

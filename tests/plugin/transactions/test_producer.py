@@ -212,7 +212,7 @@ async def test_what_was_opened_here_is_closed_and_what_was_given_is_not() -> Non
 
     given = Opened()
     given.fail = lambda call: call == "due_checks"
-    producer = TransactionalProducer("orders", Outbox(given, relay="apart"))  # type: ignore[arg-type]
+    producer = TransactionalProducer("orders", Outbox(given, relay="apart"))
     async with producer:
         pass
     assert (given.opened, given.closed) == (1, 0)
@@ -224,4 +224,4 @@ async def test_a_database_that_is_away_at_the_start_is_said() -> None:
             raise StoreUnavailable("the database does not answer")
 
     with pytest.raises(StoreUnavailable):
-        await TransactionalProducer("orders", Away()).__aenter__()  # type: ignore[arg-type]
+        await TransactionalProducer("orders", Away()).__aenter__()
