@@ -20,14 +20,14 @@ ANY = [
     "worker.Fetch:no-topic-one", "worker.Fetch:out-of-range", "worker.Fetch:unknown", "worker.Fetch:empty",
     "worker.drain:raises-after", "worker.drain:cancelled-after", "worker.drain:raises-oddly",
     "worker.ListOffsets:raises", "worker.ListOffsets:short", "worker.ListOffsets:empty", "worker.ListOffsets:not-leader-one",
-    "worker.ListOffsets:cancelledx2", "worker.close:raises-after",
+    "worker.ListOffsets:cancelledx2", "worker.close:raises-after"
 ]  # fmt: skip
 
 #: What only a member of a group can suffer.
 OF_A_GROUP = [
     "worker.OffsetFetch:raises", "worker.OffsetFetch:loadingx4", "worker.OffsetFetch:shortx4", "worker.OffsetFetch:emptyx4",
     "worker.OffsetCommit:raises", "worker.OffsetCommit:rebalancing", "worker.Heartbeat:unknown-member", "worker.JoinGroup:raises-after",
-    "topics.DescribeGroups:raises", "topics.DescribeGroups:late",
+    "topics.DescribeGroups:raises", "topics.DescribeGroups:late"
 ]  # fmt: skip
 
 

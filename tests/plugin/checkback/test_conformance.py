@@ -263,12 +263,7 @@ async def test_whoever_has_the_outbox_alone_answers_for_all_groups_whose_barrier
     group.store.commit("payments-db-1")
     group.instances = [CheckBack(group.store)]
     await group.pass_at(6.0)
-    assert [row.state for row in group.store.rows] == [
-        RowState.LOCAL_ROLLBACK,
-        RowState.LOCAL_COMMIT,
-        RowState.PREPARED,
-        RowState.PREPARED,
-    ]
+    assert [row.state for row in group.store.rows] == [RowState.LOCAL_ROLLBACK, RowState.LOCAL_COMMIT, RowState.PREPARED, RowState.PREPARED]
 
 
 async def test_the_messages_of_one_local_transaction_are_asked_about_once(group: Group) -> None:

@@ -29,7 +29,7 @@ async def test_letters_go_to_a_file_and_come_back_from_it_as_with_redrive(shop: 
     assert "nothing was changed; add --yes to do it" in looked
     done = await shop.run("import", shop.app, "letters.jsonl", "--yes", "--json", code=1)
     assert done["left"] == {
-        "its handler is no longer in the app": ["0/2"], "it was shortened, and its origin is no longer there": ["0/3"],
+        "its handler is no longer in the app": ["0/2"], "it was shortened, and its origin is no longer there": ["0/3"]
     }  # fmt: skip
     (copy,) = shop.copies()
     assert (copy.key, copy.value, copy.headers) == (b"\xff", None, (("é", None), ("b", b"\x00\xff")))
@@ -69,7 +69,7 @@ async def test_what_a_file_says_is_the_record_as_it_lay_in_its_topic(tmp_path: P
 
 
 GOOD: dict[str, Any] = {
-    "version": 1, "topic": "billing.dlq", "partition": 0, "offset": 1, "timestamp_ms": 5, "key": None, "value": "", "headers": [],
+    "version": 1, "topic": "billing.dlq", "partition": 0, "offset": 1, "timestamp_ms": 5, "key": None, "value": "", "headers": []
 }  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_a_line_that_is_no_letter_is_named(tmp_path: Path) -> None:
     path = tmp_path / "letters.jsonl"
     wrong = (
         {"version": 2}, {"topic": 7}, {"partition": "0"}, {"offset": 2**63}, {"timestamp_ms": True}, {"key": "é"}, {"key": 7},
-        {"value": "a"}, {"headers": None}, {"headers": [["a"]]}, {"headers": [[1, "YQ=="]]}, {"headers": [["a", "?"]]},
+        {"value": "a"}, {"headers": None}, {"headers": [["a"]]}, {"headers": [[1, "YQ=="]]}, {"headers": [["a", "?"]]}
     )  # fmt: skip
     for line in (b"\xff", b"[]", b"[" * 100_000, *(json.dumps(GOOD | each).encode() for each in wrong)):
         path.write_bytes(json.dumps(GOOD).encode() + b"\n" + line + b"\n")

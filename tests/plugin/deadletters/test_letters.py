@@ -117,10 +117,10 @@ def test_what_a_selection_names_must_hold_all_together() -> None:
     assert Selection(again=True).takes(found, done)
     fits: dict[str, Any] = {
         "cause": found.cause.fingerprint[:3], "handler": "bill", "topic": "orders", "key": b"ann", "since_ms": 5_000, "until_ms": 5_001,
-        "ids": frozenset({(0, 3)}),
+        "ids": frozenset({(0, 3)})
     }  # fmt: skip
     misses: dict[str, Any] = {
-        "cause": "zz", "handler": "b", "topic": "o", "key": b"", "since_ms": 5_001, "until_ms": 5_000, "ids": frozenset({(1, 3)}),
+        "cause": "zz", "handler": "b", "topic": "o", "key": b"", "since_ms": 5_001, "until_ms": 5_000, "ids": frozenset({(1, 3)})
     }  # fmt: skip
     assert Selection(**fits).takes(found, None)
     for name, value in misses.items():

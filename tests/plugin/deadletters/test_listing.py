@@ -83,14 +83,14 @@ async def test_hostile_text_in_every_field_reaches_no_terminal_as_a_command(shop
     raw = HOSTILE.encode("utf-8", "backslashreplace")
     hostile = letter(
         1, handler="b\x1b[2J[red]", topic="orders", key=raw, value=raw, headers=((HOSTILE[:-1], raw),), reason=HOSTILE,
-        why=failure(error=HOSTILE, function="f\x1b[2J", message=HOSTILE),
+        why=failure(error=HOSTILE, function="f\x1b[2J", message=HOSTILE)
     )  # fmt: skip
     shop.bury(hostile)
     shop.kafka.produce("billing.dlq", raw, key=raw, headers=[(HOSTILE[:-1], raw), ("ackwise-version", raw), ("ackwise-group", raw)])
     shop.kafka.produce("billing.dlq", None, headers=[("ackwise-version", b"1"), ("ackwise-group", raw)])
     for arguments, code in (
         (("list", shop.app), 1), (("list", shop.app, "--letters"), 1), (("show", shop.app, "0/0", "--full-traceback"), 0),
-        (("show", shop.app, "0/1"), 0), (("show", shop.app, "0/2"), 0),
+        (("show", shop.app, "0/1"), 0), (("show", shop.app, "0/2"), 0)
     ):  # fmt: skip
         shown = await shop.ackwise(*arguments, code=code)
         assert not set(shown) & {"\x1b", "\x07", "\r", "\u202e"}, arguments

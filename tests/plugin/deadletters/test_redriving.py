@@ -261,7 +261,7 @@ async def test_the_command_looks_first_and_sends_when_told_to(shop: Shop) -> Non
     assert "billing.dlq.state" not in shop.kafka._cluster.topics
     done = await shop.run("redrive", shop.app, "0/0", "--yes", "--json")
     assert done == {
-        "executed": True, "recorded": False, "stopped": False, "letters": [{"handler": "bill", "fate": "sent", "letters": 1}], "left": {},
+        "executed": True, "recorded": False, "stopped": False, "letters": [{"handler": "bill", "fate": "sent", "letters": 1}], "left": {}
     }  # fmt: skip
     assert "no letter is meant" in await shop.run("redrive", shop.app, "--handler", "bill")
     assert "--rate is 0; it must be a number above 0" in await shop.run("redrive", shop.app, "--rate", "0", code=2)

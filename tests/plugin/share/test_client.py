@@ -113,9 +113,7 @@ async def test_records_come_by_partition_and_apart_if_they_were_delivered_before
     desk.consumer.polled = [Message(3), Message(4, count=2), Message(5, count=None, kind=0, headers=[("h", None)])]
     poll = await desk.client.poll()
     assert poll is not None
-    assert poll.first == {
-        ORDERS: [Record(3, 1_700_000_000_000, b"k", b"v", ()), Record(5, -1, b"k", b"v", (("h", None),))],
-    }
+    assert poll.first == {ORDERS: [Record(3, 1_700_000_000_000, b"k", b"v", ()), Record(5, -1, b"k", b"v", (("h", None),))]}
     assert [record.offset for record in poll.again[ORDERS]] == [4]
 
 
@@ -204,7 +202,7 @@ def test_credentials_of_the_app_are_those_of_its_share_consumers() -> None:
     assert consumer_config(HostSettings("b:1", "billing", client_options=options, client_id="c"), share) == {
         "bootstrap.servers": "b:1", "client.id": "c", "log_level": 3, "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN",
         "sasl.username": "u", "sasl.password": "p", "ssl.ca.location": "ca.pem", "group.id": "billing.share",
-        "share.acknowledgement.mode": "explicit", "max.poll.records": 7,
+        "share.acknowledgement.mode": "explicit", "max.poll.records": 7
     }  # fmt: skip
 
 

@@ -111,7 +111,7 @@ async def test_a_start_configures_the_share_group_and_a_second_one_changes_nothi
     caplog.set_level("INFO", "ackwise")
     await ensure_share_group(settings, share)
     assert await read_share_group(settings, share) == {
-        "share.isolation.level": "read_committed", "share.auto.offset.reset": "latest", "share.record.lock.duration.ms": "3000",
+        "share.isolation.level": "read_committed", "share.auto.offset.reset": "latest", "share.record.lock.duration.ms": "3000"
     }  # fmt: skip
     assert caplog.text.count("the share group is configured") == 1
     await ensure_share_group(settings, share)

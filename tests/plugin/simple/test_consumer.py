@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 from tests.plugin.simple.conftest import TOPIC, World, eventually, nothing_comes, receive
 
-from ackwise import (
-    AckwiseError,
-    Answer,
-    ConfigurationError,
-    ConsumeLater,
-    Dedup,
-    EventCode,
-    InvalidRuling,
-    SimpleConsumer,
-    Transactional,
-)
+from ackwise import AckwiseError, Answer, ConfigurationError, ConsumeLater, Dedup, EventCode, InvalidRuling, SimpleConsumer, Transactional
 
 
 async def test_an_earlier_message_that_is_not_acknowledged_holds_the_offset(world: World) -> None:

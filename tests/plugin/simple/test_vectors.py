@@ -179,12 +179,7 @@ async def test_V17_each_message_counts_its_own_deliveries(world: World) -> None:
             world.clock.advance(10)
         world.kafka.produce(TOPIC, b"4")
         seen.append([(each.value, each.reconsume_times) for each in await receive(consumer, 2)])
-    assert seen == [
-        [(b"1", 0), (b"2", 0), (b"3", 0)],
-        [(b"1", 1), (b"2", 1), (b"3", 1)],
-        [(b"2", 2), (b"3", 2)],
-        [(b"3", 3), (b"4", 0)],
-    ]
+    assert seen == [[(b"1", 0), (b"2", 0), (b"3", 0)], [(b"1", 1), (b"2", 1), (b"3", 1)], [(b"2", 2), (b"3", 2)], [(b"3", 3), (b"4", 0)]]
 
 
 async def test_V18_a_receive_that_never_returned_is_asked_again_and_nothing_is_counted(world: World) -> None:
