@@ -6,14 +6,15 @@ import asyncio
 import functools
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
-from tests.plugin.outbox.desk import PATIENCE, Desk, Store, fields, lost, refused
+from tests.plugin.outbox.desk import PATIENCE, Book, Desk, Store, fields, lost, refused
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.outbox import SHARDS
+from ackwise.middleware.outbox import SHARDS, Sent
 from ackwise.middleware.outgoing import Outgoing, SendFailed
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.outbox import relay as outboxrelay
@@ -194,15 +195,6 @@ async def test_a_refused_row_is_parked_with_its_cause_and_holds_its_key_until_it
     assert (line["row"], line["holds_key"]) == (bad, True)
 
 
-async def test_with_skip_the_later_rows_of_a_parked_key_are_sent() -> None:
-    desk = Desk(on_error="skip")
-    desk.refuse = lambda message: refused() if message.value == b"1" else None
-    desk.book.add(*desk.orders(1, 3))
-    async with desk.running(desk.relay()):
-        await desk.until(lambda: len(desk.book.rows) == 1)
-    assert desk.log.of_key(b"key-0") == [b"0", b"2"]
-
-
 async def test_a_row_is_parked_once_its_attempts_are_used_up() -> None:
     desk = Desk(max_attempts=3)
     desk.refuse = lambda message: lost() if message.key == b"key-0" else None
@@ -232,20 +224,59 @@ async def test_while_no_broker_answers_rows_wait_and_no_attempt_is_used_up(caplo
 
 
 async def test_a_relay_whose_lease_is_over_sends_nothing() -> None:
-    desk = Desk(batch=1, lease=5.0)
-    store = Store(desk.book)
-    desk.book.add(*desk.orders(2, 2))
+    for call in ("own", "pending"):  # the process is stopped once it has its answer, and goes on later
+        desk = Desk(batch=1, lease=5.0)
+        store = _stalling(desk, call)
+        desk.book.add(*desk.orders(2, 2))
+        async with desk.running(desk.relay(store)):
+            await desk.until(functools.partial(_has_asked, store, 4), step=0.5)
+        assert not desk.log.messages, call
+        assert len(desk.book.rows) == 4, call
 
-    def stalls(call: str, when: str) -> None:
-        if (call, when) == ("pending", "after"):  # the process is stopped once it has read, and goes on later
+
+def _stalling(desk: Desk, stalled: str) -> Store:
+    store = Store(desk.book)
+
+    def harm(call: str, when: str) -> None:
+        if (call, when) == (stalled, "after"):
             desk.book.now += 5.0
             desk.book.take_over()
 
-    store.harm = stalls
+    store.harm = harm
+    return store
+
+
+def _has_asked(store: Store, times: int) -> bool:
+    return store.calls["own"] >= times
+
+
+class Gated(Store):
+    """Deletes nothing before it may."""
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Any:
+        self.begun.set()
+        await self.go_on.wait()
+        return await super().sent(rows, shards)
+
+
+async def test_no_shard_is_given_back_while_rows_are_sent_also_if_another_relay_has_come() -> None:
+    desk, renewed = Desk(lease=1.0), list[str]()
+    store = Gated(desk.book)
+    desk.book.add(*desk.orders(40, 1))
     async with desk.running(desk.relay(store)):
-        await desk.until(lambda: store.calls["own"] > 3, step=0.5)
-    assert not desk.log.messages
-    assert len(desk.book.rows) == 4
+        await store.begun.wait()
+        (owner,) = desk.book.owners
+        await desk.book.own("another", lease=60.0, share=32)
+        store.harm = lambda call, when: renewed.append(when) if call == "own" else None
+        desk.book.now += 0.5  # half of the lease is over, it is renewed beside the sweep
+        await desk.until(lambda: "after" in renewed)
+        assert desk.book.owners == {owner}
+        store.go_on.set()
+        await desk.until(desk.is_empty)
 
 
 async def test_rows_of_a_shard_that_was_taken_over_meanwhile_are_not_deleted(caplog: pytest.LogCaptureFixture) -> None:
