@@ -60,9 +60,10 @@ async def test_a_check_that_hangs_is_cancelled_and_does_not_count(monkeypatch: p
 
     async def hang(half: Prepared) -> TransactionOutcome:
         try:
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.get_running_loop().create_future()
         finally:
             cancelled.set()
+        return TransactionOutcome.COMMIT
 
     await store.prepare([Outgoing("paid", b"1")], "tx", producer_group="orders", first_check=0.0)
     async with asyncio.timeout(20):
