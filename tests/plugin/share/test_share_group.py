@@ -36,15 +36,11 @@ async def test_three_workers_consume_one_partition_at_the_same_time(scenario: Sc
     await scenario.wait(lambda: len({id(worker) for worker in scenario.workers if worker.counts.accepted}) == 3, "an answer to each")
 
 
-async def test_everything_that_was_committed_runs_once_and_what_fails_comes_back_later(scenario: Scenario) -> None:
+async def test_everything_runs_once_and_what_fails_comes_back_later(scenario: Scenario) -> None:
     async def fail(message: Message[bytes]) -> None:
         if message.value == b"v3" and message.reconsume_times == 0:
             raise ValueError
 
-    async with AIOKafkaProducer(bootstrap_servers=scenario.brokers, transactional_id=scenario.group) as producer:
-        await producer.begin_transaction()
-        await producer.send_and_wait(scenario.topic, b"aborted", partition=0)
-        await producer.abort_transaction()
     values = [b"v%d" % number for number in range(20)]
     await scenario.raw.produce(scenario.topic, *values)
     workers = [await scenario.join(handler=fail) for _ in range(2)]
@@ -102,6 +98,17 @@ async def test_an_acknowledgement_after_the_lock_is_refused_and_the_redelivery_i
     await scenario.raw.produce(scenario.topic, b"v1")
     await scenario.wait(lambda: len(scenario.ran()) == 2, "the run of the next")
     assert sorted(scenario.ran()) == [("v0", 1), ("v1", 1)], "the copy was not run"
+
+
+async def test_what_an_aborted_transaction_wrote_is_not_consumed(scenario: Scenario) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=scenario.brokers, transactional_id=scenario.group) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(scenario.topic, b"aborted", partition=0)
+        await producer.abort_transaction()
+    await scenario.raw.produce(scenario.topic, b"v0")
+    await scenario.join()
+    await scenario.wait(scenario.ran, "the run")
+    assert scenario.ran() == [("v0", 1)]
 
 
 async def test_a_start_configures_the_share_group_and_a_second_one_changes_nothing(
