@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,44 +20,49 @@ ANY = [
     "worker.Fetch:no-topic-one", "worker.Fetch:out-of-range", "worker.Fetch:unknown", "worker.Fetch:empty",
     "worker.drain:raises-after", "worker.drain:cancelled-after", "worker.drain:raises-oddly",
     "worker.ListOffsets:raises", "worker.ListOffsets:short", "worker.ListOffsets:empty", "worker.ListOffsets:not-leader-one",
-    "worker.ListOffsets:cancelledx2", "worker.close:raises-after",
+    "worker.ListOffsets:cancelledx2", "worker.close:raises-after"
 ]  # fmt: skip
 
 #: What only a member of a group can suffer.
 OF_A_GROUP = [
     "worker.OffsetFetch:raises", "worker.OffsetFetch:loadingx4", "worker.OffsetFetch:shortx4", "worker.OffsetFetch:emptyx4",
     "worker.OffsetCommit:raises", "worker.OffsetCommit:rebalancing", "worker.Heartbeat:unknown-member", "worker.JoinGroup:raises-after",
-    "topics.DescribeGroups:raises", "topics.DescribeGroups:late",
+    "topics.DescribeGroups:raises", "topics.DescribeGroups:late"
 ]  # fmt: skip
 
 
-async def suffer(kafka: MemoryKafka, file_of: FileOf, fault: str) -> None:
-    async with Instance(kafka, "web-1", file_of("web-1")) as one:
-        await one.until(lambda: len(one.committed()) == 2)
-    for partition in (0, 1):
-        kafka.produce("changes", b"waited %d" % partition, partition=partition)
-    expected = {b"waited 0", b"waited 1", b"after 0", b"after 1"}
-    with hostile_client(fault) as plan:
-        async with Instance(kafka, "web-1", file_of("web-1")) as again:
-            for partition in (0, 1):
-                kafka.produce("changes", b"after %d" % partition, partition=partition)
-            await again.until(lambda: set(again.seen) == expected)
-            await again.until(lambda: again.committed() == {0: 2, 1: 2})
-            if not fault.startswith("worker.close"):
-                spent = asyncio.create_task(plan.wait_until_spent())
-                await again.until(spent.done)
-    assert all(event.from_commit for event in again.codes(EventCode.ASSIGNED))
-    await asyncio.gather(*(client.close() for client in plan.clients), return_exceptions=True)
+async def suffer(fault: str, file: Path | None) -> None:
+    sys.stdout.write(f"{fault}\n")  # the last one is what a failure is about
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("changes", 2)
+        async with Instance(kafka, "web-1", file) as one:
+            await one.until(lambda: len(one.committed()) == 2)
+        for partition in (0, 1):
+            kafka.produce("changes", b"waited %d" % partition, partition=partition)
+        expected = {b"waited 0", b"waited 1", b"after 0", b"after 1"}
+        with hostile_client(fault) as plan:
+            async with Instance(kafka, "web-1", file) as again:
+                for partition in (0, 1):
+                    kafka.produce("changes", b"after %d" % partition, partition=partition)
+                await again.until(lambda: set(again.seen) == expected)
+                await again.until(lambda: again.committed() == {0: 2, 1: 2})
+                if not fault.startswith("worker.close"):
+                    spent = asyncio.create_task(plan.wait_until_spent())
+                    await again.until(spent.done)
+        assert all(event.from_commit for event in again.codes(EventCode.ASSIGNED)), fault
+        await asyncio.gather(*(client.close() for client in plan.clients), return_exceptions=True)
 
 
-@pytest.mark.parametrize("fault", ANY)
-async def test_whatever_the_client_does_an_instance_misses_nothing(kafka: MemoryKafka, file_of: FileOf, fault: str) -> None:
-    await suffer(kafka, file_of, fault)
+@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.nightly)], ids=["one way", "the other way"])
+async def test_whatever_the_client_does_an_instance_misses_nothing(tmp_path: Path, turn: int) -> None:
+    """Faults take turns at both ways to keep positions."""
+    for place, fault in enumerate(ANY):
+        await suffer(fault, tmp_path / f"{place}.offsets" if place % 2 == turn else None)
 
 
-@pytest.mark.parametrize("fault", OF_A_GROUP)
-async def test_whatever_the_coordinator_answers_an_instance_misses_nothing(kafka: MemoryKafka, fault: str) -> None:
-    await suffer(kafka, lambda _: None, fault)
+async def test_whatever_the_coordinator_answers_an_instance_misses_nothing() -> None:
+    for fault in OF_A_GROUP:
+        await suffer(fault, None)
 
 
 async def test_a_topic_that_is_away_for_a_moment_is_read_on_where_it_was(kafka: MemoryKafka, file_of: FileOf) -> None:

@@ -32,14 +32,14 @@ async def test_B01_what_fails_is_dropped_counted_and_passed(kafka: MemoryKafka, 
     assert "messages are dropped" in caplog.text
 
 
-async def test_B03_there_are_no_topics_and_no_groups_for_what_comes_back(kafka: MemoryKafka, file_of: FileOf) -> None:
-    async with Instance(kafka, "web-1", file_of("web-1")) as one:
+async def test_B03_there_are_no_topics_and_no_groups_for_what_comes_back(kafka: MemoryKafka) -> None:
+    async with Instance(kafka, "web-1") as one:
         kafka.produce("changes", b"bad")
         await one.until(lambda: bool(one.codes(EventCode.DROPPED)))
     assert [topic for topic in kafka._cluster.topics if topic.startswith("cache")] == []
 
 
-async def test_a_new_instance_begins_at_the_end_and_goes_on_where_it_was(kafka: MemoryKafka, file_of: FileOf) -> None:
+async def test_a_new_instance_begins_at_the_end_or_as_told_and_goes_on_where_it_was(kafka: MemoryKafka, file_of: FileOf) -> None:
     kafka.produce("changes", b"before")
     async with Instance(kafka, "web-1", file_of("web-1")) as one:
         await one.until(lambda: len(one.committed()) == 2)
@@ -48,18 +48,14 @@ async def test_a_new_instance_begins_at_the_end_and_goes_on_where_it_was(kafka: 
     kafka.produce("changes", b"while it was away")
     async with Instance(kafka, "web-1", file_of("web-1")) as again:
         await again.until(lambda: again.seen == [b"while it was away"])
+    async with Instance(kafka, "web-2", file_of("web-2"), start="earliest") as whole:
+        await whole.until(lambda: whole.seen == [b"before", b"now", b"while it was away"])
     assert {event.from_commit for event in one.codes(EventCode.ASSIGNED)} == {False}
     assert {event.from_commit for event in again.codes(EventCode.ASSIGNED)} == {True}
 
 
-async def test_a_new_instance_begins_at_the_start_if_that_is_said(kafka: MemoryKafka, file_of: FileOf) -> None:
-    kafka.produce("changes", b"before")
-    async with Instance(kafka, "web-1", file_of("web-1"), start="earliest") as one:
-        await one.until(lambda: one.seen == [b"before"])
-
-
-async def test_with_an_order_a_failure_is_tried_again_in_place_and_dropped_at_its_limit(kafka: MemoryKafka, file_of: FileOf) -> None:
-    one = Instance(kafka, "web-1", file_of("web-1"), order="partition", in_place=RetryInPlace(2, delay=0.01))
+async def test_with_an_order_a_failure_is_tried_again_in_place_and_dropped_at_its_limit(kafka: MemoryKafka) -> None:
+    one = Instance(kafka, "web-1", order="partition", in_place=RetryInPlace(2, delay=0.01))
     async with one:
         kafka.produce("changes", b"bad", b"good")
         await one.until(lambda: one.committed().get(0) == 2)

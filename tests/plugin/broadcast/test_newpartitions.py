@@ -35,22 +35,16 @@ def new_in(asked: Asked) -> list[int]:
     return [partition.partition for partition, standing in asked.known.items() if standing.is_new]
 
 
-async def test_of_a_new_instance_no_partition_is_new() -> None:
-    assert new_in(await NewPartitions().ask(Brokers(), PLACES)) == []
+async def test_new_is_what_has_no_position_beside_one_that_has_or_in_a_topic_that_the_file_has() -> None:
+    for begun_with, committed, new in [((), (), []), ((), (1,), [0, 2]), ({"changes"}, (), [0, 1, 2])]:
+        assert new_in(await NewPartitions(begun_with).ask(Brokers(*committed), PLACES)) == new, (begun_with, committed)
 
 
-async def test_beside_one_that_has_a_position_those_without_are_new() -> None:
-    assert new_in(await NewPartitions().ask(Brokers(1), PLACES)) == [0, 2]
-
-
-async def test_of_a_topic_that_the_file_has_all_without_a_position_are_new() -> None:
-    assert new_in(await NewPartitions({"changes"}).ask(Brokers(), PLACES)) == [0, 1, 2]
-
-
-async def test_one_that_comes_after_the_others_is_new() -> None:
+async def test_one_that_comes_after_the_others_is_new_and_one_of_the_first_that_is_asked_for_again_is_not() -> None:
     partitions = NewPartitions()
     await partitions.ask(Brokers(), PLACES[:2])
     assert new_in(await partitions.ask(Brokers(), PLACES[2:])) == [2]
+    assert new_in(await partitions.ask(Brokers(0, 2), PLACES[1:2])) == []
 
 
 async def test_while_a_position_may_be_there_none_begins_without_one() -> None:
@@ -66,9 +60,3 @@ async def test_what_has_a_position_goes_on_while_others_are_not_known_and_is_rem
     assert sorted(some.known) == [PLACES[0], PLACES[2]]
     assert new_in(some) == [2]
     assert new_in(await partitions.ask(Brokers(), PLACES[1:])) == [1, 2]
-
-
-async def test_one_of_the_first_that_is_asked_for_again_is_not_new() -> None:
-    partitions = NewPartitions()
-    await partitions.ask(Brokers(), PLACES)
-    assert new_in(await partitions.ask(Brokers(0, 2), PLACES[1:2])) == []

@@ -33,38 +33,26 @@ async def refusal(app: App) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
+async def test_what_can_not_apply_is_refused_also_if_a_file_sets_it() -> None:
+    for policy, said in (
         (Dedup("memory://"), "Broadcasting and Dedup are both on: every instance gets every message"),
         (Transactional("sqlite:///x.db"), "Broadcasting and Transactional are both on"),
         (ConsumeLater(3), "Broadcasting drops what fails, and ConsumeLater was used, which would do nothing; leave it out"),
         (DeadLetter("dead"), "Broadcasting drops what fails, and DeadLetter was used"),
-    ],
-    ids=["dedup", "transactional", "consume-later", "dead-letter"],
-)
-async def test_what_can_not_apply_is_refused(policy: Any, said: str) -> None:
-    assert said in await refusal(app_of(Broadcasting("web-1"), policy))
-
-
-async def test_so_is_what_a_file_sets() -> None:
+    ):
+        assert said in await refusal(app_of(Broadcasting("web-1"), policy))
     config = Config({("consume_later", "max_reconsume_times"): Given(3, "ackwise.toml")})
     assert "consume_later.max_reconsume_times is set by ackwise.toml" in await refusal(app_of(Broadcasting("web-1"), config=config))
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a@b", "é", "a" * 101, None, 7], ids=repr)
-def test_a_name_that_can_not_be_part_of_a_group_is_refused(name: Any) -> None:
-    with pytest.raises(ConfigurationError, match="instance of Broadcasting is"):
-        Broadcasting(name)
-
-
-@pytest.mark.parametrize("file", ["", 7], ids=repr)
-def test_a_file_without_a_path_is_refused(file: Any) -> None:
-    with pytest.raises(ConfigurationError, match="offsets_file of Broadcasting is"):
-        Broadcasting("web-1", offsets_file=file)
-
-
-def test_a_second_one_is_refused() -> None:
+def test_a_name_that_can_not_be_part_of_a_group_a_file_without_a_path_and_a_second_policy_are_refused() -> None:
+    wrong: list[tuple[Any, Any, str]] = [
+        *((name, None, "instance of Broadcasting is") for name in ("", "a b", "a@b", "é", "a" * 101, None, 7)),
+        *(("web-1", file, "offsets_file of Broadcasting is") for file in ("", 7)),
+    ]
+    for name, file, said in wrong:
+        with pytest.raises(ConfigurationError, match=said):
+            Broadcasting(name, offsets_file=file)
     with pytest.raises(ConfigurationError, match="Broadcasting was used twice"):
         app_of(Broadcasting("web-1"), Broadcasting("web-2"))
 
@@ -95,25 +83,14 @@ def test_explain_shows_the_mode_and_no_topics_of_its_own() -> None:
     assert not [path for path in explained.failures if "copy" in path.when or "dead letter" in path.then]
 
 
-@pytest.mark.parametrize(
-    ("settings", "begins", "source"),
-    [({}, "latest", "Broadcasting"), ({"start": "earliest"}, "earliest", "default")],
-    ids=["unsaid", "said"],
-)
-def test_a_new_instance_begins_at_the_end_unless_the_app_says_otherwise(settings: Any, begins: str, source: str) -> None:
-    (start,) = (each for each in app_of(Broadcasting("web-1"), **settings).explain().settings if each.name == "start")
-    assert (start.value, start.source) == (begins, source)
+def test_explain_says_where_a_new_instance_begins_and_who_said_so() -> None:
+    said: list[tuple[dict[str, Any], str, str]] = [({}, "latest", "Broadcasting"), ({"start": "earliest"}, "earliest", "default")]
+    for settings, begins, source in said:
+        (start,) = (each for each in app_of(Broadcasting("web-1"), **settings).explain().settings if each.name == "start")
+        assert (start.value, start.source) == (begins, source), settings
 
 
 async def test_the_kit_says_that_a_message_was_dropped() -> None:
     async with TestApp(app_of(Broadcasting("web-1"))) as worker:
         fates = [await worker.deliver("changes", value) for value in (b"good", b"bad")]
     assert [(fate.kind, fate.error) for fate in fates] == [("done", None), ("dropped", "not-retried")]
-
-
-async def test_the_kit_lets_an_instance_die_before_its_commit_and_the_next_one_runs_it_again() -> None:
-    async with TestApp(app_of(Broadcasting("web-1"))) as worker:
-        await worker.deliver("changes", b"first")
-        worker.crash_at("after the handler")
-        fate = await worker.deliver("changes", b"second")
-    assert (fate.kind, worker.crashes) == ("done", 1)

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import asyncmy
 from tests.databases.server import Endpoint
@@ -67,8 +68,19 @@ class BinlogWorld(World):
                 rows = list(await cursor.fetchall()) if cursor.description else []
         return rows
 
-    async def waiting(self) -> int:
-        return int((await self.run("SELECT COUNT(*) FROM ackwise_outbox WHERE state = 2"))[0][0])
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Any]:
+        address = urlsplit(self.url)
+        host, port, database = address.hostname, address.port, address.path[1:]
+        async with asyncmy.connect(host=host, port=port, user="root", database=database, autocommit=True) as connection:
+            yield connection
+
+    async def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return await self.run(query)
+
+    async def cut_off(self) -> None:
+        for (thread,) in await self.run("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND = 'Binlog Dump'"):
+            await self.run(f"KILL {thread}")
 
     async def confirmed(self) -> str:
         """The position that is kept."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import pytest
 
 from ackwise.middleware.errors import StoreUnavailable
-from ackwise.middleware.outbox import Sent
+from ackwise.middleware.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
 from ackwise.middleware.outgoing import Acked, Outgoing
 from ackwise.plugin.cdc import outboxrows
 from ackwise.plugin.cdc.outboxrows import OutboxRows
@@ -114,3 +114,17 @@ async def test_a_row_that_was_not_seen_yet_is_deleted_before_the_table_is_read(d
     await desk.route.sent(await desk.parcels(b"1"))
     assert await desk.route.waiting() == []
     assert (desk.store.asked, desk.left) == ([[1], [1]], 0)
+
+
+async def test_only_a_row_that_kafka_refused_holds_its_key_and_not_one_that_no_check_back_decided(desk: Desk) -> None:
+    desk.store.gate.set()
+    await desk.store.prepare([Outgoing("orders", b"half", b"a")], "tx", producer_group="g")
+    await desk.store.answered([CheckAnswer(1, TransactionOutcome.UNKNOWN, cause="nobody knows")])
+    async with desk.store.transaction() as transaction:
+        for key, value in ((b"b", b"refused"), (b"a", b"later"), (b"b", b"later")):
+            transaction.add(Outgoing("orders", value, key))
+    parcels = [Parcel(row.message, "", row) for row in await desk.store.pending(desk.route._tokens, limit=9)]
+    assert parcels[0].row is not None
+    await desk.store.failed([Failed(2, parcels[0].row.shard, "too large", None)], desk.route._tokens)
+    await desk.route.waiting()
+    assert [parcel.message.key for parcel in await desk.route.unheld(parcels[1:])] == [b"a"]

@@ -1,4 +1,4 @@
-"""`ackwise cdc` as a process between a real PostgreSQL and a real Kafka, while each of the three is killed."""
+"""`ackwise cdc` as a process between a real database and a real Kafka, while each of the three is killed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import asyncmy
 import asyncpg
 import pytest
+from asyncmy.errors import MySQLError
+from tests.databases.mariadb import WITH_LOG, mariadb_server
 from tests.databases.postgres import USER, postgres_server
 from tests.databases.server import Server, skip_if_missing
 from tests.servers import RawKafka
@@ -21,35 +25,33 @@ from tests.servers import RawKafka
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.outgoing import MESSAGE_ID
 from ackwise.plugin.local.broker import LocalKafka
-from ackwise.stores.postgres.outbox import PostgresOutbox
+from ackwise.plugin.registry import open_outbox
 
 pytestmark = [pytest.mark.kafka, pytest.mark.servers, pytest.mark.slow]
 
 KEYS = 4
 
+#: What a database raises that is away.
+AWAY = (AckwiseError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, MySQLError, OSError)
 
-@pytest.fixture(scope="module")
-def own_postgres() -> Iterator[Server]:
-    """A PostgreSQL that this module kills."""
-    with skip_if_missing("PostgreSQL"), postgres_server(wal_level="logical", wal_sender_timeout="2s") as server:
-        yield server
+
+@pytest.fixture(scope="module", params=["postgres", pytest.param("mariadb", marks=pytest.mark.nightly)])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+    """A server that this module kills, and its database."""
+    if request.param == "postgres":
+        with skip_if_missing("PostgreSQL"), postgres_server(wal_level="logical", wal_sender_timeout="2s") as server:
+            yield server, f"postgresql://{USER}@127.0.0.1:{server.port}/postgres"
+    else:
+        with skip_if_missing("MariaDB"), mariadb_server(tmp_path_factory.mktemp("mariadb-killed"), *WITH_LOG) as server:
+            yield server, f"mariadb://root@127.0.0.1:{server.port}/test"
 
 
 class Relay:
     """`ackwise cdc` in a process of its own."""
 
-    def __init__(self, url: str, bootstrap: str, log: Path) -> None:
-        self._command = [
-            sys.executable,
-            "-m",
-            "ackwise.plugin.cli",
-            "cdc",
-            url,
-            "--brokers",
-            bootstrap,
-            "--create-slot",
-            "--log-format=json",
-        ]
+    def __init__(self, url: str, kafka: LocalKafka, log: Path) -> None:
+        command = [sys.executable, "-m", "ackwise.plugin.cli", "cdc", url, "--brokers", kafka.bootstrap]
+        self._command = [*command, "--create-slot", "--log-format=json"]
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -68,52 +70,68 @@ class Relay:
 
 
 class Shop:
-    """Writes transactions of one to three rows, numbered by key, and remembers which committed."""
+    """Writes transactions of one to three rows, numbered by key, and remembers which committed; each third one is rolled back."""
 
-    def __init__(self, url: str, topic: str) -> None:
-        self.url, self.topic = url, topic
-        self.outbox = PostgresOutbox(url)
+    def __init__(self, server: Server, url: str, topic: str) -> None:
+        self.server, self.url, self.topic = server, url, topic
+        self.outbox: Any = open_outbox(url)
         self.committed: list[str] = []
         self.undecided: set[str] = set()
         self.rolled_back: set[str] = set()
         self._numbers: dict[int, int] = defaultdict(int)
         self._count = 0
 
-    async def sell(self, times: int) -> None:
-        """So many transactions; each third one is rolled back. A database that is away is waited for."""
-        connection: asyncpg.Connection | None = None
-        while times:
-            try:
-                connection = connection or await asyncpg.connect(self.url)
-                await self._transact(connection)
-                times -= 1
-            except (AckwiseError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
-                if connection is not None:
-                    connection.terminate()
-                connection = None
-                await asyncio.sleep(0.05)
-        if connection is not None:
-            await connection.close()
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        if self.url.startswith("mariadb"):
+            async with asyncmy.connect(
+                host="127.0.0.1", port=self.server.port, user="root", autocommit=True, database="test"
+            ) as connection:
+                yield connection
+            return
+        postgres = await asyncpg.connect(self.url)
+        try:
+            yield postgres
+        finally:
+            postgres.terminate()
 
-    async def _transact(self, connection: asyncpg.Connection) -> None:
+    async def sell(self, times: int) -> None:
+        """So many transactions. A database that is away is waited for."""
+        while times:
+            with suppress(*AWAY):
+                async with self._connection() as connection:
+                    while times:
+                        await self._transact(connection)
+                        times -= 1
+            await asyncio.sleep(0.05)
+
+    async def selling(self, times: int, *, rows: int) -> asyncio.Task[None]:
+        """So many transactions under way, of which so many rows have committed."""
+        selling, before = asyncio.create_task(self.sell(times)), len(self.committed)
+        await eventually(lambda: len(self.committed) >= before + rows)
+        return selling
+
+    async def _transact(self, connection: Any) -> None:
         self._count += 1
         key, rolls_back = self._count % KEYS, self._count % 3 == 0
         ids: list[str] = []
-        transaction = connection.transaction()
-        await transaction.start()
-        rows = self.outbox.writer(connection)
-        for _ in range(1 + self._count % 3):
-            self._numbers[key] += 1
-            ids.append(rows.send(self.topic, b"%d" % self._numbers[key], key=b"%d" % key))
-        await rows.flush()
-        if rolls_back:
-            self.rolled_back |= set(ids)
-            await transaction.rollback()
-            return
-        self.undecided |= set(ids)
-        await transaction.commit()
-        self.undecided -= set(ids)
-        self.committed += ids
+        with suppress(InterruptedError):
+            async with self.outbox.transaction(connection) as rows:
+                for _ in range(1 + self._count % 3):
+                    self._numbers[key] += 1
+                    ids.append(rows.send(self.topic, b"%d" % self._numbers[key], key=b"%d" % key))
+                await rows.flush()
+                if rolls_back:
+                    self.rolled_back |= set(ids)
+                    raise InterruptedError
+                self.undecided |= set(ids)
+            self.undecided -= set(ids)
+            self.committed += ids
+
+    async def until_empty(self) -> None:
+        async with asyncio.timeout(120):
+            while (await self.outbox.status()).waiting:  # noqa: ASYNC110  # the table tells nobody
+                await asyncio.sleep(0.05)
 
 
 async def eventually(condition: Callable[[], object]) -> None:
@@ -128,58 +146,39 @@ def kafka(own_kafka: LocalKafka) -> LocalKafka:
     return own_kafka
 
 
-@pytest.fixture
-async def shop(own_postgres: Server, raw_kafka: RawKafka) -> AsyncIterator[Shop]:
-    shop = Shop(f"postgresql://{USER}@127.0.0.1:{own_postgres.port}/postgres", await raw_kafka.new_topic(2))
-    await shop.outbox.open()
-    yield shop
-    await shop.outbox.close()
-
-
 async def test_whatever_is_killed_every_committed_row_is_sent_and_nothing_else(
-    own_postgres: Server, kafka: LocalKafka, raw_kafka: RawKafka, shop: Shop, tmp_path: Path
+    database: tuple[Server, str], kafka: LocalKafka, raw_kafka: RawKafka, tmp_path: Path
 ) -> None:
-    relay = Relay(shop.url, kafka.bootstrap, tmp_path / "relay.log")
+    shop = Shop(*database, await raw_kafka.new_topic(2))
+    relay = Relay(shop.url, kafka, tmp_path / "relay.log")
+    await shop.outbox.open()
     relay.start()
     try:
         await eventually(lambda: relay.said("change data capture reads the log"))
         for number in range(2):  # of the relay, in the middle of a stream
-            selling = asyncio.create_task(shop.sell(60))
-            before = len(shop.committed)
-            await eventually(lambda at=before: len(shop.committed) >= at + 10)  # type: ignore[misc]
+            selling = await shop.selling(60, rows=10)
             relay.end(signal.SIGKILL)
             relay.start()
             await selling
             await eventually(lambda at=number: relay.said("change data capture reads the log") >= at + 2)  # type: ignore[misc]
-        for end in (own_postgres.kill, own_postgres.stop):  # of the database, at once and in order
-            selling = asyncio.create_task(shop.sell(60))
-            before = len(shop.committed)
-            await eventually(lambda at=before: len(shop.committed) >= at + 10)  # type: ignore[misc]
+        for end in (shop.server.kill, shop.server.stop):  # of the database, at once and in order
+            selling = await shop.selling(60, rows=10)
             await asyncio.to_thread(end)
-            await asyncio.to_thread(own_postgres.start)
+            await asyncio.to_thread(shop.server.start)
             await selling
         for end in (kafka.kill, kafka.stop):  # of the broker
-            selling = asyncio.create_task(shop.sell(30))
-            before = len(shop.committed)
-            await eventually(lambda at=before: len(shop.committed) >= at + 5)  # type: ignore[misc]
+            selling = await shop.selling(30, rows=5)
             await asyncio.to_thread(end)
             await shop.sell(10)
             await asyncio.to_thread(kafka.start)
             await selling
-        await _until_empty(shop)
+        await shop.until_empty()
         assert relay.end(signal.SIGTERM) == 0
     finally:
         with suppress(ProcessLookupError):
             relay.end(signal.SIGKILL)
+        await shop.outbox.close()
     await _judge(shop, raw_kafka)
-
-
-async def _until_empty(shop: Shop) -> None:
-    connection = await asyncpg.connect(shop.url)
-    async with asyncio.timeout(120):
-        while await connection.fetchval("SELECT count(*) FROM ackwise_outbox"):  # noqa: ASYNC110  # the table tells nobody
-            await asyncio.sleep(0.05)
-    await connection.close()
 
 
 async def _judge(shop: Shop, raw_kafka: RawKafka) -> None:

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 import pytest
-from tests.plugin.cdc.world import Sink, World, close_outbox, until
+from tests.fakes import FULL_DISK, Sink
+from tests.plugin.cdc.world import World, close_outbox, until
 
-from ackwise.middleware.changes import ChangesLost
-from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
+from ackwise.middleware.changes import ChangesLost, UnreadableChange
+from ackwise.middleware.errors import ConfigurationError, PublishRefused
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.outbox import TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
@@ -22,26 +22,24 @@ from ackwise.stores.postgres.tables import Tables
 pytestmark = pytest.mark.servers
 
 
-async def test_a_committed_row_is_sent_as_it_was_written_and_deleted(world: World) -> None:
+async def test_a_committed_row_is_sent_as_it_was_written_and_deleted(any_world: World) -> None:
     message = Outgoing("orders", b"\x00\xff tea", key=b"k\x00", headers=(("h", b"\x01"), ("none", None)), partition=0, message_id="id-1 ✓")
-    async with world.running():
-        async with world.outbox.transaction(world.database) as outbox:
+    async with any_world.running():
+        async with any_world.outbox.transaction(any_world.database) as outbox:
             outbox.add(message)
-        await world.is_sent_and_deleted(b"\x00\xff tea")
-    assert world.kafka.sent == [message]
+        await any_world.is_sent_and_deleted(b"\x00\xff tea")
+    assert any_world.kafka.sent == [message]
 
 
-async def test_rows_are_sent_in_the_order_of_the_commits(world: World) -> None:
-    late = await asyncpg.connect(world.url)
-    async with world.running():
-        async with late.transaction():
-            async with world.outbox.transaction(late) as outbox:
-                outbox.send("orders", b"written first, committed last")
-            await world.write(b"1", b"2")
-            await until(lambda: world.kafka.values == [b"1", b"2"])
-        await world.is_sent_and_deleted(b"written first, committed last")
-    await late.close()
-    assert world.kafka.values == [b"1", b"2", b"written first, committed last"]
+async def test_rows_are_sent_in_the_order_of_the_commits(any_world: World) -> None:
+    async with any_world.running(), any_world.connected() as late:
+        async with any_world.outbox.transaction(late) as outbox:
+            outbox.send("orders", b"written first, committed last")
+            await outbox.flush()
+            await any_world.write(b"1", b"2")
+            await until(lambda: any_world.kafka.values == [b"1", b"2"])
+        await any_world.is_sent_and_deleted(b"written first, committed last")
+    assert any_world.kafka.values == [b"1", b"2", b"written first, committed last"]
 
 
 async def test_what_was_rolled_back_is_never_sent_nor_what_a_savepoint_took_back(world: World) -> None:
@@ -62,34 +60,33 @@ async def test_what_was_rolled_back_is_never_sent_nor_what_a_savepoint_took_back
     assert world.kafka.values == [b"before", b"after"]
 
 
-async def test_rows_that_are_older_than_the_slot_are_sent_from_the_table(world: World) -> None:
-    await world.write(b"1", b"2")
-    async with world.running():
-        await world.write(b"3")
-        await world.is_sent_and_deleted(b"1", b"2", b"3")
-    assert sorted(filter(None, world.kafka.values)) == [b"1", b"2", b"3"]
+async def test_rows_that_are_older_than_the_position_are_sent_from_the_table(any_world: World) -> None:
+    await any_world.write(b"1", b"2")
+    async with any_world.running():
+        await any_world.write(b"3")
+        await any_world.is_sent_and_deleted(b"1", b"2", b"3")
+    assert sorted(filter(None, any_world.kafka.values)) == [b"1", b"2", b"3"]
 
 
-async def test_rows_that_stay_for_an_audit_are_sent_once_and_have_no_payload(world: World) -> None:
-    world.keep_sent = 3600.0
+async def test_rows_that_stay_for_an_audit_are_sent_once_and_have_no_payload(any_world: World) -> None:
+    any_world.keep_sent = 3600.0
     for number in range(2):
-        async with world.running():
-            await world.write(b"%d" % number, key=b"k")
-            await world.is_sent_and_deleted(b"%d" % number)
-    rows = [tuple(row) for row in await world.database.fetch("SELECT state, message_key, value FROM ackwise_outbox")]
-    assert rows == [(4, None, None)] * 2
-    assert world.kafka.values == [b"0", b"1"]
+        async with any_world.running():
+            await any_world.write(b"%d" % number, key=b"k")
+            await any_world.is_sent_and_deleted(b"%d" % number)
+    assert await any_world.rows("SELECT state, message_key, value FROM ackwise_outbox") == [(4, None, None)] * 2
+    assert any_world.kafka.values == [b"0", b"1"]
 
 
-async def test_after_a_stop_nothing_is_sent_twice_and_nothing_missing(world: World) -> None:
+async def test_after_a_stop_nothing_is_sent_twice_and_nothing_missing(any_world: World) -> None:
     for number in range(3):
-        async with world.running():
-            await world.write(b"%d" % number)
-            await world.is_sent_and_deleted(b"%d" % number)
-        await world.write(b"while away %d" % number)
-    async with world.running():
-        await world.is_sent_and_deleted(b"while away 2")
-    assert len(world.kafka.ids) == len(set(world.kafka.ids)) == 6
+        async with any_world.running():
+            await any_world.write(b"%d" % number)
+            await any_world.is_sent_and_deleted(b"%d" % number)
+        await any_world.write(b"while away %d" % number)
+    async with any_world.running():
+        await any_world.is_sent_and_deleted(b"while away 2")
+    assert len(any_world.kafka.ids) == len(set(any_world.kafka.ids)) == 6
 
 
 async def test_the_position_stays_before_what_kafka_did_not_acknowledge(world: World) -> None:
@@ -139,11 +136,9 @@ async def test_an_idle_outbox_lets_the_position_go_forward(world: World) -> None
         before = await world.confirmed()
         await world.database.execute("CREATE TABLE other AS SELECT generate_series(1, 1000) AS n")
         await world.database.execute("SELECT pg_logical_emit_message(false, 'x', 'y')")
-        relay_source = world.source(create=False)
         async with asyncio.timeout(60):
             while await world.confirmed() == before:  # noqa: ASYNC110  # the server tells nobody
                 await asyncio.sleep(0.05)
-        await relay_source.close()
 
 
 async def test_a_row_that_is_inserted_and_deleted_at_once_is_sent_from_the_log(world: World) -> None:
@@ -196,15 +191,10 @@ async def test_a_parked_row_that_skips_holds_nothing(world: World) -> None:
 
 
 async def test_a_refused_row_that_is_not_in_the_table_stops_the_relay_before_it(world: World) -> None:
-    from ackwise.middleware.errors import PublishRefused
-
     world.kafka.refuse = lambda message: message.value == b"bad"
-    with pytest.raises(PublishRefused, match="is not in the table and can't be parked"):  # noqa: PT012  # it ends where the relay is awaited
-        async with world.running():
-            async with world.database.transaction():
-                await world.write(b"bad")
-                await world.database.execute("DELETE FROM ackwise_outbox")
-            await world.over()
+    async with world.ends_with(PublishRefused, "is not in the table and can't be parked"), world.database.transaction():
+        await world.write(b"bad")
+        await world.database.execute("DELETE FROM ackwise_outbox")
     world.kafka.refuse = lambda _: False
     async with world.running():
         await until(lambda: world.kafka.values == [b"bad"])
@@ -246,9 +236,7 @@ async def test_a_lost_slot_is_told_and_nothing_passed_over_until_somebody_says_s
     await world.write(b"2")
     await world.drop_slot()
     for _ in range(2):
-        with pytest.raises(ChangesLost, match=r"is gone, which was read up to .* still in the outbox.*--replace-lost-slot"):
-            async with world.running():
-                pass
+        await world.refuses(ChangesLost, r"is gone, which was read up to .* still in the outbox.*--replace-lost-slot")
     assert world.kafka.values == [b"1"]
     async with world.running(world.relay(replace_lost=True)):
         await world.write(b"3")
@@ -260,9 +248,7 @@ async def test_another_server_is_told(world: World) -> None:
     async with world.running():
         pass
     await world.database.execute("UPDATE ackwise_cdc SET system_id = '1'")
-    with pytest.raises(ChangesLost, match="this is another server"):
-        async with world.running():
-            pass
+    await world.refuses(ChangesLost, "this is another server")
 
 
 async def test_two_relays_share_a_slot_and_one_takes_over(world: World) -> None:
@@ -334,101 +320,76 @@ async def test_a_relay_that_comes_late_does_not_put_the_position_back(world: Wor
 
 async def test_an_outbox_of_relays_of_the_table_is_refused(world: World) -> None:
     await world.outbox.claim_relay("table")
-    with pytest.raises(ConfigurationError, match="table"):
-        async with world.running():
-            pass
+    await world.refuses(ConfigurationError, "table")
 
 
 async def test_without_slot_publication_or_table_the_relay_says_what_is_missing(world: World) -> None:
-    with pytest.raises(ConfigurationError, match=r"no replication slot .*--create-slot"):
-        async with world.running(world.relay(create=False)):
-            pass
+    await world.refuses(ConfigurationError, r"no replication slot .*--create-slot", world.relay(create=False))
     await world.database.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", world.slot)
-    with pytest.raises(
-        ConfigurationError, match=r'no publication ackwise.*CREATE PUBLICATION "ackwise" FOR TABLE "public"."ackwise_outbox"'
-    ):
-        async with world.running(world.relay(create=False)):
-            pass
+    await world.refuses(
+        ConfigurationError,
+        r'no publication ackwise.*CREATE PUBLICATION "ackwise" FOR TABLE "public"."ackwise_outbox"',
+        world.relay(create=False),
+    )
     await world.database.execute("CREATE TABLE other (n int)")
     await world.database.execute("CREATE PUBLICATION ackwise FOR TABLE other")
-    with pytest.raises(ConfigurationError, match=r"no table public\.ackwise_outbox; ALTER PUBLICATION"):
-        async with world.running(world.relay(create=False)):
-            pass
+    await world.refuses(ConfigurationError, r"no table public\.ackwise_outbox; ALTER PUBLICATION", world.relay(create=False))
     await world.database.execute("ALTER PUBLICATION ackwise ADD TABLE ackwise_outbox")
     await world.database.execute("ALTER PUBLICATION ackwise SET (publish = 'update')")
-    with pytest.raises(ConfigurationError, match="does not publish insert"):
-        async with world.running(world.relay(create=False)):
-            pass
+    await world.refuses(ConfigurationError, "does not publish insert", world.relay(create=False))
     await world.database.execute("ALTER PUBLICATION ackwise SET (publish = 'insert, update')")
     await world.database.execute("ALTER PUBLICATION ackwise SET TABLE ackwise_outbox WHERE (id > 5)")
-    with pytest.raises(ConfigurationError, match="leaves out rows"):
-        async with world.running(world.relay(create=False)):
-            pass
+    await world.refuses(ConfigurationError, "leaves out rows", world.relay(create=False))
 
 
 async def test_a_publication_that_is_younger_than_the_slot_is_told(world: World) -> None:
     await world.database.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", world.slot)
     await world.write(b"1")
-    with pytest.raises(ConfigurationError, match="made after the slot"):
-        async with world.running():
-            await world.over()
+    await world.refuses(ConfigurationError, "made after the slot")
 
 
 async def test_a_column_that_goes_in_mid_stream_stops_the_relay_and_nothing_is_lost(world: World) -> None:
-    from ackwise.middleware.changes import UnreadableChange
-
     # Whichever comes first: the change in the log, or a look at the table, after which the relay begins anew and finds what is wrong.
     gone = r"public\.ackwise_outbox was changed while it was read, column value is gone|leaves out column value of public\.ackwise_outbox"
-    with pytest.raises((UnreadableChange, ConfigurationError), match=gone):  # noqa: PT012  # it ends where the relay is awaited
-        async with world.running():
-            await world.write(b"1")
-            await world.is_sent_and_deleted(b"1")
-            await world.database.execute("ALTER TABLE ackwise_outbox RENAME COLUMN value TO payload")
-            await world.database.execute(
-                "INSERT INTO ackwise_outbox (message_id, shard, topic, payload, size) VALUES ('later', 0, 'orders', '2', 1)"
-            )
-            await world.over()
+    async with world.ends_with((UnreadableChange, ConfigurationError), gone):
+        await world.write(b"1")
+        await world.is_sent_and_deleted(b"1")
+        await world.database.execute("ALTER TABLE ackwise_outbox RENAME COLUMN value TO payload")
+        await world.database.execute(
+            "INSERT INTO ackwise_outbox (message_id, shard, topic, payload, size) VALUES ('later', 0, 'orders', '2', 1)"
+        )
     await world.database.execute("ALTER TABLE ackwise_outbox RENAME COLUMN payload TO value")
     assert await world.waiting() == 1
-    with pytest.raises(UnreadableChange, match=r"can't be read .*(no column 'value'|column value is gone)"):  # noqa: PT012  # the log has the row as it was then
-        async with world.running():
-            await until(lambda: world.kafka.values == [b"1", b"2"])  # the table has it, too
-            await world.over()
+    async with world.ends_with(UnreadableChange, r"can't be read .*(no column 'value'|column value is gone)"):
+        await until(lambda: world.kafka.values == [b"1", b"2"])  # the table has it, too
 
 
-async def test_events_are_durable_before_the_row_goes_and_name_the_position(world: World) -> None:
-    world.sink = Sink()
-    async with world.running():
-        await world.write(b"1", key=b"k")
-        await world.is_sent_and_deleted(b"1")
-        await until(lambda: any(event.code is EventCode.RELAY_POSITION for event in world.sink.events))  # type: ignore[union-attr]
-        (sent,) = [event for event in world.sink.events if event.code is EventCode.OUTBOX_SENT]
-        assert (sent.topic, sent.partition, sent.offset, sent.dedup_key) == ("orders", 0, 0, world.kafka.ids[0])
+async def test_events_are_durable_before_the_row_goes_and_name_the_position(any_world: World) -> None:
+    any_world.sink = Sink()
+    async with any_world.running():
+        await any_world.write(b"1", key=b"k")
+        await any_world.is_sent_and_deleted(b"1")
+        await until(lambda: any(event.code is EventCode.RELAY_POSITION for event in any_world.sink.events))  # type: ignore[union-attr]
+        (sent,) = [event for event in any_world.sink.events if event.code is EventCode.OUTBOX_SENT]
+        assert (sent.topic, sent.partition, sent.offset, sent.dedup_key) == ("orders", 0, 0, any_world.kafka.ids[0])
         assert '"row": 1' in str(sent.attrs)
-        world.sink.fails = EventLogUnavailable("the disk is full")
-        await world.write(b"2")
-        await until(lambda: b"2" in world.kafka.values)
-        assert await world.waiting() == 1
-        world.sink.fails = None
-        await world.is_sent_and_deleted(b"2")
+        any_world.sink.error = FULL_DISK
+        await any_world.write(b"2")
+        await until(lambda: b"2" in any_world.kafka.values)
+        assert await any_world.waiting() == 1
+        any_world.sink.error = None
+        await any_world.is_sent_and_deleted(b"2")
 
 
-async def test_a_restart_of_the_connection_goes_on_where_it_was(world: World) -> None:
-    async with world.running():
+async def test_a_restart_of_the_connection_goes_on_where_it_was(any_world: World) -> None:
+    async with any_world.running():
         for number in range(3):
-            await world.write(b"%d" % number)
-            await world.is_sent_and_deleted(b"%d" % number)
-            await world.database.execute(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1", world.slot
-            )
-        await world.write(b"last")
-        await world.is_sent_and_deleted(b"last")
-    assert [value for place, value in enumerate(world.kafka.values) if value not in world.kafka.values[:place]] == [
-        b"0",
-        b"1",
-        b"2",
-        b"last",
-    ]
+            await any_world.write(b"%d" % number)
+            await any_world.is_sent_and_deleted(b"%d" % number)
+            await any_world.cut_off()
+        await any_world.write(b"last")
+        await any_world.is_sent_and_deleted(b"last")
+    assert [*dict.fromkeys(any_world.kafka.values)] == [b"0", b"1", b"2", b"last"]
 
 
 async def test_the_retention_of_the_slot_is_in_the_status(world: World) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.plugin.cdc.world import World, until
 
-from ackwise.middleware.changes import Change, Operation, UnreadableChange
+from ackwise.middleware.changes import Change, ChangesLost, Operation, UnreadableChange
 from ackwise.middleware.errors import PublishRefused
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.plugin.cdc.mapping import MappedRows
+from ackwise.plugin.cdc.relay import CdcRelay
 
 pytestmark = pytest.mark.servers
 
@@ -30,6 +33,11 @@ async def shop(world: World) -> World:
     return world
 
 
+def orders(shop: World, mapping: Callable[[Change], Outgoing | None] = to_message, **options: Any) -> CdcRelay:
+    """A relay of the changes of `orders`."""
+    return shop.relay(mapping, tables=["orders"], **options)
+
+
 async def test_the_function_says_what_is_sent_and_the_log_gives_the_id(shop: World) -> None:
     seen: list[Change] = []
 
@@ -37,7 +45,7 @@ async def test_the_function_says_what_is_sent_and_the_log_gives_the_id(shop: Wor
         seen.append(change)
         return to_message(change)
 
-    async with shop.running(shop.relay(mapping, tables=["orders"])):
+    async with shop.running(orders(shop, mapping)):
         async with shop.database.transaction():
             await shop.database.execute("INSERT INTO other VALUES (1)")
             await shop.database.execute("INSERT INTO orders VALUES (1, 'tea', true), (2, 'milk', false)")
@@ -55,7 +63,7 @@ async def test_after_a_crash_the_same_changes_have_the_same_ids(shop: World) -> 
     async with shop.killed(shop.relay(to_message, tables=["public.orders"])):
         await shop.database.execute("INSERT INTO orders SELECT n, n::text, true FROM generate_series(1, 3) n")
         await until(lambda: len(shop.kafka.sent) == 3)
-    async with shop.running(shop.relay(to_message, tables=["orders"])):
+    async with shop.running(orders(shop)):
         await until(lambda: len(shop.kafka.sent) == 6)
     assert shop.kafka.sent[:3] == shop.kafka.sent[3:]
 
@@ -64,12 +72,9 @@ async def test_a_function_that_raises_stops_the_relay_before_the_change(shop: Wo
     def mapping(change: Change) -> Outgoing | None:
         return Outgoing("orders", b"%d" % (100 // change.row["id"]))
 
-    with pytest.raises(  # noqa: PT012  # it ends where the relay is awaited
-        UnreadableChange, match=r"mapping raised ZeroDivisionError at .*test_tables\.py:\d+ for change 1 of public\.orders"
-    ) as caught:
-        async with shop.running(shop.relay(mapping, tables=["orders"])):
-            await shop.database.execute("INSERT INTO orders VALUES (10, 'secret', true), (0, 'secret', true), (20, 'secret', true)")
-            await shop.over()
+    said = r"mapping raised ZeroDivisionError at .*test_tables\.py:\d+ for change 1 of public\.orders"
+    async with shop.ends_with(UnreadableChange, said, orders(shop, mapping)) as caught:
+        await shop.database.execute("INSERT INTO orders VALUES (10, 'secret', true), (0, 'secret', true), (20, 'secret', true)")
     assert "secret" not in str(caught.value)
     assert shop.kafka.values == [b"10"]
 
@@ -80,72 +85,60 @@ async def test_a_function_that_raises_stops_the_relay_before_the_change(shop: Wo
 
 async def test_what_kafka_refuses_stops_the_relay_before_it(shop: World) -> None:
     shop.kafka.refuse = lambda message: message.value == b"2"
-    with pytest.raises(PublishRefused, match=r"the message is too large: message .*nothing from there on is sent"):  # noqa: PT012  # it ends where the relay is awaited
-        async with shop.running(shop.relay(to_message, tables=["orders"])):
-            await shop.database.execute("INSERT INTO orders VALUES (1, '1', true)")
-            await until(lambda: len(shop.kafka.sent) == 1)
-            await shop.database.execute("INSERT INTO orders VALUES (2, '2', true)")
-            await shop.over()
+    async with shop.ends_with(PublishRefused, r"the message is too large: message .*nothing from there on is sent", orders(shop)):
+        await shop.database.execute("INSERT INTO orders VALUES (1, '1', true)")
+        await until(lambda: len(shop.kafka.sent) == 1)
+        await shop.database.execute("INSERT INTO orders VALUES (2, '2', true)")
     shop.kafka.refuse = lambda _: False
-    async with shop.running(shop.relay(to_message, tables=["orders"])):
+    async with shop.running(orders(shop)):
         await until(lambda: shop.kafka.values == [b"1", b"2"])
 
 
 async def test_a_column_that_is_not_in_the_log_stops_the_relay_until_the_table_puts_it_there(shop: World) -> None:
     await shop.database.execute("ALTER TABLE orders ALTER note SET STORAGE EXTERNAL")
     await shop.database.execute("INSERT INTO orders VALUES (1, repeat('x', 5000), false)")
-    with pytest.raises(UnreadableChange, match=r"column note of public\.orders is not in the log"):  # noqa: PT012  # it ends where the relay is awaited
-        async with shop.running(shop.relay(to_message, tables=["orders"])):
-            await shop.database.execute("UPDATE orders SET paid = true")
-            await shop.over()
+    async with shop.ends_with(UnreadableChange, r"column note of public\.orders is not in the log", orders(shop)):
+        await shop.database.execute("UPDATE orders SET paid = true")
 
 
 async def test_a_changed_table_stops_the_relay_and_the_next_one_reads_on(shop: World) -> None:
     def mapping(change: Change) -> Outgoing | None:
         return Outgoing("orders", repr(dict(change.row)).encode())
 
-    with pytest.raises(UnreadableChange, match=r"public\.orders was changed while it was read, column paid is gone"):  # noqa: PT012  # it ends where the relay is awaited
-        async with shop.running(shop.relay(mapping, tables=["orders"])):
-            await shop.database.execute("INSERT INTO orders VALUES (1, 'a', true)")
-            await until(lambda: len(shop.kafka.sent) == 1)
-            await shop.database.execute("ALTER TABLE orders ADD more text")
-            await shop.database.execute("INSERT INTO orders VALUES (2, 'b', true, 'm')")
-            await until(lambda: len(shop.kafka.sent) == 2)
-            await shop.database.execute("ALTER TABLE orders DROP paid")
-            await shop.database.execute("INSERT INTO orders VALUES (3, 'c')")
-            await shop.over()
-    async with shop.running(shop.relay(mapping, tables=["orders"])):
+    async with shop.ends_with(
+        UnreadableChange, r"public\.orders was changed while it was read, column paid is gone", orders(shop, mapping)
+    ):
+        await shop.database.execute("INSERT INTO orders VALUES (1, 'a', true)")
+        await until(lambda: len(shop.kafka.sent) == 1)
+        await shop.database.execute("ALTER TABLE orders ADD more text")
+        await shop.database.execute("INSERT INTO orders VALUES (2, 'b', true, 'm')")
+        await until(lambda: len(shop.kafka.sent) == 2)
+        await shop.database.execute("ALTER TABLE orders DROP paid")
+        await shop.database.execute("INSERT INTO orders VALUES (3, 'c')")
+    async with shop.running(orders(shop, mapping)):
         await until(lambda: len(shop.kafka.sent) == 3)
     assert shop.kafka.values[2] == b"{'id': 3, 'note': 'c', 'more': None}"
 
 
 async def test_a_lost_slot_of_a_table_says_that_changes_are_missing(shop: World) -> None:
-    from ackwise.middleware.changes import ChangesLost
-
-    async with shop.running(shop.relay(to_message, tables=["orders"])):
+    async with shop.running(orders(shop)):
         pass
     await shop.drop_slot()
-    with pytest.raises(ChangesLost, match="changes that were not sent yet will be missing in Kafka"):
-        async with shop.running(shop.relay(to_message, tables=["orders"])):
-            pass
+    await shop.refuses(ChangesLost, "changes that were not sent yet will be missing in Kafka", orders(shop))
 
 
 async def test_a_slot_that_was_made_again_by_hand_passes_nothing_over_in_silence(shop: World) -> None:
-    from ackwise.middleware.changes import ChangesLost
-
-    async with shop.running(shop.relay(to_message, tables=["orders"])):
+    async with shop.running(orders(shop)):
         await shop.database.execute("INSERT INTO orders VALUES (1, 'a', true)")
         await until(lambda: len(shop.kafka.sent) == 1)
     await shop.drop_slot()
     await shop.database.execute("INSERT INTO orders VALUES (2, 'b', true)")
     await shop.database.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", shop.slot)
-    with pytest.raises(ChangesLost, match="made it again, or moved it forward; changes that were not sent yet will be missing"):
-        async with shop.running(shop.relay(to_message, tables=["orders"])):
-            pass
-    async with shop.running(shop.relay(to_message, tables=["orders"], replace_lost=True)):
+    await shop.refuses(ChangesLost, "made it again, or moved it forward; changes that were not sent yet will be missing", orders(shop))
+    async with shop.running(orders(shop, replace_lost=True)):
         await shop.database.execute("INSERT INTO orders VALUES (3, 'c', true)")
         await until(lambda: len(shop.kafka.sent) == 2)
-    async with shop.running(shop.relay(to_message, tables=["orders"])):
+    async with shop.running(orders(shop)):
         pass
 
 

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
+import pytest
+from tests.fakes import Sink
 
 from ackwise.middleware.changes import Change
-from ackwise.middleware.events import Event
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.plugin.cdc.mapping import MappedRows
 from ackwise.plugin.cdc.outboxrows import OutboxRows
@@ -19,7 +20,7 @@ from ackwise.plugin.cdc.route import OpenSender, Route
 from ackwise.stores.postgres.outbox import PostgresOutbox
 from ackwise.stores.postgres.replication import PostgresChanges
 
-__all__ = ["Kafka", "Sink", "World", "close_outbox", "database_of", "until"]
+__all__ = ["Kafka", "World", "close_outbox", "database_of", "until"]
 
 AWAY = SendFailed("Kafka is away", retriable=True, error="KafkaConnectionError")
 BEHIND = SendFailed("an earlier message was not acknowledged", retriable=True)
@@ -82,29 +83,6 @@ class Kafka:
         return answers
 
 
-class Sink:
-    """Events that were recorded; `fails` is raised by each flush."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.durable = 0
-        self.fails: Exception | None = None
-
-    def record(self, event: Event) -> None:
-        self.events.append(event)
-
-    async def flush(self) -> None:
-        if self.fails is not None:
-            raise self.fails
-        self.durable = len(self.events)
-
-    async def open(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-
 class World:
     """`url` is a database of this test alone, `database` a connection to it."""
 
@@ -161,8 +139,23 @@ class World:
                 await asyncio.sleep(0.01)
         await self.database.execute("SELECT pg_drop_replication_slot($1)", self.slot)
 
-    async def over(self) -> None:
-        """Wait until the running relay has ended by itself."""
+    @asynccontextmanager
+    async def ends_with(
+        self, error: type[Exception] | tuple[type[Exception], ...], match: str, relay: CdcRelay | None = None
+    ) -> AsyncIterator[pytest.ExceptionInfo[Exception]]:
+        """A relay that ends by this error after what is done in the block."""
+        with pytest.raises(error, match=match) as caught:  # noqa: PT012  # it ends where the relay is awaited
+            async with self.running(relay):
+                yield caught
+                await self._over()
+
+    async def refuses(self, error: type[Exception], match: str, relay: CdcRelay | None = None) -> None:
+        """A relay ends by this error, and nothing has to be done for it."""
+        with pytest.raises(error, match=match):
+            async with self.running(relay):
+                await self._over()
+
+    async def _over(self) -> None:
         async with asyncio.timeout(60):
             await asyncio.wait({self.task})
 
@@ -190,8 +183,23 @@ class World:
             for value in values:
                 outbox.send(topic, value, key=key)
 
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Any]:
+        """Another connection of the business."""
+        connection = await asyncpg.connect(self.url)
+        yield connection
+        await connection.close()
+
+    async def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await self.database.fetch(query)]
+
+    async def cut_off(self) -> None:
+        """End the connection that reads the log."""
+        question = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1"
+        await self.database.execute(question, self.slot)
+
     async def waiting(self) -> int:
-        return int(await self.database.fetchval("SELECT count(*) FROM ackwise_outbox WHERE state = 2"))
+        return int((await self.rows("SELECT count(*) FROM ackwise_outbox WHERE state = 2"))[0][0])
 
     async def confirmed(self) -> str:
         return str(

@@ -11,7 +11,7 @@ from tests.plugin.checkback.halfstore import HalfStore
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import Prepared, RowState, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.checkback import checkback
+from ackwise.plugin.checkback import checkback, witness
 from ackwise.plugin.checkback.checkback import CheckBack
 
 
@@ -32,7 +32,7 @@ async def test_an_outbox_that_refuses_for_a_while_is_asked_again_and_said_once(
         return await due_checks(producer_group, limit=limit, lease=lease)
 
     store.due_checks = refuse_twice  # type: ignore[method-assign]
-    store.barriers["tx"] = TransactionOutcome.COMMIT
+    store.commit("tx")
     await store.prepare([Outgoing("paid", b"1")], "tx", producer_group="orders", barrier_in="db-1", first_check=0.0)
     with caplog.at_level(logging.WARNING, "ackwise"):
         await CheckBack(store).run(stop)
@@ -42,7 +42,7 @@ async def test_an_outbox_that_refuses_for_a_while_is_asked_again_and_said_once(
 
 async def test_answers_that_can_not_be_written_down_are_asked_for_again() -> None:
     store = HalfStore()
-    store.barriers["tx"] = TransactionOutcome.COMMIT
+    store.commit("tx")
     await store.prepare([Outgoing("paid", b"1")], "tx", producer_group="orders", barrier_in="db-1", first_check=0.0)
     check_back = CheckBack(store)
     store.fail = lambda call: call == "answered"
@@ -52,6 +52,24 @@ async def test_answers_that_can_not_be_written_down_are_asked_for_again() -> Non
     store.fail, store.now = lambda call: False, 60.0
     assert await check_back.look() == 1
     assert store.rows[0].state is RowState.LOCAL_COMMIT
+
+
+async def test_a_check_that_hangs_is_cancelled_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness, "CHECK_TIMEOUT", 0.01)
+    store, cancelled = HalfStore(), asyncio.Event()
+
+    async def hang(half: Prepared) -> TransactionOutcome:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set()
+        return TransactionOutcome.COMMIT
+
+    await store.prepare([Outgoing("paid", b"1")], "tx", producer_group="orders", first_check=0.0)
+    async with asyncio.timeout(20):
+        await CheckBack(store, producer_group="orders", check=hang).look()
+    assert cancelled.is_set()
+    assert (store.rows[0].state, store.rows[0].checks) == (RowState.PREPARED, 0)
 
 
 async def test_it_ends_when_it_is_told_to() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,16 +12,6 @@ from tests.plugin.deadletters.taxshop import TaxShop
 from tests.servers import RawKafka
 
 pytestmark = pytest.mark.kafka
-
-WORKER = """
-from ackwise import App, ConsumeLater, Dedup, Events
-
-app = App({group!r}, brokers={brokers!r})
-app.use(ConsumeLater(0, levels="1s"), Dedup({store!r}, key=lambda message: message.key), Events({events!r}))
-
-@app.agent({topic!r})
-async def bill(value: bytes) -> None: ...
-"""
 
 
 @pytest.fixture
@@ -58,29 +46,6 @@ async def test_a_key_that_died_is_suppressed_until_its_letter_is_redriven_howeve
     assert "DUPLICATE_SUPPRESSED" in suppressed  # its letter succeeded since
     later = await asyncio.to_thread(ackwise, shop, "why", f"{shop.topic}/0/4", shop.events)
     assert "DUPLICATE_SUPPRESSED" in later
-
-
-async def test_a_killed_redrive_is_called_again_and_each_letter_runs_once(shop: TaxShop) -> None:
-    orders = [b"order-%d" % number for number in range(30)]
-    async with shop.serving():
-        for order in orders:
-            await shop.raw.produce(shop.topic, b"v", key=order)
-        await shop.letters(30)
-        (shop.folder / "redriveworker.py").write_text(
-            WORKER.format(group=shop.group, brokers=shop.raw.bootstrap, store=shop.store, events=shop.events, topic=shop.topic)
-        )
-        shop.tax = 19
-        command = [sys.executable, "-m", "ackwise.plugin.cli", "dlq", "redrive", "redriveworker:app", "--yes", "--json"]
-        process = await asyncio.create_subprocess_exec(*command, "--rate", "5", cwd=shop.folder)
-        await shop.until(lambda: shop.billed.total() >= 5)
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
-        done = await asyncio.to_thread(subprocess.run, command, cwd=shop.folder, capture_output=True, text=True, timeout=60, check=True)
-        assert 0 < json.loads(done.stdout)["letters"][0]["letters"] <= 25
-        await shop.until(lambda: shop.billed.total() >= 30)
-    assert shop.billed == dict.fromkeys(orders, 1)
-    assert {number for _, number in await shop.ids()} == {b"redrive-1"}
-    assert len(await shop.ids()) == 30
 
 
 def ackwise(shop: TaxShop, *arguments: str) -> str:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.fakes import Sink
 
-from ackwise.middleware.events import Event
-from ackwise.middleware.outbox import SHARDS, Failed, OutboxRow, Sent, shard_of
+from ackwise.middleware.outbox import Failed, RowState, Sent
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.policies import Outbox
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.outbox.relay import OutboxRelay
+from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.stores.protocol.outboxshards import Shard
 
-__all__ = ["PATIENCE", "Book", "Desk", "Log", "Sink", "Store", "fields", "lost", "refused"]
+__all__ = ["PATIENCE", "Book", "Desk", "Log", "Store", "fields", "lost", "refused"]
 
 #: Seconds after which a test gives up.
 PATIENCE = 60.0
@@ -78,33 +79,41 @@ class Sender:
         return answers
 
 
-class Book:
-    """The rows of an outbox and who owns its shards: what a database has. Its clock is moved by the test."""
+class Book(MemoryOutbox):
+    """An outbox whose clock a test moves, and whose rows and shards it looks at."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.rows: dict[int, OutboxRow] = {}
-        self.due: dict[int, float] = {}
-        self.parked: dict[int, str] = {}
-        self.owners: dict[int, tuple[str, int, float]] = {}
-        self.relays: dict[str, float] = {}
-        self.kind: str | None = None
-        self.next_id = 1
-        self.changed = asyncio.Event()
+        super().__init__(clock=lambda: self.now)
+        self.now, self._is_open = 0.0, True
+
+    @property
+    def rows(self) -> dict[int, Any]:
+        return self._rows
+
+    @property
+    def due(self) -> dict[int, float]:
+        """When rows that failed are tried again."""
+        return {row.id: row.next_at for row in self._in(RowState.LOCAL_COMMIT) if row.next_at is not None}
+
+    @property
+    def causes(self) -> dict[int, str]:
+        """Why rows are parked."""
+        return {row.id: row.cause for row in self._in(RowState.MESSAGE_ERROR)}
+
+    @property
+    def owners(self) -> set[str]:
+        return {shard.owner for shard in self._shards}
 
     def add(self, *messages: Outgoing) -> list[int]:
         """Commit a transaction with these messages."""
-        ids = list(range(self.next_id, self.next_id + len(messages)))
-        self.next_id += len(messages)
-        self.rows.update((number, OutboxRow(number, shard_of(each), each, 0, 0)) for number, each in zip(ids, messages, strict=True))
-        self.changed.set()
+        ids = [self._insert(message, RowState.LOCAL_COMMIT).id for message in messages]
+        self.wake()
         return ids
 
-    def requeue(self) -> None:
-        for number in self.parked:
-            self.rows[number] = self.rows[number]._replace(attempts=0)
-        self.parked.clear()
-        self.changed.set()
+    def take_over(self) -> None:
+        """Another relay owns all shards from now on."""
+        self._shards = [Shard(shard.number, shard.token + 1, "another", True) for shard in self._shards]
+        self._leases["another"] = 1e9
 
 
 class Store:
@@ -115,132 +124,47 @@ class Store:
         self.harm: Callable[[str, str], None] = lambda call, when: None
         self.calls: Counter[str] = Counter()
         self.waits: list[float] = []
-        self.asked: list[tuple[tuple[int, ...], tuple[tuple[str, bytes], ...], bool]] = []
+        self.under_way: list[Collection[int]] = []
 
-    def _begin(self, call: str) -> None:
+    async def _call(self, call: str, *arguments: Any, **options: Any) -> Any:
         self.calls[call] += 1
         self.harm(call, "before")
+        found = await getattr(self.book, call)(*arguments, **options)
+        await asyncio.sleep(0)
+        self.harm(call, "after")
+        return found
 
     async def claim_relay(self, kind: str) -> None:
-        self._begin("claim_relay")
-        self.book.kind = kind
+        await self._call("claim_relay", kind)
 
     async def release_relay(self) -> None:
-        self.book.kind = None
+        await self._call("release_relay")
 
-    async def own(self, owner: str, *, lease: float, share: int) -> Mapping[int, int]:
-        self._begin("own")
-        book = self.book
-        book.relays[owner] = book.now + lease
-        mine = [shard for shard in range(SHARDS) if book.owners.get(shard, ("", 0, 0.0))[0] == owner]
-        for shard in mine[share:]:
-            book.owners[shard] = ("", book.owners[shard][1], 0.0)
-        mine = mine[:share]
-        for shard in range(SHARDS):
-            name, token, until = book.owners.get(shard, ("", 0, 0.0))
-            if len(mine) < share and name != owner and until <= book.now:
-                book.owners[shard] = (owner, token + 1, 0.0)
-                mine.append(shard)
-        for shard in mine:
-            book.owners[shard] = (owner, book.owners[shard][1], book.now + lease)
-        self.harm("own", "after")
-        return {shard: book.owners[shard][1] for shard in mine}
+    async def own(self, owner: str, *, lease: float, share: int) -> Any:
+        return await self._call("own", owner, lease=lease, share=share)
 
-    async def relays(self) -> int:
-        self._begin("relays")
-        return sum(until > self.book.now for until in self.book.relays.values())
+    async def relays(self) -> Any:
+        return await self._call("relays")
 
     async def leave(self, owner: str) -> None:
-        self._begin("leave")
-        book = self.book
-        book.relays.pop(owner, None)
-        for shard, (name, token, _) in book.owners.items():
-            if name == owner:
-                book.owners[shard] = ("", token, 0.0)
+        await self._call("leave", owner)
 
-    async def pending(
-        self,
-        shards: Mapping[int, int],
-        *,
-        limit: int,
-        under_way: Collection[int] = (),
-        blocked: Collection[tuple[str, bytes]] = (),
-        block_key: bool = True,
-    ) -> list[OutboxRow]:
-        self._begin("pending")
-        self.asked.append((tuple(under_way), tuple(blocked), block_key))
-        self.book.changed.clear()
-        book, held, found = self.book, set[tuple[str, bytes | None]](), []
-        for number, row in sorted(book.rows.items()):
-            key = (row.message.topic, row.message.key)
-            waits = book.due.get(number, 0.0) > book.now or (number in book.parked and block_key)
-            is_free = number not in under_way and key not in blocked and key not in held and not waits and number not in book.parked
-            if row.shard in shards and is_free and self._is_token(row.shard, shards):
-                found.append(row)
-            if waits and row.message.key is not None:
-                held.add(key)
-        await asyncio.sleep(0)
-        self.harm("pending", "after")
-        return found[:limit]
+    async def pending(self, shards: Mapping[int, int], **how: Any) -> Any:
+        self.under_way.append(how["under_way"])
+        return await self._call("pending", shards, **how)
 
-    async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
-        self._begin("sent")
-        gone = [each.id for each in rows if self._is_token(each.shard, shards) and self.book.rows.pop(each.id, None) is not None]
-        await asyncio.sleep(0)
-        self.harm("sent", "after")
-        return len(gone)
+    async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Any:
+        return await self._call("sent", rows, shards)
 
-    async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
-        self._begin("failed")
-        book, written = self.book, 0
-        for failure in failures:
-            if not self._is_token(failure.shard, shards):
-                continue
-            row = book.rows[failure.id]
-            book.rows[failure.id] = row._replace(attempts=row.attempts + 1)
-            if failure.again_in is None:
-                book.parked[failure.id] = failure.cause
-            else:
-                book.due[failure.id] = book.now + failure.again_in
-            written += 1
-        self.harm("failed", "after")
-        return written
+    async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> Any:
+        return await self._call("failed", failures, shards)
+
+    async def next_due(self, shards: Mapping[int, int]) -> Any:
+        return await self._call("next_due", shards)
 
     async def wait_for_rows(self, at_most: float) -> None:
-        self._begin("wait_for_rows")
         self.waits.append(at_most)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await self.book.changed.wait()
-
-    async def next_due(self, shards: Mapping[int, int]) -> float | None:
-        self._begin("next_due")
-        waiting = [self.book.due[number] - self.book.now for number in self.book.rows if self.book.due.get(number, 0.0) > self.book.now]
-        return min(waiting, default=None)
-
-    def _is_token(self, shard: int, shards: Mapping[int, int]) -> bool:
-        return self.book.owners.get(shard, ("", -1, 0.0))[1] == shards.get(shard)
-
-
-class Sink:
-    """Events that are kept. `error`, if set, is raised by a flush."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.durable: list[Event] = []
-        self.error: Exception | None = None
-
-    def record(self, event: Event) -> None:
-        self.events.append(event)
-
-    async def flush(self) -> None:
-        if self.error is not None:
-            raise self.error
-        self.durable = [*self.events]
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
+        await self._call("wait_for_rows", min(at_most, 0.01))
 
 
 class Desk:
@@ -291,6 +215,9 @@ class Desk:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.gather(*tasks, return_exceptions=True)
 
+    def is_empty(self) -> bool:
+        return not self.book.rows
+
     async def until(self, is_so: Callable[[], bool], *, step: float = 0.0) -> None:
         """Return once it is so; the clocks move by `step` seconds each time it is not."""
         async with asyncio.timeout(PATIENCE):
@@ -298,7 +225,7 @@ class Desk:
                 self.book.now += step
                 await asyncio.sleep(0)
 
-    def orders(self, keys: int, each: int, *, rng: random.Random | None = None) -> list[Outgoing]:
+    def orders(self, keys: int, each: int) -> list[Outgoing]:
         """`each` messages of as many `keys`, numbered within their key."""
         return [Outgoing("orders", b"%d" % number, b"key-%d" % key) for number in range(each) for key in range(keys)]
 

@@ -77,11 +77,8 @@ async def test_the_state_of_an_outbox_has_the_numbers_of_the_database_and_of_the
     away = await look_at_outbox(member)
     assert away is not None
     assert (away.waiting, away.parked_here) == (None, 4)
-
-
-async def test_without_an_outbox_there_is_no_state_of_it() -> None:
-    member = Member(HostSettings("nowhere:1", "shop"), [], later=ConsumeLater(), dead_letter=DeadLetter())
-    assert await look_at_outbox(member) is None
+    without = Member(HostSettings("nowhere:1", "shop"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+    assert await look_at_outbox(without) is None
 
 
 async def test_with_relay_apart_a_worker_sends_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,24 +155,19 @@ async def test_an_outbox_of_the_configuration_is_used(tmp_path: Path, monkeypatc
     assert settings["outbox.on_error"] == ("block", "default")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
+def test_a_policy_that_can_not_work_is_refused_and_none_shows_the_password_of_its_store() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"relay": "inside"}, "relay of Outbox is 'inside'; it is 'worker' or 'apart'"),
         ({"on_error": "drop"}, "on_error of Outbox is 'drop'; it is 'block' or 'skip'"),
         ({"max_attempts": 0}, "max_attempts of Outbox is 0; it must be a whole number from 1 to 10000"),
         ({"batch": True}, "batch of Outbox is True; it must be a whole number from 1 to 10000"),
         ({"lease": "100ms"}, "lease of Outbox is 0.1 s; it must be from 1 s to 3600 s"),
         ({"poll": 0}, "poll of Outbox is 0 s; it must be from 0.01 s to 60 s"),
-    ],
-)
-def test_a_policy_that_can_not_work_is_refused(wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        Outbox("sqlite:///shop.db", **wrong)
-    assert str(refused.value) == sentence
-
-
-def test_a_policy_does_not_show_the_password_of_its_store() -> None:
+    ]
+    for wrong, sentence in refused:
+        with pytest.raises(ConfigurationError) as raised:
+            Outbox("sqlite:///shop.db", **wrong)
+        assert str(raised.value) == sentence
     assert "secret" not in repr(Outbox("postgresql://shop:secret@localhost/shop"))
 
 

@@ -1,4 +1,4 @@
-"""A group on a real broker that has consumed nothing yet, plans for it, and a worker that consumes what a plan sent."""
+"""A group that has consumed nothing yet, plans for it, and a worker that consumes what a plan sent."""
 
 from __future__ import annotations
 

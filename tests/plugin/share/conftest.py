@@ -66,7 +66,7 @@ class Scenario:
 
     def settings(self, **more: Any) -> dict[str, Any]:
         return {
-            "brokers": self.brokers, "group": self.group, "topic": self.topic, "folder": str(self.folder), "share": {}, "app": {}, **more,
+            "brokers": self.brokers, "group": self.group, "topic": self.topic, "folder": str(self.folder), "share": {}, "app": {}, **more
         }  # fmt: skip
 
     async def join(self, *, handler: Callable[[Any], Any] | None = None, **settings: Any) -> Worker:

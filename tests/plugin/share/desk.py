@@ -3,84 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
+from tests.fakes import Clock, Publisher, Sink, Store
+
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
-from ackwise.middleware.errors import PublishRefused, PublishUnavailable, StoreUnavailable
-from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import TopicPartition
+from ackwise.middleware.message import Message, TopicPartition
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.share import Share
-from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.middleware.wire import Copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.group.routes import Routes
 from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.share.client import Poll, Record
 from ackwise.plugin.share.sharing import Sharing
-from ackwise.stores.memory import MemoryStore
 
-__all__ = ["ORDERS", "Client", "Desk", "Publisher", "Sink", "Store"]
+__all__ = ["ORDERS", "Client", "Desk", "Handler", "refuse"]
 
 ORDERS = TopicPartition("orders", 0)
 
 
-class Publisher:
-    """Keeps what was published; `answer` may refuse."""
-
-    def __init__(self) -> None:
-        self.sent: list[Copy] = []
-        self.answer: Callable[[Copy], PublishUnavailable | PublishRefused | None] = lambda copy: None
-        self.asked = asyncio.Event()
-
-    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
-        self.asked.set()
-        answers = [self.answer(copy) for copy in copies]
-        self.sent += [copy for copy, answer in zip(copies, answers, strict=True) if answer is None]
-        return answers
-
-
-class Sink:
-    """Keeps events."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def record(self, event: Event) -> None:
-        self.events.append(event)
-
-    async def open(self) -> None: ...
-
-    async def flush(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def codes(self, offset: int) -> list[EventCode]:
-        return [event.code for event in self.events if event.offset == offset and event.code < EventCode.COMMITTED]
-
-
-class Store:
-    """A memory store that may be out of reach."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.inner = MemoryStore(clock=clock)
-        self.fail: Callable[[Exchange], bool] = lambda exchange: False
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        if self.fail(exchange):
-            raise StoreUnavailable("the store is out of reach")
-        return await self.inner.exchange(exchange)
+def refuse(value: bytes | None) -> object:
+    """A message that can't be decoded."""
+    raise ValueError(value)
 
 
 class Client:
@@ -97,6 +48,19 @@ class Client:
         self.released += [(place, offset) for offset in offsets]
 
 
+class Handler:
+    """Keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.sizes: list[int] = []
+
+    async def __call__(self, argument: Any) -> None:
+        messages = [argument] if isinstance(argument, Message) else [*argument]
+        self.seen += [message.value for message in messages]
+        self.sizes.append(len(messages))
+
+
 class Desk:
     """One worker with one handler; `deliver` is a poll."""
 
@@ -111,9 +75,10 @@ class Desk:
         later: ConsumeLater | None = None,
         decode: Callable[[bytes | None], object] = lambda value: value,
         store: Store | None = None,
+        clock: Clock | None = None,
         breaker: Breaker | None = None,
     ) -> None:
-        self.now = 1_000_000.0
+        self.clock = clock or Clock()
         self.publisher, self.sink, self.client = Publisher(), Sink(), Client()
         self.store = store or Store(self.clock)
         self.leases = Leases(self.store, clock=self.clock) if dedup else None
@@ -149,9 +114,6 @@ class Desk:
         )
         self.sharing = Sharing(self.share, ["orders"], cast(Any, self.member))
 
-    def clock(self) -> float:
-        return self.now
-
     @property
     def counts(self) -> ShareCounts:
         return self.sharing._counts
@@ -159,7 +121,7 @@ class Desk:
     def poll(self, *offsets: int, count: int = 1, place: TopicPartition = ORDERS, age: float = 0.0) -> Poll:
         """What a broker hands out: these offsets, `age` seconds ago."""
         records = {place: [Record(offset, 1_700_000_000_000, b"k", b"v%d" % offset, ()) for offset in offsets]}
-        return Poll(self.now - age, records if count == 1 else {}, records if count > 1 else {})
+        return Poll(self.clock.now - age, records if count == 1 else {}, records if count > 1 else {})
 
     async def take(self, poll: Poll) -> None:
         """One poll, from its records to the last acknowledgement."""
@@ -182,10 +144,20 @@ class Desk:
             for copy, headers in found
         ]
 
-    def stir(self) -> None:
-        """What waits looks again."""
-        for portion in self.sharing._portions:
-            portion.stirred.set()
+    async def pass_time(self, *, times: int = 1, step: float = 5.0) -> None:
+        """So many steps of some seconds, after each of which what waits looks again."""
+        for _ in range(times):
+            self.clock.now += step
+            for portion in self.sharing._portions:
+                portion.stirred.set()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    async def end(self, taking: asyncio.Task[None], *, step: float = 5.0) -> None:
+        """Let time pass until a poll is taken to its end."""
+        async with asyncio.timeout(20):
+            while not taking.done():
+                await self.pass_time(step=step)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)

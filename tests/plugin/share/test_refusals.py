@@ -26,30 +26,25 @@ def refusals(app: App) -> str:
     return " ".join(app.explain().refusals)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
+def test_settings_that_can_not_work_are_refused() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"consumers": 0}, "consumers of Share is 0; it is a whole number from 1"),
         ({"max_records": True}, "max_records of Share is True"),
         ({"lock": 4}, "consume_timeout of Share is -1 s and its lock 4 s"),
         ({"lock": 20, "consume_timeout": "20s"}, "consume_timeout of Share is 20 s and its lock 20 s"),
         ({"client_options": [1]}, "client_options of Share is a list"),
         ({"client_options": {"group.id": "x"}}, "'group.id', which is not for users to set: it is the group of App"),
-    ],
-)
-def test_settings_that_can_not_work_are_refused(wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        Share(**wrong)
-    assert sentence in str(raised.value)
+    ]
+    for wrong, sentence in refused:
+        with pytest.raises(ConfigurationError) as raised:
+            Share(**wrong)
+        assert sentence in str(raised.value)
 
 
-@pytest.mark.parametrize("order", ["key", "partition"])
-def test_an_order_is_refused(order: str) -> None:
-    app = an_app(Share(), order=order, in_place=RetryInPlace(3))
-    assert f"agent 'bill' has order='{order}', and Share hands out records of one partition to all workers at once" in refusals(app)
-
-
-def test_offsets_in_a_database_are_refused_and_rows_are_not() -> None:
+def test_an_order_and_offsets_in_a_database_are_refused_and_rows_are_not() -> None:
+    for order in ("key", "partition"):
+        app = an_app(Share(), order=order, in_place=RetryInPlace(3))
+        assert f"agent 'bill' has order='{order}', and Share hands out records of one partition to all workers at once" in refusals(app)
     assert "a share group has no offsets" in refusals(an_app(Share(), Transactional("sqlite:///x.db", mode="offsets")))
     assert refusals(an_app(Share(), Transactional("sqlite:///x.db"))) == ""
 
@@ -74,21 +69,15 @@ def test_explain_says_who_gets_what_and_what_becomes_of_failures() -> None:
     assert lost == "lost: the broker gives it up"
     assert not any("revoke_timeout" in when for when in paths)
     assert any("experimental" in warning for warning in explanation.warnings)
+    without = an_app(Dedup("sqlite:///claims.db")).explain()
+    assert not any("share" in setting.name for setting in without.settings)
+    assert any("revoke_timeout" in path.when for path in without.failures)
 
 
-def test_an_app_without_it_is_explained_as_before() -> None:
-    explanation = an_app(Dedup("sqlite:///claims.db")).explain()
-    assert not any("share" in setting.name for setting in explanation.settings)
-    assert any("revoke_timeout" in path.when for path in explanation.failures)
-
-
-def test_it_may_be_switched_on_outside_of_the_code() -> None:
-    slots = Slots(Config({("share", "consumers"): Given(3, "ackwise.toml")}))
-    assert slots.share == Share(3)
-
-
-def test_doctor_asks_for_the_client() -> None:
-    assert needs(None, None, Share()) == {"share": "Share of this app is its client"}
+def test_it_may_be_switched_on_outside_of_the_code_and_doctor_asks_for_its_client() -> None:
+    share = Slots(Config({("share", "consumers"): Given(3, "ackwise.toml")})).share
+    assert share == Share(3)
+    assert needs(None, None, share) == {"share": "Share of this app is its client"}
 
 
 @pytest.mark.kafka

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from typing import Any
 
 import pytest
-from confluent_kafka import AcknowledgeType, ShareConsumer
-from tests.failures.hostile.records import send_with_header
+from aiokafka import AIOKafkaProducer
+from tests.fakes import Clock, Store
 from tests.plugin.share.conftest import Scenario
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Message
 from ackwise.middleware.share import Share
-from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.share.groupconfig import ensure_share_group, read_share_group
-from ackwise.stores.memory import MemoryStore
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
@@ -87,31 +84,15 @@ async def test_what_a_worker_can_not_finish_when_it_stops_runs_at_another(scenar
     assert sorted(scenario.ran()) == [("v0", 1), ("v1", 1)]
 
 
-class SlowToMark:
-    """A store that does not learn of what is done until it may."""
-
-    def __init__(self) -> None:
-        self._store = MemoryStore()
-        self.may = False
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        if exchange.completes and not self.may:
-            raise StoreUnavailable("not now")
-        return await self._store.exchange(exchange)
-
-
 async def test_an_acknowledgement_after_the_lock_is_refused_and_the_redelivery_is_a_duplicate(scenario: Scenario) -> None:
-    store = SlowToMark()
+    store = Store(Clock())
+    store.fail = lambda exchange: bool(exchange.completes)
     worker = await scenario.join(store=store)
     await scenario.raw.produce(scenario.topic, b"v0")
     await scenario.wait(scenario.ran, "the run")
     lock_has_ended = time.monotonic() + 2.5
     await scenario.wait(lambda: time.monotonic() > lock_has_ended, "the end of the lock")
-    store.may = True
+    store.fail = lambda exchange: False
     await scenario.wait(lambda: worker.counts.refused, "the refusal")
     await scenario.wait(lambda: worker.counts.copied, "the redelivery")
     await scenario.raw.produce(scenario.topic, b"v1")
@@ -120,8 +101,6 @@ async def test_an_acknowledgement_after_the_lock_is_refused_and_the_redelivery_i
 
 
 async def test_what_an_aborted_transaction_wrote_is_not_consumed(scenario: Scenario) -> None:
-    from aiokafka import AIOKafkaProducer
-
     async with AIOKafkaProducer(bootstrap_servers=scenario.brokers, transactional_id=scenario.group) as producer:
         await producer.begin_transaction()
         await producer.send_and_wait(scenario.topic, b"aborted", partition=0)
@@ -132,43 +111,6 @@ async def test_what_an_aborted_transaction_wrote_is_not_consumed(scenario: Scena
     assert scenario.ran() == [("v0", 1)]
 
 
-async def test_a_header_whose_name_the_client_can_not_read_makes_a_dead_letter_and_blocks_nobody(scenario: Scenario) -> None:
-    """Behind a hundred others: the client's error shows at another place once Python has specialised the call."""
-    await scenario.raw.produce(scenario.topic, *[b"v0"] * 100)
-    await send_with_header(scenario.brokers, scenario.topic, 0, b"odd")
-    worker = await scenario.join(app={"start": "earliest"})
-    await scenario.wait(lambda: worker.counts.accepted == 101, "the acknowledgement of all")
-    assert scenario.ran() == [("v0", 1)] * 100
-    (letter,) = await scenario.raw.records(f"{scenario.group}.dlq")
-    assert (letter.value, dict(letter.headers)["ackwise-reason"]) == (b"odd", b"undecodable")
-
-
-async def test_a_message_that_no_worker_lived_to_copy_in_any_of_five_deliveries_is_gone(scenario: Scenario) -> None:
-    """The broker's limit, which the page tells of; nothing of ours is asked."""
-    settings = HostSettings(scenario.brokers, scenario.group)
-    await ensure_share_group(settings, Share(lock=2.0, consume_timeout=1.0))
-    await scenario.raw.produce(scenario.topic, b"unlucky")
-    seen: list[Any] = []
-
-    def die_each_time() -> None:
-        with ShareConsumer(
-            {"bootstrap.servers": scenario.brokers, "group.id": f"{scenario.group}.share", "share.acknowledgement.mode": "explicit"}
-        ) as consumer:
-            consumer.subscribe([scenario.topic])
-            while len(seen) < 5:
-                for message in consumer.poll(0.5):
-                    seen.append(message.delivery_count())
-                    consumer.acknowledge(message, AcknowledgeType.RELEASE)
-            consumer.commit_sync(10.0)
-
-    await asyncio.to_thread(die_each_time)
-    assert seen == [1, 2, 3, 4, 5]
-    await scenario.raw.produce(scenario.topic, b"lucky")
-    await scenario.join()
-    await scenario.wait(scenario.ran, "the run")
-    assert scenario.ran() == [("lucky", 1)]
-
-
 async def test_a_start_configures_the_share_group_and_a_second_one_changes_nothing(
     scenario: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,7 +118,7 @@ async def test_a_start_configures_the_share_group_and_a_second_one_changes_nothi
     caplog.set_level("INFO", "ackwise")
     await ensure_share_group(settings, share)
     assert await read_share_group(settings, share) == {
-        "share.isolation.level": "read_committed", "share.auto.offset.reset": "latest", "share.record.lock.duration.ms": "3000",
+        "share.isolation.level": "read_committed", "share.auto.offset.reset": "latest", "share.record.lock.duration.ms": "3000"
     }  # fmt: skip
     assert caplog.text.count("the share group is configured") == 1
     await ensure_share_group(settings, share)

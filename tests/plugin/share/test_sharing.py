@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from tests.plugin.share.desk import ORDERS, Desk
+from tests.fakes import Clock
+from tests.plugin.share.desk import ORDERS, Desk, Handler, refuse
 
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.breaker import FIRST, Breaker
 from ackwise.middleware.disposition import CONSUME_LATER
-from ackwise.middleware.errors import PublishUnavailable, StoreUnavailable
+from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message, TopicPartition
+from ackwise.middleware.pausing import Target
 from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.share import Share
 
 RETRY = "billing.retry"
-
-
-class Handler:
-    """Keeps what it was given."""
-
-    def __init__(self) -> None:
-        self.seen: list[bytes] = []
-        self.sizes: list[int] = []
-
-    async def __call__(self, batch: Batch[bytes]) -> None:
-        self.seen += [message.value for message in batch]
-        self.sizes.append(len(batch))
 
 
 async def test_what_is_settled_is_accepted_and_nothing_is_given_back() -> None:
@@ -74,22 +65,24 @@ async def test_what_was_delivered_before_is_copied_uncharged_before_it_is_accept
     assert handler.seen == []
     assert desk.copies() == [(RETRY, b"v3", 1, "DeliveredAgain"), (RETRY, b"v4", 1, "DeliveredAgain")]
     assert desk.accepted() == [3, 4]
-    assert desk.sink.codes(3) == [EventCode.SENT_BACK]
+    assert desk.sink.codes(3) == [EventCode.RECEIVED_RANGE, EventCode.SENT_BACK]
     assert desk.counts.copied == 2
 
 
 async def test_it_is_not_accepted_before_its_copy_is_acknowledged() -> None:
-    desk = Desk(Handler())
-    desk.publisher.answer = lambda copy: PublishUnavailable("away")
+    desk, asked = Desk(Handler()), asyncio.Event()
+
+    def away(_: object) -> PublishUnavailable:
+        asked.set()
+        return PublishUnavailable("away")
+
+    desk.publisher.answer = away
     taking = asyncio.create_task(desk.deliver(3, count=2))
-    await desk.publisher.asked.wait()
+    await asked.wait()
     await asyncio.sleep(0)
     assert (desk.accepted(), desk.released()) == ([], [])
     desk.publisher.answer = lambda copy: None
-    while not taking.done():
-        desk.now += 5
-        desk.stir()
-        await asyncio.sleep(0)
+    await desk.end(taking)
     assert (desk.accepted(), len(desk.publisher.sent)) == ([3], 1)
 
 
@@ -118,17 +111,7 @@ async def test_what_another_worker_runs_goes_aside_and_its_copy_is_a_duplicate_l
 async def test_the_claim_of_what_goes_aside_is_given_back_so_that_its_copy_need_not_wait_for_the_lease() -> None:
     """The answer to the claim was lost, so it may be held: with its token gone nobody could release it."""
     desk = Desk(handler := Handler())
-    real, lost = desk.store.exchange, False
-
-    async def swallow(exchange: Any) -> Any:
-        nonlocal lost
-        result = await real(exchange)
-        if exchange.claims and not lost:
-            lost = True
-            raise StoreUnavailable("the answer was lost")
-        return result
-
-    desk.store.exchange = swallow  # type: ignore[method-assign]
+    desk.store.swallow = lambda exchange: bool(exchange.claims) and len(desk.store.trips) == 1
     await desk.deliver(3)
     assert desk.leases is not None
     await desk.leases.flush()
@@ -139,7 +122,7 @@ async def test_the_claim_of_what_goes_aside_is_given_back_so_that_its_copy_need_
 async def test_what_has_not_begun_when_the_time_is_over_is_copied_uncharged() -> None:
     async def slow(batch: Batch[bytes]) -> None:
         seen.append(batch[0].value)
-        desk.now += 20
+        desk.clock.now += 20
 
     seen: list[bytes] = []
     desk = Desk(slow, max_batch=1, share=Share(lock=30.0))
@@ -154,7 +137,7 @@ async def test_what_runs_when_the_time_is_over_is_cancelled_and_charged() -> Non
         try:
             await asyncio.Event().wait()
         finally:
-            desk.now += 1
+            desk.clock.now += 1
 
     seen: list[bytes] = []
     desk = Desk(hang, kind="message", share=Share(lock=30.0))
@@ -170,16 +153,10 @@ async def test_a_success_that_the_store_does_not_know_is_neither_accepted_nor_co
     desk = Desk(handler := Handler())
     desk.store.fail = lambda exchange: bool(exchange.completes)
     taking = asyncio.create_task(desk.deliver(3))
-    for _ in range(20):
-        desk.now += 5
-        desk.stir()
-        await asyncio.sleep(0)
+    await desk.pass_time(times=20)
     assert (desk.accepted(), desk.copies(), handler.seen) == ([], [], [b"v3"]), "the lock has ended long ago"
     desk.store.fail = lambda exchange: False
-    while not taking.done():
-        desk.now += 5
-        desk.stir()
-        await asyncio.sleep(0)
+    await desk.end(taking)
     assert (desk.accepted(), desk.copies(), handler.seen) == ([3], [], [b"v3"])
 
 
@@ -194,6 +171,19 @@ async def test_at_a_stop_what_runs_is_finished_and_what_has_not_begun_is_given_b
     await desk.deliver(1, 2, 3)
     assert (seen, desk.accepted(), desk.released(), desk.copies()) == ([b"v1"], [1], [2, 3], [])
     assert desk.counts.released == 2
+
+
+async def test_at_a_stop_what_a_handler_has_decided_is_still_settled_and_accepted() -> None:
+    async def stop(batch: Batch[bytes]) -> Any:
+        for portion in desk.sharing._portions:
+            portion.stop()
+        return CONSUME_LATER
+
+    answers = iter([PublishUnavailable("away")])
+    desk = Desk(stop)
+    desk.publisher.answer = lambda copy: next(answers, None)
+    await desk.end(asyncio.create_task(desk.deliver(3)))
+    assert (len(desk.copies()), desk.accepted(), desk.released()) == (1, [3], [])
 
 
 async def test_what_comes_again_while_the_worker_stops_is_still_copied() -> None:
@@ -233,15 +223,6 @@ async def test_a_handler_that_stops_the_app_leaves_its_message_undecided() -> No
     assert (desk.accepted(), desk.released(), desk.copies()) == ([], [1], [])
 
 
-async def test_a_redelivery_of_what_is_done_is_copied_and_the_copy_is_a_duplicate() -> None:
-    """Its acknowledgement was refused, since the lock had ended."""
-    desk = Desk(handler := Handler())
-    await desk.deliver(3)
-    desk.sharing._acknowledged(ORDERS, [3], "INVALID_RECORD_STATE")
-    await desk.deliver(3, count=2)
-    assert (handler.seen, desk.copies()) == ([b"v3"], [(RETRY, b"v3", 1, "DeliveredAgain")])
-
-
 async def test_an_acknowledgement_counts_when_the_broker_says_so_and_a_refusal_is_an_event(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(Handler())
     desk.sharing._acknowledged(ORDERS, [3, 4, 7], None)
@@ -254,19 +235,15 @@ async def test_an_acknowledgement_counts_when_the_broker_says_so_and_a_refusal_i
 
 
 async def test_an_undecodable_message_is_a_dead_letter_as_anywhere() -> None:
-    desk = Desk(Handler(), decode=_broken)
+    desk = Desk(Handler(), decode=refuse)
     await desk.deliver(3)
     assert (desk.copies()[0][0], desk.copies()[0][3], desk.accepted()) == ("billing.dlq", "undecodable", [3])
-
-
-def _broken(value: bytes | None) -> Any:
-    raise ValueError
 
 
 async def test_a_success_whose_claim_was_lost_is_claimed_again_and_never_copied_while_the_store_is_away() -> None:
     async def take_over(batch: Batch[bytes]) -> None:
         seen.append(batch[0].value)
-        desk.now += 31
+        desk.clock.now += 31
         await other.deliver(3)  # another record of the broker's: the lease has ended meanwhile
         desk.store.fail = lambda exchange: bool(exchange.claims)
 
@@ -275,17 +252,59 @@ async def test_a_success_whose_claim_was_lost_is_claimed_again_and_never_copied_
 
     seen: list[bytes] = []
     desk = Desk(take_over, share=Share(lock=60.0))
-    other = Desk(hold, store=desk.store)
-    other.now = desk.now + 31
+    other = Desk(hold, store=desk.store, clock=Clock(desk.clock.now + 31))
     taking = asyncio.create_task(desk.deliver(3))
-    for _ in range(20):
-        await asyncio.sleep(0)
-        desk.now += 5
-        desk.stir()
+    await desk.pass_time(times=20)
     assert (seen, desk.copies(), desk.accepted()) == ([b"v3"], [], []), "it is done, and the store is to know it"
     desk.store.fail = lambda exchange: False
-    while not taking.done():
-        desk.now += 5
-        desk.stir()
-        await asyncio.sleep(0)
+    await desk.end(taking)
     assert (seen, desk.copies(), desk.accepted()) == ([b"v3"], [], [3])
+
+
+# What is paused, or stopped by a breaker: a lock can't wait for it, so it is polled no more, or goes aside.
+
+
+async def test_what_was_polled_for_a_paused_handler_is_copied_uncharged_and_not_run() -> None:
+    kinds: tuple[Literal["batch", "message"], ...] = ("batch", "message")
+    for kind in kinds:
+        desk = Desk(handler := Handler(), kind=kind)
+        desk.member.worker.flow.pausing.pause(Target("bill"), "code")
+        await desk.deliver(3, 4)
+        assert (handler.seen, desk.accepted()) == ([], [3, 4]), kind
+        assert desk.copies() == [(RETRY, b"v3", 1, "Held"), (RETRY, b"v4", 1, "Held")], kind
+
+
+async def test_while_every_handler_is_paused_nothing_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.share.sharing._LOOK_AGAIN", 0.001)
+    desk = Desk(handler := Handler())
+    polled = asyncio.Event()
+
+    class Client:
+        async def poll(self) -> Any:
+            polled.set()
+            desk.stop.set()
+            return None
+
+    flow = desk.member.worker.flow
+    flow.pausing.pause(Target("bill"), "code")
+    pulling = asyncio.create_task(desk.sharing._pull(Client()))  # type: ignore[arg-type]  # a client reduced to its polls
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not polled.is_set()
+    flow.pausing.resume(Target("bill"), "code")
+    async with asyncio.timeout(5):
+        await pulling
+    assert (polled.is_set(), handler.seen) == (True, [])
+
+
+async def test_letters_that_a_breaker_withholds_for_longer_than_the_lock_go_aside_unpublished() -> None:
+    desk = Desk(Handler(), decode=refuse, breaker=Breaker())
+    await desk.deliver(*range(FIRST))
+    assert desk.accepted() == list(range(FIRST))
+    assert {(topic, reason) for topic, _, _, reason in desk.copies()} == {(RETRY, "Held")}
+
+
+async def test_letters_that_a_breaker_withholds_for_a_moment_wait_within_the_lock() -> None:
+    desk = Desk(Handler(), decode=refuse, breaker=Breaker())
+    await desk.end(asyncio.create_task(desk.deliver(3)), step=1.0)
+    assert [topic for topic, *_ in desk.copies()] == ["billing.dlq"]

@@ -54,6 +54,7 @@ class World:
         self.claims = MemoryStore(clock=self.clock)
         self.store = Store(self.claims)
         self.events: list[Event] = []
+        self.gone = 10_000  #: the last origin of a message that was sent back
 
     def consumer(self, *things: Any, **options: Any) -> SimpleConsumer[bytes]:
         def take(event: Event) -> None:
@@ -67,7 +68,8 @@ class World:
 
     def sent_back(self, reconsume_times: int, value: bytes = b"m") -> None:
         """Write a message as it is when it was sent back so often: the copy in the retry topic, whose origin is gone."""
-        origin = Origin(TOPIC, 0, 10_000, 0)
+        self.gone += 1
+        origin = Origin(TOPIC, 0, self.gone, 0)
         delivery = Delivery(*origin, None, value, (), origin, attempt=reconsume_times)
         copy = retry_copy(delivery, topic=f"{GROUP}.retry", partition=0, group=GROUP, handler=HANDLER, due=0, now_ms=0, reason="")
         self.kafka.produce(copy.topic, copy.value, headers=copy.headers)

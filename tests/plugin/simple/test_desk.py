@@ -18,18 +18,12 @@ def held(number: int) -> list[Held]:
     return [Held(run, None) for run in runs(number)]
 
 
-async def test_an_offer_is_accepted_as_far_as_something_is_wanted() -> None:
-    desk = Desk()
-    one, other = desk.ask(2), desk.ask(3)
-    assert await desk.sell(runs(9), 9, within=0) == [Promise(one, 2), Promise(other, 3)]
-    assert await desk.sell(runs(9), 9, within=0) == []
-
-
 async def test_who_asked_first_is_given_first_and_in_whole() -> None:
     desk = Desk()
     one, other = desk.ask(2), desk.ask(2)
-    brought = held(3)
-    assert desk.bring(await desk.sell(runs(3), 3, within=0), brought) == []
+    brought, promises = held(3), await desk.sell(runs(3), 3, within=0)
+    assert promises == [Promise(one, 2), Promise(other, 1)]
+    assert desk.bring(promises, brought) == []
     assert (desk.leave(one), desk.leave(other)) == (brought[:2], brought[2:])
 
 
@@ -42,24 +36,6 @@ async def test_an_order_waits_for_all_that_is_promised_and_no_longer() -> None:
     desk.bring(second, [])
     assert order.filled.done()
     assert len(desk.leave(order)) == 1
-
-
-async def test_what_was_promised_and_not_brought_is_wanted_again() -> None:
-    desk = Desk()
-    order = desk.ask(1)
-    desk.bring(await desk.sell(runs(1), 1, within=0), [])
-    assert await desk.sell(runs(1), 1, within=0) == [Promise(order, 1)]
-
-
-async def test_what_a_receiver_left_goes_to_another_or_back() -> None:
-    desk = Desk()
-    gone = desk.ask(2)
-    promises = await desk.sell(runs(2), 2, within=0)
-    desk.leave(gone)
-    other = desk.ask(1)
-    brought = held(2)
-    assert desk.bring(promises, brought) == brought[1:]
-    assert desk.leave(other) == brought[:1]
 
 
 async def test_a_batch_that_waits_ends_when_its_partition_stops() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from tests.plugin.simple.conftest import GROUP, TOPIC, Store, World, eventually, nothing_comes, receive
 
-from ackwise import Answer, ConsumeLater, Dedup, EventCode, Received, SimpleConsumer
+from ackwise import Answer, Dedup, EventCode, Received, SimpleConsumer
 from ackwise.middleware.columns import ColumnExchange
 
 #: Seconds: a lease of `Dedup`.
@@ -63,86 +65,76 @@ def wide(world: World) -> World:
     return world
 
 
-async def test_a_rebalance_leaves_what_is_received_with_its_receiver(wide: World) -> None:
-    async with wide.consumer(topics="wide", client_id="one") as one:
-        received = await receive(one, 2)
-        async with wide.consumer(topics="wide", client_id="other") as other:
+@asynccontextmanager
+async def moving(wide: World, *things: Any, **options: Any) -> AsyncIterator[tuple[SimpleConsumer[bytes], SimpleConsumer[bytes], Any]]:
+    """One that has received both messages, and another that has come since: the partitions have moved."""
+    async with wide.consumer(*things, topics="wide", client_id="one", **options) as one:
+        received = await receive(one, 2, invisible=20)
+        async with wide.consumer(*things, topics="wide", client_id="other") as other:
             await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
-            assert await nothing_comes(one)
-            assert await nothing_comes(other)
-            assert await one.ack_all(received) == [Answer.ACKED] * 2
-            assert await nothing_comes(one)
-            assert await nothing_comes(other)
-            await eventually(lambda: all(wide.kafka.committed(GROUP)["wide", partition].offset == 1 for partition in range(2)))
+            yield one, other, received
+
+
+async def receive_at_any(*consumers: SimpleConsumer[bytes], number: int = 2) -> list[Received[bytes]]:
+    again: list[Received[bytes]] = []
+    async with asyncio.timeout(20):
+        while len(again) < number:
+            for consumer in consumers:
+                again += await consumer.receive(number, invisible=10, wait=0.2)
+    return sorted(again, key=lambda each: each.value)
+
+
+async def are_all_committed(wide: World) -> None:
+    await eventually(lambda: all(wide.kafka.committed(GROUP)["wide", partition].offset == 1 for partition in range(2)))
     assert [wide.count(code) for code in (EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED)] == [2, 2, 2]
 
 
-async def test_a_rebalance_does_not_wait_for_receivers(wide: World) -> None:
-    async with wide.consumer(topics="wide", client_id="one", revoke_timeout=25) as one:
-        await receive(one, 2, invisible="1h")
-        async with asyncio.timeout(10), wide.consumer(topics="wide", client_id="other"):
-            await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
+async def test_a_rebalance_leaves_what_is_received_with_its_receiver_and_does_not_wait_for_it(wide: World) -> None:
+    async with moving(wide, revoke_timeout=30) as (one, other, received):
+        assert await nothing_comes(one)
+        assert await nothing_comes(other)
+        assert await one.ack_all(received) == [Answer.ACKED] * 2
+        assert await nothing_comes(one)
+        assert await nothing_comes(other)
+        await are_all_committed(wide)
 
 
 async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not_charged(wide: World) -> None:
-    async with wide.consumer(topics="wide", client_id="one") as one:
-        received = await receive(one, 2)
-        async with wide.consumer(topics="wide", client_id="other") as other:
-            await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
-            wide.clock.advance(10)
-            assert await one.ack_all(received) == [Answer.INVALID_RECEIPT] * 2
-            async with asyncio.timeout(5):  # and not with the next renewal
-                await eventually(lambda: sum(len(exchange.releases) for exchange in wide.store.exchanges) == 2)
-            again: list[Received[bytes]] = []
-            async with asyncio.timeout(20):
-                while len(again) < 2:
-                    again += await one.receive(2, invisible=10, wait=0.2)
-                    again += await other.receive(2, invisible=10, wait=0.2)
-    assert {(each.value, each.reconsume_times) for each in again} == {(b"m0", 0), (b"m1", 0)}
+    async with moving(wide) as (one, other, received):
+        wide.clock.advance(20)
+        assert await one.ack_all(received) == [Answer.INVALID_RECEIPT] * 2
+        async with asyncio.timeout(5):  # and not with the next renewal
+            await eventually(lambda: sum(len(exchange.releases) for exchange in wide.store.exchanges) == 2)
+        again = await receive_at_any(one, other)
+    assert [(each.value, each.reconsume_times) for each in again] == [(b"m0", 0), (b"m1", 0)]
     assert wide.kafka.records("billing.retry") == []
 
 
 async def test_what_is_acknowledged_without_a_store_after_its_partition_has_moved_is_told_to_it_later(wide: World) -> None:
     store = Store(wide.claims)
-    async with wide.consumer(topics="wide", client_id="one", store=store) as one:
-        received = await receive(one, 2)
-        async with wide.consumer(topics="wide", client_id="other") as other:
-            await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
-            store.is_away = True
-            assert await one.ack_all(received) == [Answer.UNSETTLED] * 2
-            store.is_away = False
-            assert one._pipeline is not None
-            await one._pipeline._release()
-            assert await nothing_comes(one)
-            assert await nothing_comes(other)
-            await eventually(lambda: all(wide.kafka.committed(GROUP)["wide", partition].offset == 1 for partition in range(2)))
-    assert [wide.count(code) for code in (EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED)] == [2, 2, 2]
+    async with moving(wide, store=store) as (one, other, received):
+        store.is_away = True
+        assert await one.ack_all(received) == [Answer.UNSETTLED] * 2
+        store.is_away = False
+        assert one._pipeline is not None
+        await one._pipeline._release()
+        assert await nothing_comes(one)
+        assert await nothing_comes(other)
+        await are_all_committed(wide)
 
 
 async def test_a_receipt_may_be_renewed_after_its_partition_has_moved(wide: World) -> None:
-    async with wide.consumer(topics="wide", client_id="one") as one:
-        received = await receive(one, 2)
-        async with wide.consumer(topics="wide", client_id="other") as other:
-            await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
-            renewed = [await one.change_invisible(each, 60) for each in received]
-            wide.clock.advance(20)
-            assert await nothing_comes(other)
-            assert await one.ack_all(renewed) == [Answer.ACKED] * 2
+    async with moving(wide) as (one, other, received):
+        renewed = [await one.change_invisible(each, 60) for each in received]
+        wide.clock.advance(25)
+        assert await nothing_comes(other)
+        assert await one.ack_all(renewed) == [Answer.ACKED] * 2
 
 
 async def test_without_a_claim_nothing_of_a_partition_that_has_moved_is_acknowledged(wide: World) -> None:
-    unkeyed = Dedup(wide.store, key=lambda message: None)
-    async with wide.consumer(unkeyed, topics="wide", client_id="one") as one:
-        received = await receive(one, 2)
-        async with wide.consumer(unkeyed, topics="wide", client_id="other") as other:
-            await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
-            assert await one.ack_all(received) == [Answer.INVALID_RECEIPT] * 2
-            again: list[Received[bytes]] = []
-            async with asyncio.timeout(20):
-                while len(again) < 2:
-                    again += await one.receive(2, invisible=10, wait=0.2)
-                    again += await other.receive(2, invisible=10, wait=0.2)
-            assert {each.value for each in again} == {b"m0", b"m1"}
+    async with moving(wide, Dedup(wide.store, key=lambda message: None)) as (one, other, received):
+        assert await one.ack_all(received) == [Answer.INVALID_RECEIPT] * 2
+        assert [each.value for each in await receive_at_any(one, other)] == [b"m0", b"m1"]
 
 
 async def test_what_is_claimed_while_its_partition_moves_is_given_to_nobody_and_comes_to_the_next_owner(wide: World) -> None:
@@ -296,13 +288,3 @@ async def test_a_message_that_processes_died_of_is_received_while_nobody_has_ano
 
 def _claim(column: Any) -> Any:
     return ColumnExchange([column], (), (), (), LEASE, 86400.0)
-
-
-async def test_the_last_delivery_that_expires_is_a_dead_letter_and_not_lost(world: World) -> None:
-    world.kafka.produce(TOPIC, b"a")
-    async with world.consumer(ConsumeLater(0)) as consumer:
-        await receive(consumer, 1)
-        world.clock.advance(10)
-        assert await nothing_comes(consumer)
-        await eventually(lambda: world.committed() == 1)
-    assert world.reasons() == [b"max-reconsume-times"]

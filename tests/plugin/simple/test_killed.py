@@ -31,10 +31,7 @@ async def test_what_a_killed_receiver_had_comes_again_and_what_it_acknowledged_d
             what, value = line.split()
             said[what].append(value)
     again: list[str] = []
-    async with (
-        asyncio.timeout(90),
-        SimpleConsumer(group, topic, brokers=raw_kafka.bootstrap, store=store, session_timeout=6) as heir,
-    ):
+    async with asyncio.timeout(90), SimpleConsumer(group, topic, brokers=raw_kafka.bootstrap, store=store, session_timeout=6) as heir:
         while not set(written) <= {*again, *said["acked"]}:
             received = await heir.receive(20, invisible="1m")
             again += [each.value.decode() for each in received]

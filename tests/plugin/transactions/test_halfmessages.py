@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import itertools
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def states(store: HalfStore) -> list[RowState]:
 async def test_messages_are_prepared_before_the_block_and_committed_behind_it(store: HalfStore, half: HalfMessages) -> None:
     async with half.prepare([PAID, SHIPPED]) as transaction:
         assert [(row.state, row.tx_id, row.barrier_in) for row in store.rows] == [(RowState.PREPARED, transaction.id, "db-1")] * 2
-        local = Local(store)
+        local = Local()
         await transaction.barrier(local)
         local.commit()
     assert (states(store), transaction.ended) == ([RowState.LOCAL_COMMIT] * 2, TransactionOutcome.COMMIT)
@@ -51,7 +52,7 @@ async def test_messages_are_prepared_before_the_block_and_committed_behind_it(st
 async def test_a_connection_that_is_lost_during_commit_is_decided_by_the_database(store: HalfStore, half: HalfMessages) -> None:
     async def pay() -> None:
         async with half.prepare([PAID]) as transaction:
-            local = Local(store)
+            local = Local()
             await transaction.barrier(local)
             local.commit()  # the server did, and the answer was lost
             raise ConnectionError
@@ -62,7 +63,7 @@ async def test_a_connection_that_is_lost_during_commit_is_decided_by_the_databas
 
 
 async def test_an_end_that_the_database_does_not_know_yet_is_never_guessed(store: HalfStore, half: HalfMessages) -> None:
-    local = Local(store)
+    local = Local()
 
     async def pay() -> None:
         async with half.prepare([PAID]) as transaction:
@@ -78,40 +79,35 @@ async def test_an_end_that_the_database_does_not_know_yet_is_never_guessed(store
     assert states(store) == [RowState.LOCAL_COMMIT]
 
 
-@pytest.mark.parametrize("call", ["probe", "decide"])
-@pytest.mark.parametrize("raises", [False, True])
-async def test_what_can_not_be_written_down_stays_prepared_and_the_check_back_finds_it_out(
-    store: HalfStore, half: HalfMessages, call: str, raises: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def work() -> None:
-        async with half.prepare([PAID]) as transaction:
-            local = Local(store)
+async def test_what_can_not_be_written_down_stays_prepared_and_the_check_back_finds_it_out(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(store: HalfStore, call: str, *, raises: bool) -> None:
+        async with HalfMessages(store, "orders", store, first_check=6.0).prepare([PAID]) as transaction:
+            local = Local()
             await transaction.barrier(local)
             local.commit()
             store.fail = lambda asked: asked == call
             if raises:
                 raise ConnectionError
 
-    with caplog.at_level(logging.WARNING, "ackwise"):
-        if raises:
-            with pytest.raises(ConnectionError):
-                await work()
-        else:
-            await work()
-    assert states(store) == [RowState.PREPARED]
-    assert [record.__dict__["event"] for record in caplog.records] == [
-        "the end of a local transaction could not be written down, the check-back finds it out"
-    ]
-    store.fail, store.now = lambda asked: False, 6.0
-    await CheckBack(store, producer_group="orders").look()
-    assert states(store) == [RowState.LOCAL_COMMIT]
+    for call, raises in itertools.product(("probe", "decide"), (False, True)):
+        store = HalfStore()
+        caplog.clear()
+        with pytest.raises(ConnectionError) if raises else nullcontext():
+            await work(store, call, raises=raises)
+        assert states(store) == [RowState.PREPARED], (call, raises)
+        assert [record.__dict__["event"] for record in caplog.records] == [
+            "the end of a local transaction could not be written down, the check-back finds it out"
+        ]
+        store.fail, store.now = lambda asked: False, 6.0
+        await CheckBack(store, producer_group="orders").look()
+        assert states(store) == [RowState.LOCAL_COMMIT], (call, raises)
 
 
 async def test_a_check_back_that_was_first_makes_the_local_transaction_fail(store: HalfStore, half: HalfMessages) -> None:
     async def pay() -> None:
         async with half.prepare([PAID], first_check=0.0) as transaction:
             await CheckBack(store, producer_group="orders").look()
-            await transaction.barrier(Local(store))
+            await transaction.barrier(Local())
 
     with pytest.raises(TransactionAborted):
         await pay()
@@ -122,12 +118,12 @@ async def test_a_forgotten_barrier_is_said_and_its_messages_are_sent(store: Half
     with pytest.raises(ConfigurationError, match="first statement"):
         async with half.prepare([PAID]):
             pass
-    assert (states(store), store.barriers) == ([RowState.LOCAL_COMMIT], {})
+    assert (states(store), store._barriers) == ([RowState.LOCAL_COMMIT], {})
 
 
 async def test_who_swallows_the_failure_of_its_transaction_sends_nothing(store: HalfStore, half: HalfMessages) -> None:
     async with half.prepare([PAID]) as transaction:
-        local = Local(store)
+        local = Local()
         await transaction.barrier(local)
         local.roll_back()
     assert (states(store), transaction.ended) == ([RowState.LOCAL_ROLLBACK], TransactionOutcome.ROLLBACK)
@@ -139,22 +135,18 @@ async def test_who_did_nothing_may_say_so_before_the_barrier(store: HalfStore, h
     assert states(store) == [RowState.LOCAL_ROLLBACK]
 
 
-@pytest.mark.parametrize(
-    ("told", "state"),
-    [
+async def test_without_a_barrier_the_block_decides() -> None:
+    for told, state in (
         (None, RowState.LOCAL_COMMIT),
         (TransactionOutcome.COMMIT, RowState.LOCAL_COMMIT),
         (TransactionOutcome.ROLLBACK, RowState.LOCAL_ROLLBACK),
         (TransactionOutcome.UNKNOWN, RowState.PREPARED),
-    ],
-)
-async def test_without_a_barrier_the_block_decides(
-    store: HalfStore, unbarred: HalfMessages, told: TransactionOutcome | None, state: RowState
-) -> None:
-    async with unbarred.prepare([PAID]) as transaction:
-        if told is not None:
-            transaction.tell(told)
-    assert (states(store), store.probes) == ([state], [])
+    ):
+        store = HalfStore()
+        async with HalfMessages(store, "orders", None, first_check=6.0).prepare([PAID]) as transaction:
+            if told is not None:
+                transaction.tell(told)
+        assert (states(store), store.probes) == ([state], []), told
 
 
 async def test_without_a_barrier_what_raised_is_asked_about_unless_it_said_that_it_undid_all(
@@ -175,7 +167,7 @@ async def test_without_a_barrier_what_raised_is_asked_about_unless_it_said_that_
 async def test_without_a_barrier_there_is_none_to_call(store: HalfStore, unbarred: HalfMessages) -> None:
     with pytest.raises(ConfigurationError, match="check callback"):
         async with unbarred.prepare([PAID]) as transaction:
-            await transaction.barrier(Local(store))
+            await transaction.barrier(Local())
 
 
 async def test_who_is_cancelled_meanwhile_has_decided_first(store: HalfStore, half: HalfMessages) -> None:
@@ -191,7 +183,7 @@ async def test_who_is_cancelled_meanwhile_has_decided_first(store: HalfStore, ha
 
     async def work() -> None:
         async with half.prepare([PAID]) as transaction:
-            local = Local(store)
+            local = Local()
             await transaction.barrier(local)
             local.commit()
 
@@ -210,7 +202,7 @@ async def test_who_is_cancelled_in_the_local_transaction_has_rolled_back(store: 
 
     async def work() -> None:
         async with half.prepare([PAID]) as transaction:
-            local = Local(store)
+            local = Local()
             try:
                 await transaction.barrier(local)
                 begun.set()
@@ -244,7 +236,7 @@ async def test_a_connection_to_another_database_is_refused_before_anything_is_do
 
     async def pay() -> None:
         async with half.prepare([PAID]) as transaction:
-            await transaction.barrier(Local(store))
+            await transaction.barrier(Local())
             done.append("paid")
 
     with pytest.raises(ConfigurationError, match="another database"):

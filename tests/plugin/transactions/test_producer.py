@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.plugin.checkback.halfstore import HalfStore
@@ -40,6 +41,13 @@ async def until_sent(kafka: MemoryKafka, count: int = 1) -> list[tuple[bytes | N
     return [(record.value, dict(record.headers)["message-id"]) for record in kafka.records("paid")]
 
 
+async def until_deleted(outbox: MemoryOutbox) -> None:
+    """What was sent is deleted after that."""
+    async with asyncio.timeout(60):
+        while (await outbox.status()).waiting:  # noqa: ASYNC110  # an outbox tells relays alone
+            await asyncio.sleep(0.01)
+
+
 async def test_a_message_is_sent_once_its_local_transaction_has_committed(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
     async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap) as producer:
         connection = MemoryConnection()
@@ -53,22 +61,6 @@ async def test_a_message_is_sent_once_its_local_transaction_has_committed(kafka:
 async def outbox_status(outbox: MemoryOutbox):  # type: ignore[no-untyped-def]
     await outbox.open()
     return await outbox.status()
-
-
-async def test_send_in_transaction_is_what_rocketmq_calls_it(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
-    done: list[str] = []
-
-    async def local(transaction: LocalTransaction) -> TransactionOutcome | None:
-        connection = MemoryConnection()
-        async with connection.transaction():
-            await transaction.barrier(connection)
-            done.append(transaction.id)
-        return None
-
-    async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap) as producer:
-        assert await producer.send_in_transaction([PAID], local) is TransactionOutcome.COMMIT
-        await until_sent(kafka)
-    assert len(done) == 1
 
 
 async def test_a_local_transaction_that_can_not_be_awaited_is_refused_before_anything_is_written(
@@ -95,8 +87,8 @@ async def test_a_lambda_may_return_a_coroutine_and_is_rolled_back_if_it_returns_
         await until_sent(kafka)
         with pytest.raises(ConfigurationError, match=r"returned int, which can't be awaited"):
             await producer.send_in_transaction([Outgoing("paid", b"2")], lambda tx: 2)  # type: ignore[arg-type, return-value]
-        status = await outbox.status()
-        assert (status.prepared, status.waiting) == (0, 0)
+        await until_deleted(outbox)
+        assert (await outbox.status()).prepared == 0
     assert len(kafka.records("paid")) == 1
 
 
@@ -151,20 +143,28 @@ async def test_a_relay_apart_sends_what_is_committed_here(kafka: MemoryKafka, ou
     assert kafka.records("paid") == []
 
 
-async def test_nothing_is_prepared_outside_of_the_block(outbox: MemoryOutbox) -> None:
-    producer = TransactionalProducer("orders", outbox)
+async def test_it_is_entered_once_and_prepares_nothing_outside_of_its_block(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    producer = TransactionalProducer("orders", outbox, brokers=kafka.bootstrap)
     with pytest.raises(ConfigurationError, match="not started"):
         producer.prepare(PAID)
-
-
-async def test_it_is_entered_once(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
-    producer = TransactionalProducer("orders", outbox, brokers=kafka.bootstrap)
     async with producer:
         pass
     with pytest.raises(ConfigurationError, match="entered before"):
         await producer.__aenter__()
     with pytest.raises(ConfigurationError, match="not started"):
         producer.prepare(PAID)
+
+
+async def test_once_its_relay_has_ended_it_raises_that_and_prepares_nothing(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    await outbox.open()
+    await outbox.claim_relay("cdc")
+    producer = await TransactionalProducer("orders", outbox, brokers=kafka.bootstrap).__aenter__()
+    async with asyncio.timeout(60):
+        await asyncio.wait(producer._tasks, return_when=asyncio.FIRST_COMPLETED)
+    with pytest.raises(ConfigurationError, match="relays of kind 'cdc' send the rows"):
+        producer.prepare(PAID)
+    with pytest.raises(ConfigurationError, match="relays of kind 'cdc' send the rows"):
+        await producer.__aexit__(None, None, None)
 
 
 async def test_a_business_database_of_its_own_has_the_barriers(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
@@ -178,41 +178,32 @@ async def test_a_business_database_of_its_own_has_the_barriers(kafka: MemoryKafk
         assert (await shop.status()).waiting == 0
 
 
-@pytest.mark.parametrize("business", [None, "shop.db"])
-async def test_half_messages_in_the_sqlite_file_of_the_business_are_refused(tmp_path: Path, business: str | None) -> None:
+async def test_half_messages_in_the_sqlite_file_of_the_business_are_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
-    producer = TransactionalProducer("orders", url, business=None if business is None else url)
-    with pytest.raises(ConfigurationError, match="a file of their own"):
-        await producer.__aenter__()
+    for business in (None, url):
+        with pytest.raises(ConfigurationError, match="a file of their own"):
+            await TransactionalProducer("orders", url, business=business).__aenter__()
 
 
-@pytest.mark.parametrize("name", ["", "a b", "x" * 101, 3])
-def test_a_producer_group_that_is_no_name_is_refused(outbox: MemoryOutbox, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="producer_group is"):
-        TransactionalProducer(name, outbox)
-
-
-def test_a_url_in_place_of_the_producer_group_is_refused_without_its_password() -> None:
+def test_a_producer_group_that_is_no_name_is_refused_without_its_password(outbox: MemoryOutbox) -> None:
+    for name in ("", "a b", "x" * 101, 3):
+        with pytest.raises(ConfigurationError, match="producer_group is"):
+            TransactionalProducer(name, outbox)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="producer_group is a URL; use up to 100 letters") as error:
         TransactionalProducer("postgresql://shop:secret@localhost/shop", "orders")
     assert "secret" not in str(error.value)
 
 
 def test_settings_that_can_not_work_are_refused(outbox: MemoryOutbox) -> None:
-    with pytest.raises(ConfigurationError, match="every 0 s"):
-        TransactionalProducer("orders", outbox, check_every=0)
-    with pytest.raises(ConfigurationError, match="give a number from 1"):
-        TransactionalProducer("orders", outbox, max_checks=0)
-    with pytest.raises(ConfigurationError, match="first of the check-back"):
-        TransactionalProducer("orders", outbox, first_check="soon")
-
-
-def test_a_check_that_nobody_can_await_is_refused(outbox: MemoryOutbox) -> None:
-    def check(half: Prepared) -> TransactionOutcome:
-        return TransactionOutcome.COMMIT
-
-    with pytest.raises(ConfigurationError, match="async def check"):
-        TransactionalProducer("orders", outbox, check=check)  # type: ignore[arg-type]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"check_every": 0}, "every 0 s"),
+        ({"max_checks": 0}, "give a number from 1"),
+        ({"first_check": "soon"}, "first of the check-back"),
+        ({"check": lambda half: TransactionOutcome.COMMIT}, "async def check"),
+    ]
+    for setting, sentence in wrong:
+        with pytest.raises(ConfigurationError, match=sentence):
+            TransactionalProducer("orders", outbox, **setting)
 
 
 async def test_what_was_opened_here_is_closed_and_what_was_given_is_not() -> None:
@@ -221,7 +212,7 @@ async def test_what_was_opened_here_is_closed_and_what_was_given_is_not() -> Non
 
     given = Opened()
     given.fail = lambda call: call == "due_checks"
-    producer = TransactionalProducer("orders", Outbox(given, relay="apart"))  # type: ignore[arg-type]
+    producer = TransactionalProducer("orders", Outbox(given, relay="apart"))
     async with producer:
         pass
     assert (given.opened, given.closed) == (1, 0)
@@ -233,4 +224,4 @@ async def test_a_database_that_is_away_at_the_start_is_said() -> None:
             raise StoreUnavailable("the database does not answer")
 
     with pytest.raises(StoreUnavailable):
-        await TransactionalProducer("orders", Away()).__aenter__()  # type: ignore[arg-type]
+        await TransactionalProducer("orders", Away()).__aenter__()
