@@ -16,21 +16,21 @@ __all__ = ["Columns"]
 class Columns:
     """What a store that is asked in columns answers; the table itself is tested by all the other cases."""
 
-    def test_an_exchange_without_columns_is_answered_without_columns(self, columnar: Scene) -> None:
-        result = columnar.exchange_columns(ColumnExchange())
+    def test_an_exchange_without_columns_or_keys_is_answered_about_none(self, columnar: Scene) -> None:
+        scene = columnar
+        result = scene.exchange_columns(ColumnExchange())
         assert [len(answers) for answers in (result.claims, result.completes, result.releases, result.renews)] == [0] * 4
-
-    def test_a_column_without_keys_is_answered_about_none(self, columnar: Scene) -> None:
         nothing = [Column([], 19_000, 1, range(0))]
-        result = columnar.exchange_columns(ColumnExchange(nothing, nothing, nothing, nothing))
+        result = scene.exchange_columns(ColumnExchange(nothing, nothing, nothing, nothing))
         assert _plain(result) == [[(0, {})]] * 4
 
     def test_a_column_is_claimed_and_completed_without_exceptions(self, columnar: Scene) -> None:
-        column = _column(columnar.keys(100), range(1000, 1100))
-        assert columnar.exchange_columns(ColumnExchange([column])).claims == [Answered(100, {})]
-        assert columnar.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
-        assert columnar.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
-        answered = columnar.exchange_columns(ColumnExchange([column])).claims
+        scene = columnar
+        column = _column(scene.keys(100), range(1000, 1100))
+        assert scene.exchange_columns(ColumnExchange([column])).claims == [Answered(100, {})]
+        assert scene.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
+        assert scene.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
+        answered = scene.exchange_columns(ColumnExchange([column])).claims
         assert answered == [Answered(100, dict.fromkeys(range(100), AlreadyDone(Outcome.OK)))]
 
     def test_each_claim_of_a_column_is_answered_by_its_own_record(self, columnar: Scene) -> None:

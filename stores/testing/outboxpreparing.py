@@ -36,9 +36,7 @@ class OutboxPreparing:
         assert _decide(scene, tx_id, ROLLBACK) == 1
         assert _decide(scene, tx_id, COMMIT) == 0
         assert (scene.pending(), scene.run(_parked(scene)), _due(scene)) == ([], [], [])
-
-    def test_nothing_is_prepared_for_no_messages(self, scene: OutboxScene) -> None:
-        tx_id = _prepare(scene)
+        tx_id = _prepare(scene)  # no messages
         assert (_decide(scene, tx_id, COMMIT), _decide(scene, "", COMMIT)) == (0, 0)
 
     def test_a_commit_by_decision_wakes_whoever_waits_for_rows(self, scene: OutboxScene) -> None:
@@ -119,11 +117,11 @@ class OutboxPreparing:
         (found,) = scene.run(ask())
         assert len(found) >= 16
 
-    @pytest.mark.parametrize(("commits", "expected"), [(True, COMMIT), (False, ROLLBACK)])
-    def test_a_barrier_says_how_the_local_transaction_ended(self, scene: OutboxScene, commits: bool, expected: TransactionOutcome) -> None:
-        tx_id = _new()
-        scene.run(_local(scene, tx_id, commits=commits))
-        assert [scene.run(_probe(scene, tx_id)) for _ in range(2)] == [expected, expected]
+    def test_a_barrier_says_how_the_local_transaction_ended(self, scene: OutboxScene) -> None:
+        for commits, expected in ((True, COMMIT), (False, ROLLBACK)):
+            tx_id = _new()
+            scene.run(_local(scene, tx_id, commits=commits))
+            assert [scene.run(_probe(scene, tx_id)) for _ in range(2)] == [expected, expected]
 
     def test_a_local_transaction_that_a_check_back_was_faster_than_is_aborted(self, scene: OutboxScene) -> None:
         tx_id = _new()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from tests.stores.cases import case
 from tests.stores.claim_model import (
     DEATH,
     EFFECTS,
@@ -87,9 +88,10 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_no_interleaving_breaks_an_invariant(name: str) -> None:
-    assert_clean(name, SMALL[name])
+def test_no_interleaving_breaks_an_invariant() -> None:
+    for name in SMALL:
+        with case(name):
+            assert_clean(name, SMALL[name])
 
 
 @pytest.mark.slow
@@ -262,12 +264,15 @@ SABOTAGES = {
 }
 
 
-@pytest.mark.parametrize("name", SABOTAGES)
-def test_a_sabotage_is_caught(name: str) -> None:
-    sabotage = SABOTAGES[name]
-    verdict = explore(replace(sabotage.world, rules=sabotage.rules), until=sabotage.breaks)
-    sys.stdout.write(f"{name}: {verdict.states} states, {sabotage.breaks} after: {'; '.join(verdict.broken.get(sabotage.breaks, ()))}\n")
-    assert sabotage.breaks in verdict.broken
+def test_a_sabotage_is_caught() -> None:
+    for name in SABOTAGES:
+        with case(name):
+            sabotage = SABOTAGES[name]
+            verdict = explore(replace(sabotage.world, rules=sabotage.rules), until=sabotage.breaks)
+            sys.stdout.write(
+                f"{name}: {verdict.states} states, {sabotage.breaks} after: {'; '.join(verdict.broken.get(sabotage.breaks, ()))}\n"
+            )
+            assert sabotage.breaks in verdict.broken
 
 
 def test_where_every_worker_names_itself_its_death_frees_a_claim_whose_lease_never_ends() -> None:

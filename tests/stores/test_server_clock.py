@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.stores.cases import case
 from tests.stores.mysql.database import MySQLDatabase
 
 from ackwise.middleware.errors import StoreUnavailable
@@ -22,17 +23,19 @@ if TYPE_CHECKING:
 REFUSAL = r"its clock is \d+ s (ahead of|behind) that of this machine, so one of them is wrong; nothing was deleted"
 
 
-@pytest.mark.parametrize("ahead", [-2 * 86400.0, -301.0, 301.0, 2 * 86400.0])
-def test_a_clock_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
-    with pytest.raises(StoreUnavailable, match=f"h:1: {REFUSAL}"):
-        refuse_jumped(1_700_000_000.0 + ahead, "h:1")
+def test_a_clock_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for ahead in [-2 * 86400.0, -301.0, 301.0, 2 * 86400.0]:
+        with case(ahead):
+            monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
+            with pytest.raises(StoreUnavailable, match=f"h:1: {REFUSAL}"):
+                refuse_jumped(1_700_000_000.0 + ahead, "h:1")
 
 
-@pytest.mark.parametrize("ahead", [-299.0, 0.0, 299.0])
-def test_a_clock_that_nearly_agrees_is_believed(monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
-    refuse_jumped(1_700_000_000.0 + ahead, "h:1")
+def test_a_clock_that_nearly_agrees_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for ahead in [-299.0, 0.0, 299.0]:
+        with case(ahead):
+            monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
+            refuse_jumped(1_700_000_000.0 + ahead, "h:1")
 
 
 async def cleaned_up_only_by_a_clock_that_agrees(cleanup: Callable[[], Awaitable[int]], monkeypatch: pytest.MonkeyPatch) -> bool:

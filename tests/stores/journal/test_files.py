@@ -7,9 +7,9 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventBuffer, LogHeader, Unreadable
@@ -81,21 +81,22 @@ def test_what_somebody_else_rolls_is_for_those_who_could_read_the_log(tmp_path: 
     assert stat.S_IMODE(rolled.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("mode", ["640", "0600", "0644", "0664"])
-def test_the_option_of_a_policy_is_octal(mode: str) -> None:
-    assert Events("events", file_mode=mode).permissions == int(mode, 8)
+def test_the_option_of_a_policy_is_octal() -> None:
+    for mode in ["640", "0600", "0644", "0664"]:
+        with case(mode):
+            assert Events("events", file_mode=mode).permissions == int(mode, 8)
 
 
-@pytest.mark.parametrize("mode", ["", "0400", "0750", "0o640", "-640", "0648", "10640", "rw-r-----"])
-def test_a_mode_that_its_owner_could_not_write_with_is_refused(mode: str) -> None:
-    with pytest.raises(ConfigurationError, match="write it in octal, such as '0640'"):
-        Events("events", file_mode=mode)
+def test_a_mode_that_its_owner_could_not_write_with_is_refused() -> None:
+    for mode in ["", "0400", "0750", "0o640", "-640", "0648", "10640", "rw-r-----"]:
+        with case(mode), pytest.raises(ConfigurationError, match="write it in octal, such as '0640'"):
+            Events("events", file_mode=mode)
 
 
-@pytest.mark.parametrize("mode", [0o640, 640, None])
-def test_a_mode_that_is_no_text_is_refused_with_a_sentence(mode: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"is {mode}; write it in octal, such as '0640', as a text"):
-        Events("events", file_mode=mode)
+def test_a_mode_that_is_no_text_is_refused_with_a_sentence() -> None:
+    for mode in [0o640, 640, None]:
+        with case(mode), pytest.raises(ConfigurationError, match=f"is {mode}; write it in octal, such as '0640', as a text"):
+            Events("events", file_mode=mode)
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, Tran
 from ackwise.middleware.outbox import SHARDS, CheckAnswer, Failed, OutboxRow, OutboxStore, OutboxTransaction, Sent, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.mysql.outbox import MySQLOutbox, from_url
-from ackwise.stores.testing.outbox import OutboxConformance
+from ackwise.stores.testing.outbox import BusinessConformance, OutboxConformance
 
 
-class TestMySQLOutbox(OutboxConformance):
+class OnMariaDB(BusinessConformance):
     isolation = "REPEATABLE READ"
 
     @pytest.fixture(autouse=True)
@@ -75,7 +75,12 @@ class TestMySQLOutbox(OutboxConformance):
         await self.database.fetch(f"UPDATE {self.prefix}outbox SET next_at = next_at - INTERVAL {seconds} SECOND WHERE state = 5")
 
 
-class TestMySQLOutboxInReadCommitted(TestMySQLOutbox):
+class TestMySQLOutbox(OnMariaDB, OutboxConformance):
+    pass
+
+
+@pytest.mark.nightly
+class TestMySQLOutboxInReadCommitted(OnMariaDB):
     isolation = "READ COMMITTED"
 
 

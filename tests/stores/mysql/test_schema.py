@@ -9,14 +9,13 @@ from typing import cast
 
 import pytest
 from asyncmy.connection import Connection
+from tests.stores.cases import case
 from tests.stores.mysql.database import MySQLDatabase
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome, Release
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, ClaimKey, Complete, Exchange, Outcome, Release
 from ackwise.stores.mysql import MySQLStore, checking, schema
 from ackwise.stores.mysql import maintenance as cleanup
-from ackwise.stores.mysql.exchanging import exchange_on
-from ackwise.stores.mysql.tables import Tables
 
 
 def keys(count: int, day: int | None = None) -> list[ClaimKey]:
@@ -25,44 +24,6 @@ def keys(count: int, day: int | None = None) -> list[ClaimKey]:
 
 def claims(asked: Sequence[ClaimKey], token: int = 1, retention: float = 86400.0) -> Exchange:
     return Exchange([Claim(key, token) for key in asked], lease=0.0, retention=retention)
-
-
-async def test_many_workers_may_start_at_once_on_an_empty_database(mysql: MySQLDatabase) -> None:
-    stores = [MySQLStore(mysql.url, max_size=1) for _ in range(8)]
-    await asyncio.gather(*(store.open() for store in stores))
-    asked = keys(10)
-    answers = await asyncio.gather(*(store.exchange(Exchange([Claim(key, 1 + n) for key in asked])) for n, store in enumerate(stores)))
-    assert sum(answer.claims == [Acquired(1)] * 10 for answer in answers) == 1
-    await asyncio.gather(*(store.close() for store in stores))
-
-
-async def test_init_can_be_repeated_and_a_store_that_is_not_open_can_be_looked_after(
-    mysql: MySQLDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = MySQLStore(mysql.url)
-    (sentence,) = await store.check()
-    assert sentence.endswith("the tables of the claim store are missing; run `ackwise store init URL`")
-    with pytest.raises(ConfigurationError, match="the tables of the claim store are missing"):
-        await store.cleanup()
-    for _ in range(2):
-        await store.init()
-        assert await store.check() == []
-        assert await store.cleanup() == 0
-    await store.open()
-    await store.init()
-    assert await store.check() == []
-    await store.close()
-    assert caplog.text == ""
-
-
-async def test_tables_of_a_newer_version_are_refused_and_not_touched(mysql: MySQLDatabase) -> None:
-    store = MySQLStore(mysql.url)
-    await store.init()
-    await mysql.fetch("UPDATE ackwise_schema SET version = 2")
-    for refused in (store.open, store.init, store.check, store.cleanup):
-        with pytest.raises(ConfigurationError, match="its claims have version 2, and this Ackwise knows version 1; upgrade"):
-            await refused()
-    assert await mysql.fetch("SELECT part, version FROM ackwise_schema") == [("claims", 2)]
 
 
 RIGHTS = ("SELECT, INSERT, UPDATE, DELETE ON {}.ackwise_claims", "SELECT ON {}.ackwise_schema")
@@ -135,114 +96,10 @@ async def test_a_user_without_rights_is_told_which_are_missing(mysql: MySQLDatab
         await store.close()
 
 
-def named(asked: Sequence[ClaimKey], owner: str, *gone: str, token: int = 1) -> Exchange:
-    return Exchange([Claim(key, token) for key in asked], owner=owner, gone=gone)
-
-
-async def as_version_0_1_made_it(mysql: MySQLDatabase) -> None:
-    await MySQLStore(mysql.url).init()
-    await mysql.fetch("ALTER TABLE ackwise_claims DROP COLUMN holder")
-
-
-async def test_a_table_of_version_0_1_gets_a_place_for_owners_while_its_workers_go_on(mysql: MySQLDatabase) -> None:
-    await as_version_0_1_made_it(mysql)
-    before, asked = keys(3), [*keys(2), *keys(2, 20_000)]
-    async with mysql.connected() as older:
-        await exchange_on(older, Tables(), named(before, ""), owners=False)
-        (sentence,) = await MySQLStore(mysql.url).check()
-        assert "its claims can't name their owner" in sentence
-        stores = [MySQLStore(mysql.url) for _ in range(8)]
-        await asyncio.gather(*(store.open() for store in stores))
-        assert await stores[0].check() == []
-        assert (await stores[0].exchange(named(asked, "a"))).claims == [Acquired(1)] * 4
-        answered = await exchange_on(older, Tables(), named([*asked, *before], "", token=3), owners=False)
-        assert [getattr(answer, "owner", None) for answer in answered.claims] == [""] * 7
-        answers = (await stores[1].exchange(named([*asked, *before], "b", "a", "", token=2))).claims
-        assert answers[:4] == [Acquired(2, 1, True)] * 4
-        assert [getattr(answer, "owner", None) for answer in answers[4:]] == [""] * 3
-    await asyncio.gather(*(store.close() for store in stores))
-
-
-async def test_a_worker_that_may_not_alter_the_table_of_version_0_1_goes_on_without_owners(mysql: MySQLDatabase) -> None:
-    await as_version_0_1_made_it(mysql)
-    async with User(mysql) as user:
-        await user.may(*RIGHTS)
-        store = MySQLStore(user.url)
-        await store.open()
-        asked = keys(2)
-        assert (await store.exchange(named(asked, "a"))).claims == [Acquired(1)] * 2
-        with pytest.raises(ConfigurationError, match=r"may not do what the claim store needs \(ALTER\); let somebody who may create"):
-            await store.init()
-        await MySQLStore(mysql.url).init()
-        assert {type(answer) for answer in (await store.exchange(named(asked, "b", "a", token=2))).claims} == {Busy}, "as it was opened"
-        again = MySQLStore(user.url)
-        await again.open()
-        fresh = keys(2)
-        await again.exchange(named(fresh, "a"))
-        assert (await again.exchange(named(fresh, "b", "a", token=2))).claims == [Acquired(2, 1, True)] * 2
-        for opened in (store, again):
-            await opened.close()
-
-
-async def test_a_long_transaction_keeps_no_worker_from_starting_on_a_table_of_version_0_1(mysql: MySQLDatabase) -> None:
-    await as_version_0_1_made_it(mysql)
-    store = MySQLStore(mysql.url)
-    async with mysql.connected() as other, other.cursor() as cursor:
-        await cursor.execute("BEGIN")
-        await cursor.execute("SELECT COUNT(*) FROM ackwise_claims")
-        await store.open()
-        asked = keys(2)
-        assert (await store.exchange(named(asked, "a"))).claims == [Acquired(1)] * 2
-        with pytest.raises(StoreUnavailable, match="a long transaction uses the table of the claim store, so it could not get"):
-            await MySQLStore(mysql.url).init()
-        await cursor.execute("ROLLBACK")
-    await MySQLStore(mysql.url).init()
-    assert await store.check() == []
-    await store.close()
-
-
-async def test_an_owner_is_a_text_and_nothing_else(mysql_store: MySQLStore) -> None:
-    asked, odd = keys(2), "x') ON DUPLICATE -- {} %s \\"
-    assert (await mysql_store.exchange(named(asked, odd, "') OR 1 = 1 -- {0}"))).claims == [Acquired(1)] * 2
-    assert {getattr(answer, "owner", None) for answer in (await mysql_store.exchange(named(asked, "b", token=2))).claims} == {odd}
-    assert (await mysql_store.exchange(named(asked, "b", odd, token=2))).claims == [Acquired(2, 1, True)] * 2
-
-
-async def test_a_lease_that_a_jumped_clock_made_long_ends_with_its_owner(mysql: MySQLDatabase, mysql_store: MySQLStore) -> None:
-    asked = keys(2)
-    await mysql_store.exchange(named(asked, "a"))
-    await mysql.fetch("UPDATE ackwise_claims SET leased_until = leased_until + INTERVAL 2 DAY, kept_until = kept_until + INTERVAL 2 DAY")
-    assert {getattr(answer, "owner", None) for answer in (await mysql_store.exchange(named(asked, "b", token=2))).claims} == {"a"}
-    assert (await mysql_store.exchange(named(asked, "b", "a", token=2))).claims == [Acquired(2, 1, True)] * 2
-
-
-@pytest.mark.parametrize("prefix", ["", "a`; DROP TABLE victim; -- ", "\"'%s{}\\", "größe /*! ", "select "])
-async def test_any_prefix_is_a_name_and_nothing_else(mysql: MySQLDatabase, prefix: str) -> None:
-    await mysql.fetch("CREATE TABLE victim (n INT)")
-    store = MySQLStore(mysql.url, prefix=prefix)
-    await store.open()
-    asked = keys(3)
-    assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 3
-    assert await store.check() == []
-    assert await store.cleanup() == 0
-    await store.close()
-    tables = {name for (name,) in await mysql.fetch("SHOW TABLES")}
-    assert tables == {"victim", f"{prefix}claims", f"{prefix}schema"}
-
-
-async def test_two_prefixes_know_nothing_of_each_other(mysql: MySQLDatabase) -> None:
-    asked = keys(3)
-    for prefix in ("a_", "b_"):
-        store = MySQLStore(mysql.url, prefix=prefix)
-        await store.open()
-        assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 3
-        await store.close()
-
-
-@pytest.mark.parametrize("prefix", ["x" * 59, "a\0b", "\N{PILE OF POO}"])
-def test_a_prefix_that_no_table_can_have_is_refused(prefix: str) -> None:
-    with pytest.raises(ConfigurationError, match="give at most 58 characters, none of them beyond U"):
-        MySQLStore("mysql://u@h/d", prefix=prefix)
+def test_a_prefix_that_no_table_can_have_is_refused() -> None:
+    for prefix in ["x" * 59, "a\0b", "\N{PILE OF POO}"]:
+        with case(prefix), pytest.raises(ConfigurationError, match="give at most 58 characters, none of them beyond U"):
+            MySQLStore("mysql://u@h/d", prefix=prefix)
 
 
 async def test_what_is_forgotten_is_deleted_some_at_a_time_and_what_is_not_stays(
@@ -321,9 +178,8 @@ class Greeting:
         return self._version
 
 
-@pytest.mark.parametrize(
-    ("greeting", "named"),
-    [
+def test_a_server_that_is_too_old_is_refused() -> None:
+    for greeting, named in [
         ("10.4.34-MariaDB", "MariaDB 10.4.34 is too old for the claim store; it needs 10.5 or later"),
         ("5.5.5-10.3.39-MariaDB-0+deb10u1", "MariaDB 10.3.39 is too old"),
         ("8.0.18", "MySQL 8.0.18 is too old for the claim store; it needs 8.0.19 or later"),
@@ -334,15 +190,14 @@ class Greeting:
         ("8.0.19", None),
         ("8.4.0", None),
         ("9.1.0-cloud", None),
-    ],
-)
-def test_a_server_that_is_too_old_is_refused(greeting: str, named: str | None) -> None:
-    connection = cast("Connection", Greeting(greeting))
-    if named is None:
-        schema.require_server(connection, "mysql://h/d")
-        return
-    with pytest.raises(ConfigurationError, match=named):
-        schema.require_server(connection, "mysql://h/d")
+    ]:
+        with case(greeting, named):
+            connection = cast("Connection", Greeting(greeting))
+            if named is None:
+                schema.require_server(connection, "mysql://h/d")
+                return
+            with pytest.raises(ConfigurationError, match=named):
+                schema.require_server(connection, "mysql://h/d")
 
 
 async def test_a_completed_key_takes_little_room(mysql: MySQLDatabase, mysql_store: MySQLStore) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.databases.postgres import USER
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server, free_port
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
@@ -174,16 +175,15 @@ async def test_savepoints_that_are_executed_are_seen(
     assert await values(outbox) == expected
 
 
-@pytest.mark.parametrize("method", ["fetch", "fetchrow", "fetchval"])
-async def test_savepoints_are_seen_however_they_are_executed(
-    outbox: PostgresOutbox, postgres_database: asyncpg.Connection, method: str
-) -> None:
-    async with outbox.transaction(postgres_database) as transaction:
-        transaction.send("orders", b"before")
-        await getattr(postgres_database, method)("SAVEPOINT a")
-        transaction.send("orders", b"inside")
-        await getattr(postgres_database, method)("ROLLBACK TO a")
-    assert await values(outbox) == [b"before"]
+async def test_savepoints_are_seen_however_they_are_executed(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
+    for method in ["fetch", "fetchrow", "fetchval"]:
+        with case(method):
+            async with outbox.transaction(postgres_database) as transaction:
+                transaction.send("orders", b"before")
+                await getattr(postgres_database, method)("SAVEPOINT a")
+                transaction.send("orders", b"inside")
+                await getattr(postgres_database, method)("ROLLBACK TO a")
+            assert await values(outbox) == [b"before"]
 
 
 async def test_a_savepoint_that_is_prepared_is_refused(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
@@ -486,18 +486,15 @@ async def test_the_check_of_a_database_without_an_outbox_names_the_command(postg
     assert said.endswith("the tables of the outbox are missing; run `ackwise outbox init URL`")
 
 
-@pytest.mark.parametrize(
-    ("url", "sentence"),
-    [
+def test_a_url_that_can_not_work_is_refused() -> None:
+    for url, sentence in [
         ("postgresql://h/d?synchronous_commit=off", "has no option synchronous_commit"),
         ("postgresql://h/d?max_sise=2", "did you mean max_size"),
         ("postgresql://h/d?timeout=0", "timeout is 0.0"),
         ("postgres://h/d?prefix=" + "x" * 60, "prefix is"),
-    ],
-)
-def test_a_url_that_can_not_work_is_refused(url: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
-        from_url(url)
+    ]:
+        with case(url, sentence), pytest.raises(ConfigurationError, match=sentence):
+            from_url(url)
 
 
 def test_settings_that_can_not_work_are_refused() -> None:

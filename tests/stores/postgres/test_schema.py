@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
@@ -18,7 +19,6 @@ from ackwise.stores.postgres import PostgresStore
 from ackwise.stores.postgres import maintenance as cleanup
 from ackwise.stores.postgres import statements as sql
 from ackwise.stores.postgres.claims import SESSION
-from ackwise.stores.postgres.exchanging import exchange_on
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.requests import asked as asked_of
 from ackwise.stores.protocol.requests import rounds
@@ -54,37 +54,6 @@ async def until_somebody_waits(database: asyncpg.Connection) -> None:
 
 def as_user(url: str, name: str) -> str:
     return url.replace("postgres@", f"{name}@")
-
-
-async def test_many_workers_may_start_at_once_on_an_empty_database(postgres_url: str, postgres_database: asyncpg.Connection) -> None:
-    stores = [PostgresStore(postgres_url) for _ in range(8)]
-    await asyncio.gather(*(store.open() for store in stores))
-    await asyncio.gather(*(store.close() for store in stores))
-    assert len(await partitions(postgres_database)) == 6
-
-
-async def test_init_can_be_repeated_and_a_store_that_is_not_open_can_be_looked_after(postgres_url: str) -> None:
-    store = PostgresStore(postgres_url)
-    assert await store.check() == [
-        f"{postgres_url.replace('postgres@', '')}: the tables of the claim store are missing; run `ackwise store init URL`"
-    ]
-    with pytest.raises(ConfigurationError, match="the tables of the claim store are missing; run `ackwise store init URL`"):
-        await store.cleanup()
-    for _ in range(2):
-        await store.init()
-    assert await store.check() == []
-    assert await store.cleanup() == 0
-
-
-async def test_tables_of_a_newer_version_are_refused_and_not_touched(
-    postgres_store: PostgresStore, postgres_url: str, postgres_database: asyncpg.Connection
-) -> None:
-    await postgres_database.execute("UPDATE ackwise_schema SET version = 2; DROP TABLE ackwise_daily_claims")
-    other = PostgresStore(postgres_url)
-    for refused in (other.open, other.init, other.check, other.cleanup):
-        with pytest.raises(ConfigurationError, match="its claims have version 2, and this Ackwise knows version 1; upgrade"):
-            await refused()
-    assert await postgres_database.fetchval("SELECT to_regclass('ackwise_daily_claims')") is None
 
 
 async def test_a_user_with_the_rights_that_the_guide_grants_can_work(postgres_url: str, postgres_database: asyncpg.Connection) -> None:
@@ -130,134 +99,14 @@ async def test_a_user_without_rights_is_told_to_let_somebody_else_make_the_table
     await drop_role(postgres_database, worker)
 
 
-async def as_version_0_1_made_them(database: asyncpg.Connection) -> None:
-    await database.execute("ALTER TABLE ackwise_claims DROP COLUMN holder; ALTER TABLE ackwise_daily_claims DROP COLUMN holder")
-
-
-def named(asked: list[ClaimKey], owner: str, *gone: str, token: int = 1) -> Exchange:
-    return Exchange([Claim(key, token) for key in asked], owner=owner, gone=gone)
-
-
-async def test_tables_of_version_0_1_get_a_place_for_owners_while_its_workers_go_on(
-    postgres_url: str, postgres_database: asyncpg.Connection
-) -> None:
-    await PostgresStore(postgres_url).init()
-    await as_version_0_1_made_them(postgres_database)
-    older = await asyncpg.connect(postgres_url)
-    before = [*keys(2), *keys(2, TODAY), *keys(1, TODAY - 400)]
-    await exchange_on(older, Tables(), claims(before), owners=False)
-    assert [complaint.partition(": ")[2][:29] for complaint in await PostgresStore(postgres_url).check()] == [
-        "its claims can't name their o"
-    ]
-    stores = [PostgresStore(postgres_url) for _ in range(8)]
-    await asyncio.gather(*(store.open() for store in stores))
-    assert await stores[0].check() == []
-    asked = [*keys(2), *keys(2, TODAY), *keys(1, TODAY - 400)]
-    assert (await stores[0].exchange(named(asked, "a"))).claims == [Acquired(1)] * 5
-    answered, _ = await exchange_on(older, Tables(), claims([*asked, *before], 3), owners=False)
-    assert [getattr(answer, "owner", None) for answer in answered.claims] == [""] * 10
-    answers = (await stores[1].exchange(named([*asked, *before], "b", "a", "", token=2))).claims
-    assert answers[:5] == [Acquired(2, 1, True)] * 5
-    assert [getattr(answer, "owner", None) for answer in answers[5:]] == [""] * 5
-    await asyncio.gather(*(store.close() for store in stores))
-    await older.close()
-
-
-async def test_a_worker_that_may_not_alter_the_tables_of_version_0_1_goes_on_without_owners(
-    postgres_url: str, postgres_database: asyncpg.Connection
-) -> None:
-    await PostgresStore(postgres_url).init()
-    await as_version_0_1_made_them(postgres_database)
-    worker = f"worker_{os.urandom(4).hex()}"
-    await postgres_database.execute(f"CREATE ROLE {worker} LOGIN")
-    for grant in re.findall(r"^GRANT .*;$", GUIDE.read_text("utf-8"), re.MULTILINE):
-        await postgres_database.execute(grant.replace("TO worker", f"TO {worker}"))
-    store = PostgresStore(as_user(postgres_url, worker))
-    await store.open()
-    asked = [*keys(1), *keys(1, TODAY)]
-    assert (await store.exchange(named(asked, "a"))).claims == [Acquired(1)] * 2
-    assert {type(answer) for answer in (await store.exchange(named(asked, "b", "a", token=2))).claims} == {Busy}
-    await PostgresStore(postgres_url).init()
-    assert {type(answer) for answer in (await store.exchange(named(asked, "b", "a", token=2))).claims} == {Busy}, "as it was opened"
-    again = PostgresStore(as_user(postgres_url, worker))
-    await again.open()
-    fresh = [*keys(1), *keys(1, TODAY)]
-    await again.exchange(named(fresh, "a"))
-    assert (await again.exchange(named(fresh, "b", "a", token=2))).claims == [Acquired(2, 1, True)] * 2
-    for opened in (store, again):
-        await opened.close()
-    await drop_role(postgres_database, worker)
-
-
-@pytest.mark.parametrize("table", ["ackwise_claims", "ackwise_daily_claims"])
-async def test_a_long_transaction_keeps_no_worker_from_starting_on_tables_of_version_0_1(
-    postgres_url: str, postgres_database: asyncpg.Connection, table: str
-) -> None:
-    await PostgresStore(postgres_url).init()
-    await as_version_0_1_made_them(postgres_database)
-    store, other = PostgresStore(postgres_url), await asyncpg.connect(postgres_url)
-    await other.execute(f"BEGIN; SELECT count(*) FROM {table}")
-    await store.open()
-    asked = [*keys(1), *keys(1, TODAY)]
-    assert (await store.exchange(named(asked, "a"))).claims == [Acquired(1)] * 2
-    with pytest.raises(StoreUnavailable, match="a long transaction uses the tables of the claim store, so they could not get"):
-        await PostgresStore(postgres_url).init()
-    await other.execute("ROLLBACK")
-    await PostgresStore(postgres_url).init()
-    assert await store.check() == []
-    await other.close()
-    await store.close()
-
-
-async def test_a_lease_that_a_jumped_clock_made_long_ends_with_its_owner(
-    postgres_store: PostgresStore, postgres_database: asyncpg.Connection
-) -> None:
-    asked = [*keys(1), *keys(1, TODAY)]
-    await postgres_store.exchange(named(asked, "a"))
-    later = "leased_until = leased_until + interval '2 days', kept_until = kept_until + interval '2 days'"
-    for table in ("ackwise_claims", "ackwise_daily_claims"):
-        await postgres_database.execute(f"UPDATE {table} SET {later}")
-    assert {getattr(answer, "owner", None) for answer in (await postgres_store.exchange(named(asked, "b", token=2))).claims} == {"a"}
-    assert (await postgres_store.exchange(named(asked, "b", "a", token=2))).claims == [Acquired(2, 1, True)] * 2
-
-
 async def drop_role(database: asyncpg.Connection, name: str) -> None:
     await database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-@pytest.mark.parametrize("schema", [None, 'o"dd; DROP SCHEMA public CASCADE; --', "Größe %s $1 {}"])
-@pytest.mark.parametrize("prefix", ["", 'a"; DROP TABLE x; --', "{prefix} %s '"])
-async def test_any_schema_and_prefix_are_names_and_nothing_else(
-    postgres_url: str, postgres_database: asyncpg.Connection, schema: str | None, prefix: str
-) -> None:
-    await postgres_database.execute("CREATE TABLE x (a int)")
-    store = PostgresStore(postgres_url, schema=schema, prefix=prefix)
-    await store.open()
-    asked = [*keys(2), *keys(2, TODAY), *keys(2, 0)]
-    assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 6
-    assert await store.check() == []
-    assert await store.cleanup() == 0
-    await store.close()
-    found = await postgres_database.fetch("SELECT nspname, relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace")
-    assert {(schema or "public", f"{prefix}{table}") for table in ("schema", "claims", "daily_claims", "daily_claims_other")} <= {
-        (row["nspname"], row["relname"]) for row in found
-    }
-    assert ("public", "x") in {(row["nspname"], row["relname"]) for row in found}
-
-
-async def test_two_prefixes_know_nothing_of_each_other(postgres_url: str) -> None:
-    stores = [PostgresStore(postgres_url, prefix=prefix) for prefix in ("one_", "two_")]
-    asked = keys(1)
-    for store in stores:
-        await store.open()
-        assert (await store.exchange(claims(asked))).claims == [Acquired(1)]
-        await store.close()
-
-
-@pytest.mark.parametrize(("schema", "prefix"), [("", "a"), ("a\0", "a"), ("s" * 64, "a"), (None, "p" * 43), (None, "ü" * 22)])
-def test_a_name_that_postgresql_would_cut_or_refuse_is_refused(schema: str | None, prefix: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is .* for the PostgreSQL store"):
-        PostgresStore("postgresql://localhost/x", schema=schema, prefix=prefix)
+def test_a_name_that_postgresql_would_cut_or_refuse_is_refused() -> None:
+    for schema, prefix in [("", "a"), ("a\0", "a"), ("s" * 64, "a"), (None, "p" * 43), (None, "ü" * 22)]:
+        with case(schema, prefix), pytest.raises(ConfigurationError, match=r"is .* for the PostgreSQL store"):
+            PostgresStore("postgresql://localhost/x", schema=schema, prefix=prefix)
 
 
 async def test_a_partition_is_dropped_once_all_of_it_is_forgotten_while_claims_go_on(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 from tests.databases.server import Server
+from tests.stores.cases import case
 from tests.stores.redis.asking import claims, completes, keys, opened
 
 from ackwise.middleware.store import Exchange
@@ -36,10 +37,11 @@ def test_a_memory_that_is_gone_or_older_than_it_was_is_noticed(found: Since | No
     assert written.born == (NOW if found is None else found.born)
 
 
-@pytest.mark.parametrize("text", [b"", b"100", b"100 200 300", b"100 -1", b"soon later", None])
-def test_what_can_t_be_read_counts_as_gone(text: bytes | None) -> None:
-    assert Since.of(text) is None
-    assert Since.of(str(Since(1, 2)).encode()) == Since(1, 2)
+def test_what_can_t_be_read_counts_as_gone() -> None:
+    for text in [b"", b"100", b"100 200 300", b"100 -1", b"soon later", None]:
+        with case(text):
+            assert Since.of(text) is None
+            assert Since.of(str(Since(1, 2)).encode()) == Since(1, 2)
 
 
 @pytest.mark.servers

@@ -91,6 +91,7 @@ class TestOnSQLite(OnSQLAlchemy):
         return create_async_engine(f"sqlite+aiosqlite:///{place / 'shop.db'}")
 
 
+@pytest.mark.nightly
 class TestOnSQLiteThatBeginsByItself(OnSQLAlchemy):
     """With the recipe of SQLAlchemy's documentation, which lets SQLAlchemy begin instead of the driver."""
 
@@ -108,12 +109,14 @@ class TestOnSQLiteThatBeginsByItself(OnSQLAlchemy):
         return engine
 
 
+@pytest.mark.nightly
 class TestOnPostgres(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
     def _on(self, postgres: Server) -> None:
         self.url = f"postgresql+asyncpg://postgres@127.0.0.1:{postgres.port}/postgres"
 
 
+@pytest.mark.nightly
 class TestOnMariaDB(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
     def _on(self, mariadb: Server) -> None:

@@ -8,14 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.stores.cases import case
 from tests.stores.claiming_process import BATCH, key_of
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Claim, Complete, Exchange, Outcome, Release
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, Complete, Exchange, Outcome, Release
 from ackwise.stores.sqlite import SQLiteStore, from_url
 from ackwise.stores.testing import Clock, Features, StoreConformance
 
@@ -27,13 +27,6 @@ class TestSQLiteStore(StoreConformance):
 
     def make(self, place: Path, clock: Callable[[], float]) -> SQLiteStore:
         return SQLiteStore(place / "claims.db", clock=clock)
-
-
-class TestSQLiteStoreThatWaitsForTheDisk(StoreConformance):
-    features = Features(persistent=True, shared=True, owners=True)
-
-    def make(self, place: Path, clock: Callable[[], float]) -> SQLiteStore:
-        return SQLiteStore(place / "claims.db", synchronous="full", clock=clock)
 
 
 @pytest.fixture
@@ -192,40 +185,6 @@ async def test_other_tables_in_the_file_are_left_alone(path: Path) -> None:
     connection.close()
 
 
-#: As version 0.1 made it and wrote to it.
-OLD_TABLE = """
-CREATE TABLE ackwise_claims (
-    place TEXT PRIMARY KEY, token INTEGER NOT NULL, epoch INTEGER NOT NULL, next_attempt INTEGER NOT NULL, lost INTEGER NOT NULL,
-    took_unreleased INTEGER NOT NULL, outcome INTEGER, leased_until REAL NOT NULL, kept_until REAL NOT NULL
-) WITHOUT ROWID
-"""
-OLD_WRITE = """
-INSERT OR REPLACE INTO ackwise_claims (place, token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until)
-VALUES (?, ?, 5, 1, 0, 0, NULL, ?, ?)
-"""
-
-
-async def test_a_file_of_version_0_1_is_used_on_beside_workers_of_that_version(path: Path) -> None:
-    clock = Clock()
-    until = (clock.now + 20.0, clock.now + 86400.0)
-    with closing(sqlite3.connect(path)) as old, old:
-        old.execute(OLD_TABLE)
-        old.execute(OLD_WRITE, (key_of(0).id.hex(), 1, *until))
-    store = SQLiteStore(path, clock=clock)
-    await store.open()
-
-    async def claim(number: int, owner: str, token: int, *gone: str) -> object:
-        return (await store.exchange(Exchange(claims(1, token, first=number), owner=owner, gone=gone))).claims[0]
-
-    assert await claim(0, "b", 2, "a", "") == Busy(20.0)
-    assert await claim(1, "a", 3) == Acquired(1)
-    assert await claim(1, "b", 4) == Busy(30.0, "a")
-    with closing(sqlite3.connect(path)) as old, old:  # takes it over, and names no owner
-        old.execute(OLD_WRITE, (key_of(1).id.hex(), 5, *until))
-    assert await claim(1, "b", 4, "a") == Busy(20.0)
-    await store.close()
-
-
 async def test_forgotten_records_are_deleted_a_bounded_number_at_a_time(path: Path) -> None:
     clock = Clock()
     store = SQLiteStore(path, clock=clock)
@@ -306,9 +265,8 @@ def test_the_url_gives_the_path_and_the_options(tmp_path: Path) -> None:
     assert from_url("sqlite:///claims.db")._path == Path("claims.db")
 
 
-@pytest.mark.parametrize(
-    ("url", "sentence"),
-    [
+def test_a_url_that_can_not_work_is_refused() -> None:
+    for url, sentence in [
         ("sqlite://claims.db", "names no file"),
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "use memory://"),
@@ -316,11 +274,9 @@ def test_the_url_gives_the_path_and_the_options(tmp_path: Path) -> None:
         ("sqlite:///x?timeout=0", "more than 0"),
         ("sqlite:///x?synchronous=off", "normal or full"),
         ("sqlite:///x?cache=shared", "no option cache"),
-    ],
-)
-def test_a_url_that_can_not_work_is_refused(url: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
-        from_url(url)
+    ]:
+        with case(url, sentence), pytest.raises(ConfigurationError, match=sentence):
+            from_url(url)
 
 
 async def test_in_a_working_folder_that_was_deleted_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.transaction import TransactionalStore
@@ -118,18 +119,15 @@ async def test_files_that_can_not_be_an_inbox_are_refused_with_a_sentence(path: 
         await SQLiteInbox(path).open()
 
 
-@pytest.mark.parametrize(
-    ("url", "why"),
-    [
+def test_a_url_that_can_not_work_is_refused() -> None:
+    for url, why in [
         ("sqlite://", "names no file"),
         ("sqlite:///a.db?timeuot=1", "has no option timeuot; it has timeout"),
         ("sqlite:///a.db?timeout=soon", "timeout is 'soon'"),
         ("sqlite:///a.db?timeout=0", "timeout is 0.0"),
-    ],
-)
-def test_a_url_that_can_not_work_is_refused(url: str, why: str) -> None:
-    with pytest.raises(ConfigurationError, match=why):
-        from_url(url)
+    ]:
+        with case(url, why), pytest.raises(ConfigurationError, match=why):
+            from_url(url)
 
 
 async def test_in_a_working_folder_that_was_deleted_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.stores.cases import case
 
 from ackwise.stores.mysql.binlog.place import Place
 from ackwise.stores.mysql.binlog.server import Log, Settings, findings, left_out
@@ -11,12 +11,17 @@ LOG = Log([("binlog.000002", 500), ("binlog.000003", 300)])
 FINE = Settings("1", 1, True, 0)
 
 
-@pytest.mark.parametrize(
-    ("only", "ignored", "found"),
-    [("", "", []), ("shop", "", []), ("other,shop", "", []), ("other", "", ["shop"]), ("", "other,shop", ["shop"]), ("", "shopping", [])],
-)
-def test_a_database_that_the_log_leaves_out_is_found(only: str, ignored: str, found: list[str]) -> None:
-    assert left_out(["shop"], only, ignored) == found
+def test_a_database_that_the_log_leaves_out_is_found() -> None:
+    for only, ignored, found in [
+        ("", "", []),
+        ("shop", "", []),
+        ("other,shop", "", []),
+        ("other", "", ["shop"]),
+        ("", "other,shop", ["shop"]),
+        ("", "shopping", []),
+    ]:
+        with case(only, ignored, found):
+            assert left_out(["shop"], only, ignored) == found
 
 
 def test_what_is_behind_is_counted_over_files() -> None:
@@ -25,17 +30,15 @@ def test_what_is_behind_is_counted_over_files() -> None:
     assert LOG.behind(Place(1, 4, "binlog.000001", 0)) is None
 
 
-@pytest.mark.parametrize(
-    ("settings", "place", "said"),
-    [
+def test_what_is_wrong_or_unwise_is_a_sentence() -> None:
+    for settings, place, said in [
         (FINE, Place(2, 4, "binlog.000002", 0), ""),
         (FINE, Place(1, 4, "binlog.000001", 0), "the file binlog.000001 of the log is gone"),
         (FINE._replace(expires=86400), Place(2, 4, "binlog.000002", 0), "reads the oldest file of the log"),
         (FINE._replace(syncs=False), Place(3, 4, "binlog.000003", 0), "sync_binlog is not 1"),
         (FINE._replace(expires=60), Place(3, 4, "binlog.000003", 0), "the log is kept for 60 s"),
-    ],
-)
-def test_what_is_wrong_or_unwise_is_a_sentence(settings: Settings, place: Place, said: str) -> None:
-    found = findings(settings, LOG, place)
-    assert len(found) == bool(said)
-    assert all(said in sentence for sentence in found)
+    ]:
+        with case(settings, place, said):
+            found = findings(settings, LOG, place)
+            assert len(found) == bool(said)
+            assert all(said in sentence for sentence in found)

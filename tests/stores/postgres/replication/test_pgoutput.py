@@ -7,6 +7,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.stores.cases import case
 
 from ackwise.stores.postgres.replication.connection import Keepalive, LogData, parse_frame, status_update
 from ackwise.stores.postgres.replication.lsn import format_lsn, parse_lsn
@@ -177,7 +178,7 @@ def test_a_position_is_the_text_that_postgresql_writes(lsn: int) -> None:
     assert format_lsn(0x16_B374D848) == "16/B374D848"
 
 
-@pytest.mark.parametrize("text", ["", "5", "x/1", "123456789/0"])
-def test_what_is_no_position_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"invalid literal|no log sequence number"):
-        parse_lsn(text)
+def test_what_is_no_position_is_refused() -> None:
+    for text in ["", "5", "x/1", "123456789/0"]:
+        with case(text), pytest.raises(ValueError, match=r"invalid literal|no log sequence number"):
+            parse_lsn(text)
