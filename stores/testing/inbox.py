@@ -305,6 +305,20 @@ class OffsetsConformance(InboxConformance):
         scene.advance(owner, scene.take_over(owner, position=0), next=10, effects=["a"])
         assert (scene.effects(), scene.take_over(owner, position=0).next) == (["a"], 10)
 
+    def test_a_handler_that_commits_moves_no_offset(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
+        mine = scene.take_over(owner, position=3)
+
+        async def consume() -> None:
+            async with scene.inbox.begin(retention=3600.0) as transaction:
+                await with_offsets_open(transaction).lock(owner, "orders", 3, mine.generation)
+                await self.commit(transaction.connection)
+                await with_offsets_open(transaction).advance(owner, "orders", 3, mine.generation, 9)
+
+        with pytest.raises(TransactionAborted, match="the handler ended the transaction"):
+            scene.run(consume())
+        assert scene.take_over(owner, position=0).next == 3
+
     def test_who_had_the_partition_before_commits_nothing(self, scene: InboxScene) -> None:
         owner = fresh_owner()
         zombie = scene.take_over(owner, position=0)
