@@ -52,12 +52,13 @@ async def test_files_of_events_are_for_their_owner_and_group_only(tmp_path: Path
     assert modes(root) == {"events": "0750", "wal": "0750", "dt": "0750", "hr": "0750", ".parquet": "0640"}
 
 
-@pytest.mark.parametrize(("mode", "folder"), [(0o600, "0700"), (0o644, "0755"), (0o660, "0770")])
-async def test_who_may_read_them_is_an_option_that_no_umask_changes(tmp_path: Path, mode: int, folder: str) -> None:
-    root = tmp_path / "root"
-    made = await journal_of(root, file_mode=mode)
-    await made.close()
-    assert modes(root) == dict.fromkeys(("root", "wal", "events", "dt", "hr"), folder) | {".parquet": f"{mode:04o}"}
+async def test_who_may_read_them_is_an_option_that_no_umask_changes(tmp_path: Path) -> None:
+    for mode, folder in [(0o600, "0700"), (0o644, "0755"), (0o660, "0770")]:
+        with case(mode, folder):
+            root = tmp_path / folder
+            made = await journal_of(root, file_mode=mode)
+            await made.close()
+            assert modes(root) == dict.fromkeys((folder, "wal", "events", "dt", "hr"), folder) | {".parquet": f"{mode:04o}"}
 
 
 async def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
@@ -166,32 +167,34 @@ def a_device(path: Path) -> None:
         pytest.skip("only root makes devices")
 
 
-THINGS = pytest.mark.parametrize("make", [a_pipe, a_link, a_link_to_nothing, a_folder, a_device])
+THINGS: list[Callable[[Path], None]] = [a_pipe, a_link, a_link_to_nothing, a_folder, a_device]
 
 
-@THINGS
-def test_what_is_no_file_is_unreadable_and_nobody_waits_for_it(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    (tmp_path / "wal").mkdir()
-    path = tmp_path / "wal" / LOG
-    make(path)
-    assert isinstance(read_log(path), Unreadable)
-    (unread,) = recover(tmp_path).unreadable
-    assert (unread.writer_id, unread.from_seq) == (0xABCDEF, 0)
-    assert unread.reason in ("it is no regular file", "it is a link, and links are not followed")
-    for opens in (open_regular, read_regular):
-        with pytest.raises(OSError, match="it is"):
-            opens(path)
+def test_what_is_no_file_is_unreadable_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    for make in THINGS:
+        with case(make):
+            root = tmp_path / make.__name__
+            (root / "wal").mkdir(parents=True)
+            path = root / "wal" / LOG
+            make(path)
+            assert isinstance(read_log(path), Unreadable)
+            (unread,) = recover(root).unreadable
+            assert (unread.writer_id, unread.from_seq) == (0xABCDEF, 0)
+            assert unread.reason in ("it is no regular file", "it is a link, and links are not followed")
+            for opens in (open_regular, read_regular):
+                with pytest.raises(OSError, match="it is"):
+                    opens(path)
 
 
-@THINGS
-async def test_a_journal_writes_to_nothing_that_somebody_put_in_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
-) -> None:
-    monkeypatch.setattr("ackwise.stores.journal.sink.secrets.randbits", lambda bits: 0xABCDEF)
-    (tmp_path / "wal").mkdir()
-    make(tmp_path / "wal" / f".{LOG}.tmp")
-    made = Journal(tmp_path, group_id="billing")
-    with pytest.raises(EventLogUnavailable):
-        await made.open()
-    await made.close()
-    assert not (tmp_path / "elsewhere").exists() or (tmp_path / "elsewhere").read_bytes() == b"anything"
+async def test_a_journal_writes_to_nothing_that_somebody_put_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in THINGS:
+        with case(make):
+            monkeypatch.setattr("ackwise.stores.journal.sink.secrets.randbits", lambda bits: 0xABCDEF)
+            root = tmp_path / make.__name__
+            (root / "wal").mkdir(parents=True)
+            make(root / "wal" / f".{LOG}.tmp")
+            made = Journal(root, group_id="billing")
+            with pytest.raises(EventLogUnavailable):
+                await made.open()
+            await made.close()
+            assert not (root / "elsewhere").exists() or (root / "elsewhere").read_bytes() == b"anything"

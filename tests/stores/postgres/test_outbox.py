@@ -148,9 +148,8 @@ async def test_a_connection_of_a_pool_writes_rows_and_goes_back_as_it_came(outbo
     assert await values(outbox) == [b"1"]
 
 
-@pytest.mark.parametrize(
-    ("inside", "expected"),
-    [
+async def test_savepoints_that_are_executed_are_seen(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
+    for inside, expected in [
         (["SAVEPOINT a", "+inside", "ROLLBACK TO a"], [b"before", b"after"]),
         (["savepoint a;", "+inside", "rollback to savepoint a"], [b"before", b"after"]),
         (["/* mine */ SAVEPOINT a", "+inside", "-- now\nROLLBACK WORK TO a"], [b"before", b"after"]),
@@ -159,20 +158,18 @@ async def test_a_connection_of_a_pool_writes_rows_and_goes_back_as_it_came(outbo
         (["SAVEPOINT a", "+inside", "SAVEPOINT b", "+deeper", "RELEASE b", "ROLLBACK TO a"], [b"before", b"after"]),
         (["SAVEPOINT a", "+inside", "SAVEPOINT b", "+deeper", "ROLLBACK TO b"], [b"before", b"inside", b"after"]),
         (["SAVEPOINT a", "+inside", "ROLLBACK TO a", "+again", "ROLLBACK TO a"], [b"before", b"after"]),
-    ],
-)
-async def test_savepoints_that_are_executed_are_seen(
-    outbox: PostgresOutbox, postgres_database: asyncpg.Connection, inside: list[str], expected: list[bytes]
-) -> None:
-    async with outbox.transaction(postgres_database) as transaction:
-        transaction.send("orders", b"before")
-        for statement in inside:
-            if statement.startswith("+"):
-                transaction.send("orders", statement[1:].encode())
-            else:
-                await postgres_database.execute(statement)
-        transaction.send("orders", b"after")
-    assert await values(outbox) == expected
+    ]:
+        with case(inside, expected):
+            async with outbox.transaction(postgres_database) as transaction:
+                transaction.send("orders", b"before")
+                for statement in inside:
+                    if statement.startswith("+"):
+                        transaction.send("orders", statement[1:].encode())
+                    else:
+                        await postgres_database.execute(statement)
+                transaction.send("orders", b"after")
+            assert await values(outbox) == expected
+            await postgres_database.execute("DELETE FROM ackwise_outbox")
 
 
 async def test_savepoints_are_seen_however_they_are_executed(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
@@ -272,6 +269,36 @@ async def test_rows_whose_first_one_was_deleted_by_hand_are_found_with_the_next_
     await postgres_database.execute("DELETE FROM ackwise_outbox WHERE state = 5")
     await outbox.own("a", lease=60.0, share=64)
     assert await values(outbox) == [b"%d" % number for number in range(1, 10)]
+
+
+async def test_a_failure_waits_for_whoever_takes_its_shard_over_and_is_not_written_beside_him(
+    outbox: PostgresOutbox, postgres_url: str, postgres_database: asyncpg.Connection
+) -> None:
+    async with outbox.transaction(postgres_database) as transaction:
+        transaction.send("orders", b"1")
+    shards = await outbox.own("a", lease=60.0, share=64)
+    (row,) = await outbox.pending(shards, limit=1)
+    other = await asyncpg.connect(postgres_url)
+    await other.execute("BEGIN; UPDATE ackwise_outbox_shard SET token = token + 1")
+    failing = asyncio.create_task(outbox.failed([Failed(row.id, row.shard, "refused", None)], shards))
+
+    async def waits_or_ended() -> bool:
+        return failing.done() or await postgres_database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0
+
+    await until(waits_or_ended)
+    await other.execute("COMMIT")
+    assert await failing == 0
+    await other.close()
+
+
+async def test_a_half_message_that_another_checker_is_being_given_is_passed_over(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection
+) -> None:
+    await outbox.prepare([message(b"1")], "tx", producer_group="shop", first_check=0.0)
+    await postgres_database.execute("BEGIN; SELECT 1 FROM ackwise_outbox FOR UPDATE")
+    assert await outbox.due_checks("shop", limit=10, lease=60.0) == []
+    await postgres_database.execute("ROLLBACK")
+    assert len(await outbox.due_checks("shop", limit=10, lease=60.0)) == 1
 
 
 # Waking

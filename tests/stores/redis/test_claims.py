@@ -83,14 +83,12 @@ class TestCompactRedisStoreOverHours(TestRedisStoreOverHours):
 
 
 @pytest.mark.nightly
-class TestRedisClusterStoreOverHours(OnTheSuitesClock):
+class TestCompactRedisClusterStoreOverHours(OnTheSuitesClock):
+    layout = "compact"
+
     @pytest.fixture(autouse=True)
     def on_the_cluster(self, cluster: Sequence[Server]) -> None:
         self.url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
-
-
-class TestCompactRedisClusterStoreOverHours(TestRedisClusterStoreOverHours):
-    layout = "compact"
 
 
 @pytest.fixture

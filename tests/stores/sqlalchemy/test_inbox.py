@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome
@@ -203,27 +204,24 @@ async def add_an_orphan(session: AsyncSession) -> None:
     session.add(Child(name="x", parent="nobody"))
 
 
-@pytest.mark.filterwarnings("ignore:New instance:sqlalchemy.exc.SAWarning")  # twice on purpose
-@pytest.mark.parametrize(
-    ("handle", "why"),
-    [
+@pytest.mark.filterwarnings("ignore:New instance:sqlalchemy.exc.SAWarning")
+async def test_a_handler_that_ends_or_breaks_its_transaction_is_found_out_and_nothing_is_marked(
+    inbox: SQLAlchemyInbox, engine: AsyncEngine
+) -> None:
+    for handle, why in [
         (end_by_itself, "the handler ended the transaction"),
         (end_by_hand, "the handler ended the transaction"),
         (swallow, "the handler caught an error of PostgreSQL and went on"),
         (add_twice, "the database refuses to flush what the handler wrote: .*duplicate key"),
         (swallow_a_flush, "the handler ended the transaction|left its session in the middle of an error"),
         (add_an_orphan, "the database refuses to commit what the handler wrote: .*foreign key"),
-    ],
-)
-async def test_a_handler_that_ends_or_breaks_its_transaction_is_found_out_and_nothing_is_marked(
-    inbox: SQLAlchemyInbox, engine: AsyncEngine, handle: Any, why: str
-) -> None:
-    asked = keys(3)
-    with pytest.raises(TransactionAborted, match=why):
-        await consume(inbox, asked, handle)
-    assert await names(engine) == []
-    assert await consume(inbox, asked, add) == [Taken()] * 3
-    assert await names(engine) == ["a"]
+    ]:
+        with case(handle, why):
+            asked = keys(3)
+            with pytest.raises(TransactionAborted, match=why):
+                await consume(inbox, asked, handle)
+            assert await names(engine) == []
+            assert await consume(inbox, asked) == [Taken()] * 3
 
 
 async def test_a_savepoint_of_the_handler_holds_what_may_fail(inbox: SQLAlchemyInbox, engine: AsyncEngine) -> None:

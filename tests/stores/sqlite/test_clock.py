@@ -213,6 +213,17 @@ async def test_an_inbox_forgets_nothing_either_when_the_clock_jumps(path: Path, 
     assert await finished(path, host) == [Taken()]
 
 
+async def test_what_an_inbox_finishes_while_the_clock_is_ahead_is_remembered_for_a_retention_whoever_was_right(
+    path: Path, host: Host
+) -> None:
+    await finished(path, host)
+    host.wall += 2 * DAY
+    assert await finished(path, host, finish=True) == [Taken()]
+    for _ in range(5):  # until the clock is believed
+        host.pass_by(HOUR / 3)
+        assert await finished(path, host) == [Finished(Outcome.OK, ("orders", 0, 1), 7)]
+
+
 def test_small_steps_are_followed_and_large_ones_doubted() -> None:
     stamp = Stamp(100.0, 100.0, 10.0, "a")
     assert advance(stamp, 105.9, 15.0, "a") == Stamp(105.9, 105.9, 15.0, "a")

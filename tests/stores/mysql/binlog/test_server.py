@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from tests.stores.cases import case
+from pathlib import Path
 
+import pytest
+from tests.databases.mariadb import WITH_LOG, mariadb_server
+from tests.databases.server import skip_if_missing
+from tests.stores.cases import case
+from tests.stores.mysql.database import MySQLDatabase
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.mysql.binlog import MySQLChanges
 from ackwise.stores.mysql.binlog.place import Place
 from ackwise.stores.mysql.binlog.server import Log, Settings, findings, left_out
 
@@ -42,3 +50,15 @@ def test_what_is_wrong_or_unwise_is_a_sentence() -> None:
             found = findings(settings, LOG, place)
             assert len(found) == bool(said)
             assert all(said in sentence for sentence in found)
+
+
+@pytest.mark.servers
+async def test_a_table_of_a_database_that_the_log_leaves_out_is_refused(tmp_path: Path) -> None:
+    with skip_if_missing("MariaDB"), mariadb_server(tmp_path, *WITH_LOG, "--binlog-ignore-db=archive") as server:
+        database = MySQLDatabase(server, "test")
+        await database.fetch("CREATE DATABASE archive")
+        await database.fetch("CREATE TABLE archive.orders (id INT PRIMARY KEY)")
+        source = MySQLChanges(database.url, tables=["archive.orders"], create=True)
+        with pytest.raises(ConfigurationError, match="archive"):
+            await source.open()
+        await source.close()
