@@ -119,15 +119,14 @@ async def test_a_cluster_is_asked_once_per_node(cluster: Sequence[Server], place
             await server.aclose()
 
 
-async def test_a_success_takes_the_place_of_a_death_in_the_compact_layout(redis: Server, place: str) -> None:
-    async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}", namespace=place, layout="compact")) as store:
+async def test_a_success_takes_the_place_of_a_death_of_an_earlier_page_of_the_compact_layout(redis: Server, place: str) -> None:
+    url = f"redis://127.0.0.1:{redis.port}"
+    async with opened(RedisStore(url, namespace=place, layout="compact", retention=7200.0)) as store:
         some = keys(50)
-        await store.exchange(Exchange(claims(some)))
-        for outcome in (Outcome.DEAD, Outcome.OK):
-            asked = Exchange(completes=[Complete(key, 1, outcome) for key in some])
-            for _ in range(2):
-                assert (await store.exchange(asked)).completes == [Ack.OK] * 50
-        assert (await store.exchange(Exchange(claims(some, token=2)))).claims == [AlreadyDone(Outcome.OK)] * 50
+        for outcome, retention, ack in ((Outcome.DEAD, 60.0, Ack.RESTORED), (Outcome.OK, 7200.0, Ack.OK)):
+            asked = Exchange(completes=[Complete(key, 1, outcome) for key in some], retention=retention)
+            assert (await store.exchange(asked)).completes == [ack] * 50
+        assert (await store.exchange(Exchange(claims(some, token=2), retention=7200.0))).claims == [AlreadyDone(Outcome.OK)] * 50
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
