@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.databases.proxy import Proxy, proxy_to
@@ -67,9 +68,7 @@ def all_kinds(day: int | None, count: int) -> tuple[Exchange, Exchange]:
 
 
 def maintained(url: str) -> MaintainedStore:
-    store = open_store(url)
-    assert isinstance(store, MaintainedStore)
-    return store
+    return cast(MaintainedStore, open_store(url))
 
 
 @asynccontextmanager

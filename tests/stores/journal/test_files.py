@@ -95,7 +95,8 @@ def test_a_mode_that_its_owner_could_not_write_with_is_refused() -> None:
 
 
 def test_a_mode_that_is_no_text_is_refused_with_a_sentence() -> None:
-    for mode in [0o640, 640, None]:
+    modes: list[Any] = [0o640, 640, None]
+    for mode in modes:
         with case(mode), pytest.raises(ConfigurationError, match=f"is {mode}; write it in octal, such as '0640', as a text"):
             Events("events", file_mode=mode)
 

@@ -42,21 +42,6 @@ def completes(asked: Sequence[ClaimKey]) -> Exchange:
     return Exchange(completes=[Complete(key, 1, Outcome.OK) for key in asked])
 
 
-async def test_close_finishes_the_exchanges_under_way(mariadb: Server) -> None:
-    store = MySQLStore(f"mariadb://root@127.0.0.1:{mariadb.port}/test", max_size=1)
-    with pytest.raises(StoreUnavailable, match="the store is not open"):
-        await store.exchange(Exchange())
-    await store.open()
-    await store.open()
-    last, late = (asyncio.ensure_future(store.exchange(claims(keys(500)))) for _ in range(2))
-    await asyncio.sleep(0.001)
-    await store.close()
-    await store.close()
-    assert (await last).claims == [Acquired(1)] * 500
-    with pytest.raises(StoreUnavailable, match="the store is being closed"):
-        await late
-
-
 def pool_of(mysql: MySQLDatabase, **options: Any) -> Any:
     """A pool with asyncmy's own settings but for `options`; to be entered."""
     return asyncmy.create_pool(minsize=1, maxsize=1, host="127.0.0.1", port=mysql.server.port, user="root", database=mysql.name, **options)
@@ -94,6 +79,7 @@ async def test_a_pool_that_was_given_keeps_its_settings_and_stays_open(mysql: My
     await ours.close()
 
 
+@pytest.mark.nightly
 async def test_pools_that_read_repeatably_do_not_wait_in_a_circle_either(mysql: MySQLDatabase) -> None:
     asked = keys(100, TODAY)
     before = await mysql.deadlocks()
@@ -156,14 +142,6 @@ async def test_tls_is_verified_against_the_authority_that_the_url_names(guarded:
     await store.close()
 
 
-@pytest.mark.servers
-async def test_tls_that_the_url_requires_without_naming_an_authority_is_not_verified(guarded: Server) -> None:
-    store = from_url(f"mysql://worker:{PASSWORD}@127.0.0.1:{guarded.port}/test?sslmode=require")
-    await store.open()
-    assert (await store.exchange(claims(keys(3)))).claims == [Acquired(1)] * 3
-    await store.close()
-
-
 async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(mariadb: Server) -> None:
     with pytest.raises(AckwiseError, match="the server speaks no TLS, and sslmode asks for it"):
         await from_url(f"mariadb://root@127.0.0.1:{mariadb.port}/test?sslmode=require").open()
@@ -192,21 +170,6 @@ async def test_a_store_that_can_not_be_opened_says_why_and_no_secret(guarded: Se
                 assert "wr0ng" not in said
                 assert "s3cr" not in said
             assert "wr0ng" not in repr(store) + caplog.text
-
-
-@pytest.mark.servers
-async def test_a_password_that_is_changed_while_the_store_is_open_makes_it_unavailable(guarded: Server) -> None:
-    admin = MySQLDatabase(guarded, "test")
-    store = from_url(f"mysql://plain:{PASSWORD}@127.0.0.1:{guarded.port}/test")
-    await store.open()
-    await admin.fetch("ALTER USER plain IDENTIFIED BY 'another'")
-    for (number,) in await admin.fetch("SELECT id FROM information_schema.PROCESSLIST WHERE user = 'plain'"):
-        await admin.fetch(f"KILL {number}")
-    with pytest.raises(StoreUnavailable, match="the server does not let this user in"):
-        await store.exchange(claims(keys(1)))
-    await admin.fetch("ALTER USER plain IDENTIFIED BY 's3cr/t@'")
-    assert (await store.exchange(claims(keys(1)))).claims == [Acquired(1)]
-    await store.close()
 
 
 @pytest.fixture

@@ -102,19 +102,6 @@ def test_a_prefix_that_no_table_can_have_is_refused() -> None:
             MySQLStore("mysql://u@h/d", prefix=prefix)
 
 
-async def test_what_is_forgotten_is_deleted_some_at_a_time_and_what_is_not_stays(
-    mysql: MySQLDatabase, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cleanup, "AT_ONCE", 70)
-    forgotten, kept = ([key for day in (None, 19_000, 19_001) for key in keys(300, day)] for _ in range(2))
-    await mysql_store.exchange(claims(forgotten, retention=0.0))
-    await mysql_store.exchange(claims(kept))
-    assert await mysql_store.cleanup() == 900
-    assert await mysql_store.cleanup() == 0
-    assert await mysql.fetch("SELECT COUNT(*) FROM ackwise_claims") == [(900,)]
-    assert (await mysql_store.exchange(claims(kept))).claims == [Acquired(1)] * 900
-
-
 async def test_cleaning_up_beside_running_workers_costs_them_nothing_but_time(
     mysql: MySQLDatabase, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +187,7 @@ def test_a_server_that_is_too_old_is_refused() -> None:
                 schema.require_server(connection, "mysql://h/d")
 
 
+@pytest.mark.nightly
 async def test_a_completed_key_takes_little_room(mysql: MySQLDatabase, mysql_store: MySQLStore) -> None:
     for _ in range(20):
         some = keys(1000, 20_000)

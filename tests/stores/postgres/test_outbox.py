@@ -13,12 +13,11 @@ import asyncpg
 import pytest
 from tests.databases.postgres import USER
 from tests.databases.proxy import proxy_to
-from tests.databases.server import Server, free_port
+from tests.databases.server import Server
 from tests.stores.cases import case
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
-from ackwise.plugin.registry import open_outbox
 from ackwise.stores.postgres.outbox import PostgresOutbox, from_url
 from ackwise.stores.postgres.outbox.waking import Listening
 from ackwise.stores.protocol.outboxwaking import Wakes
@@ -170,17 +169,6 @@ async def test_savepoints_that_are_executed_are_seen(outbox: PostgresOutbox, pos
                 transaction.send("orders", b"after")
             assert await values(outbox) == expected
             await postgres_database.execute("DELETE FROM ackwise_outbox")
-
-
-async def test_savepoints_are_seen_however_they_are_executed(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
-    for method in ["fetch", "fetchrow", "fetchval"]:
-        with case(method):
-            async with outbox.transaction(postgres_database) as transaction:
-                transaction.send("orders", b"before")
-                await getattr(postgres_database, method)("SAVEPOINT a")
-                transaction.send("orders", b"inside")
-                await getattr(postgres_database, method)("ROLLBACK TO a")
-            assert await values(outbox) == [b"before"]
 
 
 async def test_a_savepoint_that_is_prepared_is_refused(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
@@ -408,12 +396,6 @@ async def test_a_lost_connection_is_replaced_where_repeating_is_safe(outbox: Pos
     assert await values(outbox) == []
 
 
-async def test_a_server_that_is_away_is_unavailable_and_says_so() -> None:
-    outbox = PostgresOutbox(f"postgresql://user:secret@127.0.0.1:{free_port()}/shop", timeout=1.0)
-    with pytest.raises(StoreUnavailable, match=r"postgresql://127.0.0.1:\d+/shop: it can't be reached"):
-        await outbox.open()
-
-
 async def test_plans_that_were_made_for_an_empty_table_read_little_of_a_full_one(
     outbox: PostgresOutbox, postgres_database: asyncpg.Connection
 ) -> None:
@@ -508,11 +490,6 @@ async def test_the_check_says_what_waits_for_nobody_and_what_is_parked(
     assert "1 rows are parked" in said
 
 
-async def test_the_check_of_a_database_without_an_outbox_names_the_command(postgres_url: str) -> None:
-    (said,) = await PostgresOutbox(postgres_url).check()
-    assert said.endswith("the tables of the outbox are missing; run `ackwise outbox init URL`")
-
-
 def test_a_url_that_can_not_work_is_refused() -> None:
     for url, sentence in [
         ("postgresql://h/d?synchronous_commit=off", "has no option synchronous_commit"),
@@ -522,21 +499,6 @@ def test_a_url_that_can_not_work_is_refused() -> None:
     ]:
         with case(url, sentence), pytest.raises(ConfigurationError, match=sentence):
             from_url(url)
-
-
-def test_settings_that_can_not_work_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="needs a URL"):
-        PostgresOutbox()
-    with pytest.raises(ConfigurationError, match="retention is -1"):
-        PostgresOutbox("postgresql://h/d", retention=-1)
-
-
-def test_an_outbox_is_found_by_its_url() -> None:
-    assert isinstance(open_outbox("postgresql://user:secret@h/d"), PostgresOutbox)
-    with pytest.raises(ConfigurationError, match="no outbox is known for oracle://"):
-        open_outbox("oracle://user:secret@h/d")
-    with pytest.raises(ConfigurationError, match="has no scheme"):
-        open_outbox("secret")
 
 
 async def test_a_row_that_becomes_due_while_rows_are_read_is_not_overtaken(postgres: Server) -> None:

@@ -177,6 +177,7 @@ async def test_a_long_transaction_keeps_a_partition_and_does_not_hold_the_worker
     assert f"ackwise_daily_claims_{old}" not in await partitions(postgres_database)
 
 
+@pytest.mark.nightly
 async def test_a_partition_that_is_too_large_for_a_look_under_lock_is_emptied_first(
     postgres_store: PostgresStore, postgres_database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,19 +193,6 @@ async def test_a_partition_that_is_too_large_for_a_look_under_lock_is_emptied_fi
     assert f"ackwise_daily_claims_{old}" in await partitions(postgres_database)
     assert await postgres_store.cleanup() == 0
     assert f"ackwise_daily_claims_{old}" not in await partitions(postgres_database)
-
-
-async def test_single_records_are_deleted_where_others_are_remembered(
-    postgres_store: PostgresStore, postgres_database: asyncpg.Connection
-) -> None:
-    forgotten, kept = [*keys(3000), *keys(3000, TODAY - 500)], [*keys(100), *keys(100, TODAY - 500)]
-    await postgres_store.exchange(completes(forgotten, retention=0.001))
-    await postgres_store.exchange(completes(kept))
-    await asyncio.sleep(0.01)
-    assert await postgres_store.cleanup() == 6000
-    assert await postgres_store.cleanup() == 0
-    assert await postgres_database.fetchval("SELECT count(*) FROM ackwise_claims") == 100
-    assert set((await postgres_store.exchange(claims(kept, 2))).claims) == {AlreadyDone(Outcome.OK)}
 
 
 async def test_cleaning_up_passes_over_what_somebody_is_writing(
@@ -241,7 +229,7 @@ async def test_check_tells_of_an_index_that_makes_every_update_large(
     assert "the index mine has a column that every exchange changes" in complaint
 
 
-@pytest.mark.parametrize("day", DAYS)
+@pytest.mark.parametrize("day", [pytest.param(None, marks=pytest.mark.nightly), TODAY])
 async def test_a_plan_made_for_empty_tables_looks_up_single_keys_in_large_ones(
     postgres_store: PostgresStore, postgres_database: asyncpg.Connection, postgres_url: str, day: int | None
 ) -> None:
@@ -276,7 +264,8 @@ def literal(asked: list[ClaimKey]) -> str:
     return f"({', '.join(map(repr, texts))}, 30, 86400, 'somebody', '{{a,b}}')"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.slow  # fifty thousand messages
 @pytest.mark.parametrize("day", DAYS)
 async def test_updates_of_fifty_thousand_messages_touch_no_index(
     postgres_store: PostgresStore, postgres_database: asyncpg.Connection, day: int | None

@@ -200,7 +200,8 @@ async def test_redis_itself_deletes_what_is_forgotten(redis: Server, server: Red
         assert [round(end / 1000) for end in ends] == [160, 170]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.slow  # a hundred thousand messages
 @pytest.mark.parametrize(("layout", "most"), [("plain", 170.0), ("compact", 30.0)])
 async def test_a_completed_key_takes_little_memory(redis: Server, server: Redis, layout: str, most: float) -> None:
     async def memory() -> int:

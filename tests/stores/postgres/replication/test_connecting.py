@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.databases.certificates import Certificates, make_certificates
+from tests.databases.certificates import Certificates
 from tests.databases.postgres import USER, postgres_server
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server, free_port, skip_if_missing
@@ -25,20 +21,6 @@ from ackwise.stores.postgres.replication import PostgresChanges, from_url
 pytestmark = pytest.mark.servers
 
 PASSWORD = "s3cr%2Ft%40"
-
-
-@pytest.fixture(scope="module")
-def certificates() -> Iterator[Certificates]:
-    """Readable for the user that PostgreSQL runs as."""
-    folder = Path(tempfile.mkdtemp(prefix="ackwise-cdc-certificates-"))
-    try:
-        with skip_if_missing("openssl"):
-            made = make_certificates(folder)
-        subprocess.run(["chown", "-R", f"{USER}:", str(folder)], check=False)
-        made.key.chmod(0o600)
-        yield made
-    finally:
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -251,10 +251,6 @@ def test_a_lost_slot_is_never_passed_over() -> None:
             assert decision.drops == (seen is not None and seen.wal_status == "lost")
 
 
-def test_replacing_a_slot_that_is_not_lost_changes_nothing() -> None:
-    assert decided(SLOT, KNOWN, create=True, replace_lost=True) == Decision(False, False)
-
-
 def test_a_new_timeline_is_told() -> None:
     assert "timeline 2 after 1" in str(decided(SLOT, KNOWN, timeline=2).says)
     ahead = SLOT._replace(confirmed="0/11")  # what a stand-by knows of the slot may be newer than its copy of our table
