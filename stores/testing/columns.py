@@ -116,7 +116,7 @@ class Columns:
     def test_the_tokens_of_a_column_need_not_follow_each_other_and_may_cross_any_border(self, columnar: Scene) -> None:
         scene = columnar
         keys = scene.keys(6)
-        tokens = [7, 2**63 - 1, 2**32 - 1, 2**32, 1, 8]
+        tokens: Sequence[int] = [7, 2**63 - 1, 2**32 - 1, 2**32, 1, 8]
         assert scene.exchange_columns(ColumnExchange([_column(keys, tokens)])).claims == [Answered(6, {})]
         assert scene.exchange_columns(ColumnExchange(renews=[_column(keys, sorted(tokens))])).renews == [
             Answered(6, {place: Ack.LOST for place in range(6) if sorted(tokens)[place] != tokens[place]})

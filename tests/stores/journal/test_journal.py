@@ -336,12 +336,13 @@ def test_an_address_that_is_no_folder_is_refused() -> None:
 
 
 def test_a_setting_that_can_t_work_is_refused_at_once(tmp_path: Path) -> None:
-    for settings, sentence in [
+    table: list[tuple[dict[str, Any], str]] = [
         ({"mode": "later"}, "mode of the event journal is 'later'"),
         ({"roll_events": 0}, "roll_events of the event journal is 0; it must be above zero"),
         ({"heartbeat_seconds": float("nan")}, "heartbeat_seconds of the event journal is nan"),
         ({"attrs": {"levels": {1}}}, "can't be written as JSON"),
-    ]:
+    ]
+    for settings, sentence in table:
         with case(settings, sentence), pytest.raises(ConfigurationError, match=sentence):
             Journal(tmp_path, group_id="billing", **settings)
 

@@ -255,10 +255,11 @@ async def test_what_is_no_mysql_is_named_so() -> None:
 
 
 def test_a_package_that_the_users_way_of_authentication_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package, ask in [
+    table: list[tuple[str, Callable[[], object]]] = [
         ("cryptography", lambda: auth.sha2_rsa_encrypt(b"wr0ng", b"salt", b"key")),
         ("pynacl", lambda: auth.ed25519_password(b"wr0ng", b"scramble")),
-    ]:
+    ]
+    for package, ask in table:
         with case(package, ask):
             monkeypatch.setattr(auth, "_have_cryptography", False)
             monkeypatch.setattr(auth, "_nacl_bindings", None)

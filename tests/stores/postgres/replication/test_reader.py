@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -273,13 +274,14 @@ def test_the_retention_of_a_slot_is_told_in_time() -> None:
 
 
 def test_a_publication_that_leaves_something_out_is_refused() -> None:
-    for published, operations, sentence in [
+    table: list[tuple[list[dict[str, Any]], list[str], str | None]] = [
         ([], ["insert"], "has no table public.t; ALTER PUBLICATION p ADD TABLE public.t"),
         ([{"schemaname": "public", "tablename": "t", "rowfilter": "(id > 5)"}], ["insert"], "leaves out rows"),
         ([{"schemaname": "public", "tablename": "t", "attnames": ["id"]}], ["insert"], "leaves out column value"),
         ([{"schemaname": "public", "tablename": "t"}], ["update"], "does not publish insert"),
         ([{"schemaname": "public", "tablename": "t", "attnames": ["id", "value"], "rowfilter": None}], ["insert"], None),
-    ]:
+    ]
+    for published, operations, sentence in table:
         with case(published, operations, sentence):
             wrong = wrong_with("p", ["public.t"], published, operations, columns=["id", "value"], needs=["insert"])
             assert wrong is None if sentence is None else sentence in str(wrong)
