@@ -141,6 +141,8 @@ class OpenTransaction:
 
     async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
         """See `OffsetsTransaction.advance`."""
+        if not self._finished:  # a handler that ended the transaction would let it be one of its own
+            await self.finish(())
         async with self._bounded("the server does not answer"):
             is_ours = await offsets.advance(self.connection, self._offsets, owner, topic, partition, generation, next)
         if not is_ours:

@@ -10,7 +10,7 @@ A store of your own is tested by these lines (with pytest and hypothesis install
         def make(self, place, clock):
             return EtcdStore("http://localhost:2379")
 
-Every test asks single keys and asks in columns (`ackwise.middleware.columns`).
+Every test asks single keys, and asks the same in columns (`ackwise.middleware.columns`).
 Put `pytest.register_assert_rewrite("ackwise.stores.testing")` into your `conftest.py` to see both sides of what fails.
 Keys are random, so runs may share a server. The rules behind the tests are in `docs/store-protocol.md`.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import pytest
 
@@ -49,15 +49,9 @@ class StoreConformance(Granting, Completing, Keeping, Attempts, Exchanges, Colum
     def make(self, place: Path, clock: Callable[[], float]) -> ClaimStore:
         """A store that is not open yet. `place` is a folder of this test alone; each call names the same state in it."""
 
-    @pytest.fixture(params=["keys", "columns"])
-    def shape(self, request: pytest.FixtureRequest) -> Literal["keys", "columns"]:
-        """How the store is asked; one that answers single keys alone is asked in columns through the adapter."""
-        shape: Literal["keys", "columns"] = request.param
-        return shape
-
     @pytest.fixture
-    def scene(self, tmp_path: Path, shape: Literal["keys", "columns"]) -> Iterator[Scene]:
-        scene = self.scenes(self.make, self.features, tmp_path, shape=shape)
+    def scene(self, tmp_path: Path) -> Iterator[Scene]:
+        scene = self.scenes(self.make, self.features, tmp_path)
         yield scene
         scene.end()
 

@@ -16,21 +16,21 @@ __all__ = ["Columns"]
 class Columns:
     """What a store that is asked in columns answers; the table itself is tested by all the other cases."""
 
-    def test_an_exchange_without_columns_is_answered_without_columns(self, columnar: Scene) -> None:
-        result = columnar.exchange_columns(ColumnExchange())
+    def test_an_exchange_without_columns_or_keys_is_answered_about_none(self, columnar: Scene) -> None:
+        scene = columnar
+        result = scene.exchange_columns(ColumnExchange())
         assert [len(answers) for answers in (result.claims, result.completes, result.releases, result.renews)] == [0] * 4
-
-    def test_a_column_without_keys_is_answered_about_none(self, columnar: Scene) -> None:
         nothing = [Column([], 19_000, 1, range(0))]
-        result = columnar.exchange_columns(ColumnExchange(nothing, nothing, nothing, nothing))
+        result = scene.exchange_columns(ColumnExchange(nothing, nothing, nothing, nothing))
         assert _plain(result) == [[(0, {})]] * 4
 
     def test_a_column_is_claimed_and_completed_without_exceptions(self, columnar: Scene) -> None:
-        column = _column(columnar.keys(100), range(1000, 1100))
-        assert columnar.exchange_columns(ColumnExchange([column])).claims == [Answered(100, {})]
-        assert columnar.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
-        assert columnar.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
-        answered = columnar.exchange_columns(ColumnExchange([column])).claims
+        scene = columnar
+        column = _column(scene.keys(100), range(1000, 1100))
+        assert scene.exchange_columns(ColumnExchange([column])).claims == [Answered(100, {})]
+        assert scene.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
+        assert scene.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
+        answered = scene.exchange_columns(ColumnExchange([column])).claims
         assert answered == [Answered(100, dict.fromkeys(range(100), AlreadyDone(Outcome.OK)))]
 
     def test_each_claim_of_a_column_is_answered_by_its_own_record(self, columnar: Scene) -> None:
@@ -113,18 +113,15 @@ class Columns:
         for _ in range(3):
             assert scene.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(20, {5: Ack.LOST})]
 
-    def test_the_tokens_of_a_column_need_not_follow_each_other(self, columnar: Scene) -> None:
+    def test_the_tokens_of_a_column_need_not_follow_each_other_and_may_cross_any_border(self, columnar: Scene) -> None:
         scene = columnar
         keys = scene.keys(6)
-        tokens = [7, 2**63 - 1, 2**32 - 1, 2**32, 1, 8]
+        tokens: Sequence[int] = [7, 2**63 - 1, 2**32 - 1, 2**32, 1, 8]
         assert scene.exchange_columns(ColumnExchange([_column(keys, tokens)])).claims == [Answered(6, {})]
         assert scene.exchange_columns(ColumnExchange(renews=[_column(keys, sorted(tokens))])).renews == [
             Answered(6, {place: Ack.LOST for place in range(6) if sorted(tokens)[place] != tokens[place]})
         ]
         assert scene.exchange_columns(ColumnExchange(completes=[_column(keys, tokens)])).completes == [Answered(6, {})]
-
-    def test_tokens_in_a_row_may_cross_any_border(self, columnar: Scene) -> None:
-        scene = columnar
         for begin in (2**32 - 3, 2**40 - 2, 2**53 - 2, 2**63 - 6):
             keys, tokens = scene.keys(6), range(begin, begin + 6)
             assert scene.exchange_columns(ColumnExchange([_column(keys, tokens)])).claims == [Answered(6, {})]
@@ -185,15 +182,7 @@ class Columns:
             3: AlreadyDone(Outcome.OK),
         }
 
-    def test_a_column_is_forgotten_after_the_retention(self, columnar: Scene) -> None:
-        scene = columnar
-        column = _column(scene.keys(5), range(1, 6))
-        scene.exchange_columns(ColumnExchange([column]))
-        scene.exchange_columns(ColumnExchange(completes=[column]))
-        scene.wait(scene.retention)
-        assert scene.exchange_columns(ColumnExchange([column._replace(tokens=range(11, 16))])).claims == [Answered(5, {})]
-
-    def test_the_leases_of_a_column_end_and_are_renewed(self, columnar: Scene) -> None:
+    def test_the_leases_of_a_column_end_and_are_renewed_and_it_is_forgotten_after_the_retention(self, columnar: Scene) -> None:
         scene = columnar
         keys = scene.keys(4)
         column = _column(keys, range(1, 5))
@@ -204,6 +193,9 @@ class Columns:
         (answered,) = scene.exchange_columns(ColumnExchange([column._replace(tokens=range(11, 15))])).claims
         assert [type(answered.exceptions[place]) for place in (0, 1)] == [Busy] * 2
         assert [answered.exceptions[place] for place in (2, 3)] == [Acquired(2, lost=1, took_unreleased=True)] * 2
+        scene.exchange_columns(ColumnExchange(completes=[_part(column, [0, 1])]))
+        scene.wait(scene.retention + scene.lease)
+        assert scene.exchange_columns(ColumnExchange([column._replace(tokens=range(21, 25))])).claims == [Answered(4, {})]
 
 
 def _column(keys: Sequence[ClaimKey], tokens: Sequence[int]) -> Column:

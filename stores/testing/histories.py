@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ackwise.middleware.store import Busy, Claim, ClaimAnswer, ClaimKey, Complete, Exchange, Outcome, Release, Renew
+from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome, Release, Renew
 from ackwise.stores.protocol.transitions import Place, Record, decide
-from ackwise.stores.testing.scene import ONE, OTHER, Scene
+from ackwise.stores.testing.scene import ONE, OTHER, Scene, same_claims
 
 __all__ = ["Histories"]
 
@@ -94,13 +94,5 @@ class Histories:
             records.update(written)
             answered = scene.run(scene.ask(exchange))
             tolerance = scene.features.tolerance if scene.features.injected_clock else lease / 2
-            assert _same(answered.claims, expected.claims, tolerance)
+            assert same_claims(answered.claims, expected.claims, tolerance)
             assert (answered.completes, answered.releases, answered.renews) == (expected.completes, expected.releases, expected.renews)
-
-
-def _same(answered: Sequence[ClaimAnswer], expected: Sequence[ClaimAnswer], tolerance: float) -> bool:
-    """Return whether the answers are equal, up to `tolerance` seconds of a wait."""
-    return len(answered) == len(expected) and all(
-        (a.owner == b.owner and abs(a.retry_after - b.retry_after) <= tolerance) if isinstance(a, Busy) and isinstance(b, Busy) else a == b
-        for a, b in zip(answered, expected, strict=True)
-    )

@@ -15,14 +15,14 @@ import abc
 import asyncio
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ackwise.middleware.errors import Fenced, StoreUnavailable, TransactionAborted
-from ackwise.middleware.store import Outcome, Stale
+from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import (
     Finish,
     Finished,
@@ -78,17 +78,14 @@ class InboxConformance(abc.ABC):
         scene.consume([key], [done(key)], effects=["a"], boom=True)
         assert scene.effects() == []
         assert scene.consume([key]) == [Taken()]
+        assert scene.consume([key]) == [Taken()], "it was taken and not finished"
 
-    def test_a_key_that_was_taken_and_not_finished_is_taken_again(self, scene: InboxScene) -> None:
-        key = fresh_key()
-        scene.consume([key], [], effects=["a"])
-        assert scene.consume([key]) == [Taken()]
-
-    @pytest.mark.parametrize("outcome", list(Outcome))
-    def test_every_outcome_is_remembered_with_origin_and_execution(self, scene: InboxScene, outcome: Outcome) -> None:
-        key, exec_id = fresh_key(), 2**62 + 1
-        scene.consume([key], [done(key, exec_id, outcome)])
-        assert scene.consume([key]) == [Finished(outcome, HERE, exec_id)]
+    def test_every_outcome_is_remembered_with_origin_and_execution(self, scene: InboxScene) -> None:
+        exec_id = 2**62 + 1
+        for outcome in Outcome:
+            key = fresh_key()
+            scene.consume([key], [done(key, exec_id, outcome)])
+            assert scene.consume([key]) == [Finished(outcome, HERE, exec_id)]
 
     def test_after_a_send_back_lower_attempts_are_stale_and_the_copy_is_taken(self, scene: InboxScene) -> None:
         key = fresh_key()
@@ -108,18 +105,12 @@ class InboxConformance(abc.ABC):
         assert scene.consume([], [], effects=["a"]) == []
         assert scene.effects() == ["a"]
 
-    def test_a_key_is_forgotten_after_the_retention(self, scene: InboxScene) -> None:
-        key = fresh_key()
-        scene.consume([key], [done(key)], retention=0.01)
+    def test_a_key_that_was_finished_or_sent_back_is_new_after_the_retention(self, scene: InboxScene) -> None:
+        finished, sent_back = fresh_key(), fresh_key()
+        scene.consume([finished, sent_back], [done(finished), done(sent_back, outcome=None, next_attempt=5)], retention=0.01)
         time.sleep(0.05)  # a database has its own clock
-        assert scene.consume([key]) == [Taken()]
-
-    def test_a_key_that_was_sent_back_is_new_after_the_retention(self, scene: InboxScene) -> None:
-        key = fresh_key()
-        scene.consume([key], [done(key, outcome=None, next_attempt=5)], retention=0.01)
-        time.sleep(0.05)  # a database has its own clock
-        assert scene.consume([key], [done(key)]) == [Taken()]
-        assert scene.consume([key]) == [Finished(Outcome.OK, HERE, 7)]
+        assert scene.consume([finished, sent_back], [done(sent_back)]) == [Taken()] * 2
+        assert scene.consume([finished, sent_back]) == [Taken(), Finished(Outcome.OK, HERE, 7)]
 
     def test_a_copy_may_be_sent_back_again_and_then_be_given_up(self, scene: InboxScene) -> None:
         key = fresh_key()
@@ -170,11 +161,10 @@ class InboxConformance(abc.ABC):
         assert scene.consume([key], [done(key)], effects=["b"]) == [Taken()]
         assert scene.effects() == ["a", "b"]
 
-    @pytest.mark.parametrize("commits", [True, False])
-    def test_who_comes_second_finds_the_key_as_the_first_left_it(self, scene: InboxScene, commits: bool) -> None:
-        keys, other = [fresh_key() for _ in range(3)], scene.open()
+    def test_who_comes_second_finds_the_key_as_the_first_left_it(self, scene: InboxScene) -> None:
+        other = scene.open()
 
-        async def first(taken: asyncio.Event) -> None:
+        async def first(keys: Sequence[ClaimKey], commits: bool, taken: asyncio.Event) -> None:
             async with scene.inbox.begin(retention=3600.0) as transaction:
                 await transaction.claim(keys)
                 taken.set()
@@ -183,19 +173,19 @@ class InboxConformance(abc.ABC):
                 if not commits:
                     raise RolledBack
 
-        async def second(taken: asyncio.Event) -> list[TransactionAnswer]:
+        async def second(keys: Sequence[ClaimKey], taken: asyncio.Event) -> list[TransactionAnswer]:
             await taken.wait()
             async with other.begin(retention=3600.0) as transaction:
-                return await transaction.claim([*reversed(keys), free])
+                return await transaction.claim([*reversed(keys), fresh_key()])
 
-        async def race() -> list[TransactionAnswer]:
-            taken = asyncio.Event()
-            _, answers = await asyncio.gather(first(taken), second(taken), return_exceptions=True)
+        async def race(commits: bool) -> list[TransactionAnswer]:
+            keys, taken = [fresh_key() for _ in range(3)], asyncio.Event()
+            _, answers = await asyncio.gather(first(keys, commits, taken), second(keys, taken), return_exceptions=True)
             assert isinstance(answers, list), answers
             return answers
 
-        free = fresh_key()
-        assert scene.run(race()) == [Finished(Outcome.OK, HERE, 7) if commits else Taken()] * 3 + [Taken()]
+        assert scene.run(race(commits=True)) == [Finished(Outcome.OK, HERE, 7)] * 3 + [Taken()]
+        assert scene.run(race(commits=False)) == [Taken()] * 4
 
     def test_a_batch_that_is_cancelled_leaves_nothing_and_the_next_one_goes_on(self, scene: InboxScene) -> None:
         key = fresh_key()
@@ -314,6 +304,20 @@ class OffsetsConformance(InboxConformance):
         assert (scene.effects(), scene.take_over(owner, position=0).next) == ([], 0)
         scene.advance(owner, scene.take_over(owner, position=0), next=10, effects=["a"])
         assert (scene.effects(), scene.take_over(owner, position=0).next) == (["a"], 10)
+
+    def test_a_handler_that_commits_moves_no_offset(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
+        mine = scene.take_over(owner, position=3)
+
+        async def consume() -> None:
+            async with scene.inbox.begin(retention=3600.0) as transaction:
+                await with_offsets_open(transaction).lock(owner, "orders", 3, mine.generation)
+                await self.commit(transaction.connection)
+                await with_offsets_open(transaction).advance(owner, "orders", 3, mine.generation, 9)
+
+        with pytest.raises(TransactionAborted, match="the handler ended the transaction"):
+            scene.run(consume())
+        assert scene.take_over(owner, position=0).next == 3
 
     def test_who_had_the_partition_before_commits_nothing(self, scene: InboxScene) -> None:
         owner = fresh_owner()

@@ -31,14 +31,12 @@ class OutboxPreparing:
         assert [_decide(scene, tx_id, outcome) for outcome in TransactionOutcome] == [0, 0, 0]
         assert scene.values() == [b"1", b"2"]
 
-    def test_a_half_message_that_is_rolled_back_is_never_sent(self, scene: OutboxScene) -> None:
+    def test_a_half_message_that_is_rolled_back_is_never_sent_and_none_is_prepared_of_no_messages(self, scene: OutboxScene) -> None:
         tx_id = _prepare(scene, message(b"1"))
         assert _decide(scene, tx_id, ROLLBACK) == 1
         assert _decide(scene, tx_id, COMMIT) == 0
         assert (scene.pending(), scene.run(_parked(scene)), _due(scene)) == ([], [], [])
-
-    def test_nothing_is_prepared_for_no_messages(self, scene: OutboxScene) -> None:
-        tx_id = _prepare(scene)
+        tx_id = _prepare(scene)  # no messages
         assert (_decide(scene, tx_id, COMMIT), _decide(scene, "", COMMIT)) == (0, 0)
 
     def test_a_commit_by_decision_wakes_whoever_waits_for_rows(self, scene: OutboxScene) -> None:
@@ -60,12 +58,10 @@ class OutboxPreparing:
         assert (due.message.value, due.created_ms > 1.6e12) == (b"now", True)
         assert (_due(scene), scene.run(_due_of(other, "shop"))) == ([], [])
 
-    def test_check_backs_are_for_the_group_that_prepared(self, scene: OutboxScene) -> None:
+    def test_check_backs_are_for_the_group_that_prepared_or_those_whose_barrier_is_here(self, scene: OutboxScene) -> None:
         _prepare(scene, message(), producer_group="other")
         assert _due(scene) == []
         assert len(_due(scene, "other")) == 1
-
-    def test_check_backs_without_a_group_are_those_whose_barrier_is_here(self, scene: OutboxScene) -> None:
         here = scene.run(_database_id(scene))
         _prepare(scene, message(b"no barrier"))
         _prepare(scene, message(b"elsewhere"), barrier_in="elsewhere")
@@ -119,20 +115,18 @@ class OutboxPreparing:
         (found,) = scene.run(ask())
         assert len(found) >= 16
 
-    @pytest.mark.parametrize(("commits", "expected"), [(True, COMMIT), (False, ROLLBACK)])
-    def test_a_barrier_says_how_the_local_transaction_ended(self, scene: OutboxScene, commits: bool, expected: TransactionOutcome) -> None:
-        tx_id = _new()
-        scene.run(_local(scene, tx_id, commits=commits))
-        assert [scene.run(_probe(scene, tx_id)) for _ in range(2)] == [expected, expected]
+    def test_a_barrier_says_how_the_local_transaction_ended(self, scene: OutboxScene) -> None:
+        for commits, expected in ((True, COMMIT), (False, ROLLBACK)):
+            tx_id = _new()
+            scene.run(_local(scene, tx_id, commits=commits))
+            assert [scene.run(_probe(scene, tx_id)) for _ in range(2)] == [expected, expected]
 
-    def test_a_local_transaction_that_a_check_back_was_faster_than_is_aborted(self, scene: OutboxScene) -> None:
+    def test_a_local_transaction_commits_once_and_never_after_a_check_back(self, scene: OutboxScene) -> None:
         tx_id = _new()
         assert scene.run(_probe(scene, tx_id)) is ROLLBACK
         with pytest.raises(TransactionAborted, match="check-back"):
             scene.run(_local(scene, tx_id))
         assert (scene.effects(), scene.run(_probe(scene, tx_id))) == ([], ROLLBACK)
-
-    def test_a_local_transaction_commits_once(self, scene: OutboxScene) -> None:
         tx_id = _new()
         scene.run(_local(scene, tx_id))
         with pytest.raises(TransactionAborted, match="committed before"):

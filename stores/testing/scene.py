@@ -25,13 +25,16 @@ from ackwise.middleware.store import (
     Renew,
 )
 
-__all__ = ["MINE", "ONE", "OTHER", "THIRD", "YOURS", "Clock", "Features", "Scene"]
+__all__ = ["MINE", "ONE", "OTHER", "SHAPES", "THIRD", "YOURS", "Clock", "Features", "Scene", "same_claims"]
 
 T = TypeVar("T")
 AnyAnswer = TypeVar("AnyAnswer")
 
 MINE, YOURS, THIRD = 1, 2**63 - 1, 3
 """Tokens; the second is the largest that a store has to take."""
+
+SHAPES: Final[tuple[Literal["keys", "columns"], ...]] = ("keys", "columns")
+"""How a store is asked; one that answers single keys alone is asked in columns through the adapter."""
 
 #: Owners, as a worker names itself.
 ONE: Final = "8d5f3c1a-0123456789abcdef"
@@ -72,7 +75,7 @@ class Scene:
     """One test's stores, keys and clock; drives the stores without `await`, so that a test reads as a list of facts."""
 
     def __init__(
-        self, make: Callable[[Path, Clock], ClaimStore], features: Features, place: Path, *, shape: Literal["keys", "columns"] = "keys"
+        self, make: Callable[[Path, Clock], ClaimStore], features: Features, place: Path, *, shape: Literal["both", "columns"] = "both"
     ) -> None:
         self.features, self.shape = features, shape
         self.lease, self.retention = features.lease, features.retention
@@ -124,10 +127,21 @@ class Scene:
         """Keys that nobody used before."""
         return [self.key() for _ in range(count)]
 
-    async def ask(self, exchange: Exchange, store: ClaimStore | None = None) -> ExchangeResult:
-        """What the store answers, in the shape of the scene."""
+    async def ask(self, exchange: Exchange) -> ExchangeResult:
+        """What the store answers about single keys. It is asked in columns as well, about twins of the keys, and must answer the same."""
+        if self.shape == "columns":
+            return await self.ask_as("columns", exchange)
+        answered = await self.store.exchange(exchange)
+        twins = await self.ask_as("columns", _of_twins(exchange))
+        tolerance = self.features.tolerance if self.features.injected_clock else self.lease / 2
+        assert same_claims(twins.claims, answered.claims, tolerance), "asked in columns"
+        assert replace(twins, claims=answered.claims) == answered, "asked in columns"
+        return answered
+
+    async def ask_as(self, shape: Literal["keys", "columns"], exchange: Exchange, store: ClaimStore | None = None) -> ExchangeResult:
+        """What a store answers if it is asked in one shape alone, where answers may differ."""
         store = store or self.store
-        if self.shape == "keys":
+        if shape == "keys":
             return await store.exchange(exchange)
         asked, places = _columns_of(exchange)
         answered = checked(asked, await in_columns(store).exchange_columns(asked))
@@ -186,6 +200,29 @@ class Scene:
     def is_busy(self, key: ClaimKey, token: int = THIRD) -> bool:
         """Return whether somebody holds the key, as a stranger finds it."""
         return isinstance(self.claim(key, token), Busy)
+
+
+def same_claims(answered: Sequence[ClaimAnswer], expected: Sequence[ClaimAnswer], tolerance: float) -> bool:
+    """Return whether the answers are equal, up to `tolerance` seconds of a wait."""
+    return len(answered) == len(expected) and all(
+        (a.owner == b.owner and abs(a.retry_after - b.retry_after) <= tolerance) if isinstance(a, Busy) and isinstance(b, Busy) else a == b
+        for a, b in zip(answered, expected, strict=True)
+    )
+
+
+def _of_twins(exchange: Exchange) -> Exchange:
+    """The same of other keys, one to each."""
+    return replace(
+        exchange,
+        claims=[one._replace(key=_twin(one.key)) for one in exchange.claims],
+        completes=[one._replace(key=_twin(one.key)) for one in exchange.completes],
+        releases=[one._replace(key=_twin(one.key)) for one in exchange.releases],
+        renews=[one._replace(key=_twin(one.key)) for one in exchange.renews],
+    )
+
+
+def _twin(key: ClaimKey) -> ClaimKey:
+    return key._replace(id=key.id[::-1])
 
 
 def _columns_of(exchange: Exchange) -> tuple[ColumnExchange, list[list[list[int]]]]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.databases.certificates import Certificates, make_certificates
 from tests.databases.postgres import USER
+from tests.databases.server import skip_if_missing
 from tests.shared import SharedServer
+from tests.stores.dialects import Database, MariaDBDatabase, PostgresDatabase, RedisDatabase, SQLDatabase
 from tests.stores.mysql.database import MySQLDatabase, mysql_database
 
 if TYPE_CHECKING:
@@ -70,3 +76,50 @@ async def mysql_store(mysql: MySQLDatabase) -> AsyncIterator[MySQLStore]:
     await store.open()
     yield store
     await store.close()
+
+
+@pytest.fixture
+def on_postgres(postgres: SharedServer, postgres_url: str) -> PostgresDatabase:
+    return PostgresDatabase(postgres, postgres_url)
+
+
+@pytest.fixture
+def on_mysql(mysql: MySQLDatabase) -> MariaDBDatabase:
+    return MariaDBDatabase(mysql)
+
+
+@pytest.fixture
+def on_redis(redis: SharedServer) -> RedisDatabase:
+    return RedisDatabase(redis, os.urandom(6).hex())
+
+
+def _each(*names: str) -> list[object]:
+    return [pytest.param(f"on_{name}", id=name, marks=pytest.mark.servers) for name in names]
+
+
+@pytest.fixture(params=_each("postgres", "mysql", "redis"))
+def database(request: pytest.FixtureRequest) -> Database:
+    """The database of this test on each server."""
+    chosen: Database = request.getfixturevalue(request.param)
+    return chosen
+
+
+@pytest.fixture(params=_each("postgres", "mysql"))
+def sql(request: pytest.FixtureRequest) -> SQLDatabase:
+    """The same on each server that speaks SQL."""
+    chosen: SQLDatabase = request.getfixturevalue(request.param)
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def certificates() -> Iterator[Certificates]:
+    """In a folder that the user of PostgreSQL may enter; the key is his where we are root."""
+    folder = Path(tempfile.mkdtemp(prefix="ackwise-certificates-"))
+    with skip_if_missing("TLS"):
+        made = make_certificates(folder)
+    folder.chmod(0o755)
+    if not os.geteuid():
+        shutil.chown(made.key, USER)
+    made.key.chmod(0o600)
+    yield made
+    shutil.rmtree(folder)

@@ -30,13 +30,7 @@ from ackwise.stores.sqlite import SQLiteStore
 from ackwise.stores.testing import Features, StoreConformance
 
 
-class TestCoalescerOfMemory(StoreConformance):
-    features = Features(owners=True)
-
-    def make(self, place: Path, clock: Callable[[], float]) -> ClaimStore:
-        return Coalescer(MemoryStore(clock=clock))
-
-
+@pytest.mark.nightly
 class TestCoalescerOfSQLite(StoreConformance):
     features = Features(persistent=True, shared=True, owners=True)
 

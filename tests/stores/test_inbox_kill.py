@@ -90,11 +90,11 @@ def run_until(step: str, url: str, ids: Sequence[str]) -> None:
     [
         pytest.param("sqlite_shop", id="sqlite"),
         pytest.param("postgres_shop", id="postgres", marks=pytest.mark.servers),
-        pytest.param("mariadb_shop", id="mariadb", marks=pytest.mark.servers),
+        pytest.param("mariadb_shop", id="mariadb", marks=[pytest.mark.servers, pytest.mark.nightly]),
     ],
     indirect=True,
 )
-@pytest.mark.slow
+@pytest.mark.slow  # fourteen processes, one after the other
 async def test_a_batch_killed_between_any_two_statements_is_there_once_in_the_end(shop: Shop) -> None:
     for statement in TABLES:
         await shop.ask(statement)

@@ -1,12 +1,12 @@
 """The claim protocol keeps every invariant in every interleaving, and each thing that could be left out of it breaks one."""
 
-import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from tests.stores.cases import case
 from tests.stores.claim_model import (
     DEATH,
     EFFECTS,
@@ -24,9 +24,7 @@ from tests.stores.claim_model import (
     explore,
 )
 
-from ackwise.middleware.columns import Column, ColumnExchange
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
-from ackwise.stores.memory import MemoryStore
 from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.transitions import Record
 
@@ -87,12 +85,14 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_no_interleaving_breaks_an_invariant(name: str) -> None:
-    assert_clean(name, SMALL[name])
+def test_no_interleaving_breaks_an_invariant() -> None:
+    for name in SMALL:
+        with case(name):
+            assert_clean(name, SMALL[name])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.slow  # a million states
 @pytest.mark.parametrize("name", LARGE)
 def test_no_interleaving_of_a_larger_world_breaks_an_invariant(name: str) -> None:
     assert_clean(name, LARGE[name])
@@ -261,12 +261,15 @@ SABOTAGES = {
 }
 
 
-@pytest.mark.parametrize("name", SABOTAGES)
-def test_a_sabotage_is_caught(name: str) -> None:
-    sabotage = SABOTAGES[name]
-    verdict = explore(replace(sabotage.world, rules=sabotage.rules), until=sabotage.breaks)
-    sys.stdout.write(f"{name}: {verdict.states} states, {sabotage.breaks} after: {'; '.join(verdict.broken.get(sabotage.breaks, ()))}\n")
-    assert sabotage.breaks in verdict.broken
+def test_a_sabotage_is_caught() -> None:
+    for name in SABOTAGES:
+        with case(name):
+            sabotage = SABOTAGES[name]
+            verdict = explore(replace(sabotage.world, rules=sabotage.rules), until=sabotage.breaks)
+            sys.stdout.write(
+                f"{name}: {verdict.states} states, {sabotage.breaks} after: {'; '.join(verdict.broken.get(sabotage.breaks, ()))}\n"
+            )
+            assert sabotage.breaks in verdict.broken
 
 
 def test_where_every_worker_names_itself_its_death_frees_a_claim_whose_lease_never_ends() -> None:
@@ -276,74 +279,3 @@ def test_where_every_worker_names_itself_its_death_frees_a_claim_whose_lease_nev
 
 def test_every_invariant_is_broken_by_a_sabotage() -> None:
     assert {sabotage.breaks for sabotage in SABOTAGES.values()} == set(INVARIANTS)
-
-
-#: What two workers do with three keys: one has all of them in a column, the other one takes the second alone.
-IDS = [bytes([number]) * 16 for number in range(3)]
-COLUMN, ONE_OF_THEM = Column(IDS, None, 1, range(1, 4)), Column(IDS[1:2], None, 1, [12])
-COLUMN_MOVES = {
-    "the column is claimed": ColumnExchange([COLUMN]),
-    "the column is completed": ColumnExchange(completes=[COLUMN]),
-    "the column is renewed": ColumnExchange(renews=[COLUMN]),
-    "the first two are given back": ColumnExchange(releases=[Column(IDS[:2], None, 1, range(1, 3))]),
-    "one of them is claimed by the other": ColumnExchange([ONE_OF_THEM]),
-    "one of them is completed by the other": ColumnExchange(completes=[ONE_OF_THEM]),
-    "the leases end": None,
-}
-
-
-def test_no_order_of_steps_with_a_column_grants_a_key_that_another_holds_or_that_is_done() -> None:
-    """Every way of four steps; a key of the column that the other worker has is an exception, and nothing else of the column is."""
-    for path in itertools.product(COLUMN_MOVES, repeat=4):
-        run(follow(path))
-
-
-def run(coroutine: Any) -> None:
-    """Run what never waits, without a loop."""
-    try:
-        coroutine.send(None)
-    except StopIteration:
-        return
-    raise AssertionError("it waits")
-
-
-async def follow(path: Sequence[str]) -> None:
-    now = 0.0
-    store = MemoryStore(clock=lambda: now)
-    holder: list[int | None] = [None] * len(IDS)  # the token that was granted last
-    until, done = [0.0] * len(IDS), [False] * len(IDS)
-    for name in path:
-        exchange = COLUMN_MOVES[name]
-        if exchange is None:
-            now += 30.0
-            continue
-        result = await store.exchange_columns(exchange)
-        for column, answered in zip(exchange.completes, result.completes, strict=True):
-            for place, (key, token) in enumerate(zip(map(IDS.index, column.ids), column.tokens, strict=True)):
-                ack = answered.exceptions.get(place, Ack.OK)
-                unknown = holder[key] is None and not done[key]
-                was_mine = holder[key] == token
-                assert (ack is Ack.OK) == was_mine, path
-                assert (ack is Ack.RESTORED) == unknown, path
-                if unknown or was_mine:
-                    holder[key], done[key] = token, True
-        for column, answers in zip(exchange.releases, result.releases, strict=True):
-            for place, (key, token) in enumerate(zip(map(IDS.index, column.ids), column.tokens, strict=True)):
-                held = holder[key] == token and not done[key]
-                assert (answers.exceptions.get(place, Ack.OK) is Ack.OK) == held, path
-                if held:
-                    holder[key], until[key] = 0, now
-        for column, answers in zip(exchange.renews, result.renews, strict=True):
-            for place, (key, token) in enumerate(zip(map(IDS.index, column.ids), column.tokens, strict=True)):
-                held = holder[key] == token and not done[key]
-                assert (answers.exceptions.get(place, Ack.OK) is Ack.OK) == held, path
-                until[key] = now + 30.0 if held else until[key]
-        for column, claimed in zip(exchange.claims, result.claims, strict=True):
-            for place, (key, token) in enumerate(zip(map(IDS.index, column.ids), column.tokens, strict=True)):
-                answer = claimed.exceptions.get(place, Acquired(1))
-                others = holder[key] not in (None, 0, token) and now < until[key]
-                assert isinstance(answer, AlreadyDone) == done[key], path
-                assert isinstance(answer, Busy) == (others and not done[key]), path
-                if isinstance(answer, Acquired):
-                    assert (answer.epoch == 1) == (holder[key] is None or (holder[key] == token and answer == Acquired(1))), path
-                    holder[key], until[key] = token, now + 30.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.registry import open_outbox
@@ -16,12 +17,13 @@ ALL = "?keep_sent=3600&keep_parked=60&blank=value,key"
 URLS = ["postgresql://u:p@127.0.0.1/shop", "mysql://u:p@127.0.0.1/shop", "sqlite:///shop.db"]
 
 
-@pytest.mark.parametrize("url", URLS)
-def test_every_outbox_takes_the_options(url: str) -> None:
-    outbox: Any = open_outbox(url + ALL)
-    assert outbox.keeping == Keeping(sent=3600.0, parked=60.0, blank=("value", "key"))
-    plain: Any = open_outbox(url)
-    assert plain.keeping == Keeping()
+def test_every_outbox_takes_the_options() -> None:
+    for url in URLS:
+        with case(url):
+            outbox: Any = open_outbox(url + ALL)
+            assert outbox.keeping == Keeping(sent=3600.0, parked=60.0, blank=("value", "key"))
+            plain: Any = open_outbox(url)
+            assert plain.keeping == Keeping()
 
 
 def test_the_other_options_stay_in_the_url() -> None:
@@ -37,31 +39,27 @@ def test_change_data_capture_takes_the_url_of_its_outbox() -> None:
     MySQLChanges(URLS[1] + ALL)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_what_makes_no_sense_is_refused_with_a_sentence() -> None:
+    for options, sentence in [
         ("keep_sent=week", "keep_sent is 'week' in the URL of the outbox; give seconds, such as keep_sent=604800"),
         ("keep_sent=-1", "keep_sent is -1.0; give the seconds that sent rows are kept, 0 or more"),
         ("keep_parked=inf", "keep_parked is inf; give the seconds that parked rows are kept, 0 or more"),
         ("blank=value,topic", "blank is ('value', 'topic'); name what of a sent row is removed, some of value, key, headers"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_with_a_sentence(options: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        keeping_of(f"sqlite:///shop.db?{options}")
-    assert str(caught.value) == sentence
+    ]:
+        with case(options, sentence):
+            with pytest.raises(ConfigurationError) as caught:
+                keeping_of(f"sqlite:///shop.db?{options}")
+            assert str(caught.value) == sentence
 
 
-@pytest.mark.parametrize(
-    ("keeping", "said"),
-    [
+def test_it_says_what_stays() -> None:
+    for keeping, said in [
         (Keeping(), "sent rows are deleted, parked rows stay until they are requeued"),
         (Keeping(sent=60.0), "sent rows stay for 60 s without value and key and headers, parked rows stay until they are requeued"),
         (
             Keeping(sent=60.0, blank=(), parked=5.0),
             "sent rows stay for 60 s with all that they say, cleanup deletes parked rows of 5 s unsent",
         ),
-    ],
-)
-def test_it_says_what_stays(keeping: Keeping, said: str) -> None:
-    assert str(keeping) == said
+    ]:
+        with case(keeping, said):
+            assert str(keeping) == said

@@ -8,23 +8,25 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 import pytest
 from tests.databases.server import free_port
 from tests.shared import SharedServer
-from tests.stores.mysql.database import MySQLDatabase
+from tests.stores.cases import case
+from tests.stores.dialects import MariaDBDatabase, PostgresDatabase
 from typer.testing import CliRunner
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.log import Log
 from ackwise.middleware.policies import Dedup, Events, Transactional
-from ackwise.middleware.store import Acquired, Busy, Claim, ClaimAnswer, ClaimKey, Exchange, Outcome
+from ackwise.middleware.store import Acquired, Busy, Claim, ClaimAnswer, ClaimKey, Exchange, MaintainedStore, Outcome
 from ackwise.middleware.transaction import Finish, Finished, Taken
 from ackwise.plugin.app import App
 from ackwise.plugin.cli.root import new_app
@@ -137,84 +139,59 @@ async def answering(answer: bytes | None) -> AsyncIterator[str]:
     server = await asyncio.start_server(begin, "127.0.0.1", 0)
     yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*talks)
 
 
-@pytest.mark.parametrize("form", FORMS)
-async def test_a_server_that_is_away_is_told_of_without_user_and_password(form: str) -> None:
-    refusals = await try_everything(FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at=f"127.0.0.1:{free_port()}"))
-    assert len(refusals) >= 5
+def url_of(form: str, *, user: str = USER, password: str = SPELLINGS["encoded"], at: str = "127.0.0.1:1") -> str:
+    return FORMS[form].format(user=user, password=password, at=at)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-async def test_a_server_that_says_nothing_is_told_of_without_user_and_password(form: str) -> None:
-    async with answering(None) as at:
-        assert await try_everything(FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at=at) + "?timeout=0.2")
+async def test_a_server_that_is_away_says_nothing_or_is_something_else_is_told_of_without_user_and_password() -> None:
+    away = await asyncio.gather(*(try_everything(url_of(form, at=f"127.0.0.1:{free_port()}")) for form in FORMS))
+    assert all(len(refusals) >= 5 for refusals in away)
+    async with answering(None) as silent, answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as other:
+        urls = [f"{url_of(form, at=at)}?timeout=0.5" for at in (silent, other) for form in FORMS]
+        assert all(await asyncio.gather(*map(try_everything, urls)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "redis+unix"])
-async def test_something_else_that_answers_is_told_of_without_user_and_password(form: str) -> None:
-    async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as at:
-        assert await try_everything(FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at=at) + "?timeout=0.5")
+async def test_a_password_that_was_not_encoded_is_not_told_either() -> None:
+    spellings = list(SPELLINGS.values())[1:]
+    at = f"127.0.0.1:{free_port()}"
+    for form in FORMS:
+        await asyncio.gather(*(try_everything(url_of(form, password=password, at=at) + "?timeout=0.3") for password in spellings))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("spelling", list(SPELLINGS)[1:])
-async def test_a_password_that_was_not_encoded_is_not_told_either(form: str, spelling: str) -> None:
-    url = FORMS[form].format(user=USER, password=SPELLINGS[spelling], at=f"127.0.0.1:{free_port()}")
-    await try_everything(url + "?timeout=0.3")
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("character", "?/#")
-@pytest.mark.parametrize("before", ["4711", "47@4711"])
-@pytest.mark.parametrize("options", ["", "?timeout=2", "?timeout=x"])
-def test_no_part_of_a_password_that_ends_an_address_is_told(form: str, character: str, before: str, options: str) -> None:
+def test_no_part_of_a_password_that_ends_an_address_is_told() -> None:
     """What stands before the character looks like a port, what stands behind it like a path, an option or nothing at all."""
-    url = FORMS[form].format(user="m0llie", password=f"{before}{character}90210", at="127.0.0.1:1") + options
-    assert not {"m0llie", "4711", "90210"} & set(re.findall(r"\w+", shown_url(url)))
-    for way in ways(url):
+    for form, character, before, options in product(FORMS, "?/#", ("4711", "47@4711"), ("", "?timeout=2", "?timeout=x")):
+        url = url_of(form, password=f"{before}{character}90210") + options
+        assert not {USER, "4711", "90210"} & set(re.findall(r"\w+", shown_url(url))), url
+        for way in ways(url):
+            with pytest.raises(ConfigurationError) as caught:
+                way(url)
+            assert not re.search(f"{USER}|4711|90210", said_by(caught.value).replace(url, "") + str(caught.value)), url
+    for url in ("redis://u:77?ret@h/0", "redis://:77?ret@h", "redis+cluster://u:77?ret@h", "redis://u:77#ret@h/0"):
         with pytest.raises(ConfigurationError) as caught:
-            way(url)
-        assert not re.search("m0llie|4711|90210", said_by(caught.value).replace(url, ""))
-        assert not re.search("m0llie|4711|90210", str(caught.value))
+            RedisStore(url)
+        assert not re.search("77|ret@", str(caught.value)), url
 
 
-@pytest.mark.parametrize("url", ["redis://u:77?ret@h/0", "redis://:77?ret@h", "redis+cluster://u:77?ret@h", "redis://u:77#ret@h/0"])
-def test_a_redis_store_of_its_own_class_tells_no_digits_of_a_password_either(url: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        RedisStore(url)
-    assert not re.search("77|ret@", str(caught.value))
+def test_an_at_sign_in_an_option_is_no_end_of_a_password_and_is_refused_where_it_could_be_one() -> None:
+    for scheme, option in (
+        ("postgresql", "db?application_name=me@host"),
+        ("postgresql", "db?sslrootcert=/a@b&timeout=2"),
+        ("mysql", "db?sslrootcert=/a@b"),
+        ("rediss", "0?ca=/a@b&timeout=2"),
+    ):
+        for way in ways(f"{scheme}://"):
+            assert "//h" in repr(way(f"{scheme}://u:p@h/{option}")), option
+            with pytest.raises(ConfigurationError, match="an @ in an option"):
+                way(f"{scheme}://h/{option}")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql://u:p@h/db?application_name=me@host",
-        "postgresql://u:p@h/db?sslrootcert=/a@b&timeout=2",
-        "mysql://u:p@h/db?sslrootcert=/a@b",
-        "rediss://u:p@h/0?ca=/a@b&timeout=2",
-    ],
-)
-def test_an_at_sign_in_an_option_is_no_end_of_a_password(url: str) -> None:
-    for way in ways(url):
-        assert "//h" in repr(way(url))
-
-
-@pytest.mark.parametrize("url", ["postgresql://h/db?application_name=me@host", "mysql://h/db?sslrootcert=/a@b", "rediss://h/0?ca=/a@b"])
-def test_a_url_that_could_be_a_password_to_its_question_mark_is_refused_with_what_to_write(url: str) -> None:
-    for way in ways(url):
-        with pytest.raises(ConfigurationError, match="an @ in an option"):
-            way(url)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
+def test_what_is_shown_of_a_url_holds_no_secret() -> None:
+    for url, shown in (
         ("redis://u:p@h/0", "redis://***@h/0"),
         ("redis://u:a@b@h/0", "redis://***@h/0"),
         ("redis://u:a/b@h/0", "redis://***@h/0"),
@@ -225,75 +202,54 @@ def test_a_url_that_could_be_a_password_to_its_question_mark_is_refused_with_wha
         ("postgresql://h/d#secret", "postgresql://h/d?***"),
         ("sqlite:///a@b.db", "sqlite://***@b.db"),
         ("events", "events"),
-    ],
-)
-def test_what_is_shown_of_a_url_holds_no_secret(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
+    ):
+        assert shown_url(url) == shown
 
 
-@pytest.mark.parametrize("password", ["a/b", "a?b", "a@b", "a#b", "a:b"])
-def test_the_log_masks_a_password_whatever_it_holds(password: str, caplog: pytest.LogCaptureFixture) -> None:
-    Log().warning("something happened", error=f"can't reach redis://u:{password}@h/0: refused")
-    assert [record.fields for record in caplog.records] == [{"error": "can't reach redis://***@h/0: refused"}]  # type: ignore[attr-defined]  # is ours
+def test_the_log_masks_a_password_whatever_it_holds(caplog: pytest.LogCaptureFixture) -> None:
+    for password in ("a/b", "a?b", "a@b", "a#b", "a:b"):
+        Log().warning("something happened", error=f"can't reach redis://u:{password}@h/0: refused")
+    fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]  # is ours
+    assert fields == [{"error": "can't reach redis://***@h/0: refused"}] * 5
 
 
-@pytest.mark.parametrize("url", ["sqlite://[x", "sqlite://[", "memory://[x", "redis://[x", "postgresql://[x", "mysql://[x"])
-def test_a_url_that_can_t_be_taken_apart_is_a_sentence(url: str) -> None:
-    for way in ways(url):
-        with pytest.raises(ConfigurationError) as caught:
-            way(url)
-        assert is_a_sentence(caught.value)
+def test_a_url_that_can_t_be_taken_apart_or_has_a_timeout_that_is_no_time_is_a_sentence() -> None:
+    cases = [(f"{scheme}://[x", ".") for scheme in ("sqlite", "memory", "redis", "postgresql", "mysql")]
+    for url in ("sqlite:///claims.db", "redis://h", "postgresql://h/d", "mysql://h/d"):
+        cases += [(f"{url}?timeout={timeout}", "timeout is") for timeout in ("nan", "inf", "0", "-1")]
+    for url, sentence in cases:
+        for way in ways(url):
+            with pytest.raises(ConfigurationError, match=sentence) as caught:
+                way(url)
+            assert is_a_sentence(caught.value), url
 
 
-@pytest.mark.parametrize("timeout", ["nan", "inf", "0", "-1"])
-@pytest.mark.parametrize("url", ["sqlite:///claims.db", "redis://h", "postgresql://h/d", "mysql://h/d"])
-def test_a_timeout_that_is_no_time_is_a_sentence(url: str, timeout: str) -> None:
-    for way in ways(f"{url}?timeout={timeout}"):
-        with pytest.raises(ConfigurationError, match="timeout is") as caught:
-            way(f"{url}?timeout={timeout}")
-        assert is_a_sentence(caught.value)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "option", [f"password={PASSWORD}", f"pasword={PASSWORD}", f"user={USER}", f"token={PASSWORD}", f"sslpassword={PASSWORD}"]
-)
-def test_the_value_of_an_option_that_there_is_not_is_not_told(form: str, option: str) -> None:
-    url = f"{FORMS[form].format(user='a', password='b', at='127.0.0.1:1')}?{option}={PASSWORD}"
-    for way in ways(url):
-        with pytest.raises(ConfigurationError) as caught:
-            way(url)
-        assert is_silent(said_by(caught.value))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_scheme_that_is_misspelt_is_told_without_the_rest(form: str) -> None:
-    url = FORMS[form].format(user=USER, password=PASSWORD, at="127.0.0.1:1")
-    for wrong in (f"x{url}", url.replace("://", ":/"), url.replace("://", "//")):
-        for way in (open_store, open_inbox):
-            with pytest.raises(ConfigurationError) as caught:
-                way(wrong)
-            assert is_silent(said_by(caught.value))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_policy_does_not_show_the_url_that_it_was_given(form: str) -> None:
-    url = FORMS[form].format(user=USER, password=PASSWORD, at="127.0.0.1:1")
-    for policy in (Dedup(url), Transactional(url)):
-        assert is_silent(f"{policy!r} {policy}")
-
-
-@pytest.mark.parametrize("form", FORMS)
-async def test_the_events_of_an_app_tell_nothing_of_its_store(form: str, tmp_path: Path) -> None:
-    app = App("billing", brokers="127.0.0.1:1")
-    app.use(Dedup(FORMS[form].format(user=USER, password=PASSWORD, at="127.0.0.1:1")), Events(str(tmp_path / "events")))
-    sink = app._slots.open_sink("billing", ["orders"])
-    assert sink is not None
-    await sink.open()
-    await sink.close()
-    written = [file.read_bytes() for file in (tmp_path / "events").rglob("*") if file.is_file()]  # nothing else runs
-    assert any(written)
-    assert all(is_silent(content.decode("utf-8", "replace")) for content in written)
+async def test_wrong_options_and_schemes_policies_and_events_tell_nothing_of_a_url(tmp_path: Path) -> None:
+    for form in FORMS:
+        with case(form):
+            for option in ("password", "pasword", "user", "token", "sslpassword"):
+                url = f"{url_of(form, user='a', password='b')}?{option}={PASSWORD}"
+                for way in ways(url):
+                    with pytest.raises(ConfigurationError) as caught:
+                        way(url)
+                    assert is_silent(said_by(caught.value)), option
+            url = url_of(form, password=PASSWORD)
+            for wrong in (f"x{url}", url.replace("://", ":/"), url.replace("://", "//")):
+                for way in (open_store, open_inbox):
+                    with pytest.raises(ConfigurationError) as caught:
+                        way(wrong)
+                    assert is_silent(said_by(caught.value)), wrong
+            for policy in (Dedup(url), Transactional(url)):
+                assert is_silent(f"{policy!r} {policy}")
+            app = App("billing", brokers="127.0.0.1:1")
+            app.use(Dedup(url), Events(str(tmp_path / form)))
+            sink = app._slots.open_sink("billing", ["orders"])
+            assert sink is not None
+            await sink.open()
+            await sink.close()
+            written = [file.read_bytes() for file in (tmp_path / form).rglob("*") if file.is_file()]  # nothing else runs
+            assert any(written)
+            assert all(is_silent(content.decode("utf-8", "replace")) for content in written)
 
 
 APP: Final = """
@@ -325,34 +281,30 @@ def app_with(policy: str, url: str, folder: Path, monkeypatch: pytest.MonkeyPatc
     yield call
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow  # two hundred commands, one after the other
 @pytest.mark.parametrize("policy", ["Dedup", "Transactional"])
-def test_no_command_shows_user_or_password(form: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at="127.0.0.1:1")
-    with app_with(policy, url, tmp_path, monkeypatch) as call:
-        for command in ("explain", "doctor"):
-            assert is_silent(call(command, "worker:app"))
-            assert is_silent(call(command, "worker:app", "--json"))
-        assert is_silent(call("--traceback", "run", "worker:app"))
-        for command in ("init", "check", "cleanup"):
-            assert is_silent(call("--traceback", "store", command, url))
-            assert is_silent(call("--traceback", "store", command, "worker:app"))
+def test_no_command_shows_user_or_password(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for form in FORMS:
+        url = url_of(form)
+        with app_with(policy, url, tmp_path, monkeypatch) as call:
+            for command in ("explain", "doctor"):
+                assert is_silent(call(command, "worker:app") + call(command, "worker:app", "--json")), (form, command)
+            assert is_silent(call("--traceback", "run", "worker:app")), form
+            for command in ("init", "check", "cleanup"):
+                said = call("--traceback", "store", command, url) + call("--traceback", "store", command, "worker:app")
+                assert is_silent(said), (form, command)
 
 
 # Real servers
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("form", ["redis", "redis+cluster", "postgresql", "postgres", "mysql", "mariadb"])
 async def test_a_real_server_that_does_not_let_us_in_is_told_of_without_user_and_password(
-    form: str, request: pytest.FixtureRequest
+    redis: SharedServer, cluster: Sequence[SharedServer], postgres: SharedServer, mariadb: SharedServer
 ) -> None:
-    fixture = {"redis": "redis", "redis+cluster": "cluster", "mysql": "mariadb", "mariadb": "mariadb"}.get(form, "postgres")
-    servers = request.getfixturevalue(fixture)
-    port = (servers[0] if fixture == "cluster" else servers).port
-    refusals = await try_everything(FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at=f"127.0.0.1:{port}"))
-    assert any(isinstance(refusal, ConfigurationError) for refusal in refusals), refusals
+    for form, server in (("redis", redis), ("redis+cluster", cluster[0]), ("postgresql", postgres), ("mysql", mariadb)):
+        refusals = await try_everything(url_of(form, at=f"127.0.0.1:{server.port}"))
+        assert any(isinstance(refusal, ConfigurationError) for refusal in refusals), refusals
 
 
 #: Names that would be something else if they were pasted into a statement, a key or a URL.
@@ -394,15 +346,22 @@ def is_a_sentence(refusal: AckwiseError) -> bool:
     return str(refusal).count("\n") == 0 and len(str(refusal)) < 600
 
 
+def quoted(name: str) -> str:
+    return quote(name, safe="", errors="surrogateescape")
+
+
 async def is_a_name_or_refused(url: str, option: str, name: str) -> bool:
     """Either there is one sentence, or it is a place of its own."""
     key = ClaimKey(os.urandom(16), None, 1)
-    there = f"{url}?{option}={quote(name, safe='', errors='surrogateescape')}"
+    there = f"{url}?{option}={quoted(name)}"
     try:
         first = await claim(there, key, 1)
     except ConfigurationError as refusal:
         return is_a_sentence(refusal)
     own = not name or await claim(url, key, 3) == Acquired(1)
+    if url.startswith(("postgres", "maria")):
+        store = cast(MaintainedStore, open_store(there))
+        assert (await store.check(), await store.cleanup()) == ([], 0), there
     return own and first == Acquired(1) and isinstance(await claim(there, key, 2), Busy)
 
 
@@ -424,63 +383,55 @@ async def finishes_or_is_refused(url: str) -> bool:
     return answers == [Taken(), Finished(Outcome.OK, ("orders", 0, 1), 7)]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_namespace_of_redis_is_a_name_or_refused(redis: SharedServer, name: str) -> None:
+async def test_a_namespace_of_redis_is_a_name_or_refused(redis: SharedServer) -> None:
     import redis.asyncio as driver
 
     client = driver.Redis(port=redis.port, db=12)
     await client.flushdb()
     await client.set("canary", "sings")
-    assert await is_a_name_or_refused(f"redis://127.0.0.1:{redis.port}/12", "namespace", HOSTILE[name])
+    for kind, name in HOSTILE.items():
+        assert await is_a_name_or_refused(f"redis://127.0.0.1:{redis.port}/12", "namespace", name), kind
     assert await client.get("canary") == b"sings"
     await client.aclose()
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_namespace_of_a_redis_cluster_is_a_name_or_refused(cluster: tuple[SharedServer, ...], name: str) -> None:
-    assert await is_a_name_or_refused(f"redis+cluster://127.0.0.1:{cluster[0].port}", "namespace", HOSTILE[name])
+@pytest.mark.nightly
+async def test_a_namespace_of_a_redis_cluster_is_a_name_or_refused(cluster: Sequence[SharedServer]) -> None:
+    for kind, name in HOSTILE.items():
+        assert await is_a_name_or_refused(f"redis+cluster://127.0.0.1:{cluster[0].port}", "namespace", name), kind
 
 
-@pytest.mark.parametrize("option", ["schema", "prefix"])
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_schema_or_prefix_of_postgresql_is_a_name_or_refused(
-    postgres_url: str, postgres_database: Any, option: str, name: str
-) -> None:
-    await postgres_database.execute("CREATE TABLE canary (x int)")
-    assert await is_a_name_or_refused(postgres_url, option, HOSTILE[name])
-    assert await postgres_database.fetchval("SELECT to_regclass('public.canary') IS NOT NULL")
+async def test_a_schema_or_prefix_of_postgresql_is_a_name_or_refused(on_postgres: PostgresDatabase) -> None:
+    await on_postgres.execute("CREATE TABLE canary (x int)")
+    for option, (kind, name) in product(("schema", "prefix"), HOSTILE.items()):
+        assert await is_a_name_or_refused(on_postgres.url(), option, name), (option, kind)
+        assert await finishes_or_is_refused(f"{on_postgres.url()}?{option}={quoted(name)}"), (option, kind)
+    assert await on_postgres.execute("SELECT * FROM canary") == []
 
 
-@pytest.mark.parametrize("option", ["schema", "prefix"])
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_schema_or_prefix_of_an_inbox_is_a_name_or_refused(
-    postgres_url: str, postgres_database: Any, option: str, name: str
-) -> None:
-    await postgres_database.execute("CREATE TABLE canary (x int)")
-    assert await finishes_or_is_refused(f"{postgres_url}?{option}={quote(HOSTILE[name], safe='', errors='surrogateescape')}")
-    assert await postgres_database.fetchval("SELECT to_regclass('public.canary') IS NOT NULL")
+async def test_a_prefix_of_mysql_is_a_name_or_refused(on_mysql: MariaDBDatabase) -> None:
+    await on_mysql.execute("CREATE TABLE canary (x int)")
+    for kind, name in HOSTILE.items():
+        assert await finishes_or_is_refused(f"{on_mysql.url()}?prefix={quoted(name)}"), kind
+        assert await is_a_name_or_refused(on_mysql.url(), "prefix", name), kind
+    assert await on_mysql.execute("SELECT * FROM canary") == []
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_prefix_of_mysql_is_a_name_or_refused(mysql: MySQLDatabase, name: str) -> None:
-    await mysql.fetch("CREATE TABLE canary (x int)")
-    assert await finishes_or_is_refused(f"{mysql.url}?prefix={quote(HOSTILE[name], safe='', errors='surrogateescape')}")
-    assert await is_a_name_or_refused(mysql.url, "prefix", HOSTILE[name])
-    assert len(await mysql.fetch("SHOW TABLES LIKE 'canary'")) == 1
-
-
-@pytest.mark.parametrize("name", [name for name in HOSTILE if name != "surrogate"])
-async def test_a_path_of_sqlite_is_a_file_of_that_name_or_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    asked = HOSTILE[name].replace("/", "_")
-    url = f"sqlite:///{quote(asked, safe='')}"
-    key = ClaimKey(os.urandom(16), None, 1)
-    refusals = []
-    try:
-        assert await claim(url, key, 1) == Acquired(1)
-        assert isinstance(await claim(url, key, 2), Busy)
-        assert await SQLiteStore(asked).check() == []
-    except (ConfigurationError, StoreUnavailable) as refusal:
-        refusals.append(refusal)
-    assert all(map(is_a_sentence, refusals))
-    assert os.listdir(tmp_path) == ([] if refusals else [asked])
+async def test_a_path_of_sqlite_is_a_file_of_that_name_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, (kind, name) in enumerate(HOSTILE.items()):
+        if kind == "surrogate":
+            continue
+        folder = tmp_path / str(number)
+        folder.mkdir()  # nothing else runs here
+        monkeypatch.chdir(folder)
+        asked = name.replace("/", "_")
+        url, key = f"sqlite:///{quote(asked, safe='')}", ClaimKey(os.urandom(16), None, 1)
+        refusals = []
+        try:
+            assert await claim(url, key, 1) == Acquired(1)
+            assert isinstance(await claim(url, key, 2), Busy)
+            assert await SQLiteStore(asked).check() == []
+        except (ConfigurationError, StoreUnavailable) as refusal:
+            refusals.append(refusal)
+        assert all(map(is_a_sentence, refusals))
+        assert os.listdir(folder) == ([] if refusals else [asked]), kind

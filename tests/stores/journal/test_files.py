@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventBuffer, LogHeader, Unreadable
@@ -52,12 +53,13 @@ async def test_files_of_events_are_for_their_owner_and_group_only(tmp_path: Path
     assert modes(root) == {"events": "0750", "wal": "0750", "dt": "0750", "hr": "0750", ".parquet": "0640"}
 
 
-@pytest.mark.parametrize(("mode", "folder"), [(0o600, "0700"), (0o644, "0755"), (0o660, "0770")])
-async def test_who_may_read_them_is_an_option_that_no_umask_changes(tmp_path: Path, mode: int, folder: str) -> None:
-    root = tmp_path / "root"
-    made = await journal_of(root, file_mode=mode)
-    await made.close()
-    assert modes(root) == dict.fromkeys(("root", "wal", "events", "dt", "hr"), folder) | {".parquet": f"{mode:04o}"}
+async def test_who_may_read_them_is_an_option_that_no_umask_changes(tmp_path: Path) -> None:
+    for mode, folder in [(0o600, "0700"), (0o644, "0755"), (0o660, "0770")]:
+        with case(mode, folder):
+            root = tmp_path / folder
+            made = await journal_of(root, file_mode=mode)
+            await made.close()
+            assert modes(root) == dict.fromkeys((folder, "wal", "events", "dt", "hr"), folder) | {".parquet": f"{mode:04o}"}
 
 
 async def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
@@ -81,21 +83,23 @@ def test_what_somebody_else_rolls_is_for_those_who_could_read_the_log(tmp_path: 
     assert stat.S_IMODE(rolled.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("mode", ["640", "0600", "0644", "0664"])
-def test_the_option_of_a_policy_is_octal(mode: str) -> None:
-    assert Events("events", file_mode=mode).permissions == int(mode, 8)
+def test_the_option_of_a_policy_is_octal() -> None:
+    for mode in ["640", "0600", "0644", "0664"]:
+        with case(mode):
+            assert Events("events", file_mode=mode).permissions == int(mode, 8)
 
 
-@pytest.mark.parametrize("mode", ["", "0400", "0750", "0o640", "-640", "0648", "10640", "rw-r-----"])
-def test_a_mode_that_its_owner_could_not_write_with_is_refused(mode: str) -> None:
-    with pytest.raises(ConfigurationError, match="write it in octal, such as '0640'"):
-        Events("events", file_mode=mode)
+def test_a_mode_that_its_owner_could_not_write_with_is_refused() -> None:
+    for mode in ["", "0400", "0750", "0o640", "-640", "0648", "10640", "rw-r-----"]:
+        with case(mode), pytest.raises(ConfigurationError, match="write it in octal, such as '0640'"):
+            Events("events", file_mode=mode)
 
 
-@pytest.mark.parametrize("mode", [0o640, 640, None])
-def test_a_mode_that_is_no_text_is_refused_with_a_sentence(mode: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"is {mode}; write it in octal, such as '0640', as a text"):
-        Events("events", file_mode=mode)
+def test_a_mode_that_is_no_text_is_refused_with_a_sentence() -> None:
+    modes: list[Any] = [0o640, 640, None]
+    for mode in modes:
+        with case(mode), pytest.raises(ConfigurationError, match=f"is {mode}; write it in octal, such as '0640', as a text"):
+            Events("events", file_mode=mode)
 
 
 @pytest.fixture
@@ -165,32 +169,34 @@ def a_device(path: Path) -> None:
         pytest.skip("only root makes devices")
 
 
-THINGS = pytest.mark.parametrize("make", [a_pipe, a_link, a_link_to_nothing, a_folder, a_device])
+THINGS: list[Callable[[Path], None]] = [a_pipe, a_link, a_link_to_nothing, a_folder, a_device]
 
 
-@THINGS
-def test_what_is_no_file_is_unreadable_and_nobody_waits_for_it(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    (tmp_path / "wal").mkdir()
-    path = tmp_path / "wal" / LOG
-    make(path)
-    assert isinstance(read_log(path), Unreadable)
-    (unread,) = recover(tmp_path).unreadable
-    assert (unread.writer_id, unread.from_seq) == (0xABCDEF, 0)
-    assert unread.reason in ("it is no regular file", "it is a link, and links are not followed")
-    for opens in (open_regular, read_regular):
-        with pytest.raises(OSError, match="it is"):
-            opens(path)
+def test_what_is_no_file_is_unreadable_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    for make in THINGS:
+        with case(make):
+            root = tmp_path / make.__name__
+            (root / "wal").mkdir(parents=True)
+            path = root / "wal" / LOG
+            make(path)
+            assert isinstance(read_log(path), Unreadable)
+            (unread,) = recover(root).unreadable
+            assert (unread.writer_id, unread.from_seq) == (0xABCDEF, 0)
+            assert unread.reason in ("it is no regular file", "it is a link, and links are not followed")
+            for opens in (open_regular, read_regular):
+                with pytest.raises(OSError, match="it is"):
+                    opens(path)
 
 
-@THINGS
-async def test_a_journal_writes_to_nothing_that_somebody_put_in_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
-) -> None:
-    monkeypatch.setattr("ackwise.stores.journal.sink.secrets.randbits", lambda bits: 0xABCDEF)
-    (tmp_path / "wal").mkdir()
-    make(tmp_path / "wal" / f".{LOG}.tmp")
-    made = Journal(tmp_path, group_id="billing")
-    with pytest.raises(EventLogUnavailable):
-        await made.open()
-    await made.close()
-    assert not (tmp_path / "elsewhere").exists() or (tmp_path / "elsewhere").read_bytes() == b"anything"
+async def test_a_journal_writes_to_nothing_that_somebody_put_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in THINGS:
+        with case(make):
+            monkeypatch.setattr("ackwise.stores.journal.sink.secrets.randbits", lambda bits: 0xABCDEF)
+            root = tmp_path / make.__name__
+            (root / "wal").mkdir(parents=True)
+            make(root / "wal" / f".{LOG}.tmp")
+            made = Journal(root, group_id="billing")
+            with pytest.raises(EventLogUnavailable):
+                await made.open()
+            await made.close()
+            assert not (root / "elsewhere").exists() or (root / "elsewhere").read_bytes() == b"anything"

@@ -14,10 +14,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventLog, EventRow
-from ackwise.middleware.events import Durable, Event, EventCode, EventSink, durable_of
+from ackwise.middleware.events import Durable, Event, EventCode, durable_of
 from ackwise.stores.journal import Journal, from_url, read_log
 
 
@@ -85,11 +86,6 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - what it waits for is a file, which tells nobody
             await asyncio.sleep(0)
-
-
-def test_a_journal_is_an_event_sink(tmp_path: Path) -> None:
-    sink: EventSink = Journal(tmp_path, group_id="billing")
-    assert sink is not None
 
 
 async def test_what_was_flushed_stands_in_the_log(tmp_path: Path) -> None:
@@ -326,11 +322,6 @@ async def test_events_after_close_are_refused_by_the_next_flush(tmp_path: Path) 
         await sink.flush()
 
 
-async def test_a_journal_that_was_never_opened_closes_without_a_word(tmp_path: Path) -> None:
-    await Journal(tmp_path / "none", group_id="billing").close()
-    assert not (tmp_path / "none").exists()
-
-
 async def test_without_pyarrow_the_log_stays_and_one_warning_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -345,38 +336,32 @@ async def test_without_pyarrow_the_log_stays_and_one_warning_says_so(
     assert [record.message.count("pip install 'ackwise[events]'") for record in caplog.records] == [1]
 
 
-async def test_writers_are_told_apart(tmp_path: Path) -> None:
-    assert Journal(tmp_path, group_id="g").writer_id != Journal(tmp_path, group_id="g").writer_id
+def test_a_journal_is_found_by_path_and_by_url(tmp_path: Path) -> None:
+    for url in ["{}", "file://{}", "file://localhost{}"]:
+        with case(url):
+            assert from_url(url.format(tmp_path), group="billing").root == tmp_path
 
 
-@pytest.mark.parametrize("url", ["{}", "file://{}", "file://localhost{}"])
-def test_a_journal_is_found_by_path_and_by_url(tmp_path: Path, url: str) -> None:
-    assert from_url(url.format(tmp_path), group="billing").root == tmp_path
+def test_an_address_that_is_no_folder_is_refused() -> None:
+    for url, sentence in [
+        ("s3://bucket", "events can't be written to s3://"),
+        ("file://server/share", "file://server/share names no folder on this machine"),
+        ("", "has no name"),
+    ]:
+        with case(url, sentence), pytest.raises(ConfigurationError, match=sentence):
+            from_url(url, group="billing")
 
 
-def test_a_url_may_escape_a_space(tmp_path: Path) -> None:
-    assert from_url(f"file://{tmp_path}/a%20b", group="billing").root == tmp_path / "a b"
-
-
-@pytest.mark.parametrize(("url", "sentence"), [
-    ("s3://bucket", "events can't be written to s3://"),
-    ("file://server/share", "file://server/share names no folder on this machine"),
-    ("", "has no name"),
-])  # fmt: skip
-def test_an_address_that_is_no_folder_is_refused(url: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
-        from_url(url, group="billing")
-
-
-@pytest.mark.parametrize(("settings", "sentence"), [
-    ({"mode": "later"}, "mode of the event journal is 'later'"),
-    ({"roll_events": 0}, "roll_events of the event journal is 0; it must be above zero"),
-    ({"heartbeat_seconds": float("nan")}, "heartbeat_seconds of the event journal is nan"),
-    ({"attrs": {"levels": {1}}}, "can't be written as JSON"),
-])  # fmt: skip
-def test_a_setting_that_can_t_work_is_refused_at_once(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
-        Journal(tmp_path, group_id="billing", **settings)
+def test_a_setting_that_can_t_work_is_refused_at_once(tmp_path: Path) -> None:
+    table: list[tuple[dict[str, Any], str]] = [
+        ({"mode": "later"}, "mode of the event journal is 'later'"),
+        ({"roll_events": 0}, "roll_events of the event journal is 0; it must be above zero"),
+        ({"heartbeat_seconds": float("nan")}, "heartbeat_seconds of the event journal is nan"),
+        ({"attrs": {"levels": {1}}}, "can't be written as JSON"),
+    ]
+    for settings, sentence in table:
+        with case(settings, sentence), pytest.raises(ConfigurationError, match=sentence):
+            Journal(tmp_path, group_id="billing", **settings)
 
 
 async def test_a_journal_says_up_to_which_event_all_are_durable(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def acknowledged_before_death(root: Path, acknowledgements: int) -> tuple[int, i
     return int(writer_id), int(seq)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # ten processes, one after the other
 def test_ten_kills_lose_nothing_that_was_acknowledged_and_double_nothing(tmp_path: Path) -> None:
     chance = random.Random(20260101)
     acknowledged = dict(acknowledged_before_death(tmp_path, chance.randint(1, 200)) for _ in range(KILLS))

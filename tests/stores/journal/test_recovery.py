@@ -163,12 +163,6 @@ def test_every_field_of_every_event_reaches_its_column(tmp_path: Path, blocks: l
                 assert row[{"code": "event_type"}.get(name, name)] == value
 
 
-def test_a_time_that_no_calendar_has_is_null(tmp_path: Path) -> None:
-    write_log(tmp_path, [[Event(EventCode.CLAIMED, record_ts_ms=2**62), Event(EventCode.CLAIMED, record_ts_ms=-(2**62), due_ms=0)]])
-    first, second = read(recover(tmp_path).rolled[0])
-    assert (first["record_ts"], second["record_ts"], second["due_ts"]) == (None, None, EPOCH)
-
-
 def test_rolling_twice_writes_the_same_file_whatever_the_hour_is(tmp_path: Path) -> None:
     log = write_log(tmp_path, [[claimed(0)], [claimed(1)]])
     copy = log.read_bytes()
@@ -276,10 +270,6 @@ def test_a_file_of_another_name_has_no_writer(tmp_path: Path) -> None:
 def test_an_unfinished_log_is_passed_by(tmp_path: Path) -> None:
     (tmp_path / "wal").mkdir()
     (tmp_path / "wal" / f".{STEM}.wal.tmp").write_bytes(b"")
-    assert recover(tmp_path) == Recovery()
-
-
-def test_nothing_is_found_where_nothing_was_written(tmp_path: Path) -> None:
     assert recover(tmp_path) == Recovery()
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -19,10 +16,11 @@ import pytest
 from asyncmy import auth
 from asyncmy.cursors import DictCursor
 from asyncmy.pool import Pool
-from tests.databases.certificates import Certificates, make_certificates
+from tests.databases.certificates import Certificates
 from tests.databases.mariadb import mariadb_server
-from tests.databases.proxy import proxy_to
 from tests.databases.server import Server, free_port, skip_if_missing
+from tests.shared import SharedServer
+from tests.stores.cases import case
 from tests.stores.mysql.database import MySQLDatabase, mysql_database
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
@@ -31,7 +29,6 @@ from ackwise.stores.mysql import MySQLStore, from_url
 from ackwise.stores.mysql.failures import as_store_error
 
 TODAY = int(time.time() // 86400)
-PROGRAM = Path(__file__).parents[1] / "claiming_process.py"
 
 
 def keys(count: int, day: int | None = None) -> list[ClaimKey]:
@@ -44,117 +41,6 @@ def claims(asked: Sequence[ClaimKey], token: int = 1) -> Exchange:
 
 def completes(asked: Sequence[ClaimKey]) -> Exchange:
     return Exchange(completes=[Complete(key, 1, Outcome.OK) for key in asked])
-
-
-@pytest.fixture
-def mariadb(own_mariadb: Server) -> Server:
-    """One that no other test uses, since it is stopped, killed and frozen here."""
-    return own_mariadb
-
-
-@pytest.fixture
-async def store(mariadb: Server) -> AsyncIterator[MySQLStore]:
-    """Opened in a database that outlives the test's server, with both of its connections."""
-    store = MySQLStore(f"mariadb://root@127.0.0.1:{mariadb.port}/test", timeout=2.0)
-    await store.open()
-    await asyncio.gather(*(store.exchange(claims(keys(1))) for _ in range(2)))
-    yield store
-    await store.close()
-
-
-@pytest.mark.parametrize("end", ["kill", "stop"])
-async def test_a_server_that_comes_back_is_used_again_and_what_it_had_answered_is_there(
-    store: MySQLStore, mariadb: Server, end: str
-) -> None:
-    asked = keys(100)
-    await store.exchange(claims(asked))
-    await store.exchange(completes(asked[:50]))
-    getattr(mariadb, end)()
-    with pytest.raises(StoreUnavailable, match=r"it can't be reached \(.*\); start it, or correct the URL"):
-        await store.exchange(claims(keys(1)))
-    mariadb.start()
-    answers = (await store.exchange(claims(asked, 2))).claims
-    assert answers[:50] == [AlreadyDone(Outcome.OK)] * 50
-    assert {type(answer) for answer in answers[50:]} == {Busy}
-
-
-async def test_a_restart_between_two_exchanges_is_not_noticed(store: MySQLStore, mariadb: Server) -> None:
-    asked = keys(10)
-    await store.exchange(claims(asked))
-    mariadb.restart()
-    assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 10
-
-
-async def test_connections_that_the_server_ended_are_replaced(store: MySQLStore, mysql: MySQLDatabase) -> None:
-    for (number,) in await mysql.fetch("SELECT id FROM information_schema.PROCESSLIST WHERE db = 'test'"):
-        await mysql.fetch(f"KILL {number}")
-    assert (await store.exchange(claims(keys(10)))).claims == [Acquired(1)] * 10
-
-
-async def test_a_frozen_server_is_given_up_within_the_timeout_and_used_again(store: MySQLStore, mariadb: Server) -> None:
-    asked = keys(10)
-    mariadb.freeze()
-    try:
-        began = time.monotonic()
-        answers = await asyncio.gather(*(store.exchange(claims([key])) for key in asked), return_exceptions=True)
-        assert time.monotonic() - began < 10.0
-    finally:
-        mariadb.thaw()
-    assert {type(answer) for answer in answers} == {StoreUnavailable}
-    assert "no answer within 2 s; see whether the server runs" in str(answers[0])
-    assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 10
-    assert store._connections.pool is not None
-    assert store._connections.pool.size <= 2
-
-
-async def test_cancelled_exchanges_leave_no_connection_in_the_middle_of_one(store: MySQLStore) -> None:
-    for turns in range(12):
-        asking = [asyncio.ensure_future(store.exchange(claims(keys(200)))) for _ in range(4)]
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        for one in asking[::2]:
-            one.cancel()
-        await asyncio.wait(asking)
-        assert [one.result().claims for one in asking[1::2]] == [[Acquired(1)] * 200] * 2
-        asked = keys(5)
-        assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 5
-        assert (await store.exchange(completes(asked))).completes
-    assert store._connections.pool is not None
-    assert store._connections.pool.size <= 2
-
-
-async def test_close_finishes_the_exchanges_under_way(mariadb: Server) -> None:
-    store = MySQLStore(f"mariadb://root@127.0.0.1:{mariadb.port}/test", max_size=1)
-    with pytest.raises(StoreUnavailable, match="the store is not open"):
-        await store.exchange(Exchange())
-    await store.open()
-    await store.open()
-    last, late = (asyncio.ensure_future(store.exchange(claims(keys(500)))) for _ in range(2))
-    await asyncio.sleep(0.001)
-    await store.close()
-    await store.close()
-    assert (await last).claims == [Acquired(1)] * 500
-    with pytest.raises(StoreUnavailable, match="the store is being closed"):
-        await late
-
-
-async def test_a_store_can_be_closed_while_its_server_is_frozen(mysql: MySQLDatabase, mariadb: Server) -> None:
-    store = MySQLStore(mysql.url, timeout=1.0)
-    await store.open()
-    mariadb.freeze()
-    try:
-        began = time.monotonic()
-        asking = [asyncio.ensure_future(store.exchange(claims(keys(1)))) for _ in range(3)]
-        await asyncio.sleep(0.1)
-        await store.close()
-        answers = await asyncio.gather(*asking, return_exceptions=True)
-        assert time.monotonic() - began < 5.0
-        assert {type(answer) for answer in answers} == {StoreUnavailable}
-        for refused in (store.check, store.open):
-            with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
-                await refused()
-    finally:
-        mariadb.thaw()
 
 
 def pool_of(mysql: MySQLDatabase, **options: Any) -> Any:
@@ -194,6 +80,7 @@ async def test_a_pool_that_was_given_keeps_its_settings_and_stays_open(mysql: My
     await ours.close()
 
 
+@pytest.mark.nightly
 async def test_pools_that_read_repeatably_do_not_wait_in_a_circle_either(mysql: MySQLDatabase) -> None:
     asked = keys(100, TODAY)
     before = await mysql.deadlocks()
@@ -211,24 +98,6 @@ async def test_pools_that_read_repeatably_do_not_wait_in_a_circle_either(mysql: 
         granted = await asyncio.gather(*(work(number, pool) for number, pool in enumerate((a, b, c, d))))
     assert sum(granted) > 100
     assert await mysql.deadlocks() - before == 0
-
-
-async def test_processes_share_a_database_and_no_key_goes_to_two(mysql: MySQLDatabase) -> None:
-    processes = [
-        await asyncio.create_subprocess_exec(sys.executable, str(PROGRAM), mysql.url, str(number), "20", stdout=subprocess.PIPE)
-        for number in range(1, 4)
-    ]
-    outputs = [(await process.communicate())[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 3
-    answers = [json.loads(line) for output in outputs for line in output.splitlines()]
-    assert sorted(number for answer in answers for number in answer["acquired"]) == list(range(20 * 100))
-    assert {ack for answer in answers for ack in answer["acks"]} == {"ok"}
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    with skip_if_missing("TLS"):
-        return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
@@ -274,23 +143,14 @@ async def test_tls_is_verified_against_the_authority_that_the_url_names(guarded:
     await store.close()
 
 
-@pytest.mark.servers
-async def test_tls_that_the_url_requires_without_naming_an_authority_is_not_verified(guarded: Server) -> None:
-    store = from_url(f"mysql://worker:{PASSWORD}@127.0.0.1:{guarded.port}/test?sslmode=require")
-    await store.open()
-    assert (await store.exchange(claims(keys(3)))).claims == [Acquired(1)] * 3
-    await store.close()
-
-
-async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(mariadb: Server) -> None:
+async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(mariadb: SharedServer) -> None:
     with pytest.raises(AckwiseError, match="the server speaks no TLS, and sslmode asks for it"):
         await from_url(f"mariadb://root@127.0.0.1:{mariadb.port}/test?sslmode=require").open()
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize(
-    ("url", "sentence"),
-    [
+async def test_a_store_that_can_not_be_opened_says_why_and_no_secret(guarded: Server, caplog: pytest.LogCaptureFixture) -> None:
+    for url, sentence in [
         ("mysql://worker:wr0ng-one@{host}/test?sslmode=require", "the server does not let this user in; check user and password"),
         ("mysql://worker:wr0ng-one@{host}/test", "the server does not let this user in"),
         ("mysql://wr0ng-user:wr0ng-one@{host}/test", "the server does not let this user in"),
@@ -299,36 +159,18 @@ async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(mariadb: S
         ("mysql://worker:wr0ng-one@{host}/test?sslrootcert=/not/there", "sslrootcert, sslcert or sslkey is no readable PEM file"),
         ("mysql://worker:wr0ng-one@127.0.0.1:{closed}/test", "it can't be reached"),
         ("mysql://worker:wr0ng-one@nowhere.invalid/test", "it can't be reached"),
-    ],
-)
-async def test_a_store_that_can_not_be_opened_says_why_and_no_secret(
-    guarded: Server, caplog: pytest.LogCaptureFixture, url: str, sentence: str
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    store = from_url(url.format(host=f"127.0.0.1:{guarded.port}", closed=free_port()))
-    for refused in (store.open, store.init, store.check, store.cleanup):
-        with pytest.raises(AckwiseError, match=sentence) as raised:
-            await refused()
-        assert raised.value.__cause__ is None
-        said = "".join(traceback.format_exception(raised.value))
-        assert "wr0ng" not in said
-        assert "s3cr" not in said
-    assert "wr0ng" not in repr(store) + caplog.text
-
-
-@pytest.mark.servers
-async def test_a_password_that_is_changed_while_the_store_is_open_makes_it_unavailable(guarded: Server) -> None:
-    admin = MySQLDatabase(guarded, "test")
-    store = from_url(f"mysql://plain:{PASSWORD}@127.0.0.1:{guarded.port}/test")
-    await store.open()
-    await admin.fetch("ALTER USER plain IDENTIFIED BY 'another'")
-    for (number,) in await admin.fetch("SELECT id FROM information_schema.PROCESSLIST WHERE user = 'plain'"):
-        await admin.fetch(f"KILL {number}")
-    with pytest.raises(StoreUnavailable, match="the server does not let this user in"):
-        await store.exchange(claims(keys(1)))
-    await admin.fetch("ALTER USER plain IDENTIFIED BY 's3cr/t@'")
-    assert (await store.exchange(claims(keys(1)))).claims == [Acquired(1)]
-    await store.close()
+    ]:
+        with case(url, sentence):
+            caplog.set_level(logging.DEBUG)
+            store = from_url(url.format(host=f"127.0.0.1:{guarded.port}", closed=free_port()))
+            for refused in (store.open, store.init, store.check, store.cleanup):
+                with pytest.raises(AckwiseError, match=sentence) as raised:
+                    await refused()
+                assert raised.value.__cause__ is None
+                said = "".join(traceback.format_exception(raised.value))
+                assert "wr0ng" not in said
+                assert "s3cr" not in said
+            assert "wr0ng" not in repr(store) + caplog.text
 
 
 @pytest.fixture
@@ -401,24 +243,6 @@ async def test_a_full_disk_is_told_of_and_nothing_of_the_exchange_is_applied(tmp
             await store.close()
 
 
-async def test_a_way_that_is_cut_in_the_middle_of_a_handshake_is_no_reason_to_stop(mysql: MySQLDatabase) -> None:
-    async with proxy_to(mysql.server.port) as proxy:
-        store = MySQLStore(mysql.url_by(proxy), timeout=1.0)
-        proxy.refuse = True
-        with pytest.raises(StoreUnavailable):
-            await store.open()
-        proxy.refuse, proxy.swallow_replies = False, True
-        with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
-            await store.open()
-        proxy.swallow_replies, said = False, iter([False, True])
-        proxy.cut_after = lambda _: next(said, False)
-        with pytest.raises(StoreUnavailable):
-            await store.open()
-        proxy.cut_after = None
-        await store.open()
-        await store.close()
-
-
 async def test_what_is_no_mysql_is_named_so() -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n")
@@ -431,20 +255,17 @@ async def test_what_is_no_mysql_is_named_so() -> None:
             await MySQLStore(f"mysql://u@127.0.0.1:{port}/d").open()
 
 
-@pytest.mark.parametrize(
-    ("package", "ask"),
-    [
+def test_a_package_that_the_users_way_of_authentication_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    table: list[tuple[str, Callable[[], object]]] = [
         ("cryptography", lambda: auth.sha2_rsa_encrypt(b"wr0ng", b"salt", b"key")),
         ("pynacl", lambda: auth.ed25519_password(b"wr0ng", b"scramble")),
-    ],
-)
-def test_a_package_that_the_users_way_of_authentication_needs_is_named(
-    monkeypatch: pytest.MonkeyPatch, package: str, ask: Callable[[], object]
-) -> None:
-    monkeypatch.setattr(auth, "_have_cryptography", False)
-    monkeypatch.setattr(auth, "_nacl_bindings", None)
-    with pytest.raises(RuntimeError) as raised:
-        ask()
-    said = as_store_error(raised.value, "mysql://h/d", 5.0)
-    assert isinstance(said, ConfigurationError)
-    assert str(said) == f"mysql://h/d: asyncmy needs {package} for the way this user is authenticated; pip install {package}"
+    ]
+    for package, ask in table:
+        with case(package, ask):
+            monkeypatch.setattr(auth, "_have_cryptography", False)
+            monkeypatch.setattr(auth, "_nacl_bindings", None)
+            with pytest.raises(RuntimeError) as raised:
+                ask()
+            said = as_store_error(raised.value, "mysql://h/d", 5.0)
+            assert isinstance(said, ConfigurationError)
+            assert str(said) == f"mysql://h/d: asyncmy needs {package} for the way this user is authenticated; pip install {package}"

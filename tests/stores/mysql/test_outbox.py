@@ -14,26 +14,28 @@ import pytest
 from asyncmy.errors import MySQLError
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server
+from tests.shared import SharedServer
+from tests.stores.cases import case
 from tests.stores.mysql.database import MySQLDatabase, mysql_database
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import SHARDS, CheckAnswer, Failed, OutboxRow, OutboxStore, OutboxTransaction, Sent, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.mysql.outbox import MySQLOutbox, from_url
-from ackwise.stores.testing.outbox import OutboxConformance
+from ackwise.stores.testing.outbox import BusinessConformance, OutboxConformance
 
 
 @pytest.fixture
 def mariadb(own_mariadb: Server) -> Server:
-    """One that no other test uses, since what a server counts is of all its databases."""
+    """One that no other test uses, since it is stopped or counted as a whole here."""
     return own_mariadb
 
 
-class TestMySQLOutbox(OutboxConformance):
+class OnMariaDB(BusinessConformance):
     isolation = "REPEATABLE READ"
 
     @pytest.fixture(autouse=True)
-    def _on(self, mariadb: Server) -> None:
+    def _on(self, mariadb: SharedServer) -> None:
         self.database = MySQLDatabase(mariadb, "test")
         self.prefix = f"t{os.urandom(6).hex()}_"
 
@@ -81,7 +83,12 @@ class TestMySQLOutbox(OutboxConformance):
         await self.database.fetch(f"UPDATE {self.prefix}outbox SET next_at = next_at - INTERVAL {seconds} SECOND WHERE state = 5")
 
 
-class TestMySQLOutboxInReadCommitted(TestMySQLOutbox):
+class TestMySQLOutbox(OnMariaDB, OutboxConformance):
+    pass
+
+
+@pytest.mark.nightly
+class TestMySQLOutboxInReadCommitted(OnMariaDB):
     isolation = "READ COMMITTED"
 
 
@@ -109,7 +116,7 @@ ROW = "INSERT INTO effects VALUES ('{}')"
 
 
 @pytest.fixture
-async def shop(mariadb: Server) -> AsyncIterator[MySQLDatabase]:
+async def shop(mariadb: SharedServer) -> AsyncIterator[MySQLDatabase]:
     """A database of this test alone with a table `effects` of texts that are unique."""
     async with mysql_database(mariadb) as database:
         await database.fetch("CREATE TABLE effects (effect VARCHAR(60) PRIMARY KEY)")
@@ -208,30 +215,36 @@ async def past_the_driver(connection: Any) -> None:
     connection.server_status = known
 
 
-@pytest.mark.parametrize("end", ["COMMIT", "commit work", "/* now */ COMMIT"])
-async def test_rows_belong_to_a_commit_inside_of_the_block(outbox: MySQLOutbox, shop: MySQLDatabase, end: str) -> None:
-    async with shop.connected() as connection, outbox.transaction(connection) as transaction:
-        transaction.send("orders", b"1")
-        await execute(connection, ROW.format("a"), end)
-        with pytest.raises(TransactionAborted, match="had ended"):
-            transaction.send("orders", b"late")
-    assert (await values(outbox), await effects(shop)) == ([b"1"], ["a"])
+async def test_rows_belong_to_a_commit_inside_of_the_block(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
+    for end in ["COMMIT", "commit work", "/* now */ COMMIT"]:
+        with case(end):
+            async with shop.connected() as connection, outbox.transaction(connection) as transaction:
+                transaction.send("orders", b"1")
+                await execute(connection, ROW.format("a"), end)
+                with pytest.raises(TransactionAborted, match="had ended"):
+                    transaction.send("orders", b"late")
+            assert (await values(outbox), await effects(shop)) == ([b"1"], ["a"])
+            for table in ("ackwise_outbox", "effects"):
+                await shop.fetch(f"DELETE FROM {table}")
 
 
-@pytest.mark.parametrize("end", ["CREATE TABLE other (id INT)", "BEGIN", "SELECT 1; START TRANSACTION"])
-async def test_what_ends_the_transaction_takes_the_rows_along_and_is_found_out(outbox: MySQLOutbox, shop: MySQLDatabase, end: str) -> None:
-    async with shop.connected() as connection:
-        await connection.autocommit(False)
+async def test_what_ends_the_transaction_takes_the_rows_along_and_is_found_out(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
+    for end in ["CREATE TABLE other (id INT)", "BEGIN", "SELECT 1; START TRANSACTION"]:
+        with case(end):
+            async with shop.connected() as connection:
+                await connection.autocommit(False)
 
-        async def handle(transaction: OutboxTransaction) -> None:
-            transaction.send("orders", b"1")
-            await execute(connection, ROW.format("a"), end)
-            await execute(connection, ROW.format("b"))
-            transaction.send("orders", b"2")
+                async def handle(transaction: OutboxTransaction, end: str = end) -> None:
+                    transaction.send("orders", b"1")
+                    await execute(connection, ROW.format("a"), end)
+                    await execute(connection, ROW.format("b"))
+                    transaction.send("orders", b"2")
 
-        with pytest.raises(TransactionAborted, match="leave its end to the block"):
-            await business(outbox, connection, handle)
-    assert (await values(outbox), await effects(shop)) == ([b"1"], ["a"])
+                with pytest.raises(TransactionAborted, match="leave its end to the block"):
+                    await business(outbox, connection, handle)
+            assert (await values(outbox), await effects(shop)) == ([b"1"], ["a"])
+            for table in ("ackwise_outbox", "effects"):
+                await shop.fetch(f"DELETE FROM {table}")
 
 
 async def test_the_methods_of_a_connection_are_seen_and_are_its_own_again_afterwards(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
@@ -319,28 +332,26 @@ async def test_what_is_no_connection_of_asyncmy_is_refused(outbox: MySQLOutbox) 
         outbox.writer(object())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
+async def test_no_setting_of_a_connection_changes_a_message(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
+    for settings in [
         {"charset": "latin1"},
         {"charset": "gbk"},
         {"sql_mode": "'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'"},
         {"sql_mode": "''", "init_command": "SET time_zone = '-11:00'"},
-    ],
-    ids=["latin1", "gbk", "modes", "time zone"],
-)
-async def test_no_setting_of_a_connection_changes_a_message(outbox: MySQLOutbox, shop: MySQLDatabase, settings: dict[str, str]) -> None:
-    one = Outgoing("orders", b"\\\xbf\x27'\"\0\xff", b"\\'", (('\\ü"', b"\\"),), message_id="ü\\'\" ")
-    async with pooled(shop, **settings) as pool:
-        async with pool.acquire() as connection, outbox.transaction(connection) as transaction:
-            transaction.add(one)
-        on_pool = MySQLOutbox(pool=pool)
-        await on_pool.open()
-        (row,) = await waiting(on_pool)
-        await on_pool.close()
-    ((now,),) = await shop.fetch("SELECT UNIX_TIMESTAMP() * 1000")
-    assert row.message == one
-    assert abs(row.created_ms - now) < 60_000
+    ]:
+        with case(settings):
+            one = Outgoing("orders", b"\\\xbf\x27'\"\0\xff", b"\\'", (('\\ü"', b"\\"),), message_id="ü\\'\" ")
+            async with pooled(shop, **settings) as pool:
+                async with pool.acquire() as connection, outbox.transaction(connection) as transaction:
+                    transaction.add(one)
+                on_pool = MySQLOutbox(pool=pool)
+                await on_pool.open()
+                (row,) = await waiting(on_pool)
+                await on_pool.close()
+            ((now,),) = await shop.fetch("SELECT UNIX_TIMESTAMP() * 1000")
+            assert row.message == one
+            assert abs(row.created_ms - now) < 60_000
+            await shop.fetch("DELETE FROM ackwise_outbox")
 
 
 async def test_a_message_that_the_server_does_not_take_is_refused_and_the_connection_goes_on(

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from asyncmy.connection import Connection
 from tests.databases.server import Server
+from tests.stores.cases import case
 from tests.stores.mysql.database import MySQLDatabase
 
 from ackwise.middleware.errors import ConfigurationError
@@ -18,57 +19,18 @@ from ackwise.stores.mysql import MySQLStore, checking, schema
 from ackwise.stores.mysql import maintenance as cleanup
 
 
+@pytest.fixture
+def mariadb(own_mariadb: Server) -> Server:
+    """One that no other test uses, since it is stopped or counted as a whole here."""
+    return own_mariadb
+
+
 def keys(count: int, day: int | None = None) -> list[ClaimKey]:
     return [ClaimKey(random.randbytes(16), day, 1) for _ in range(count)]
 
 
 def claims(asked: Sequence[ClaimKey], token: int = 1, retention: float = 86400.0) -> Exchange:
     return Exchange([Claim(key, token) for key in asked], lease=0.0, retention=retention)
-
-
-@pytest.fixture
-def mariadb(own_mariadb: Server) -> Server:
-    """One that no other test uses, since what a server counts is of all its databases."""
-    return own_mariadb
-
-
-async def test_many_workers_may_start_at_once_on_an_empty_database(mysql: MySQLDatabase) -> None:
-    stores = [MySQLStore(mysql.url, max_size=1) for _ in range(8)]
-    await asyncio.gather(*(store.open() for store in stores))
-    asked = keys(10)
-    answers = await asyncio.gather(*(store.exchange(Exchange([Claim(key, 1 + n) for key in asked])) for n, store in enumerate(stores)))
-    assert sum(answer.claims == [Acquired(1)] * 10 for answer in answers) == 1
-    await asyncio.gather(*(store.close() for store in stores))
-
-
-async def test_init_can_be_repeated_and_a_store_that_is_not_open_can_be_looked_after(
-    mysql: MySQLDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = MySQLStore(mysql.url)
-    (sentence,) = await store.check()
-    assert sentence.endswith("the tables of the claim store are missing; run `ackwise store init URL`")
-    with pytest.raises(ConfigurationError, match="the tables of the claim store are missing"):
-        await store.cleanup()
-    for _ in range(2):
-        await store.init()
-        assert await store.check() == []
-        assert await store.cleanup() == 0
-    await store.open()
-    await store.init()
-    assert await store.check() == []
-    await store.close()
-    assert caplog.text == ""
-
-
-@pytest.mark.parametrize("version", [1, 3])
-async def test_tables_of_another_version_are_refused_and_not_touched(mysql: MySQLDatabase, version: int) -> None:
-    store = MySQLStore(mysql.url)
-    await store.init()
-    await mysql.fetch(f"UPDATE ackwise_schema SET version = {version}")
-    for refused in (store.open, store.init, store.check, store.cleanup):
-        with pytest.raises(ConfigurationError, match=f"its claims have version {version}, and this Ackwise knows version 2 alone"):
-            await refused()
-    assert await mysql.fetch("SELECT part, version FROM ackwise_schema") == [("claims", version)]
 
 
 RIGHTS = ("SELECT, INSERT, UPDATE, DELETE ON {}.ackwise_claims", "SELECT ON {}.ackwise_schema")
@@ -141,65 +103,10 @@ async def test_a_user_without_rights_is_told_which_are_missing(mysql: MySQLDatab
         await store.close()
 
 
-def named(asked: Sequence[ClaimKey], owner: str, *gone: str, token: int = 1) -> Exchange:
-    return Exchange([Claim(key, token) for key in asked], owner=owner, gone=gone)
-
-
-async def test_an_owner_is_a_text_and_nothing_else(mysql_store: MySQLStore) -> None:
-    asked, odd = keys(2), "x') ON DUPLICATE -- {} %s \\"
-    assert (await mysql_store.exchange(named(asked, odd, "') OR 1 = 1 -- {0}"))).claims == [Acquired(1)] * 2
-    assert {getattr(answer, "owner", None) for answer in (await mysql_store.exchange(named(asked, "b", token=2))).claims} == {odd}
-    assert (await mysql_store.exchange(named(asked, "b", odd, token=2))).claims == [Acquired(2, 1, True)] * 2
-
-
-async def test_a_lease_that_a_jumped_clock_made_long_ends_with_its_owner(mysql: MySQLDatabase, mysql_store: MySQLStore) -> None:
-    asked = keys(2)
-    await mysql_store.exchange(named(asked, "a"))
-    await mysql.fetch("UPDATE ackwise_claims SET leased_until = leased_until + INTERVAL 2 DAY, kept_until = kept_until + INTERVAL 2 DAY")
-    assert {getattr(answer, "owner", None) for answer in (await mysql_store.exchange(named(asked, "b", token=2))).claims} == {"a"}
-    assert (await mysql_store.exchange(named(asked, "b", "a", token=2))).claims == [Acquired(2, 1, True)] * 2
-
-
-@pytest.mark.parametrize("prefix", ["", "a`; DROP TABLE victim; -- ", "\"'%s{}\\", "größe /*! ", "select "])
-async def test_any_prefix_is_a_name_and_nothing_else(mysql: MySQLDatabase, prefix: str) -> None:
-    await mysql.fetch("CREATE TABLE victim (n INT)")
-    store = MySQLStore(mysql.url, prefix=prefix)
-    await store.open()
-    asked = keys(3)
-    assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 3
-    assert await store.check() == []
-    assert await store.cleanup() == 0
-    await store.close()
-    tables = {name for (name,) in await mysql.fetch("SHOW TABLES")}
-    assert tables == {"victim", f"{prefix}claims", f"{prefix}schema"}
-
-
-async def test_two_prefixes_know_nothing_of_each_other(mysql: MySQLDatabase) -> None:
-    asked = keys(3)
-    for prefix in ("a_", "b_"):
-        store = MySQLStore(mysql.url, prefix=prefix)
-        await store.open()
-        assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 3
-        await store.close()
-
-
-@pytest.mark.parametrize("prefix", ["x" * 59, "a\0b", "\N{PILE OF POO}"])
-def test_a_prefix_that_no_table_can_have_is_refused(prefix: str) -> None:
-    with pytest.raises(ConfigurationError, match="give at most 58 characters, none of them beyond U"):
-        MySQLStore("mysql://u@h/d", prefix=prefix)
-
-
-async def test_what_is_forgotten_is_deleted_some_at_a_time_and_what_is_not_stays(
-    mysql: MySQLDatabase, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cleanup, "AT_ONCE", 70)
-    forgotten, kept = ([key for day in (None, 19_000, 19_001) for key in keys(300, day)] for _ in range(2))
-    await mysql_store.exchange(claims(forgotten, retention=0.0))
-    await mysql_store.exchange(claims(kept))
-    assert await mysql_store.cleanup() == 900
-    assert await mysql_store.cleanup() == 0
-    assert await mysql.fetch("SELECT COUNT(*) FROM ackwise_claims") == [(900,)]
-    assert (await mysql_store.exchange(claims(kept))).claims == [Acquired(1)] * 900
+def test_a_prefix_that_no_table_can_have_is_refused() -> None:
+    for prefix in ["x" * 59, "a\0b", "\N{PILE OF POO}"]:
+        with case(prefix), pytest.raises(ConfigurationError, match="give at most 58 characters, none of them beyond U"):
+            MySQLStore("mysql://u@h/d", prefix=prefix)
 
 
 async def test_cleaning_up_beside_running_workers_costs_them_nothing_but_time(
@@ -265,9 +172,8 @@ class Greeting:
         return self._version
 
 
-@pytest.mark.parametrize(
-    ("greeting", "named"),
-    [
+def test_a_server_that_is_too_old_is_refused() -> None:
+    for greeting, named in [
         ("10.4.34-MariaDB", "MariaDB 10.4.34 is too old for the claim store; it needs 10.5 or later"),
         ("5.5.5-10.3.39-MariaDB-0+deb10u1", "MariaDB 10.3.39 is too old"),
         ("8.0.18", "MySQL 8.0.18 is too old for the claim store; it needs 8.0.19 or later"),
@@ -278,17 +184,17 @@ class Greeting:
         ("8.0.19", None),
         ("8.4.0", None),
         ("9.1.0-cloud", None),
-    ],
-)
-def test_a_server_that_is_too_old_is_refused(greeting: str, named: str | None) -> None:
-    connection = cast("Connection", Greeting(greeting))
-    if named is None:
-        schema.require_server(connection, "mysql://h/d")
-        return
-    with pytest.raises(ConfigurationError, match=named):
-        schema.require_server(connection, "mysql://h/d")
+    ]:
+        with case(greeting, named):
+            connection = cast("Connection", Greeting(greeting))
+            if named is None:
+                schema.require_server(connection, "mysql://h/d")
+                return
+            with pytest.raises(ConfigurationError, match=named):
+                schema.require_server(connection, "mysql://h/d")
 
 
+@pytest.mark.nightly
 async def test_a_completed_key_takes_little_room(mysql: MySQLDatabase, mysql_store: MySQLStore) -> None:
     for _ in range(20):
         some = keys(1000, 20_000)

@@ -13,12 +13,11 @@ import asyncpg
 import pytest
 from tests.databases.postgres import USER
 from tests.databases.proxy import proxy_to
-from tests.databases.server import free_port
 from tests.shared import SharedServer
+from tests.stores.cases import case
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
-from ackwise.plugin.registry import open_outbox
 from ackwise.stores.postgres.outbox import PostgresOutbox, from_url
 from ackwise.stores.postgres.outbox.waking import Listening
 from ackwise.stores.protocol.outboxwaking import Wakes
@@ -148,9 +147,8 @@ async def test_a_connection_of_a_pool_writes_rows_and_goes_back_as_it_came(outbo
     assert await values(outbox) == [b"1"]
 
 
-@pytest.mark.parametrize(
-    ("inside", "expected"),
-    [
+async def test_savepoints_that_are_executed_are_seen(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
+    for inside, expected in [
         (["SAVEPOINT a", "+inside", "ROLLBACK TO a"], [b"before", b"after"]),
         (["savepoint a;", "+inside", "rollback to savepoint a"], [b"before", b"after"]),
         (["/* mine */ SAVEPOINT a", "+inside", "-- now\nROLLBACK WORK TO a"], [b"before", b"after"]),
@@ -159,32 +157,18 @@ async def test_a_connection_of_a_pool_writes_rows_and_goes_back_as_it_came(outbo
         (["SAVEPOINT a", "+inside", "SAVEPOINT b", "+deeper", "RELEASE b", "ROLLBACK TO a"], [b"before", b"after"]),
         (["SAVEPOINT a", "+inside", "SAVEPOINT b", "+deeper", "ROLLBACK TO b"], [b"before", b"inside", b"after"]),
         (["SAVEPOINT a", "+inside", "ROLLBACK TO a", "+again", "ROLLBACK TO a"], [b"before", b"after"]),
-    ],
-)
-async def test_savepoints_that_are_executed_are_seen(
-    outbox: PostgresOutbox, postgres_database: asyncpg.Connection, inside: list[str], expected: list[bytes]
-) -> None:
-    async with outbox.transaction(postgres_database) as transaction:
-        transaction.send("orders", b"before")
-        for statement in inside:
-            if statement.startswith("+"):
-                transaction.send("orders", statement[1:].encode())
-            else:
-                await postgres_database.execute(statement)
-        transaction.send("orders", b"after")
-    assert await values(outbox) == expected
-
-
-@pytest.mark.parametrize("method", ["fetch", "fetchrow", "fetchval"])
-async def test_savepoints_are_seen_however_they_are_executed(
-    outbox: PostgresOutbox, postgres_database: asyncpg.Connection, method: str
-) -> None:
-    async with outbox.transaction(postgres_database) as transaction:
-        transaction.send("orders", b"before")
-        await getattr(postgres_database, method)("SAVEPOINT a")
-        transaction.send("orders", b"inside")
-        await getattr(postgres_database, method)("ROLLBACK TO a")
-    assert await values(outbox) == [b"before"]
+    ]:
+        with case(inside, expected):
+            async with outbox.transaction(postgres_database) as transaction:
+                transaction.send("orders", b"before")
+                for statement in inside:
+                    if statement.startswith("+"):
+                        transaction.send("orders", statement[1:].encode())
+                    else:
+                        await postgres_database.execute(statement)
+                transaction.send("orders", b"after")
+            assert await values(outbox) == expected
+            await postgres_database.execute("DELETE FROM ackwise_outbox")
 
 
 async def test_a_savepoint_that_is_prepared_is_refused(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
@@ -273,6 +257,36 @@ async def test_rows_whose_first_one_was_deleted_by_hand_are_found_with_the_next_
     await postgres_database.execute("DELETE FROM ackwise_outbox WHERE state = 5")
     await outbox.own("a", lease=60.0, share=64)
     assert await values(outbox) == [b"%d" % number for number in range(1, 10)]
+
+
+async def test_a_failure_waits_for_whoever_takes_its_shard_over_and_is_not_written_beside_him(
+    outbox: PostgresOutbox, postgres_url: str, postgres_database: asyncpg.Connection
+) -> None:
+    async with outbox.transaction(postgres_database) as transaction:
+        transaction.send("orders", b"1")
+    shards = await outbox.own("a", lease=60.0, share=64)
+    (row,) = await outbox.pending(shards, limit=1)
+    other = await asyncpg.connect(postgres_url)
+    await other.execute("BEGIN; UPDATE ackwise_outbox_shard SET token = token + 1")
+    failing = asyncio.create_task(outbox.failed([Failed(row.id, row.shard, "refused", None)], shards))
+
+    async def waits_or_ended() -> bool:
+        return failing.done() or await postgres_database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0
+
+    await until(waits_or_ended)
+    await other.execute("COMMIT")
+    assert await failing == 0
+    await other.close()
+
+
+async def test_a_half_message_that_another_checker_is_being_given_is_passed_over(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection
+) -> None:
+    await outbox.prepare([message(b"1")], "tx", producer_group="shop", first_check=0.0)
+    await postgres_database.execute("BEGIN; SELECT 1 FROM ackwise_outbox FOR UPDATE")
+    assert await outbox.due_checks("shop", limit=10, lease=60.0) == []
+    await postgres_database.execute("ROLLBACK")
+    assert len(await outbox.due_checks("shop", limit=10, lease=60.0)) == 1
 
 
 # Waking
@@ -383,12 +397,6 @@ async def test_a_lost_connection_is_replaced_where_repeating_is_safe(outbox: Pos
     assert await values(outbox) == []
 
 
-async def test_a_server_that_is_away_is_unavailable_and_says_so() -> None:
-    outbox = PostgresOutbox(f"postgresql://user:secret@127.0.0.1:{free_port()}/shop", timeout=1.0)
-    with pytest.raises(StoreUnavailable, match=r"postgresql://127.0.0.1:\d+/shop: it can't be reached"):
-        await outbox.open()
-
-
 async def test_plans_that_were_made_for_an_empty_table_read_little_of_a_full_one(
     outbox: PostgresOutbox, postgres_database: asyncpg.Connection
 ) -> None:
@@ -483,38 +491,15 @@ async def test_the_check_says_what_waits_for_nobody_and_what_is_parked(
     assert "1 rows are parked" in said
 
 
-async def test_the_check_of_a_database_without_an_outbox_names_the_command(postgres_url: str) -> None:
-    (said,) = await PostgresOutbox(postgres_url).check()
-    assert said.endswith("the tables of the outbox are missing; run `ackwise outbox init URL`")
-
-
-@pytest.mark.parametrize(
-    ("url", "sentence"),
-    [
+def test_a_url_that_can_not_work_is_refused() -> None:
+    for url, sentence in [
         ("postgresql://h/d?synchronous_commit=off", "has no option synchronous_commit"),
         ("postgresql://h/d?max_sise=2", "did you mean max_size"),
         ("postgresql://h/d?timeout=0", "timeout is 0.0"),
         ("postgres://h/d?prefix=" + "x" * 60, "prefix is"),
-    ],
-)
-def test_a_url_that_can_not_work_is_refused(url: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
-        from_url(url)
-
-
-def test_settings_that_can_not_work_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="needs a URL"):
-        PostgresOutbox()
-    with pytest.raises(ConfigurationError, match="retention is -1"):
-        PostgresOutbox("postgresql://h/d", retention=-1)
-
-
-def test_an_outbox_is_found_by_its_url() -> None:
-    assert isinstance(open_outbox("postgresql://user:secret@h/d"), PostgresOutbox)
-    with pytest.raises(ConfigurationError, match="no outbox is known for oracle://"):
-        open_outbox("oracle://user:secret@h/d")
-    with pytest.raises(ConfigurationError, match="has no scheme"):
-        open_outbox("secret")
+    ]:
+        with case(url, sentence), pytest.raises(ConfigurationError, match=sentence):
+            from_url(url)
 
 
 async def test_a_row_that_becomes_due_while_rows_are_read_is_not_overtaken(postgres: SharedServer) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
@@ -53,38 +54,6 @@ async def until_somebody_waits(database: asyncpg.Connection) -> None:
 
 def as_user(url: str, name: str) -> str:
     return url.replace("postgres@", f"{name}@")
-
-
-async def test_many_workers_may_start_at_once_on_an_empty_database(postgres_url: str, postgres_database: asyncpg.Connection) -> None:
-    stores = [PostgresStore(postgres_url) for _ in range(8)]
-    await asyncio.gather(*(store.open() for store in stores))
-    await asyncio.gather(*(store.close() for store in stores))
-    assert len(await partitions(postgres_database)) == 6
-
-
-async def test_init_can_be_repeated_and_a_store_that_is_not_open_can_be_looked_after(postgres_url: str) -> None:
-    store = PostgresStore(postgres_url)
-    assert await store.check() == [
-        f"{postgres_url.replace('postgres@', '')}: the tables of the claim store are missing; run `ackwise store init URL`"
-    ]
-    with pytest.raises(ConfigurationError, match="the tables of the claim store are missing; run `ackwise store init URL`"):
-        await store.cleanup()
-    for _ in range(2):
-        await store.init()
-    assert await store.check() == []
-    assert await store.cleanup() == 0
-
-
-@pytest.mark.parametrize("version", [1, 3])
-async def test_tables_of_another_version_are_refused_and_not_touched(
-    postgres_store: PostgresStore, postgres_url: str, postgres_database: asyncpg.Connection, version: int
-) -> None:
-    await postgres_database.execute(f"UPDATE ackwise_schema SET version = {version}; DROP TABLE ackwise_daily_claims")
-    other = PostgresStore(postgres_url)
-    for refused in (other.open, other.init, other.check, other.cleanup):
-        with pytest.raises(ConfigurationError, match=f"its claims have version {version}, and this Ackwise knows version 2 alone"):
-            await refused()
-    assert await postgres_database.fetchval("SELECT to_regclass('ackwise_daily_claims')") is None
 
 
 async def test_a_user_with_the_rights_that_the_guide_grants_can_work(postgres_url: str, postgres_database: asyncpg.Connection) -> None:
@@ -130,59 +99,14 @@ async def test_a_user_without_rights_is_told_to_let_somebody_else_make_the_table
     await drop_role(postgres_database, worker)
 
 
-def named(asked: list[ClaimKey], owner: str, *gone: str, token: int = 1) -> Exchange:
-    return Exchange([Claim(key, token) for key in asked], owner=owner, gone=gone)
-
-
-async def test_a_lease_that_a_jumped_clock_made_long_ends_with_its_owner(
-    postgres_store: PostgresStore, postgres_database: asyncpg.Connection
-) -> None:
-    asked = [*keys(1), *keys(1, TODAY)]
-    await postgres_store.exchange(named(asked, "a"))
-    later = "leased_until = leased_until + interval '2 days', kept_until = kept_until + interval '2 days'"
-    for table in ("ackwise_claims", "ackwise_daily_claims"):
-        await postgres_database.execute(f"UPDATE {table} SET {later}")
-    assert {getattr(answer, "owner", None) for answer in (await postgres_store.exchange(named(asked, "b", token=2))).claims} == {"a"}
-    assert (await postgres_store.exchange(named(asked, "b", "a", token=2))).claims == [Acquired(2, 1, True)] * 2
-
-
 async def drop_role(database: asyncpg.Connection, name: str) -> None:
     await database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-@pytest.mark.parametrize("schema", [None, 'o"dd; DROP SCHEMA public CASCADE; --', "Größe %s $1 {}"])
-@pytest.mark.parametrize("prefix", ["", 'a"; DROP TABLE x; --', "{prefix} %s '"])
-async def test_any_schema_and_prefix_are_names_and_nothing_else(
-    postgres_url: str, postgres_database: asyncpg.Connection, schema: str | None, prefix: str
-) -> None:
-    await postgres_database.execute("CREATE TABLE x (a int)")
-    store = PostgresStore(postgres_url, schema=schema, prefix=prefix)
-    await store.open()
-    asked = [*keys(2), *keys(2, TODAY), *keys(2, 0)]
-    assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 6
-    assert await store.check() == []
-    assert await store.cleanup() == 0
-    await store.close()
-    found = await postgres_database.fetch("SELECT nspname, relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace")
-    assert {(schema or "public", f"{prefix}{table}") for table in ("schema", "claims", "daily_claims", "daily_claims_other")} <= {
-        (row["nspname"], row["relname"]) for row in found
-    }
-    assert ("public", "x") in {(row["nspname"], row["relname"]) for row in found}
-
-
-async def test_two_prefixes_know_nothing_of_each_other(postgres_url: str) -> None:
-    stores = [PostgresStore(postgres_url, prefix=prefix) for prefix in ("one_", "two_")]
-    asked = keys(1)
-    for store in stores:
-        await store.open()
-        assert (await store.exchange(claims(asked))).claims == [Acquired(1)]
-        await store.close()
-
-
-@pytest.mark.parametrize(("schema", "prefix"), [("", "a"), ("a\0", "a"), ("s" * 64, "a"), (None, "p" * 43), (None, "ü" * 22)])
-def test_a_name_that_postgresql_would_cut_or_refuse_is_refused(schema: str | None, prefix: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is .* for the PostgreSQL store"):
-        PostgresStore("postgresql://localhost/x", schema=schema, prefix=prefix)
+def test_a_name_that_postgresql_would_cut_or_refuse_is_refused() -> None:
+    for schema, prefix in [("", "a"), ("a\0", "a"), ("s" * 64, "a"), (None, "p" * 43), (None, "ü" * 22)]:
+        with case(schema, prefix), pytest.raises(ConfigurationError, match=r"is .* for the PostgreSQL store"):
+            PostgresStore("postgresql://localhost/x", schema=schema, prefix=prefix)
 
 
 async def test_a_partition_is_dropped_once_all_of_it_is_forgotten_while_claims_go_on(
@@ -253,6 +177,7 @@ async def test_a_long_transaction_keeps_a_partition_and_does_not_hold_the_worker
     assert f"ackwise_daily_claims_{old}" not in await partitions(postgres_database)
 
 
+@pytest.mark.nightly
 async def test_a_partition_that_is_too_large_for_a_look_under_lock_is_emptied_first(
     postgres_store: PostgresStore, postgres_database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,19 +193,6 @@ async def test_a_partition_that_is_too_large_for_a_look_under_lock_is_emptied_fi
     assert f"ackwise_daily_claims_{old}" in await partitions(postgres_database)
     assert await postgres_store.cleanup() == 0
     assert f"ackwise_daily_claims_{old}" not in await partitions(postgres_database)
-
-
-async def test_single_records_are_deleted_where_others_are_remembered(
-    postgres_store: PostgresStore, postgres_database: asyncpg.Connection
-) -> None:
-    forgotten, kept = [*keys(3000), *keys(3000, TODAY - 500)], [*keys(100), *keys(100, TODAY - 500)]
-    await postgres_store.exchange(completes(forgotten, retention=0.001))
-    await postgres_store.exchange(completes(kept))
-    await asyncio.sleep(0.01)
-    assert await postgres_store.cleanup() == 6000
-    assert await postgres_store.cleanup() == 0
-    assert await postgres_database.fetchval("SELECT count(*) FROM ackwise_claims") == 100
-    assert set((await postgres_store.exchange(claims(kept, 2))).claims) == {AlreadyDone(Outcome.OK)}
 
 
 async def test_cleaning_up_passes_over_what_somebody_is_writing(
@@ -317,7 +229,7 @@ async def test_check_tells_of_an_index_that_makes_every_update_large(
     assert "the index mine has a column that every exchange changes" in complaint
 
 
-@pytest.mark.parametrize("day", DAYS)
+@pytest.mark.parametrize("day", [pytest.param(None, marks=pytest.mark.nightly), TODAY])
 async def test_a_plan_made_for_empty_tables_looks_up_single_keys_in_large_ones(
     postgres_store: PostgresStore, postgres_database: asyncpg.Connection, postgres_url: str, day: int | None
 ) -> None:
@@ -352,7 +264,8 @@ def literal(asked: list[ClaimKey]) -> str:
     return f"({', '.join(map(repr, texts))}, 30, 86400, 'somebody', '{{a,b}}')"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.slow  # fifty thousand messages
 @pytest.mark.parametrize("day", DAYS)
 async def test_updates_of_fifty_thousand_messages_touch_no_index(
     postgres_store: PostgresStore, postgres_database: asyncpg.Connection, day: int | None

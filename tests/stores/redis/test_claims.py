@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import random
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from redis.asyncio import Redis, RedisCluster
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server
 from tests.shared import SharedServer
-from tests.stores.claiming_process import BATCH
 from tests.stores.redis.asking import claims, completes, keys, opened
 
 from ackwise.middleware.store import (
@@ -25,10 +22,9 @@ from ackwise.middleware.store import (
     AlreadyDone,
     Busy,
     ClaimKey,
+    Complete,
     Exchange,
     Outcome,
-    Release,
-    Renew,
 )
 from ackwise.stores.redis import RedisStore, question
 from ackwise.stores.testing import Features, StoreConformance
@@ -39,6 +35,7 @@ def namespace_of(place: Path) -> str:
     return hashlib.blake2b(str(place).encode(), digest_size=8).hexdigest()
 
 
+@pytest.mark.nightly
 class TestRedisStore(StoreConformance):
     features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.4, retention=1.2)
 
@@ -81,18 +78,18 @@ class TestRedisStoreOverHours(OnTheSuitesClock):
         self.url = f"redis://127.0.0.1:{redis.port}"
 
 
+@pytest.mark.nightly
 class TestCompactRedisStoreOverHours(TestRedisStoreOverHours):
     layout = "compact"
 
 
-class TestRedisClusterStoreOverHours(OnTheSuitesClock):
+@pytest.mark.nightly
+class TestCompactRedisClusterStoreOverHours(OnTheSuitesClock):
+    layout = "compact"
+
     @pytest.fixture(autouse=True)
     def on_the_cluster(self, cluster: Sequence[SharedServer]) -> None:
         self.url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
-
-
-class TestCompactRedisClusterStoreOverHours(TestRedisClusterStoreOverHours):
-    layout = "compact"
 
 
 @pytest.fixture
@@ -105,23 +102,6 @@ async def server(redis: SharedServer) -> AsyncIterator[Redis]:
     """What the tests look into the server with."""
     async with Redis(port=redis.port) as server:
         yield server
-
-
-@pytest.mark.parametrize("count", [1, 100, 500, 1500])
-async def test_an_exchange_is_one_round_trip_whatever_it_asks_for(redis: SharedServer, place: str, count: int) -> None:
-    async with proxy_to(redis.port) as proxy, opened(RedisStore(f"redis://127.0.0.1:{proxy.port}", namespace=place)) as store:
-        done, back, longer, fresh = keys(count), keys(count), keys(count), keys(count)
-        await store.exchange(Exchange(claims([*done, *back, *longer])))
-        proxy.delay = 0.01  # an answer in between would have come by then
-        started, connections = proxy.requests, proxy.connections
-        result = await store.exchange(
-            Exchange(claims(fresh), completes(done), [Release(key, 1) for key in back], [Renew(key, 1) for key in longer])
-        )
-        assert {*result.completes, *result.releases, *result.renews} == {Ack.OK}
-        assert result.claims == [Acquired(1)] * count
-        pieces = -(-4 * count * 50 // 2**16)  # what fills more than one buffer arrives in pieces
-        assert proxy.requests - started <= max(1, pieces)
-        assert proxy.connections == connections
 
 
 async def test_a_cluster_is_asked_once_per_node(own_cluster: Sequence[Server], place: str) -> None:
@@ -140,17 +120,14 @@ async def test_a_cluster_is_asked_once_per_node(own_cluster: Sequence[Server], p
             await server.aclose()
 
 
-async def test_four_processes_share_a_redis_and_no_key_goes_to_two(redis: SharedServer, place: str) -> None:
-    url = f"redis://127.0.0.1:{redis.port}?namespace={place}"
-    arguments = [sys.executable, str(Path(__file__).parents[1] / "claiming_process.py"), url]
-    workers = [
-        await asyncio.create_subprocess_exec(*arguments, str(number), "40", stdout=asyncio.subprocess.PIPE) for number in range(1, 5)
-    ]
-    outputs = [(await worker.communicate())[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * 4
-    answers = [json.loads(line) for output in outputs for line in output.splitlines()]
-    assert sorted(number for answer in answers for number in answer["acquired"]) == list(range(40 * BATCH))
-    assert {ack for answer in answers for ack in answer["acks"]} == {"ok"}
+async def test_a_success_takes_the_place_of_a_death_of_an_earlier_page_of_the_compact_layout(redis: SharedServer, place: str) -> None:
+    url = f"redis://127.0.0.1:{redis.port}"
+    async with opened(RedisStore(url, namespace=place, layout="compact", retention=7200.0)) as store:
+        some = keys(50)
+        for outcome, retention, ack in ((Outcome.DEAD, 60.0, Ack.RESTORED), (Outcome.OK, 7200.0, Ack.OK)):
+            asked = Exchange(completes=[Complete(key, 1, outcome) for key in some], retention=retention)
+            assert (await store.exchange(asked)).completes == [ack] * 50
+        assert (await store.exchange(Exchange(claims(some, token=2), retention=7200.0))).claims == [AlreadyDone(Outcome.OK)] * 50
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
@@ -226,7 +203,8 @@ async def test_redis_itself_deletes_what_is_forgotten(redis: SharedServer, serve
         assert [round(end / 1000) for end in ends] == [160, 170]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.slow  # a hundred thousand messages
 @pytest.mark.parametrize(("layout", "most"), [("plain", 170.0), ("compact", 30.0)])
 async def test_a_completed_key_takes_little_memory(own_redis: Server, layout: str, most: float) -> None:
     server = Redis(port=own_redis.port)

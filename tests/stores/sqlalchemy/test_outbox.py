@@ -1,4 +1,4 @@
-"""The SQLAlchemy outbox passes the suite of every outbox on each database, with the database's own outbox as the side of the relay."""
+"""The SQLAlchemy outbox passes the suite of the business on each database, with the database's own outbox as the side of the relay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ackwise.stores.mysql import MySQLOutbox
 from ackwise.stores.postgres.outbox import PostgresOutbox
 from ackwise.stores.sqlalchemy import SQLAlchemyOutbox
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
-from ackwise.stores.testing.outbox import OutboxConformance, OutboxFeatures
+from ackwise.stores.testing.outbox import BusinessConformance, OutboxFeatures
 
 
 class Both:
@@ -38,30 +38,19 @@ class Both:
         return await (self._store.database_id() if session is None else self._business.database_id(session))
 
 
-class OnSQLAlchemy(OutboxConformance):
+class OnSQLAlchemy(BusinessConformance):
     """`url` is set by a fixture."""
 
     url: str
     prefix: str
 
-    def store(self, place: Path, **settings: Any) -> OutboxStore:
+    def store(self, place: Path) -> OutboxStore:
         raise NotImplementedError
 
     def make(self, place: Path) -> OutboxStore:
         both: Any = Both(self.store(place), self.prefix)
         made: OutboxStore = both
         return made
-
-    def make_keeping(self, place: Path, **settings: Any) -> OutboxStore:
-        both: Any = Both(self.store(place, **settings), self.prefix)
-        made: OutboxStore = both
-        return made
-
-    async def rows(self, place: Path) -> list[Any]:
-        async with self.connect(place) as session:
-            columns = "state, message_id, message_key, value, headers"
-            found = await session.execute(text(f"SELECT {columns} FROM {self.prefix}outbox ORDER BY id"))
-            return [(state, name.decode() if isinstance(name, bytes) else name, *payload) for state, name, *payload in found]
 
     def engine_url(self, place: Path) -> str:
         return self.url
@@ -143,12 +132,13 @@ class OnSQLAlchemy(OutboxConformance):
         assert "secret" not in str(caught.value)
 
 
+@pytest.mark.nightly
 class TestOnSQLite(OnSQLAlchemy):
     features = OutboxFeatures(relays=False, writers=False)
     prefix = "ackwise_"
 
-    def store(self, place: Path, **settings: Any) -> OutboxStore:
-        return SQLiteOutbox(place / "shop.db", retention=0.0, **settings)
+    def store(self, place: Path) -> OutboxStore:
+        return SQLiteOutbox(place / "shop.db", retention=0.0)
 
     def engine_url(self, place: Path) -> str:
         return f"sqlite+aiosqlite:///{place / 'shop.db'}"
@@ -163,18 +153,19 @@ class TestOnPostgres(OnSQLAlchemy):
         self.url = f"postgresql+asyncpg://{USER}@127.0.0.1:{postgres.port}/postgres"
         self.prefix = f"t{os.urandom(6).hex()}_"
 
-    def store(self, place: Path, **settings: Any) -> OutboxStore:
-        return PostgresOutbox(self.url.replace("+asyncpg", ""), prefix=self.prefix, retention=0.0, **settings)
+    def store(self, place: Path) -> OutboxStore:
+        return PostgresOutbox(self.url.replace("+asyncpg", ""), prefix=self.prefix, retention=0.0)
 
 
+@pytest.mark.nightly
 class TestOnMariaDB(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
     def _on(self, mariadb: SharedServer) -> None:
         self.url = f"mysql+asyncmy://root@127.0.0.1:{mariadb.port}/test"
         self.prefix = f"t{os.urandom(6).hex()}_"
 
-    def store(self, place: Path, **settings: Any) -> OutboxStore:
-        return MySQLOutbox(self.url.replace("+asyncmy", ""), prefix=self.prefix, retention=0.0, **settings)
+    def store(self, place: Path) -> OutboxStore:
+        return MySQLOutbox(self.url.replace("+asyncmy", ""), prefix=self.prefix, retention=0.0)
 
 
 async def test_what_has_no_relay_says_which_url_one_takes() -> None:

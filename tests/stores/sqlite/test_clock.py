@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.stores.cases import case
 
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Complete, Exchange, Outcome, Release
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
@@ -212,6 +213,17 @@ async def test_an_inbox_forgets_nothing_either_when_the_clock_jumps(path: Path, 
     assert await finished(path, host) == [Taken()]
 
 
+async def test_what_an_inbox_finishes_while_the_clock_is_ahead_is_remembered_for_a_retention_whoever_was_right(
+    path: Path, host: Host
+) -> None:
+    await finished(path, host)
+    host.wall += 2 * DAY
+    assert await finished(path, host, finish=True) == [Taken()]
+    for _ in range(5):  # until the clock is believed
+        host.pass_by(HOUR / 3)
+        assert await finished(path, host) == [Finished(Outcome.OK, ("orders", 0, 1), 7)]
+
+
 def test_small_steps_are_followed_and_large_ones_doubted() -> None:
     stamp = Stamp(100.0, 100.0, 10.0, "a")
     assert advance(stamp, 105.9, 15.0, "a") == Stamp(105.9, 105.9, 15.0, "a")
@@ -221,14 +233,15 @@ def test_small_steps_are_followed_and_large_ones_doubted() -> None:
     assert advance(None, 5000.0, 15.0, "b") == Stamp(5000.0, 5000.0, 15.0, "b")
 
 
-@pytest.mark.parametrize("steps", [(2.0,), (2.0, 0.005)])
-def test_containers_of_one_host_with_boot_ids_of_their_own_count_the_same_time(steps: tuple[float, ...]) -> None:
-    stamp, passed = Stamp(1000.0, 1000.0, 10.0, "a"), 0.0
-    for boot in "ba" * 50:
-        for step in steps:
-            passed += step
-            stamp = advance(stamp, 1000.0 + passed, 10.0 + passed, boot)
-            assert (stamp.now, stamp.doubted) == (1000.0 + passed, None)
+def test_containers_of_one_host_with_boot_ids_of_their_own_count_the_same_time() -> None:
+    for steps in [(2.0,), (2.0, 0.005)]:
+        with case(steps):
+            stamp, passed = Stamp(1000.0, 1000.0, 10.0, "a"), 0.0
+            for boot in "ba" * 50:
+                for step in steps:
+                    passed += step
+                    stamp = advance(stamp, 1000.0 + passed, 10.0 + passed, boot)
+                    assert (stamp.now, stamp.doubted) == (1000.0 + passed, None)
 
 
 def test_a_jump_in_containers_of_one_host_is_doubted_for_an_hour() -> None:

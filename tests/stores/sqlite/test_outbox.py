@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import OutboxStore, TransactionOutcome
 from ackwise.plugin.registry import open_outbox
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
-from ackwise.stores.testing.outbox import OutboxConformance, OutboxFeatures
-
-
-def test_a_url_in_place_of_the_path_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"takes the path of a file, such as 'shop\.db'"):
-        SQLiteOutbox("sqlite:///shop.db")
+from ackwise.stores.testing.outbox import BusinessConformance, OutboxConformance, OutboxFeatures
 
 
 async def test_a_connection_to_another_file_is_told_so(tmp_path: Path) -> None:
@@ -47,12 +43,10 @@ async def test_what_is_no_connection_of_sqlite3_is_refused(tmp_path: Path) -> No
         await outbox.barrier(object(), "tx")  # type: ignore[arg-type]
 
 
-class TestSQLiteOutbox(OutboxConformance):
+class OnSQLite(BusinessConformance):
     features = OutboxFeatures(relays=False, writers=False)
-
-    @pytest.fixture(autouse=True, params=["", None], ids=["implicit", "autocommit"])
-    def _isolation(self, request: pytest.FixtureRequest) -> None:
-        self.isolation_level = request.param
+    #: Of the business's connections.
+    isolation_level: Any = ""
 
     def make(self, place: Path) -> OutboxStore:
         return SQLiteOutbox(place / "shop.db", retention=0.0)
@@ -91,6 +85,15 @@ class TestSQLiteOutbox(OutboxConformance):
             for table in ("ackwise_outbox", "ackwise_outbox_barrier"):
                 connection.execute(f"UPDATE {table} SET created = created - ?", (seconds,))
             connection.execute("UPDATE ackwise_outbox SET next_at = next_at - ? WHERE state = 5", (seconds,))
+
+
+class TestSQLiteOutbox(OnSQLite, OutboxConformance):
+    pass
+
+
+@pytest.mark.nightly
+class TestSQLiteOutboxInAutocommit(OnSQLite):
+    isolation_level = None
 
 
 @asynccontextmanager
@@ -218,11 +221,7 @@ async def test_a_file_of_a_newer_ackwise_or_of_another_kind_is_refused(tmp_path:
         await SQLiteOutbox(tmp_path / "text").open()
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///shop.db?prefix=x", "sqlite:///shop.db?timeout=x", "sqlite:///:memory:"])
-def test_a_url_that_can_not_work_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError):
-        open_outbox(url)
-
-
-def test_an_outbox_is_found_by_its_url() -> None:
-    assert isinstance(open_outbox("sqlite:///shop.db?timeout=2.5"), SQLiteOutbox)
+def test_a_url_that_can_not_work_is_refused() -> None:
+    for url in ["sqlite://", "sqlite:///shop.db?prefix=x", "sqlite:///shop.db?timeout=x", "sqlite:///:memory:"]:
+        with case(url), pytest.raises(ConfigurationError):
+            open_outbox(url)

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.stores.cases import case
 
 from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
 from ackwise.stores.mysql.binlog.place import Place, Progress, place_of
@@ -86,20 +87,21 @@ def test_the_position_goes_over_what_is_not_ours_only_while_nothing_of_ours_is_o
     assert progress.done.position == 180
 
 
-@pytest.mark.parametrize("most_held", [1000, 3])
-def test_nothing_is_told_of_what_was_rolled_back_or_taken_back(most_held: int) -> None:
-    reader, progress = new_reader(most_held=most_held)
-    rolled_back = transaction(100, (TABLE, table()), (INSERT, rows(1)), end=(QUERY, query(b"ROLLBACK")))
-    savepoints = [(QUERY, query(b"SAVEPOINT `A`")), (INSERT, rows(3)), (QUERY, query(b"ROLLBACK TO `a`")), (INSERT, rows(4))]
-    kept = transaction(140, (TABLE, table()), (INSERT, rows(2)), *savepoints)
-    found = read(reader, description(), *rolled_back, *kept)
-    if reader.again is not None:
-        assert (found, reader.again) == ([], Place(1, 140, "binlog.000001", 1000))
-        reader.begin_again()
-        found = read(reader, description(), *kept)
-    assert ids(found) == [2, 4]
-    assert found[-1] == Committed("binlog.000001:220")
-    assert progress.done.position == 140
+def test_nothing_is_told_of_what_was_rolled_back_or_taken_back() -> None:
+    for most_held in [1000, 3]:
+        with case(most_held):
+            reader, progress = new_reader(most_held=most_held)
+            rolled_back = transaction(100, (TABLE, table()), (INSERT, rows(1)), end=(QUERY, query(b"ROLLBACK")))
+            savepoints = [(QUERY, query(b"SAVEPOINT `A`")), (INSERT, rows(3)), (QUERY, query(b"ROLLBACK TO `a`")), (INSERT, rows(4))]
+            kept = transaction(140, (TABLE, table()), (INSERT, rows(2)), *savepoints)
+            found = read(reader, description(), *rolled_back, *kept)
+            if reader.again is not None:
+                assert (found, reader.again) == ([], Place(1, 140, "binlog.000001", 1000))
+                reader.begin_again()
+                found = read(reader, description(), *kept)
+            assert ids(found) == [2, 4]
+            assert found[-1] == Committed("binlog.000001:220")
+            assert progress.done.position == 140
 
 
 def test_a_transaction_that_a_crash_cut_off_is_dropped_with_the_next_file() -> None:
@@ -118,9 +120,8 @@ def test_another_file_of_the_same_name_is_told() -> None:
         reader.read(description())
 
 
-@pytest.mark.parametrize(
-    ("kind", "body", "sentence"),
-    [
+def test_what_can_not_be_read_is_a_sentence_with_the_position() -> None:
+    for kind, body, sentence in [
         (26, b"\1\0", "the server says that events were lost here"),
         (166, b"", "an event is compressed or partial, which is not read"),
         (40, b"", "an event is compressed or partial, which is not read"),
@@ -128,17 +129,15 @@ def test_another_file_of_the_same_name_is_told() -> None:
         (XID, b"\0" * 8, "a transaction ends that has not begun"),
         (INSERT, rows(1), "the position is inside a transaction"),
         (TABLE, table().replace(b"\4\3\2id", b""), "does not name the columns of shop.orders: .* binlog_row_metadata was not FULL"),
-    ],
-)
-def test_what_can_not_be_read_is_a_sentence_with_the_position(kind: int, body: bytes, sentence: str) -> None:
-    reader, _ = new_reader()
-    with pytest.raises(UnreadableChange, match=f"the log can't be read at binlog.000001:110: .*{sentence}"):
-        read(reader, description(), event(kind, body, 110))
+    ]:
+        with case(kind, body, sentence):
+            reader, _ = new_reader()
+            with pytest.raises(UnreadableChange, match=f"the log can't be read at binlog.000001:110: .*{sentence}"):
+                read(reader, description(), event(kind, body, 110))
 
 
-@pytest.mark.parametrize(
-    ("inside", "sentence"),
-    [
+def test_what_can_not_be_read_in_a_transaction_tells_nothing_of_it() -> None:
+    for inside, sentence in [
         ([(INSERT, rows(1))], "rows are of table 7, of which nothing was said"),
         ([(QUERY, query(b"/* by hand */ insert INTO orders VALUES (1)"))], "a statement that changes rows stands in place of the rows"),
         ([(QUERY, query(b"ROLLBACK TO `b`"))], "goes back to a savepoint that it does not have"),
@@ -147,15 +146,14 @@ def test_what_can_not_be_read_is_a_sentence_with_the_position(kind: int, body: b
         ([(TABLE, table()), (INSERT, rows(1)[:-1])], "a row of shop.orders ends too early"),
         ([(TABLE, table()), (TABLE, table(column=b"no"))], "was changed while it was read, column id is gone"),
         ([(TABLE, table()), (INSERT, rows(1)), (38, b"")], "XA is not read"),
-    ],
-)
-def test_what_can_not_be_read_in_a_transaction_tells_nothing_of_it(inside: list[tuple[int, bytes]], sentence: str) -> None:
-    reader, progress = new_reader()
-    told: list[Change | Committed] = []
-    with pytest.raises(UnreadableChange, match=sentence):  # noqa: PT012  # any of the events may be the one
-        for one in [description(), *transaction(100, *inside)]:
-            told += reader.read(one)
-    assert (told, progress.done.position) == ([], 100)
+    ]:
+        with case(inside, sentence):
+            reader, progress = new_reader()
+            told: list[Change | Committed] = []
+            with pytest.raises(UnreadableChange, match=sentence):  # noqa: PT012  # any of the events may be the one
+                for one in [description(), *transaction(100, *inside)]:
+                    told += reader.read(one)
+            assert (told, progress.done.position) == ([], 100)
 
 
 def test_statements_and_xa_are_passed_over_where_the_table_has_the_last_word() -> None:
@@ -192,12 +190,13 @@ def test_any_bytes_are_changes_or_a_sentence(kind: int, body: bytes, is_artifici
         reader.read(body)
 
 
-@pytest.mark.parametrize("body", [table(), rows(1, 2), query(b"SAVEPOINT a"), BEGIN])
-def test_an_event_that_is_cut_anywhere_never_raises_anything_else(body: bytes) -> None:
-    kind = {table(): TABLE, rows(1, 2): INSERT, BEGIN: GTID}.get(body, QUERY)
-    for end in range(len(body)):
-        reader, _ = new_reader()
-        before = [description()] if kind == GTID else [description(), *transaction(100, (TABLE, table()))[:-1]]
-        read(reader, *before)
-        with suppress(UnreadableChange):
-            assert ids(reader.read(event(kind, body[:end], 200))) == []
+def test_an_event_that_is_cut_anywhere_never_raises_anything_else() -> None:
+    for body in [table(), rows(1, 2), query(b"SAVEPOINT a"), BEGIN]:
+        with case(body):
+            kind = {table(): TABLE, rows(1, 2): INSERT, BEGIN: GTID}.get(body, QUERY)
+            for end in range(len(body)):
+                reader, _ = new_reader()
+                before = [description()] if kind == GTID else [description(), *transaction(100, (TABLE, table()))[:-1]]
+                read(reader, *before)
+                with suppress(UnreadableChange):
+                    assert ids(reader.read(event(kind, body[:end], 200))) == []

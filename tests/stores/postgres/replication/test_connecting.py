@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.databases.certificates import Certificates, make_certificates
+from tests.databases.certificates import Certificates
 from tests.databases.postgres import USER, postgres_server
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server, free_port, skip_if_missing
+from tests.stores.cases import case
 
 from ackwise.middleware.changes import Change, Committed
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
@@ -24,20 +21,6 @@ from ackwise.stores.postgres.replication import PostgresChanges, from_url
 pytestmark = pytest.mark.servers
 
 PASSWORD = "s3cr%2Ft%40"
-
-
-@pytest.fixture(scope="module")
-def certificates() -> Iterator[Certificates]:
-    """Readable for the user that PostgreSQL runs as."""
-    folder = Path(tempfile.mkdtemp(prefix="ackwise-cdc-certificates-"))
-    try:
-        with skip_if_missing("openssl"):
-            made = make_certificates(folder)
-        subprocess.run(["chown", "-R", f"{USER}:", str(folder)], check=False)
-        made.key.chmod(0o600)
-        yield made
-    finally:
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -200,10 +183,10 @@ async def test_a_connection_that_breaks_ends_the_read_and_the_next_one_goes_on(g
     await gone(owner)
 
 
-@pytest.mark.parametrize("name", ["", "Upper", "with-dash", "x" * 64, 'x"; DROP'])
-def test_a_slot_that_postgresql_would_not_name_so_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="up to 63 lower-case letters, digits"):
-        from_url("postgresql://host/shop", name=name, publication="ackwise")
+def test_a_slot_that_postgresql_would_not_name_so_is_refused() -> None:
+    for name in ["", "Upper", "with-dash", "x" * 64, 'x"; DROP']:
+        with case(name), pytest.raises(ConfigurationError, match="up to 63 lower-case letters, digits"):
+            from_url("postgresql://host/shop", name=name, publication="ackwise")
 
 
 async def test_tables_that_can_not_be_read_are_refused(guarded: Server, owner: asyncpg.Connection) -> None:

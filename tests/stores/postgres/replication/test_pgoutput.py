@@ -7,6 +7,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.stores.cases import case
 
 from ackwise.stores.postgres.replication.connection import Keepalive, LogData, parse_frame, status_update
 from ackwise.stores.postgres.replication.lsn import format_lsn, parse_lsn
@@ -125,19 +126,17 @@ def test_a_changed_byte_never_gives_the_same_row(message: Message, data: st.Data
         assert read != message
 
 
-@pytest.mark.parametrize(
-    ("sent", "kind"),
-    [
+def test_what_changes_no_row_is_ignored_and_must_be_whole() -> None:
+    for sent, kind in [
         (b"Y" + struct.pack("!I", 7) + b"public\0mood\0", "type"),
         (b"O" + struct.pack("!Q", 7) + b"elsewhere\0", "origin"),
         (b"M\1" + struct.pack("!Q", 7) + b"prefix\0" + struct.pack("!I", 3) + b"abc", "message"),
-    ],
-)
-def test_what_changes_no_row_is_ignored_and_must_be_whole(sent: bytes, kind: str) -> None:
-    assert parse(sent) == Ignored(kind)
-    for end in range(1, len(sent)):
-        with pytest.raises(ValueError, match=r"name|message"):
-            parse(sent[:end])
+    ]:
+        with case(sent, kind):
+            assert parse(sent) == Ignored(kind)
+            for end in range(1, len(sent)):
+                with pytest.raises(ValueError, match=r"name|message"):
+                    parse(sent[:end])
 
 
 def test_a_row_that_promises_more_than_there_is_is_refused_at_once() -> None:
@@ -177,7 +176,7 @@ def test_a_position_is_the_text_that_postgresql_writes(lsn: int) -> None:
     assert format_lsn(0x16_B374D848) == "16/B374D848"
 
 
-@pytest.mark.parametrize("text", ["", "5", "x/1", "123456789/0"])
-def test_what_is_no_position_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"invalid literal|no log sequence number"):
-        parse_lsn(text)
+def test_what_is_no_position_is_refused() -> None:
+    for text in ["", "5", "x/1", "123456789/0"]:
+        with case(text), pytest.raises(ValueError, match=r"invalid literal|no log sequence number"):
+            parse_lsn(text)

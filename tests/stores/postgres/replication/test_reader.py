@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.stores.cases import case
 
 from ackwise.middleware.changes import Change, ChangesLost, Committed, NotInLog, Operation, UnreadableChange
 from ackwise.middleware.errors import ConfigurationError
@@ -119,9 +121,8 @@ def test_a_deletion_has_its_key() -> None:
         change.row["note"]
 
 
-@pytest.mark.parametrize(
-    ("payloads", "sentence"),
-    [
+def test_what_no_server_sends_is_an_error_and_no_change() -> None:
+    for payloads, sentence in [
         ([insert(*ONE)], "of which nothing was said"),
         ([relation(), insert(*ONE)], "outside of a transaction"),
         ([begin(16), begin(17)], "inside another one"),
@@ -132,12 +133,11 @@ def test_a_deletion_has_its_key() -> None:
         ([begin(16), relation(), insert(b"x", None, None, None)], "invalid literal"),
         ([begin(16), relation(), insert(b"1", None, None, b"abc")], "bytea_output"),
         ([begin(16), b"?"], "has the kind ?"),
-    ],
-)
-def test_what_no_server_sends_is_an_error_and_no_change(payloads: list[bytes], sentence: str) -> None:
-    with pytest.raises(UnreadableChange) as caught:
-        read(reader(), *payloads)
-    assert sentence in str(caught.value)
+    ]:
+        with case(payloads, sentence):
+            with pytest.raises(UnreadableChange) as caught:
+                read(reader(), *payloads)
+            assert sentence in str(caught.value)
 
 
 def test_a_dropped_or_changed_column_ends_the_stream_and_a_new_one_does_not() -> None:
@@ -231,31 +231,25 @@ def test_a_slot_is_read_on_and_one_that_never_was_is_made_only_on_demand() -> No
         decided(None, None)
 
 
-@pytest.mark.parametrize(
-    ("seen", "known", "sentence"),
-    [
+def test_a_lost_slot_is_never_passed_over() -> None:
+    for seen, known, sentence in [
         (None, KNOWN, "slot s is gone, which was read up to 0/10"),
         (SLOT._replace(confirmed="0/11"), KNOWN, "slot s begins at 0/11, and was read up to 0/10 only"),
         (SLOT._replace(wal_status="lost"), KNOWN, "max_slot_wal_keep_size"),
         (SLOT._replace(wal_status="lost"), None, "max_slot_wal_keep_size"),
         (SLOT, Known("other", 1, "0/8"), "this is another server"),
         (None, Known("other", 1, "0/8"), "this is another server"),
-    ],
-)
-def test_a_lost_slot_is_never_passed_over(seen: Slot | None, known: Known | None, sentence: str) -> None:
-    for create in (False, True):
-        with pytest.raises(ChangesLost) as caught:
-            decided(seen, known, create=create)
-        assert sentence in str(caught.value)
-        assert "rows remain" in str(caught.value)
-    decision = decided(seen, known, create=True, replace_lost=True)
-    assert sentence in str(decision.says)
-    assert decision.makes == (seen is None or seen.wal_status == "lost")
-    assert decision.drops == (seen is not None and seen.wal_status == "lost")
-
-
-def test_replacing_a_slot_that_is_not_lost_changes_nothing() -> None:
-    assert decided(SLOT, KNOWN, create=True, replace_lost=True) == Decision(False, False)
+    ]:
+        with case(seen, known, sentence):
+            for create in (False, True):
+                with pytest.raises(ChangesLost) as caught:
+                    decided(seen, known, create=create)
+                assert sentence in str(caught.value)
+                assert "rows remain" in str(caught.value)
+            decision = decided(seen, known, create=True, replace_lost=True)
+            assert sentence in str(decision.says)
+            assert decision.makes == (seen is None or seen.wal_status == "lost")
+            assert decision.drops == (seen is not None and seen.wal_status == "lost")
 
 
 def test_a_new_timeline_is_told() -> None:
@@ -264,10 +258,10 @@ def test_a_new_timeline_is_told() -> None:
     assert "timeline 2 after 1" in str(decided(ahead, KNOWN, timeline=2).says)
 
 
-@pytest.mark.parametrize("other", [SLOT._replace(plugin="wal2json"), SLOT._replace(slot_type="physical"), SLOT._replace(is_here=False)])
-def test_a_slot_of_somebody_else_is_refused_even_for_replacing(other: Slot) -> None:
-    with pytest.raises(ConfigurationError, match="choose another --slot"):
-        decided(other, None, create=True, replace_lost=True)
+def test_a_slot_of_somebody_else_is_refused_even_for_replacing() -> None:
+    for other in [SLOT._replace(plugin="wal2json"), SLOT._replace(slot_type="physical"), SLOT._replace(is_here=False)]:
+        with case(other), pytest.raises(ConfigurationError, match="choose another --slot"):
+            decided(other, None, create=True, replace_lost=True)
 
 
 def test_the_retention_of_a_slot_is_told_in_time() -> None:
@@ -279,18 +273,15 @@ def test_the_retention_of_a_slot_is_told_in_time() -> None:
     assert "long transaction" in findings("s", SLOT._replace(keep_mb=9000, safe=9000 * 2**20, retained=2**31))[0]
 
 
-@pytest.mark.parametrize(
-    ("published", "operations", "sentence"),
-    [
+def test_a_publication_that_leaves_something_out_is_refused() -> None:
+    table: list[tuple[list[dict[str, Any]], list[str], str | None]] = [
         ([], ["insert"], "has no table public.t; ALTER PUBLICATION p ADD TABLE public.t"),
         ([{"schemaname": "public", "tablename": "t", "rowfilter": "(id > 5)"}], ["insert"], "leaves out rows"),
         ([{"schemaname": "public", "tablename": "t", "attnames": ["id"]}], ["insert"], "leaves out column value"),
         ([{"schemaname": "public", "tablename": "t"}], ["update"], "does not publish insert"),
         ([{"schemaname": "public", "tablename": "t", "attnames": ["id", "value"], "rowfilter": None}], ["insert"], None),
-    ],
-)
-def test_a_publication_that_leaves_something_out_is_refused(
-    published: list[dict[str, object]], operations: list[str], sentence: str | None
-) -> None:
-    wrong = wrong_with("p", ["public.t"], published, operations, columns=["id", "value"], needs=["insert"])
-    assert wrong is None if sentence is None else sentence in str(wrong)
+    ]
+    for published, operations, sentence in table:
+        with case(published, operations, sentence):
+            wrong = wrong_with("p", ["public.t"], published, operations, columns=["id", "value"], needs=["insert"])
+            assert wrong is None if sentence is None else sentence in str(wrong)
