@@ -14,7 +14,7 @@ FOR_BENCH := .venv-bench/.installed-bench-$(VERSION)
 # What was compiled is kept, whatever the environment says: each process of the tests, and each command that they start, would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check fix bench docs dist clean lint types imports pure tests servers sabotage evidence
+.PHONY: help demo test nightly check fix bench docs dist size clean lint types imports pure tests servers sabotage evidence age
 .NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
 .DELETE_ON_ERROR:
 
@@ -41,6 +41,9 @@ docs: $(FOR_DEV) ## the documentation as a site, in site/
 
 dist: $(FOR_DEV) servers ## wheel and source distribution in dist/, tried in empty environments; PYTHONS="python3.12 …" chooses
 	$(BIN)/python .ci/dist.py $(PYTHONS)
+
+size: $(FOR_DEV) ## print how much code, tests, settings and commands there are; JSON=1 for JSON
+	@$(BIN)/python .ci/size.py $(if $(JSON),--json)
 
 clean: ## remove everything that was made here, the environment too
 	rm -rf $(VENV) .venv-bench dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-*

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ackwise.middleware.errors import ConfigurationError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.store import ClaimStore
     from ackwise.middleware.transaction import TransactionalStore
 
-__all__ = ["has_inbox", "open_changes", "open_inbox", "open_outbox", "open_sink", "open_store"]
+__all__ = ["announced", "has_inbox", "open_changes", "open_inbox", "open_outbox", "open_sink", "open_store"]
 
 _STORES: Final = "ackwise.stores"
 _INBOXES: Final = "ackwise.inboxes"
@@ -78,7 +79,7 @@ def open_changes(
 
 def has_inbox(url: str) -> bool:
     """Whether `open_inbox` knows the scheme of `url`."""
-    return url.partition("://")[0] in {point.name for point in entry_points(group=_INBOXES)}
+    return url.partition("://")[0] in announced(_INBOXES).names
 
 
 def open_sink(
@@ -97,8 +98,14 @@ def open_sink(
     return sink
 
 
+@functools.cache
+def announced(group: str) -> EntryPoints:
+    """The entry points of `group`, read once in a process: reading them opens the metadata of every installed distribution."""
+    return entry_points(group=group)
+
+
 def _factory(group: str, scheme: str, *, what: str) -> Any:
-    known = {point.name: point for point in entry_points(group=group)}
+    known = {point.name: point for point in announced(group)}
     point = known.get(scheme)
     if point is None:
         raise ConfigurationError(_unknown(scheme, sorted(known), what, group))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from typing import Annotated, Any, Final
 
 import typer
@@ -33,6 +33,7 @@ from ackwise.plugin.cli.store import check as check_store
 from ackwise.plugin.cli.store import cleanup, init
 from ackwise.plugin.cli.topics import HELP as TOPICS_HELP
 from ackwise.plugin.cli.topics import check, create
+from ackwise.plugin.registry import announced
 
 __all__ = ["new_app"]
 
@@ -135,7 +136,7 @@ def new_app() -> typer.Typer:
     _add(plan, "show", show_plan)
     _add(plan, "apply", apply)
     app.add_typer(plan, name="plan")
-    for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
+    for point in sorted(announced("ackwise.commands"), key=lambda point: point.name):
         try:
             _add(app, point.name, point.load())
         except ImportError as error:

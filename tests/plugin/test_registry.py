@@ -13,7 +13,7 @@ from ackwise.plugin import registry
 def add(monkeypatch: pytest.MonkeyPatch) -> object:
     """Entry points as if another distribution had brought them."""
     points: list[EntryPoint] = []
-    monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints(point for point in points if point.group == group))
+    monkeypatch.setattr(registry, "announced", lambda group: EntryPoints(point for point in points if point.group == group))
     return lambda group, name, target: points.append(EntryPoint(name, target, group))
 
 

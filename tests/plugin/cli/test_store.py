@@ -237,7 +237,7 @@ class Bare:
 @pytest.fixture
 def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = EntryPoints([EntryPoint("bare", f"{__name__}:Bare", "ackwise.stores")])
-    monkeypatch.setattr(registry, "entry_points", lambda group: bare.select(group=group))
+    monkeypatch.setattr(registry, "announced", lambda group: bare.select(group=group))
 
 
 @pytest.mark.usefixtures("_bare")
