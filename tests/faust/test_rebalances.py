@@ -26,12 +26,16 @@ def by_partition(shop: Shop, style: str) -> dict[int, list[int]]:
 
 
 async def test_a_worker_that_joins_and_one_that_leaves_cost_nothing(new_shop: Callable[..., Shop], tmp_path: Path) -> None:
-    async with new_shop(*STYLES, pause=0.05, store=f"sqlite:///{tmp_path}/claims.db") as shop:
+    placed = {style: orders(style, COUNT, {5: 1, 20: 2, ALWAYS: -1, 80: 1}) for style in STYLES}
+    async with new_shop(*STYLES, pause=0.02, store=f"sqlite:///{tmp_path}/claims.db") as shop:
         for style in STYLES:
-            await shop.order(style, orders(style, COUNT, {5: 1, 20: 2, ALWAYS: -1, 80: 1}))
+            await shop.order(style, placed[style][:30])
         first = await shop.start()
         await shop.wait_until_billed(10 * len(STYLES))
         second = await shop.start()
+        await shop.wait_until(lambda: "running: group=" in second.log.read_text(), "a partition of the second worker")
+        for style in STYLES:
+            await shop.order(style, placed[style][30:])
         await shop.wait_until(lambda: len({line["pid"] for line in shop.billed()}) == 2, "a bill of the second worker")
         assert await first.stop() == 0
         await shop.wait_until_committed()
@@ -40,7 +44,7 @@ async def test_a_worker_that_joins_and_one_that_leaves_cost_nothing(new_shop: Ca
         runs = shop.runs()
         assert {id for id, times in runs.items() if times > 1 and not id.startswith("take-")} == set()  # there, a failure repeats its batch
         assert (await shop.dead()) == dict.fromkeys((f"{style}-{ALWAYS}" for style in STYLES), 1)
-        assert await shop.table() == Counter(one.customer for one in orders("table", COUNT) if runs[one.id])
+        assert await shop.table() == Counter(one.customer for one in placed["table"] if runs[one.id])
 
 
 async def test_a_worker_that_stops_has_committed_what_ran_and_the_next_goes_on_in_order(new_shop: Callable[..., Shop]) -> None:
