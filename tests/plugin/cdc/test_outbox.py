@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.outbox import TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
-from ackwise.stores.postgres.replication import memory, slot
+from ackwise.stores.postgres.replication import PostgresChanges, memory, slot
 from ackwise.stores.postgres.replication.slot import Known
 from ackwise.stores.postgres.tables import Tables
 
@@ -399,3 +400,13 @@ async def test_the_retention_of_the_slot_is_in_the_status(world: World) -> None:
         assert status.active
         assert status.name == world.slot
         assert any("max_slot_wal_keep_size is -1" in finding for finding in status.findings)
+
+
+def test_the_server_is_told_no_position_that_is_not_remembered() -> None:
+    source, told = PostgresChanges("postgresql://nobody@127.0.0.1/none", name="shop"), list[bytes]()
+    source._stream = SimpleNamespace(send=told.append)  # type: ignore[assignment]
+    source._remembered = 16
+    source._progress.passed(64)
+    assert source._progress.done == 64
+    source._report()
+    assert (len(told), source._reported) == (1, 16)
