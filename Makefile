@@ -14,7 +14,7 @@ FOR_BENCH := .venv-bench/.installed-bench-$(VERSION)
 # What was compiled is kept, whatever the environment says: each process of the tests, and each command that they start, would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test nightly check fix bench docs dist size clean lint types imports pure tests servers sabotage evidence age
+.PHONY: help demo test nightly check fix bench docs dist size clean lint types imports pure tests servers sabotage evidence mypy age
 .NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
 .DELETE_ON_ERROR:
 
@@ -24,9 +24,12 @@ help: ## this list
 demo: $(FOR_DEMO) ## see it work: install, then run `ackwise demo`; HOST=faust for agents of Faust
 	$(BIN)/ackwise demo $(if $(HOST),--host $(HOST))
 
-test: lint types imports docs tests ## everything that CI runs, from nothing
+test: lint types imports docs age tests ## everything that guards a promise, from nothing
 
-check: lint types imports docs pure ## what to run while editing: no servers, about two minutes
+nightly: $(FOR_DEV) servers ## the rest of the tests: further seeds, wide matrices, long runs; keeps the result in tests/nightly.json
+	$(BIN)/python .ci/nightly.py
+
+check: lint mypy imports pure ## what to run for each commit: no servers, about a minute
 
 fix: $(FOR_DEV) ## format, and repair what the linter can
 	$(BIN)/ruff check --fix .
@@ -57,14 +60,20 @@ types: $(FOR_DEV) # side by side: each has one core to itself, and what the seco
 	@said=$$(mktemp); $(BIN)/pyright --pythonpath $(BIN)/python >$$said 2>&1 & second=$$!; \
 	$(BIN)/mypy; first=$$?; wait $$second; second=$$?; cat $$said; rm -f $$said; [ $$first -eq 0 ] && [ $$second -eq 0 ]
 
+mypy: $(FOR_DEV) # with its cache; pyright, which has none, is part of `make test`
+	$(BIN)/mypy
+
+age: # when the nightly tests ran last
+	@$(PYTHON) .ci/nightly.py --age
+
 imports: $(FOR_DEV)
 	$(BIN)/lint-imports
 
 pure: $(FOR_DEV) # two files at a time, as below
-	$(BIN)/pytest -q -n 2 -m "not (embedded or kafka or servers or slow or spark)"
+	$(BIN)/pytest -q -n 2 -m "not (embedded or kafka or servers or slow or spark or nightly)"
 
 tests: $(FOR_DEV) servers # two files at a time, on one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "not nightly"
 
 sabotage: $(FOR_DEV) servers ## break the library one line at a time; each time a test must fail
 	$(BIN)/python -m tests.sabotage $(TWINS)

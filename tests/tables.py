@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 
+TestT = TypeVar("TestT", bound=Callable[..., Any])
 
-def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: Callable[[Any], str] | Sequence[str] | None = None) -> Any:
+
+def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: object = None) -> Callable[[TestT], TestT]:
     """Run a test for each of `cases`, as `pytest.mark.parametrize` would, but as one test: for cases that share nothing but the rule.
 
     Every case runs. What fails is raised as one group, in which each exception has a note with its case. Not for tests with fixtures that
@@ -19,7 +21,7 @@ def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: Callable[[Any
     parameters = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = [case if isinstance(case, tuple | list) and len(parameters) > 1 else (case,) for case in cases]
 
-    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(test: TestT) -> TestT:
         signature = inspect.signature(test)
         others = [parameter for name, parameter in signature.parameters.items() if name not in parameters]
 
@@ -51,7 +53,7 @@ def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: Callable[[Any
         made: Any = run_async if inspect.iscoroutinefunction(test) else run
         made.__signature__ = signature.replace(parameters=others)
         del made.__wrapped__
-        return made  # type: ignore[no-any-return]
+        return cast(TestT, made)
 
     return decorate
 

@@ -150,7 +150,7 @@ class SlowReads(Store):
         self._rng = rng
 
     async def pending(self, shards: Mapping[int, int], **asked: Any) -> list[OutboxRow]:
-        found = await super().pending(shards, **asked)
+        found: list[OutboxRow] = await super().pending(shards, **asked)
         until = self.book.now + self._rng.choice([0.0, 0.1, 2.0])
         while self.book.now < until:  # noqa: ASYNC110  # the test moves the clock
             await asyncio.sleep(0)
@@ -159,15 +159,19 @@ class SlowReads(Store):
 
 async def test_no_row_overtakes_one_of_its_key_that_failed_however_long_reads_last() -> None:
     for seed in range(30):
-        rng = random.Random(seed)
-        desk = Desk(batch=rng.choice([2, 5, 20]), lease=600.0, max_attempts=1000)
-        failing = rng.choice([0.02, 0.2])
-        desk.refuse = lambda message, rng=rng, failing=failing: lost() if rng.random() < failing else None
-        desk.book.add(*desk.orders(rng.choice([1, 3, 10]), 40))
-        async with desk.running(desk.relay(SlowReads(desk.book, rng))):
-            await desk.until(lambda desk=desk: not desk.book.rows, step=0.05)
-        for key in {message.key for message in desk.log.messages}:
-            assert [int(value) for value in desk.log.of_key(key or b"")] == [*range(40)], f"seed {seed}, {key!r}"
+        await _relay_with_slow_reads(seed)
+
+
+async def _relay_with_slow_reads(seed: int) -> None:
+    rng = random.Random(seed)
+    desk = Desk(batch=rng.choice([2, 5, 20]), lease=600.0, max_attempts=1000)
+    failing = rng.choice([0.02, 0.2])
+    desk.refuse = lambda message: lost() if rng.random() < failing else None
+    desk.book.add(*desk.orders(rng.choice([1, 3, 10]), 40))
+    async with desk.running(desk.relay(SlowReads(desk.book, rng))):
+        await desk.until(lambda: not desk.book.rows, step=0.05)
+    for key in {message.key for message in desk.log.messages}:
+        assert [int(value) for value in desk.log.of_key(key or b"")] == [*range(40)], f"seed {seed}, {key!r}"
 
 
 def _kill(store: Store, task: asyncio.Task[None]) -> None:
