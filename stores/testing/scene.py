@@ -176,13 +176,13 @@ class Scene:
         return self.exchange(claims=[Claim(key, token)]).claims[0]
 
     def claim_as(self, owner: str, key: ClaimKey, token: int, *, gone: Sequence[str] = ()) -> ClaimAnswer:
-        """Claim one key as a process that has a name."""
-        asked = Exchange([Claim(key, token)], lease=self.lease, retention=self.retention, owner=owner, gone=gone)
+        """Claim one key as a process that has a name, with a lease that does not end."""
+        asked = Exchange([Claim(key, token)], lease=600.0, retention=600.0, owner=owner, gone=gone)
         return self.run(self.ask(asked)).claims[0]
 
     def renew_as(self, owner: str, key: ClaimKey, token: int) -> Ack:
         """Renew one key as a process that has a name, or none any more."""
-        asked = Exchange(renews=[Renew(key, token)], lease=self.lease, retention=self.retention, owner=owner)
+        asked = Exchange(renews=[Renew(key, token)], lease=600.0, retention=600.0, owner=owner)
         return self.run(self.ask(asked)).renews[0]
 
     def complete(self, key: ClaimKey, token: int = MINE, outcome: Outcome = Outcome.OK) -> Ack:
