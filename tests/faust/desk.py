@@ -211,6 +211,7 @@ async def desk(monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], o
     """A desk whose agents `declare` declares on a stock app that uses `things`; `said` are settings."""
     publisher = Publisher()
     monkeypatch.setattr("ackwise.plugin.group.opening.KafkaPublisher", lambda settings: publisher)
+    monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_WITHIN", 0.0)  # nobody here says what is paused
     app = faust.App("billing", broker="kafka://127.0.0.1:1")
     settings: Any = {"drain_timeout": 0.05, **said}
     use(app, *things, **settings)
