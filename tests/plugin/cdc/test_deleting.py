@@ -119,7 +119,7 @@ async def test_a_row_that_was_not_seen_yet_is_deleted_before_the_table_is_read(d
 async def test_only_a_row_that_kafka_refused_holds_its_key_and_not_one_that_no_check_back_decided(desk: Desk) -> None:
     desk.store.gate.set()
     await desk.store.prepare([Outgoing("orders", b"half", b"a")], "tx", producer_group="g")
-    await desk.store.answered([CheckAnswer(1, TransactionOutcome.UNKNOWN, cause="nobody knows")])
+    await desk.store.answered([CheckAnswer(1, TransactionOutcome.UNKNOWN, again_in=None, cause="nobody knows")])
     async with desk.store.transaction() as transaction:
         for key, value in ((b"b", b"refused"), (b"a", b"later"), (b"b", b"later")):
             transaction.add(Outgoing("orders", value, key))
@@ -127,4 +127,5 @@ async def test_only_a_row_that_kafka_refused_holds_its_key_and_not_one_that_no_c
     assert parcels[0].row is not None
     await desk.store.failed([Failed(2, parcels[0].row.shard, "too large", None)], desk.route._tokens)
     await desk.route.waiting()
+    assert [row.attempts for row in await desk.store.parked()] == [0, 1]
     assert [parcel.message.key for parcel in await desk.route.unheld(parcels[1:])] == [b"a"]
