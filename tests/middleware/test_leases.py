@@ -77,6 +77,34 @@ async def test_what_becomes_of_a_renewal_says_nothing_of_a_claim_that_the_messag
     assert ran == [100]
 
 
+async def test_a_lease_is_counted_from_when_it_was_asked_for_less_what_two_trips_take(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(succeed, dedup=True)
+    entry, asked_at = spine.entry(100), spine.clock.now
+
+    def take_four_seconds(exchange: Exchange) -> bool:
+        spine.clock.now += 4
+        return False
+
+    spine.store.fail = take_four_seconds
+    await spine.pipeline._admission.prepare([entry])
+    await spine.pipeline._admission.claim([entry])
+    assert entry.deadline == asked_at + 30 - 2 * 4
+
+
+async def test_an_expired_claim_that_could_not_be_renewed_is_lost(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(succeed, dedup=True)
+    entry = spine.entry(100)
+    await spine.pipeline._admission.prepare([entry])
+    await spine.pipeline._admission.claim([entry])
+    spine.store.fail = lambda exchange: True
+    spine.clock.now += 12
+    await spine.leases.beat()
+    assert not entry.claim_lost
+    spine.clock.now += 18
+    await spine.leases.beat()
+    assert (entry.claim_lost, len(spine.leases)) == (True, 0)
+
+
 async def test_a_claim_that_was_given_back_while_it_was_renewed_is_not_lost_afterwards(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     entry = spine.entry(100)

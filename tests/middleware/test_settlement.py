@@ -209,6 +209,31 @@ async def test_past_the_local_deadline_only_a_renewed_claim_may_publish(make_spi
     assert (entries[0].stage, spine.sent()) == (Stage.FETCHED, [])
 
 
+async def test_past_the_local_deadline_nothing_is_published_while_the_claim_can_not_be_renewed(make_spine: Any) -> None:
+    async def slow(batch: Batch[bytes]) -> Any:
+        spine.clock.now += 31
+        return CONSUME_LATER
+
+    spine = make_spine(slow, dedup=True)
+    spine.store.fail = lambda exchange: bool(exchange.renews)
+    assert (await spine.run(spine.entries(1)), spine.sent()) == ([Stage.RULED], [])
+
+
+async def test_a_held_copy_is_not_published_after_the_cut_off(make_spine: Any) -> None:
+    async def handler(batch: Batch[bytes]) -> Any:
+        return CONSUME_LATER
+
+    spine = make_spine(handler)
+    spine.publisher.answer = lambda copy: PublishUnavailable("no broker")
+    entries = spine.entries(1)
+    assert await spine.run(entries) == [Stage.RULED]
+    spine.publisher.answer = lambda copy: None
+    spine.clock.now += 60
+    spine.partition.cut_off = True
+    await spine.run(entries)
+    assert (spine.sent(), spine.watermark.commit) == ([], 100)
+
+
 async def test_S13_a_second_failure_keeps_the_origin_and_the_first_sight(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise ValueError
