@@ -10,7 +10,7 @@ import pytest
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, DONE, Dead, Duplicate, Reject
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
+from ackwise.middleware.message import Message, Origin
 from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.run import Run, Stage
 
@@ -52,6 +52,14 @@ async def test_a_decoder_that_raises_stop_iteration_has_not_come_to_the_end_of_t
     assert seen == [offset for offset in (100, 101, 102) if offset not in bad]
     assert [copy.value for copy in spine.publisher.sent] == [b"v%d" % offset for offset in bad]
     assert spine.watermark.commit == 103
+
+
+async def test_a_message_and_its_copy_have_one_key_under_a_header_of_ids(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(succeed, dedup={"message_id_header": "id"})
+    assert await spine.run([spine.entry(100, headers=(("id", b"a"),))]) == [SETTLED]
+    copy = spine.entry(0, topic="billing.retry", origin=Origin("orders", 3, 105, 0), headers=(("id", b"a"),), attempt=2)
+    assert await spine.run([copy]) == [SETTLED]
+    assert copy.disposition == Duplicate()
 
 
 async def test_an_undecodable_value_is_a_dead_letter_with_its_raw_bytes_and_is_not_in_the_batch(make_spine: Any) -> None:

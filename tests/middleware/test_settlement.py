@@ -14,6 +14,7 @@ from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Outcome
+from ackwise.middleware.wire import due_ms
 
 SETTLED = Stage.SETTLED
 
@@ -207,6 +208,17 @@ async def test_past_the_local_deadline_only_a_renewed_claim_may_publish(make_spi
     entries = spine.entries(1)
     await spine.run(entries)
     assert (entries[0].stage, spine.sent()) == (Stage.FETCHED, [])
+
+
+async def test_a_copy_is_due_later_by_what_clocks_may_differ(make_spine: Any) -> None:
+    async def handler(batch: Batch[bytes]) -> None:
+        batch.later(batch[0], delay=30)
+
+    spine = make_spine(handler)
+    await spine.run(spine.entries(1))
+    (copy,) = spine.publisher.sent
+    assert due_ms(copy.headers, "billing") == round((spine.clock.now + 30 + spine.worker.clock_skew) * 1000)
+    assert spine.worker.clock_skew == 0.5
 
 
 async def test_past_the_local_deadline_nothing_is_published_while_the_claim_can_not_be_renewed(make_spine: Any) -> None:

@@ -25,6 +25,7 @@ from ackwise.middleware.wire import (
     parse_copy,
     retry_copy,
     shrink,
+    waiting_copy,
     with_due,
 )
 
@@ -167,6 +168,12 @@ def test_another_due_time_changes_nothing_else(headers: Headers, due: int) -> No
     assert due_ms(after, "billing") == due
     assert parse_copy(read(Copy("billing.retry", 1, b"k", b"v", after)), "billing") == parse_copy(read(before), "billing")
     assert with_due(after, 20_000) == before.headers
+
+
+def test_a_replay_is_cancelled_by_another_key_than_its_message() -> None:
+    message, replay = (waiting_copy(with_due(back(FIRST._replace(replay_id=id)).headers, 20_000), "billing") for id in (None, b"r1"))
+    assert (message[0], replay[0]) == (20_000, 20_000)
+    assert message[1].replace(b"//", b"/7231/") == replay[1]
 
 
 def test_what_an_operator_replays_starts_again_at_the_first_attempt() -> None:
