@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import InvalidRuling
@@ -46,7 +47,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_later(make_spine: Any) ->
     assert len(spine.sent()) == 1
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+@each("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 async def test_what_stops_a_program_rules_on_nothing_and_keeps_its_claim(make_spine: Any, error: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise error

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.columns import in_columns
@@ -40,7 +41,7 @@ class Slow:
         return await self.store.exchange(exchange)
 
 
-@pytest.mark.parametrize("answered", [True, False])
+@each("answered", [True, False])
 async def test_what_becomes_of_a_renewal_says_nothing_of_a_claim_that_the_message_was_granted_meanwhile(
     make_spine: Any, answered: bool
 ) -> None:
@@ -138,7 +139,7 @@ async def test_what_runs_again_in_smaller_batches_and_was_not_begun_there_is_not
     assert [release.key for trip in spine.store.trips for release in trip.releases] == [entries[2].key, entries[3].key]
 
 
-@pytest.mark.parametrize("kind", ["batch", "message"])
+@each("kind", ["batch", "message"])
 async def test_what_waited_until_its_claim_had_run_out_is_not_begun_and_claimed_anew(make_spine: Any, kind: str) -> None:
     ran: list[int] = []
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.disposition import DONE, Dead, Disposition, Duplicate, Later, Reject
 from ackwise.middleware.fate import outcome_of
@@ -158,7 +159,7 @@ async def play(
         assert world.succeeded[key] or key in world.dead, f"{key!r} is settled, never succeeded and no dead letter"
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["pipeline", "streaming"])
+@each("streaming", [False, True], ids=["pipeline", "streaming"])
 def test_each_key_gets_its_fate_whatever_answers_are_lost(make_spine: Any, streaming: bool) -> None:
     check(make_spine, streaming)
 
@@ -194,7 +195,7 @@ def check(make_spine: Any, streaming: bool) -> None:
     holds()
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["pipeline", "streaming"])
+@each("streaming", [False, True], ids=["pipeline", "streaming"])
 async def test_a_stale_copy_whose_claim_was_granted_unheard_completes_nothing(make_spine: Any, streaming: bool) -> None:
     world = World(make_spine, streaming, iter(()))
     world.begin()

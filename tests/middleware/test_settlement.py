@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import FULL_DISK
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Done, Duplicate, Reject
@@ -19,9 +20,7 @@ from ackwise.middleware.wire import due_ms
 SETTLED = Stage.SETTLED
 
 
-@pytest.mark.parametrize(
-    ("refused", "commit"), [pytest.param({b"v101"}, 101, id="A18"), pytest.param({b"v100", b"v101", b"v102"}, 100, id="A19")]
-)
+@each(("refused", "commit"), [pytest.param({b"v101"}, 101, id="A18"), pytest.param({b"v100", b"v101", b"v102"}, 100, id="A19")])
 async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_the_publish_is_repeated(
     make_spine: Any, refused: Any, commit: Any
 ) -> None:
@@ -154,7 +153,7 @@ async def test_a_success_that_answers_lost_is_held_claimed_again_and_completed_a
     assert (runs, spine.watermark.commit) == ([1], 101)
 
 
-@pytest.mark.parametrize("lost", ["fail", "swallow"])
+@each("lost", ["fail", "swallow"])
 async def test_K10_a_completion_that_fails_holds_the_offset_and_is_repeated_without_running_again(make_spine: Any, lost: Any) -> None:
     runs: list[Any] = []
 
@@ -332,7 +331,7 @@ async def test_a_replay_that_is_given_back_when_it_is_done_makes_its_key_a_succe
     assert await _again(make_spine, spine, succeed) == Duplicate()
 
 
-@pytest.mark.parametrize("ended", [False, True])
+@each("ended", [False, True])
 async def test_a_death_that_the_store_hears_of_after_its_replay_succeeded_leaves_its_key_a_success(
     make_spine: Any, succeed: Any, ended: bool
 ) -> None:

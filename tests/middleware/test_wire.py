@@ -116,20 +116,18 @@ def test_a_copy_is_read_back_whole_whatever_headers_the_producer_forged(
         assert (delivery.first_seen_ms, delivery.replay_id) == (10_000, replay_id)
 
 
-@pytest.mark.parametrize(
-    ("reconsume_times", "stored"), [pytest.param(0, 1, id="S01"), pytest.param(3, 4, id="S07"), pytest.param(15, 16, id="S04")]
-)
+@each(("reconsume_times", "stored"), [pytest.param(0, 1, id="S01"), pytest.param(3, 4, id="S07"), pytest.param(15, 16, id="S04")])
 def test_a_copy_counts_one_more(reconsume_times: int, stored: int) -> None:
     copy = parse_copy(read(back(FIRST._replace(attempt=reconsume_times + 1))), "billing")
     assert copy.attempt - 1 == stored
 
 
-@pytest.mark.parametrize(("reconsume_times", "counted"), [pytest.param(16, 17, id="S05"), pytest.param(0, 1, id="S06")])
+@each(("reconsume_times", "counted"), [pytest.param(16, 17, id="S05"), pytest.param(0, 1, id="S06")])
 def test_a_dead_letter_counts_every_attempt(reconsume_times: int, counted: int) -> None:
     assert dict(dead(FIRST._replace(attempt=reconsume_times + 1)).headers)["ackwise-attempt"] == b"%d" % counted
 
 
-@pytest.mark.parametrize("attempts", [pytest.param(2, id="S13-second-failure"), pytest.param(17, id="S13-all-of-them")])
+@each("attempts", [pytest.param(2, id="S13-second-failure"), pytest.param(17, id="S13-all-of-them")])
 def test_the_origin_never_changes(attempts: int) -> None:
     delivery = FIRST
     while delivery.attempt < attempts:
@@ -139,7 +137,7 @@ def test_the_origin_never_changes(attempts: int) -> None:
     assert delivery.headers == FIRST.headers
 
 
-@pytest.mark.parametrize("read_at", [pytest.param(7, id="K20")])
+@each("read_at", [pytest.param(7, id="K20")])
 def test_a_copy_has_the_dedup_id_of_its_origin(read_at: int) -> None:
     assert coordinates_id(*parse_copy(read(back(FIRST), read_at), "billing").origin) == coordinates_id(*FIRST.origin)
 
