@@ -161,10 +161,17 @@ async def play(
 
 @each("streaming", [False, True], ids=["pipeline", "streaming"])
 def test_each_key_gets_its_fate_whatever_answers_are_lost(make_spine: Any, streaming: bool) -> None:
+    check(make_spine, streaming, worlds=80)
+
+
+@pytest.mark.nightly
+@each("streaming", [False, True], ids=["pipeline", "streaming"])
+def test_each_key_gets_its_fate_in_many_worlds(make_spine: Any, streaming: bool) -> None:
     check(make_spine, streaming)
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["pipeline", "streaming"])
+@pytest.mark.nightly
+@each("streaming", [False, True], ids=["pipeline", "streaming"])
 def test_a_stale_copy_that_keeps_its_claim_and_completes_it_is_found(
     make_spine: Any, streaming: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,11 +184,11 @@ def test_a_stale_copy_that_keeps_its_claim_and_completes_it_is_found(
         check(make_spine, streaming)
 
 
-def check(make_spine: Any, streaming: bool) -> None:
+def check(make_spine: Any, streaming: bool, *, worlds: int = 500) -> None:
     """Play many worlds, the same ones each time."""
 
     @settings(
-        max_examples=500,
+        max_examples=worlds,
         deadline=None,
         derandomize=True,
         database=None,

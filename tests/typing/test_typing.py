@@ -37,7 +37,7 @@ def pyright(*paths: Path) -> set[Place]:
     return {(Path(found["file"]).name, found["range"]["start"]["line"] + 1) for found in errors}
 
 
-@pytest.mark.parametrize("errors_of", [mypy, pyright])
+@pytest.mark.parametrize("errors_of", [mypy, pytest.param(pyright, marks=pytest.mark.nightly)])
 def test_what_users_write_is_accepted_and_each_line_that_must_be_refused_is_refused_for_the_reason_given(
     errors_of: Callable[..., set[Place]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
