@@ -15,19 +15,24 @@ TestT = TypeVar("TestT", bound=Callable[..., Any])
 def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: object = None) -> Callable[[TestT], TestT]:
     """Run a test for each of `cases`, as `pytest.mark.parametrize` would, but as one test: for cases that share nothing but the rule.
 
-    Every case runs. What fails is raised as one group, in which each exception has a note with its case. Not for tests with fixtures that
-    a case changes: all cases share them.
+    A case may be a `pytest.param` with an id. Every case runs. What fails is raised as one group, in which each exception has a note with
+    its case. Not for tests with fixtures that a case changes: all cases share them.
     """
     parameters = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    table = [case if isinstance(case, tuple | list) and len(parameters) > 1 else (case,) for case in cases]
+    table, named = list[Sequence[Any]](), list[str | None]()
+    for place, case in enumerate(cases):
+        of_pytest = isinstance(case, type(pytest.param()))
+        assert not (of_pytest and case.marks), "a case that has marks of its own is a test of its own"
+        one = case.values if of_pytest else case if isinstance(case, tuple | list) and len(parameters) > 1 else (case,)
+        table.append(one)
+        named.append(case.id if of_pytest else ids[place] if isinstance(ids, Sequence) else None)
 
     def decorate(test: TestT) -> TestT:
         signature = inspect.signature(test)
         others = [parameter for name, parameter in signature.parameters.items() if name not in parameters]
 
         def note(error: BaseException, case: Sequence[Any], place: int) -> BaseException:
-            named = ids[place] if isinstance(ids, Sequence) else dict(zip(parameters, case, strict=True))
-            error.add_note(f"case {place}: {named!r}")
+            error.add_note(f"case {place}: {named[place] or dict(zip(parameters, case, strict=True))!r}")
             return error
 
         @functools.wraps(test)

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
+from tests.tables import each
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -41,7 +42,7 @@ def dist() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "changelog", "tags"),
     [
         ("0.2.0.dev0", "# Changelog\n\n## Unreleased\n", []),
@@ -52,7 +53,7 @@ def test_version_changelog_and_tag_that_agree_are_let_through(dist: ModuleType, 
     dist.require_agreement(number, changelog, tags)
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "changelog", "tags", "sentence"),
     [
         (

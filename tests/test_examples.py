@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,6 @@ from tests.servers import RawKafka
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange
-from ackwise.stores.testing import Features, StoreConformance
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -84,7 +83,6 @@ async def write(kafka: RawKafka, topic: str, *values: object) -> None:
     await kafka.produce(topic, *(json.dumps(value).encode() for value in values))
 
 
-@pytest.mark.kafka
 async def test_billing_charges_brings_back_and_rejects(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "orders")
     orders = [("a", 5), ("b", 0), ("c", 20_000), ("a", 5)]
@@ -99,7 +97,6 @@ async def test_billing_charges_brings_back_and_rejects(raw_kafka: RawKafka, tmp_
     assert [line for line in worker.log if "amount" in json.dumps(line) or "no price" in json.dumps(line)] == []
 
 
-@pytest.mark.kafka
 async def test_two_workers_in_a_share_group_resize_the_pictures_of_one_partition(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "uploads")
     async with running("share_group.py", tmp_path, raw_kafka) as one, running("share_group.py", tmp_path, raw_kafka) as two:
@@ -121,7 +118,6 @@ async def test_two_workers_in_a_share_group_resize_the_pictures_of_one_partition
         assert [await worker.stop() for worker in (one, two)] == ["", ""]
 
 
-@pytest.mark.kafka
 async def test_notify_rejects_retries_when_told_to_and_buries_what_can_not_be_sent(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "notifications")
     addresses = ["stranger@example.org", "nobody", "zoë@example.org", "friend@example.org"]
@@ -135,7 +131,6 @@ async def test_notify_rejects_retries_when_told_to_and_buries_what_can_not_be_se
     assert "example.org" not in json.dumps(worker.log)
 
 
-@pytest.mark.kafka
 async def test_limits_bills_each_customer_at_its_own_rate(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "charges")
     ann = [{"id": f"a{number}", "customer": "ann", "amount": 1} for number in range(14)]
@@ -163,7 +158,6 @@ async def test_reminder_comes_when_it_is_time_and_not_if_it_is_called_off(raw_ka
         assert await worker.stop() == ""
 
 
-@pytest.mark.kafka
 async def test_publish_sends_an_invoice_for_each_order_and_a_reminder_later(raw_kafka: RawKafka, tmp_path: Path) -> None:
     for topic in ("sales", "bills", "nudges"):
         await create(raw_kafka, topic)
@@ -182,7 +176,6 @@ async def test_publish_sends_an_invoice_for_each_order_and_a_reminder_later(raw_
         assert [name for record in await raw_kafka.records(topic) for name, _ in record.headers] == ["message-id"] * 2
 
 
-@pytest.mark.kafka
 async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "payments")
     await write(raw_kafka, "payments", {"account": "a", "amount": -5}, {"account": "b", "amount": 3})
@@ -194,7 +187,6 @@ async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_
         assert ledger.execute("SELECT * FROM entries ORDER BY account").fetchall() == [("a", -5), ("b", 3)]
 
 
-@pytest.mark.kafka
 async def test_transactional_moves_money_once_and_leaves_nothing_of_an_overdraft(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "transfers")
     transfers = [("t1", "ann", "bob", 30), ("t2", "bob", "ann", 500), ("t3", "bob", "ann", 10), ("t1", "ann", "bob", 30)]
@@ -207,7 +199,6 @@ async def test_transactional_moves_money_once_and_leaves_nothing_of_an_overdraft
         assert bank.execute("SELECT * FROM accounts ORDER BY name").fetchall() == [("ann", 80), ("bob", 120)]
 
 
-@pytest.mark.kafka
 async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "taken")
     async with running("outbox.py", tmp_path, raw_kafka, app=False) as shop:
@@ -232,7 +223,6 @@ async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kaf
     assert sent == [(b"ann", 70), (b"bob", 20), (b"ann", 30)]
 
 
-@pytest.mark.kafka
 async def test_in_order_books_each_account_in_order_and_lets_others_pass(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "entries")
     for account, amount in (("ann", 5000), ("bob", -1), ("ann", -4900), ("cleo", 7), ("bob", 3)):
@@ -252,7 +242,6 @@ async def test_in_order_books_each_account_in_order_and_lets_others_pass(raw_kaf
     assert await raw_kafka.records("ledger.retry") == []
 
 
-@pytest.mark.kafka
 async def test_side_by_side_waits_for_nothing_slow_and_brings_back_what_hangs(raw_kafka: RawKafka, tmp_path: Path) -> None:
     for topic in ("pages", "pictures"):
         await create(raw_kafka, topic)
@@ -268,7 +257,6 @@ async def test_side_by_side_waits_for_nothing_slow_and_brings_back_what_hangs(ra
     assert [(each["handler"], each["offset"], each["seconds"]) for each in late] == [("fetch", 1, 1.0)]
 
 
-@pytest.mark.kafka
 async def test_observer_counts_what_becomes_of_messages(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "visits")
     await raw_kafka.produce("visits", b"/home", b"/help", b"nowhere")
@@ -278,7 +266,7 @@ async def test_observer_counts_what_becomes_of_messages(raw_kafka: RawKafka, tmp
     assert dead == "dead visits/0/2 rejected {('visits', 'SUCCEEDED'): 2, ('visits', 'DEAD_LETTERED'): 1}"
 
 
-@pytest.mark.kafka
+@pytest.mark.nightly  # it waits for two sessions to end
 async def test_evict_reaches_every_instance_and_after_a_kill_goes_on_where_it_was(
     raw_kafka: RawKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +301,6 @@ async def test_evict_reaches_every_instance_and_after_a_kill_goes_on_where_it_wa
     assert (tmp_path / "web-2.offsets").exists()
 
 
-@pytest.mark.kafka
 async def test_own_loop_ships_brings_back_and_rejects(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "parcels")
     parcels = [("a", "Rome"), ("b", "Venice"), ("c", "Atlantis"), ("a", "Rome")]
@@ -325,7 +312,6 @@ async def test_own_loop_ships_brings_back_and_rejects(raw_kafka: RawKafka, tmp_p
     assert [letter.value for letter in await raw_kafka.records("shipping.dlq")] == [b'{"id": "c", "city": "Atlantis"}']
 
 
-@pytest.mark.kafka
 async def test_simple_consumer_recognises_each_scan_once_and_asks_again_for_an_empty_one(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "scans")
     await write(raw_kafka, "scans", *({"id": id, "pages": pages} for id, pages in [("a", 3), ("b", 0), ("c", 120)]))
@@ -337,7 +323,6 @@ async def test_simple_consumer_recognises_each_scan_once_and_asks_again_for_an_e
     assert await raw_kafka.records("recognition.dlq") == []
 
 
-@pytest.mark.kafka
 async def test_faust_orders_charges_what_the_bank_refused_at_first_and_counts_it_once(raw_kafka: RawKafka, tmp_path: Path) -> None:
     for topic in ("purchases", "invoices"):
         await create(raw_kafka, topic)
@@ -365,7 +350,6 @@ async def test_faust_orders_charges_what_the_bank_refused_at_first_and_counts_it
     assert [letter.value for letter in await raw_kafka.records("shop.dlq")] == [b'"no order"'] * 2  # of each agent
 
 
-@pytest.mark.kafka
 async def test_custom_store_remembers_across_a_restart(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "letters")
     for written, filed in (([b"a", b"b"], ["filed a", "filed b"]), ([b"a", b"c"], ["filed c"])):
@@ -376,7 +360,6 @@ async def test_custom_store_remembers_across_a_restart(raw_kafka: RawKafka, tmp_
             assert await worker.stop() == ""
 
 
-@pytest.mark.kafka
 async def test_a_web_application_bills_orders_beside_its_requests(raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     await create(raw_kafka, "web-orders")
     monkeypatch.setenv("BROKERS", raw_kafka.bootstrap)
@@ -392,7 +375,6 @@ async def test_a_web_application_bills_orders_beside_its_requests(raw_kafka: Raw
         assert (await client.get("/ready")).status_code == 503
 
 
-@pytest.mark.kafka
 async def test_faststream_and_a_worker_consume_in_one_process(raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     await create(raw_kafka, "beside-orders")
     await create(raw_kafka, "beside-clicks")
@@ -422,11 +404,16 @@ def load(name: str) -> Any:
 
 
 @pytest.mark.slow  # it waits for the disk at every step
-class TestCustomStore(StoreConformance):
-    features = Features(persistent=True)
-
-    def make(self, place: Path, clock: Callable[[], float]) -> Any:
-        return load("custom_store").JsonFileStore(place / "claims.json", clock=clock)
+@pytest.mark.nightly
+async def test_custom_store_passes_the_suite_of_all_stores(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "custom_store.py", tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from custom_store import JsonFileStore\ndef new(place, clock): return JsonFileStore(place / 'claims.json', clock=clock)\n"
+    )
+    options = ("-q", "-p", "no:asyncio", "--ackwise-store=mine:new", "--ackwise-store-features=persistent=yes,injected_clock=yes")
+    suite = await asyncio.create_subprocess_exec(sys.executable, "-m", "pytest", *options, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
+    said, _ = await suite.communicate()
+    assert (suite.returncode, b" passed" in said) == (0, True), said.decode()
 
 
 async def test_custom_store_is_open_in_one_process_only(tmp_path: Path) -> None:
@@ -466,8 +453,8 @@ def test_no_example_is_without_a_test() -> None:
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in here and f'load("{path.stem}")' not in here] == []
 
 
-@pytest.mark.kafka
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(280)
 async def test_an_order_is_paid_once_and_shipped_once_whoever_is_killed(raw_kafka: RawKafka, tmp_path: Path) -> None:
     shutil.copy(EXAMPLES / "order_service.py", tmp_path)

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.tables import each
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -22,7 +23,7 @@ def committed() -> list[Path]:
     return [CHECKOUT / name for name in listing.split("\0") if name and (CHECKOUT / name).is_file()]
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "LICENSE", "Makefile", ".ci/run"])
+@each("name", ["README.md", "CHANGELOG.md", "LICENSE", "Makefile", ".ci/run"])
 def test_what_people_look_for_is_there(name: str) -> None:
     assert (CHECKOUT / name).read_text().strip()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.servers import connected
+from tests.tables import each
 
 
 class Client:
@@ -21,7 +22,7 @@ class Client:
         self.is_stopped = True
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@each("times", [1, 2])
 async def test_a_client_is_stopped_though_who_used_it_is_cancelled_as_he_leaves_it(times: int) -> None:
     client: Any = Client()
     leaving = asyncio.Event()

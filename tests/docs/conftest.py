@@ -1,18 +1,28 @@
-"""A place in which the snippets of a page run."""
+"""Places in which the snippets of pages run."""
 
 from __future__ import annotations
 
 import sys
 import types
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+def new_place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[], types.ModuleType]:
+    """Goes to an empty folder, and returns a module for the blocks of one page."""
+
+    def go() -> types.ModuleType:
+        monkeypatch.chdir(tmp_path_factory.mktemp("page"))
+        module = types.ModuleType("page")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return module
+
+    return go
+
+
+@pytest.fixture
+def here(new_place: Callable[[], types.ModuleType]) -> types.ModuleType:
     """A module for the blocks of one page, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    module = types.ModuleType("page")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module
+    return new_place()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from tests.docs.pages import run
+from tests.docs.pages import run, snippets
 from tests.servers import RawKafka
+from tests.tables import each
 
 from ackwise import Batch, ConsumeLater, Message
 from ackwise.middleware.disposition import Dead, Later
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.store import ClaimStore
-from ackwise.stores.testing import StoreConformance
 
 
 def message(offset: int, value: Any) -> Message[Any]:
@@ -29,7 +29,7 @@ def batch(*values: Any) -> Batch[Any]:
     return Batch([message(offset, value) for offset, value in enumerate(values)])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+@each("page", ["README.md", "docs/index.md"])
 async def test_the_ten_lines_bill_the_small_order_and_send_back_the_large_one(
     page: str, here: types.ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,15 +84,11 @@ async def test_the_session_is_committed_only_if_the_handler_succeeded(here: type
         assert ledger.execute("SELECT id FROM orders").fetchall() == [("good",)]
 
 
-class TestTheStoreOfThePage(StoreConformance):
-    @pytest.fixture(autouse=True)
-    def page(self, here: types.ModuleType) -> None:
-        run("docs/store-protocol.md", here)
-        self.made = here.TestDictStore().make
-
-    def make(self, place: Path, clock: Callable[[], float]) -> ClaimStore:
-        store: ClaimStore = self.made(place, clock)
-        return store
+def test_the_store_of_the_page_passes_the_suite_as_the_page_runs_it(tmp_path: Path) -> None:
+    written = [snippet.code for snippet in snippets("docs/store-protocol.md") if snippet.language == "python"]
+    (tmp_path / "test_page.py").write_text("\n".join(written))
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "test_page.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, " passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 async def test_the_loop_ships_what_is_not_for_venice(

@@ -15,10 +15,10 @@ import sys
 import tomllib
 import types
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 import yaml  # type: ignore[import-untyped]  # it ships no types
 from tests.docs.pages import CHECKOUT, Snippet, pages, run, snippets, text
@@ -72,8 +72,12 @@ def test_what_is_not_run_is_counted() -> None:
 # Python
 
 
-@pytest.mark.parametrize("page", sorted({snippet.page for snippet in of("python")} - OF_FILES))
-def test_the_blocks_of_a_page_run_from_top_to_bottom(page: str, here: types.ModuleType) -> None:
+#: Its blocks are tests, with workers that die.
+OF_TESTS = "docs/how-to/testing.md"
+
+
+def run_all(page: str, here: types.ModuleType) -> None:
+    """Run the blocks of a page, and the tests that they define."""
     run(page, here)
     for value in list(vars(here).values()):
         if isinstance(value, App):
@@ -82,6 +86,15 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(page: str, here: types.Modu
             result = value()
             if inspect.iscoroutine(result):
                 asyncio.run(result)
+
+
+@each("page", sorted({snippet.page for snippet in of("python")} - OF_FILES - {OF_TESTS}))
+def test_the_blocks_of_a_page_run_from_top_to_bottom(page: str, new_place: Callable[[], types.ModuleType]) -> None:
+    run_all(page, new_place())
+
+
+def test_the_tests_of_the_page_about_testing_pass(here: types.ModuleType) -> None:
+    run_all(OF_TESTS, here)
 
 
 @each("page", sorted(OF_FILES))
@@ -118,7 +131,7 @@ def root() -> Any:
     return typer.main.get_command(new_app())
 
 
-@pytest.mark.parametrize(("snippet", "line"), commands(), ids=lambda value: named(value) if isinstance(value, Snippet) else value)
+@each("snippet, line", commands())
 def test_a_command_exists_and_takes_its_arguments(snippet: Snippet, line: str) -> None:
     program, *arguments = shlex.split(line.removesuffix("&"), comments=True)
     match program:

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, DONE, Dead, Duplicate, Reject
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
+from ackwise.middleware.message import Message, Origin
 from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.run import Run, Stage
 
@@ -37,7 +38,7 @@ def _suppressed(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "keys are those of dead letters" in record.getMessage()]
 
 
-@pytest.mark.parametrize("bad", [(101,), (100, 101), (102,), (100, 101, 102)], ids=str)
+@each("bad", [(101,), (100, 101), (102,), (100, 101, 102)], ids=str)
 async def test_a_decoder_that_raises_stop_iteration_has_not_come_to_the_end_of_the_records(make_spine: Any, bad: tuple[int, ...]) -> None:
     seen: list[int] = []
 
@@ -52,6 +53,14 @@ async def test_a_decoder_that_raises_stop_iteration_has_not_come_to_the_end_of_t
     assert seen == [offset for offset in (100, 101, 102) if offset not in bad]
     assert [copy.value for copy in spine.publisher.sent] == [b"v%d" % offset for offset in bad]
     assert spine.watermark.commit == 103
+
+
+async def test_a_message_and_its_copy_have_one_key_under_a_header_of_ids(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(succeed, dedup={"message_id_header": "id"})
+    assert await spine.run([spine.entry(100, headers=(("id", b"a"),))]) == [SETTLED]
+    copy = spine.entry(0, topic="billing.retry", origin=Origin("orders", 3, 105, 0), headers=(("id", b"a"),), attempt=2)
+    assert await spine.run([copy]) == [SETTLED]
+    assert copy.disposition == Duplicate()
 
 
 async def test_an_undecodable_value_is_a_dead_letter_with_its_raw_bytes_and_is_not_in_the_batch(make_spine: Any) -> None:
@@ -114,7 +123,7 @@ async def test_K03_a_key_in_flight_elsewhere_is_held_not_published_and_no_attemp
     await asyncio.gather(running, return_exceptions=True)
 
 
-@pytest.mark.parametrize("lost", ["before", "after"])
+@each("lost", ["before", "after"])
 async def test_K09_while_the_store_is_down_nothing_runs_and_the_same_claims_are_asked_again(make_spine: Any, lost: Any) -> None:
     runs: list[Any] = []
 
@@ -133,14 +142,14 @@ async def test_K09_while_the_store_is_down_nothing_runs_and_the_same_claims_are_
     assert (len(runs), spine.watermark.commit) == (2, 102)
 
 
-@pytest.mark.parametrize("key", [pytest.param(None, id="K11"), pytest.param("", id="K12"), pytest.param(b"", id="K12-bytes")])
+@each("key", [pytest.param(None, id="K11"), pytest.param("", id="K12"), pytest.param(b"", id="K12-bytes")])
 async def test_a_message_without_a_key_runs_and_is_counted(make_spine: Any, succeed: Any, key: Any) -> None:
     spine = make_spine(succeed, dedup={"key": lambda message: key})
     await spine.run(spine.entries(3))
     assert (spine.watermark.commit, spine.store.trips, spine.pipeline.undeduplicated) == (103, [], 3)
 
 
-@pytest.mark.parametrize("answer", [ZeroDivisionError(), 7])
+@each("answer", [ZeroDivisionError(), 7])
 async def test_a_key_function_that_fails_is_as_if_the_handler_had_raised(make_spine: Any, answer: Any) -> None:
     runs: list[Any] = []
 
@@ -157,7 +166,7 @@ async def test_a_key_function_that_fails_is_as_if_the_handler_had_raised(make_sp
     assert (runs, spine.watermark.commit, [topic for topic, _ in spine.sent()]) == ([], 101, ["billing.delay.10s"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("dedup", "run"),
     [
         pytest.param({}, ["orders", "orders", "parcels"], id="nothing-is-named"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, Duplicate
@@ -43,7 +44,7 @@ async def rest() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("dedup", [False, True])
+@each("dedup", [False, True])
 async def test_after_the_cut_off_a_message_handler_does_not_begin_the_rest_of_its_batch(make_spine: Any, dedup: bool) -> None:
     hand = Hand(at=101)
     spine = make_spine(hand, kind="message", dedup=dedup)
@@ -102,7 +103,7 @@ async def test_a_revoke_that_is_heard_while_a_batch_is_admitted_settles_after_ea
     await running
 
 
-@pytest.mark.parametrize("kind", ["batch", "message"])
+@each("kind", ["batch", "message"])
 async def test_what_is_admitted_when_the_cut_off_comes_is_not_begun(make_spine: Any, kind: str) -> None:
     saw: list[object] = []
 
@@ -125,7 +126,7 @@ async def test_what_is_admitted_when_the_cut_off_comes_is_not_begun(make_spine: 
     assert [release.sent_back for release in spine.store.trips[-1].releases] == [None, None]
 
 
-@pytest.mark.parametrize("kind", ["batch", "message"])
+@each("kind", ["batch", "message"])
 async def test_a_middleware_that_tries_again_begins_nothing_after_the_cut_off(make_spine: Any, kind: str) -> None:
     saw: list[object] = []
 
@@ -193,7 +194,7 @@ async def test_a_claim_that_is_lost_once_its_message_is_decided_does_not_end_the
     assert (hand.saw, entries[1].stage) == ([100, 101], SETTLED)
 
 
-@pytest.mark.parametrize("where", ["decoder", "key function"])
+@each("where", ["decoder", "key function"])
 async def test_a_group_of_nothing_but_what_stops_a_program_is_no_failure_of_the_message(make_spine: Any, succeed: Any, where: str) -> None:
     error = BaseExceptionGroup("all", [SystemExit(3), KeyboardInterrupt()])
 
@@ -258,7 +259,7 @@ async def _unprotected(make_spine: Any, kind: str, handler: Callable[[Any], Any]
     return spine
 
 
-@pytest.mark.parametrize("kind", ["batch", "message"])
+@each("kind", ["batch", "message"])
 async def test_a_key_that_runs_unprotected_is_not_run_beside_itself_once_the_store_is_back(make_spine: Any, kind: str) -> None:
     inside, go = asyncio.Event(), asyncio.Event()
     ran: list[int] = []

@@ -49,6 +49,11 @@ def test_what_goes_in_comes_out_in_printable_ascii(
     assert decode(text) == metadata
 
 
+def test_entries_in_any_order_come_out_by_their_offsets() -> None:
+    entries = [InPlace(9, 1, 5), InPlace(7, 2, 9), InPlace(8, 1, 7)]
+    assert decode(CommitMetadata(in_place=entries).encode()) == CommitMetadata(in_place=tuple(sorted(entries)))
+
+
 def test_a_map_of_16_000_offsets_and_100_entries_fit_into_what_brokers_allow() -> None:
     draw = random.Random(0)
     finished = FinishedMap("x" * 22, 2**62, 2**53, 2**53, "f" * 16, draw.getrandbits(16_000) | 1 << 15_999)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import FULL_DISK
+from tests.tables import each
 
 from ackwise import CONSUME_LATER, Batch, ConsumeLater, ConsumeStatus, Message, Reject
 from ackwise.middleware.dropping import Dropping
@@ -61,7 +62,7 @@ async def test_what_succeeded_beside_a_failure_is_done(make_spine: Any) -> None:
     assert spine.watermark.commit == 103
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "reason"),
     [
         (ValueError("no"), "not-retried"),

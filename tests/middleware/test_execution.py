@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import InvalidRuling
@@ -46,7 +47,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_later(make_spine: Any) ->
     assert len(spine.sent()) == 1
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+@each("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 async def test_what_stops_a_program_rules_on_nothing_and_keeps_its_claim(make_spine: Any, error: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise error
@@ -96,6 +97,22 @@ async def test_a_lease_that_is_lost_calls_the_handler_off_and_the_message_is_hel
     await spine.run(entries)
     assert (entries[0].stage, spine.watermark.commit) == (Stage.FETCHED, 100)
     assert EventCode.CLAIM_LOST in spine.sink.codes(100)
+
+
+async def test_a_message_that_waited_for_its_slot_does_not_begin_after_the_cut_off(make_spine: Any) -> None:
+    ran: list[int] = []
+
+    async def handler(message: Message[bytes]) -> None:
+        ran.append(message.offset)
+
+    spine = make_spine(handler, kind="message")
+    spine.pipeline._execution._slots = slots = asyncio.Semaphore(0)
+    running = asyncio.create_task(spine.run(spine.entries(1)))
+    for _ in range(30):
+        await asyncio.sleep(0)
+    spine.partition.cut_off = True
+    slots.release()
+    assert (await running, ran) == ([Stage.FETCHED], [])
 
 
 async def test_renewal_keeps_a_handler_that_takes_three_leases(make_spine: Any) -> None:

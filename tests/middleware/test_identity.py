@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.identity import Identity, business_id, coordinates_id, message_id
 
@@ -54,7 +55,7 @@ def test_a_claim_id_has_16_bytes_and_the_hash_fits_a_signed_column(dedup_id: byt
     assert identity.of(dedup_id) == (claim, number)
 
 
-@pytest.mark.parametrize(
+@each(
     ("one", "other"),
     [
         pytest.param("A", "a", id="K14-upper-and-lower-case"),
@@ -69,7 +70,7 @@ def test_keys_that_differ_in_one_byte_have_two_ids(one: str, other: str) -> None
     assert identity.of(business_id(one))[0] != identity.of(business_id(other))[0]
 
 
-@pytest.mark.parametrize("length", [pytest.param(length, id=f"K13-{length}") for length in (1, 17, 100_000)])
+@each("length", [pytest.param(length, id=f"K13-{length}") for length in (1, 17, 100_000)])
 def test_the_length_of_a_key_does_not_show_in_the_claim_id(length: int) -> None:
     assert len(Identity("ackwise", "billing", "charge").of(business_id("k" * length))[0]) == 16
 

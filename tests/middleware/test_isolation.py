@@ -41,6 +41,21 @@ async def test_what_runs_alone_waits_for_the_others_and_keeps_new_ones_waiting()
     assert order == ["first", "alone", "late"]
 
 
+async def test_of_three_that_run_alone_none_runs_beside_another() -> None:
+    isolation, inside = Isolation(), list[int]()
+
+    async def alone() -> None:
+        async with isolation.exclusive(30.0) as idle:
+            assert idle
+            inside.append(1)
+            await asyncio.sleep(0)
+            assert inside == [1]
+            inside.clear()
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(alone() for _ in range(3)))
+
+
 async def test_when_the_worker_does_not_come_to_rest_nothing_runs_alone_and_the_others_go_on() -> None:
     isolation = Isolation()
     async with isolation.shared():

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.columns import in_columns
@@ -40,7 +41,7 @@ class Slow:
         return await self.store.exchange(exchange)
 
 
-@pytest.mark.parametrize("answered", [True, False])
+@each("answered", [True, False])
 async def test_what_becomes_of_a_renewal_says_nothing_of_a_claim_that_the_message_was_granted_meanwhile(
     make_spine: Any, answered: bool
 ) -> None:
@@ -77,6 +78,34 @@ async def test_what_becomes_of_a_renewal_says_nothing_of_a_claim_that_the_messag
     assert ran == [100]
 
 
+async def test_a_lease_is_counted_from_when_it_was_asked_for_less_what_two_trips_take(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(succeed, dedup=True)
+    entry, asked_at = spine.entry(100), spine.clock.now
+
+    def take_four_seconds(exchange: Exchange) -> bool:
+        spine.clock.now += 4
+        return False
+
+    spine.store.fail = take_four_seconds
+    await spine.pipeline._admission.prepare([entry])
+    await spine.pipeline._admission.claim([entry])
+    assert entry.deadline == asked_at + 30 - 2 * 4
+
+
+async def test_an_expired_claim_that_could_not_be_renewed_is_lost(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(succeed, dedup=True)
+    entry = spine.entry(100)
+    await spine.pipeline._admission.prepare([entry])
+    await spine.pipeline._admission.claim([entry])
+    spine.store.fail = lambda exchange: True
+    spine.clock.now += 12
+    await spine.leases.beat()
+    assert not entry.claim_lost
+    spine.clock.now += 18
+    await spine.leases.beat()
+    assert (entry.claim_lost, len(spine.leases)) == (True, 0)
+
+
 async def test_a_claim_that_was_given_back_while_it_was_renewed_is_not_lost_afterwards(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     entry = spine.entry(100)
@@ -110,7 +139,7 @@ async def test_what_runs_again_in_smaller_batches_and_was_not_begun_there_is_not
     assert [release.key for trip in spine.store.trips for release in trip.releases] == [entries[2].key, entries[3].key]
 
 
-@pytest.mark.parametrize("kind", ["batch", "message"])
+@each("kind", ["batch", "message"])
 async def test_what_waited_until_its_claim_had_run_out_is_not_begun_and_claimed_anew(make_spine: Any, kind: str) -> None:
     ran: list[int] = []
 

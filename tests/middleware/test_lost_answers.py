@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.disposition import DONE, Dead, Disposition, Duplicate, Later, Reject
 from ackwise.middleware.fate import outcome_of
@@ -158,12 +159,19 @@ async def play(
         assert world.succeeded[key] or key in world.dead, f"{key!r} is settled, never succeeded and no dead letter"
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["pipeline", "streaming"])
+@each("streaming", [False, True], ids=["pipeline", "streaming"])
 def test_each_key_gets_its_fate_whatever_answers_are_lost(make_spine: Any, streaming: bool) -> None:
+    check(make_spine, streaming, worlds=80)
+
+
+@pytest.mark.nightly
+@each("streaming", [False, True], ids=["pipeline", "streaming"])
+def test_each_key_gets_its_fate_in_many_worlds(make_spine: Any, streaming: bool) -> None:
     check(make_spine, streaming)
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["pipeline", "streaming"])
+@pytest.mark.nightly
+@each("streaming", [False, True], ids=["pipeline", "streaming"])
 def test_a_stale_copy_that_keeps_its_claim_and_completes_it_is_found(
     make_spine: Any, streaming: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,11 +184,11 @@ def test_a_stale_copy_that_keeps_its_claim_and_completes_it_is_found(
         check(make_spine, streaming)
 
 
-def check(make_spine: Any, streaming: bool) -> None:
+def check(make_spine: Any, streaming: bool, *, worlds: int = 500) -> None:
     """Play many worlds, the same ones each time."""
 
     @settings(
-        max_examples=500,
+        max_examples=worlds,
         deadline=None,
         derandomize=True,
         database=None,
@@ -194,7 +202,7 @@ def check(make_spine: Any, streaming: bool) -> None:
     holds()
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["pipeline", "streaming"])
+@each("streaming", [False, True], ids=["pipeline", "streaming"])
 async def test_a_stale_copy_whose_claim_was_granted_unheard_completes_nothing(make_spine: Any, streaming: bool) -> None:
     world = World(make_spine, streaming, iter(()))
     world.begin()

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from tests.fakes import FULL_DISK
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.run import Stage
 
 
-@pytest.mark.parametrize("dedup", [False, True])
+@each("dedup", [False, True])
 async def test_nothing_is_begun_until_the_log_is_durable_again(make_spine: Any, dedup: bool) -> None:
     ran: list[int] = []
 
@@ -32,7 +33,7 @@ async def test_nothing_is_begun_until_the_log_is_durable_again(make_spine: Any, 
     assert (ran, spine.watermark.commit) == ([100, 101], 102)
 
 
-@pytest.mark.parametrize(("dedup", "stage"), [(False, Stage.FETCHED), (True, Stage.PUBLISHED)])
+@each(("dedup", "stage"), [(False, Stage.FETCHED), (True, Stage.PUBLISHED)])
 async def test_without_claims_nothing_is_begun_before_it_is_durable_that_it_was_received(
     make_spine: Any, dedup: bool, stage: Stage
 ) -> None:

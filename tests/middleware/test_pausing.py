@@ -9,6 +9,7 @@ from tests.tables import each
 
 from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl, decode, encode
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.pausing import Pausing, Target, target_of
 
@@ -33,6 +34,14 @@ def test_each_takes_back_only_its_own_word() -> None:
     assert pausing.paused == {BILL: frozenset({"command"})}
     assert pausing.resume(BILL, "command")
     assert not pausing.is_paused("bill", HERE)
+
+
+def test_nothing_begins_before_it_is_known_what_is_paused() -> None:
+    flow = FlowControl(clock=lambda: 5.0)
+    flow.await_control()
+    assert flow.held_until("bill", HERE) == 65.0
+    flow.know_control()
+    assert flow.held_until("bill", HERE) is None
 
 
 def test_what_is_no_news_is_told_to_nobody() -> None:

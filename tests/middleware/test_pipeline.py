@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Duplicate
@@ -120,7 +120,19 @@ async def test_a_retry_policy_that_raises_does_not_lose_the_message(make_spine: 
     assert spine.sent() == [("billing.delay.10s", b"v100")]
 
 
-@pytest.mark.parametrize(("limit", "sizes"), [(16, [200, 25, 3, 1, 1]), (3, [200, 25, 3, 1]), (1, [200, 1]), (0, [1])])
+async def test_a_message_that_its_handler_named_is_ruled_as_named_whatever_its_batch_raised(make_spine: Any) -> None:
+    async def handler(batch: Batch[bytes]) -> None:
+        for message in batch:
+            if message.offset == 100:
+                batch.later(message)
+        raise ValueError
+
+    spine = make_spine(handler, later=ConsumeLater(16, unless=ValueError))
+    await spine.run(spine.entries(2))
+    assert sorted(spine.sent()) == [("billing.delay.10s", b"v100"), ("billing.dlq", b"v101")]
+
+
+@each(("limit", "sizes"), [(16, [200, 25, 3, 1, 1]), (3, [200, 25, 3, 1]), (1, [200, 1]), (0, [1])])
 def test_the_batches_of_further_attempts_are_smaller_and_the_last_attempt_is_alone(make_spine: Any, limit: int, sizes: list[int]) -> None:
     spine = make_spine(None, later=ConsumeLater(limit))
     assert [spine.pipeline.batch_limit(spine.entry(100, attempt=attempt)) for attempt in range(1, len(sizes) + 1)] == sizes

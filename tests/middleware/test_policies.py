@@ -49,7 +49,7 @@ def test_an_unknown_mode_of_events_is_refused() -> None:
         Events("events", mode="sync")  # type: ignore[arg-type]  # what a user may give all the same
 
 
-@pytest.mark.parametrize("policy", [Dedup("memory://"), DeadLetter(), Events("events")], ids=lambda policy: type(policy).__name__)
+@each("policy", [Dedup("memory://"), DeadLetter(), Events("events")], ids=lambda policy: type(policy).__name__)
 def test_a_policy_cannot_be_changed_once_it_is_made(policy: Dedup | DeadLetter | Events) -> None:
     for field in dataclasses.fields(policy):
         with pytest.raises(dataclasses.FrozenInstanceError):

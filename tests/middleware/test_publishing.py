@@ -9,6 +9,7 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.assigned import Undecided
 from ackwise.middleware.batch import Batch
@@ -34,7 +35,7 @@ async def one(message: Message[bytes]) -> None:
     send(b"of " + message.value)
 
 
-async def each(batch: Batch[bytes]) -> None:
+async def all_of(batch: Batch[bytes]) -> None:
     for message in batch:
         send(b"of " + message.value, for_=message)
 
@@ -47,8 +48,8 @@ def ids(spine: Any) -> list[str]:
     return [message.message_id for message in spine.sender.sent]
 
 
-@pytest.mark.parametrize(("kind", "handler"), [("message", one), ("batch", each)])
-@pytest.mark.parametrize("dedup", [True, False])
+@each(("kind", "handler"), [("message", one), ("batch", all_of)])
+@each("dedup", [True, False])
 async def test_what_a_handler_publishes_is_sent_before_its_message_is_settled(
     make_spine: Any, kind: str, handler: Callable[[Any], Awaitable[None]], *, dedup: bool
 ) -> None:
@@ -58,7 +59,7 @@ async def test_what_a_handler_publishes_is_sent_before_its_message_is_settled(
     assert spine.watermark.commit == 103
 
 
-@pytest.mark.parametrize(("kind", "handler"), [("message", one), ("batch", each)])
+@each(("kind", "handler"), [("message", one), ("batch", all_of)])
 async def test_nothing_is_settled_completed_or_remembered_before_it_is_acknowledged(
     make_spine: Any, kind: str, handler: Callable[[Any], Awaitable[None]]
 ) -> None:

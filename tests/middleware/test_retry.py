@@ -46,7 +46,7 @@ def test_the_default_table_is_rocketmqs() -> None:
     assert str(DelayLevels()) == DEFAULT_LEVELS == "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
-@pytest.mark.parametrize(
+@each(
     ("level", "seconds"),
     [
         pytest.param(1, 1.0, id="D01-1"),
@@ -64,9 +64,7 @@ def test_a_level_is_at_least_the_first(level: int) -> None:
     assert DelayLevels().clamp(level) == 1
 
 
-@pytest.mark.parametrize(
-    "later", [pytest.param(Later(delay=0.0), id="D02-no-delay"), pytest.param(Later(delay=0.999), id="D02-less-than-the-first-level")]
-)
+@each("later", [pytest.param(Later(delay=0.0), id="D02-no-delay"), pytest.param(Later(delay=0.999), id="D02-less-than-the-first-level")])
 def test_a_delay_below_the_first_level_has_no_level(later: Later) -> None:
     assert ConsumeLater().decide(later, 0) == SendBack(later.delay or 0.0, 0)
 
@@ -98,7 +96,7 @@ def test_a_table_that_does_not_rise_is_refused(table: str | list[float | str]) -
 # What becomes of a message
 
 
-@pytest.mark.parametrize(
+@each(
     ("reconsume_times", "level", "limit", "decision"),
     [
         pytest.param(0, 0, 16, SendBack(10.0, 3), id="S01"),
@@ -117,7 +115,7 @@ def test_the_level_the_limit_and_the_count_decide(reconsume_times: int, level: i
     assert ConsumeLater(limit).decide(Later(level), reconsume_times) == decision
 
 
-@pytest.mark.parametrize(("limit", "deliveries", "waits"), [pytest.param(16, 17, 17140.0, id="S17")])
+@each(("limit", "deliveries", "waits"), [pytest.param(16, 17, 17140.0, id="S17")])
 def test_a_message_that_always_fails_is_delivered_once_more_than_the_limit(limit: int, deliveries: int, waits: float) -> None:
     later, delivered, waited = ConsumeLater(limit), 1, 0.0
     while isinstance(decision := later.decide(Later(), delivered - 1), SendBack):
@@ -165,7 +163,7 @@ def test_what_a_policy_answers_must_be_a_duration(answer: object) -> None:
 # The policies
 
 
-@pytest.mark.parametrize(
+@each(
     ("reconsume_times", "seconds"),
     [(-1, 10), (0, 10), (1, 30), (10, 540), (14, 3600), (15, 7200), (16, 7200), (100, 7200)],
     ids=lambda value: f"P01-{value}",
@@ -174,7 +172,7 @@ def test_without_a_policy_the_level_rises_with_each_retry(reconsume_times: int, 
     assert DelayLevels().delay(DelayLevels().after(reconsume_times)) == seconds
 
 
-@pytest.mark.parametrize(
+@each(
     ("policy", "attempts", "seconds"),
     [
         pytest.param(Exponential(), [1, 2, 11, 12, 101], [5, 10, 5120, 7200, 7200], id="P02"),
@@ -188,9 +186,7 @@ def test_a_policy_gives_the_delay_after_each_attempt(policy: RetryPolicy, attemp
     assert [policy.delay(attempt) for attempt in attempts] == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    ("later", "delay"), [pytest.param(ConsumeLater(retry=None), 10.0, id="P05"), pytest.param(ConsumeLater(), 10.0, id="P09")]
-)
+@each(("later", "delay"), [pytest.param(ConsumeLater(retry=None), 10.0, id="P05"), pytest.param(ConsumeLater(), 10.0, id="P09")])
 def test_no_policy_means_the_one_level_table(later: ConsumeLater, delay: float) -> None:
     assert later.decide(Later(), 0) == SendBack(delay, 3)
 
@@ -270,7 +266,7 @@ def test_a_policy_with_a_longer_delay_than_max_delay_is_refused_at_start(setting
         ConsumeLater(**settings)
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(3 * 86400 + 20, id="D10"), pytest.param(10**9, id="a-millennium")])
+@each("seconds", [pytest.param(3 * 86400 + 20, id="D10"), pytest.param(10**9, id="a-millennium")])
 def test_a_longer_delay_than_max_delay_is_refused_when_it_is_asked_for(seconds: float) -> None:
     asking = [(ConsumeLater(), Later(delay=seconds)), (ConsumeLater(retry=Answers(seconds)), Later())]
     for policy, later in asking:

@@ -55,13 +55,13 @@ def test_an_empty_batch_has_no_rulings() -> None:
     assert ruled(0, handler()) == ruled(0, handler(ERROR)) == []
 
 
-@pytest.mark.parametrize("ack_index", [pytest.param(-2, id="A07"), pytest.param(-3, id="A08")])
+@each("ack_index", [pytest.param(-2, id="A07"), pytest.param(-3, id="A08")])
 def test_an_ack_index_below_none_is_refused_where_it_is_set(ack_index: int) -> None:
     with pytest.raises(InvalidRuling):
         batch_of(5).ack_index = ack_index
 
 
-@pytest.mark.parametrize(("level", "decision"), [pytest.param(-1, Dead(Reason.NEGATIVE_DELAY_LEVEL), id="A16")])
+@each(("level", "decision"), [pytest.param(-1, Dead(Reason.NEGATIVE_DELAY_LEVEL), id="A16")])
 def test_a_negative_level_is_a_dead_letter(level: int, decision: Dead) -> None:
     first = ruled(2, handler(CONSUME_LATER, delay_level=level))[0]
     assert isinstance(first, Later)
@@ -83,7 +83,7 @@ def test_a_failure_carries_what_was_raised() -> None:
     assert (first.failure.error, first.failure.message) == ("ValueError", "bad amount")
 
 
-@pytest.mark.parametrize(
+@each(
     ("handle", "back"),
     [
         pytest.param(handler(ERROR, ack_index=1), [(102, 0)], id="A15-kept"),

@@ -411,6 +411,6 @@ def test_messages_meet_the_same_fate_in_a_run_and_one_by_one(first: int) -> None
     check(range(first, first + 100))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_messages_meet_the_same_fate_in_a_run_and_one_by_one_in_many_histories() -> None:
     check(range(400, 4000))

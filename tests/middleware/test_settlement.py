@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import FULL_DISK
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Done, Duplicate, Reject
@@ -14,13 +15,12 @@ from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Outcome
+from ackwise.middleware.wire import due_ms
 
 SETTLED = Stage.SETTLED
 
 
-@pytest.mark.parametrize(
-    ("refused", "commit"), [pytest.param({b"v101"}, 101, id="A18"), pytest.param({b"v100", b"v101", b"v102"}, 100, id="A19")]
-)
+@each(("refused", "commit"), [pytest.param({b"v101"}, 101, id="A18"), pytest.param({b"v100", b"v101", b"v102"}, 100, id="A19")])
 async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_the_publish_is_repeated(
     make_spine: Any, refused: Any, commit: Any
 ) -> None:
@@ -153,7 +153,7 @@ async def test_a_success_that_answers_lost_is_held_claimed_again_and_completed_a
     assert (runs, spine.watermark.commit) == ([1], 101)
 
 
-@pytest.mark.parametrize("lost", ["fail", "swallow"])
+@each("lost", ["fail", "swallow"])
 async def test_K10_a_completion_that_fails_holds_the_offset_and_is_repeated_without_running_again(make_spine: Any, lost: Any) -> None:
     runs: list[Any] = []
 
@@ -207,6 +207,42 @@ async def test_past_the_local_deadline_only_a_renewed_claim_may_publish(make_spi
     entries = spine.entries(1)
     await spine.run(entries)
     assert (entries[0].stage, spine.sent()) == (Stage.FETCHED, [])
+
+
+async def test_a_copy_is_due_later_by_what_clocks_may_differ(make_spine: Any) -> None:
+    async def handler(batch: Batch[bytes]) -> None:
+        batch.later(batch[0], delay=30)
+
+    spine = make_spine(handler)
+    await spine.run(spine.entries(1))
+    (copy,) = spine.publisher.sent
+    assert due_ms(copy.headers, "billing") == round((spine.clock.now + 30 + spine.worker.clock_skew) * 1000)
+    assert spine.worker.clock_skew == 0.5
+
+
+async def test_past_the_local_deadline_nothing_is_published_while_the_claim_can_not_be_renewed(make_spine: Any) -> None:
+    async def slow(batch: Batch[bytes]) -> Any:
+        spine.clock.now += 31
+        return CONSUME_LATER
+
+    spine = make_spine(slow, dedup=True)
+    spine.store.fail = lambda exchange: bool(exchange.renews)
+    assert (await spine.run(spine.entries(1)), spine.sent()) == ([Stage.RULED], [])
+
+
+async def test_a_held_copy_is_not_published_after_the_cut_off(make_spine: Any) -> None:
+    async def handler(batch: Batch[bytes]) -> Any:
+        return CONSUME_LATER
+
+    spine = make_spine(handler)
+    spine.publisher.answer = lambda copy: PublishUnavailable("no broker")
+    entries = spine.entries(1)
+    assert await spine.run(entries) == [Stage.RULED]
+    spine.publisher.answer = lambda copy: None
+    spine.clock.now += 60
+    spine.partition.cut_off = True
+    await spine.run(entries)
+    assert (spine.sent(), spine.watermark.commit) == ([], 100)
 
 
 async def test_S13_a_second_failure_keeps_the_origin_and_the_first_sight(make_spine: Any) -> None:
@@ -295,7 +331,7 @@ async def test_a_replay_that_is_given_back_when_it_is_done_makes_its_key_a_succe
     assert await _again(make_spine, spine, succeed) == Duplicate()
 
 
-@pytest.mark.parametrize("ended", [False, True])
+@each("ended", [False, True])
 async def test_a_death_that_the_store_hears_of_after_its_replay_succeeded_leaves_its_key_a_success(
     make_spine: Any, succeed: Any, ended: bool
 ) -> None:

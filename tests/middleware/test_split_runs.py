@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.columns import in_columns
@@ -180,7 +181,7 @@ async def test_a_run_is_told_of_as_its_messages_would_be(make_spine: Any, succee
     assert len({*claimed}) == 5
 
 
-@pytest.mark.parametrize("applied", [False, True], ids=["not applied", "applied"])
+@each("applied", [False, True], ids=["not applied", "applied"])
 async def test_a_run_whose_claims_were_not_answered_asks_with_the_same_tokens_also_for_what_fell_out(
     make_spine: Any, succeed: Any, applied: bool
 ) -> None:

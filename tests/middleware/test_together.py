@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Dead, Failure, Later, Reason, Reject
@@ -39,7 +40,7 @@ def dead(spine: Any) -> list[bytes | None]:
     return [value for topic, value in spine.sent() if topic == "billing.dlq"]
 
 
-@pytest.mark.parametrize("culprit", range(100, 110))
+@each("culprit", range(100, 110))
 async def test_S20_of_ten_at_their_last_attempt_nine_succeed_and_the_one_that_raises_is_dead(make_spine: Any, culprit: int) -> None:
     handler = Poison(culprit)
     spine = make_spine(handler, dedup=True)
@@ -77,7 +78,7 @@ async def test_a_batch_that_asks_for_later_at_its_last_attempt_is_halved_too(mak
     assert dead(spine) == [b"v102"]
 
 
-@pytest.mark.parametrize("limit", [0])
+@each("limit", [0])
 async def test_S21_with_a_limit_of_0_a_batch_is_one_delivery_and_nothing_of_it_runs_again(make_spine: Any, limit: int) -> None:
     handler = Poison(101)
     spine = make_spine(handler, later=ConsumeLater(limit))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Later
@@ -41,7 +41,7 @@ class Handler:
         return None
 
 
-@pytest.mark.parametrize("original_first", [False, True], ids=["the copy first", "the original first"])
+@each("original_first", [False, True], ids=["the copy first", "the original first"])
 async def test_an_uncharged_copy_and_a_redelivered_original_run_once_together(make_spine: Any, original_first: bool) -> None:
     handler = Handler()
     spine = make_spine(handler, dedup=True, later=Uncharged(16))
@@ -93,7 +93,7 @@ async def test_the_book_says_that_nothing_was_charged(make_spine: Any) -> None:
     assert back.attrs == '{"charged": false}'
 
 
-@pytest.mark.parametrize(("charged", "next_attempt"), [(True, 3), (False, 2)])
+@each(("charged", "next_attempt"), [(True, 3), (False, 2)])
 async def test_a_database_is_told_of_a_later_attempt_only_if_there_is_one(make_spine: Any, charged: bool, next_attempt: int) -> None:
     spine = make_spine(Handler(), dedup=True)
     run = spine.entry(100, attempt=2)

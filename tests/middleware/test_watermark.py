@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import each
 
 from ackwise.middleware.watermark import Watermark
 
@@ -18,7 +19,7 @@ def holding(*offsets: int, position: int | None = None) -> Watermark:
     return watermark
 
 
-@pytest.mark.parametrize(
+@each(
     ("finished", "commit"),
     [
         pytest.param([105], 100, id="W01-a-later-one-alone-moves-nothing"),
@@ -34,21 +35,21 @@ def test_the_commit_is_the_smallest_unfinished_offset(finished: list[int], commi
     assert watermark.commit == commit
 
 
-@pytest.mark.parametrize("unknown", [5, 199, 201, 10_000], ids=lambda offset: f"W06-{offset}")
+@each("unknown", [5, 199, 201, 10_000], ids=lambda offset: f"W06-{offset}")
 def test_an_offset_that_is_not_held_finishes_nothing(unknown: int) -> None:
     watermark = holding(200)
     watermark.finish(unknown)
     assert (watermark.commit, watermark.count) == (200, 1)
 
 
-@pytest.mark.parametrize(("offsets", "count", "span"), [pytest.param((10, 11, 12), 3, 2, id="W07")])
+@each(("offsets", "count", "span"), [pytest.param((10, 11, 12), 3, 2, id="W07")])
 def test_an_offset_that_comes_twice_is_held_once(offsets: tuple[int, ...], count: int, span: int) -> None:
     watermark = holding(*offsets)
     assert not any(watermark.track(offset) for offset in offsets)
     assert (watermark.count, watermark.span) == (count, span)
 
 
-@pytest.mark.parametrize(
+@each(
     ("offsets", "commit"),
     [
         pytest.param([7], 8, id="W08-the-only-one"),

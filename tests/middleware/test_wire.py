@@ -25,6 +25,7 @@ from ackwise.middleware.wire import (
     parse_copy,
     retry_copy,
     shrink,
+    waiting_copy,
     with_due,
 )
 
@@ -115,20 +116,18 @@ def test_a_copy_is_read_back_whole_whatever_headers_the_producer_forged(
         assert (delivery.first_seen_ms, delivery.replay_id) == (10_000, replay_id)
 
 
-@pytest.mark.parametrize(
-    ("reconsume_times", "stored"), [pytest.param(0, 1, id="S01"), pytest.param(3, 4, id="S07"), pytest.param(15, 16, id="S04")]
-)
+@each(("reconsume_times", "stored"), [pytest.param(0, 1, id="S01"), pytest.param(3, 4, id="S07"), pytest.param(15, 16, id="S04")])
 def test_a_copy_counts_one_more(reconsume_times: int, stored: int) -> None:
     copy = parse_copy(read(back(FIRST._replace(attempt=reconsume_times + 1))), "billing")
     assert copy.attempt - 1 == stored
 
 
-@pytest.mark.parametrize(("reconsume_times", "counted"), [pytest.param(16, 17, id="S05"), pytest.param(0, 1, id="S06")])
+@each(("reconsume_times", "counted"), [pytest.param(16, 17, id="S05"), pytest.param(0, 1, id="S06")])
 def test_a_dead_letter_counts_every_attempt(reconsume_times: int, counted: int) -> None:
     assert dict(dead(FIRST._replace(attempt=reconsume_times + 1)).headers)["ackwise-attempt"] == b"%d" % counted
 
 
-@pytest.mark.parametrize("attempts", [pytest.param(2, id="S13-second-failure"), pytest.param(17, id="S13-all-of-them")])
+@each("attempts", [pytest.param(2, id="S13-second-failure"), pytest.param(17, id="S13-all-of-them")])
 def test_the_origin_never_changes(attempts: int) -> None:
     delivery = FIRST
     while delivery.attempt < attempts:
@@ -138,7 +137,7 @@ def test_the_origin_never_changes(attempts: int) -> None:
     assert delivery.headers == FIRST.headers
 
 
-@pytest.mark.parametrize("read_at", [pytest.param(7, id="K20")])
+@each("read_at", [pytest.param(7, id="K20")])
 def test_a_copy_has_the_dedup_id_of_its_origin(read_at: int) -> None:
     assert coordinates_id(*parse_copy(read(back(FIRST), read_at), "billing").origin) == coordinates_id(*FIRST.origin)
 
@@ -167,6 +166,12 @@ def test_another_due_time_changes_nothing_else(headers: Headers, due: int) -> No
     assert due_ms(after, "billing") == due
     assert parse_copy(read(Copy("billing.retry", 1, b"k", b"v", after)), "billing") == parse_copy(read(before), "billing")
     assert with_due(after, 20_000) == before.headers
+
+
+def test_a_replay_is_cancelled_by_another_key_than_its_message() -> None:
+    message, replay = (waiting_copy(with_due(back(FIRST._replace(replay_id=id)).headers, 20_000), "billing") for id in (None, b"r1"))
+    assert (message[0], replay[0]) == (20_000, 20_000)
+    assert message[1].replace(b"//", b"/7231/") == replay[1]
 
 
 def test_what_an_operator_replays_starts_again_at_the_first_attempt() -> None:

@@ -14,6 +14,8 @@ from tests.failures.test_rebalances import (
 )
 from tests.testing.broker import ThreadedKafka
 
+pytestmark = pytest.mark.nightly
+
 __all__ = [
     "new_world",
     "test_K03_a_second_delivery_of_what_is_running_is_held_and_costs_no_attempt",

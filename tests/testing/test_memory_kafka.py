@@ -29,7 +29,7 @@ from ackwise.testing import MemoryKafka
 START = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "fetch_max_wait_ms": 50}
 
 
-@pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.kafka)])
+@pytest.fixture(params=["memory", pytest.param("real", marks=[pytest.mark.kafka, pytest.mark.nightly])])
 async def raw(request: pytest.FixtureRequest) -> AsyncIterator[RawKafka]:
     if request.param == "real":
         raw = RawKafka(request.getfixturevalue("kafka").bootstrap)
