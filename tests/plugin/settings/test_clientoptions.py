@@ -42,7 +42,7 @@ def test_what_is_refused_is_refused_wherever_it_is_set_with_its_reason_and_witho
     assert str(refusal.value).endswith(OPTIONS[name].why)
 
 
-@pytest.mark.parametrize("row", [row for row in OPTIONS.values() if row.least is not None], ids=lambda row: row.name)
+@each("row", [row for row in OPTIONS.values() if row.least is not None])
 def test_a_number_is_taken_within_its_bounds_also_as_the_text_of_a_variable(row: Any) -> None:
     most = row.most or 2**31 - 1
     assert checked_options(row.setting, {row.name: row.least}) == {row.name: row.least}
@@ -53,7 +53,7 @@ def test_a_number_is_taken_within_its_bounds_also_as_the_text_of_a_variable(row:
             checked_options(row.setting, {row.name: wrong})
 
 
-@pytest.mark.parametrize("row", TUNING, ids=lambda row: row.name)
+@each("row", TUNING)
 def test_tuning_in_another_setting_is_refused_with_the_right_one(row: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"^client_options has '{row.name}', .*; set it in {row.setting}$"):
         checked_options(EVERY_CLIENT, {row.name: 1})
