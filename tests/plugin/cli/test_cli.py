@@ -118,15 +118,11 @@ def test_brackets_in_an_error_are_not_taken_for_markup(invoke: Callable[[str], S
     assert "pip install [spark]" in invoke("explain odd:app").stderr
 
 
-@pytest.mark.parametrize(
-    ("target", "sentence"),
-    [("worker:app", "no broker answers (127.0.0.1:1: connection refused)"), ("broken:app", "raises ModuleNotFoundError")],
-)
-def test_a_worker_that_can_t_start_ends_with_one_sentence(folder: Path, target: str, sentence: str) -> None:
-    done = ackwise("run", target, "--log-level", "error", cwd=folder)
+def test_a_worker_that_can_t_start_ends_with_one_sentence(folder: Path) -> None:
+    done = ackwise("run", "worker:app", "--log-level", "error", cwd=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error ")
-    assert sentence in done.stderr
+    assert "no broker answers (127.0.0.1:1: connection refused)" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

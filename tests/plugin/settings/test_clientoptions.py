@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,3 @@ def test_the_defaults_on_the_page_are_those_of_the_clients() -> None:
         client = CLIENTS["producer" if row.setting == OWN_PRODUCER else "consumer"]
         if row.setting is not None and not ours and row.default != "–":
             assert str(inspect.signature(client).parameters[row.name].default) == row.default, row.name
-
-
-def test_no_reason_ends_in_a_full_stop_or_has_a_pipe() -> None:
-    assert not [row.name for row in OPTIONS.values() if re.search(r"\||\.$|^[A-Z]", row.why.removeprefix("Ackwise"))]
