@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel
 from tests.servers import RawKafka
 from tests.tables import each
 
@@ -65,17 +65,22 @@ async def eventually(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_batch_whose_body_ends_is_committed(raw_kafka: RawKafka) -> None:
+async def test_a_batch_whose_body_ends_is_committed_and_an_observer_sees_it(raw_kafka: RawKafka) -> None:
     topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
     await raw_kafka.produce(topic, b"a", b"b", b"c")
-    seen: list[bytes] = []
-    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(60):
+    seen, events = list[bytes](), list[Event]()
+    async with (
+        asyncio.timeout(60),
+        consumer_of(raw_kafka, group) as consumer,
+        reliable(consumer, topic, SOON, events.append) as batches,
+    ):
         async for batch in batches:
             async with batch:
                 seen += [message.value for message in batch]
             if len(seen) == 3:
                 break
     assert seen == [b"a", b"b", b"c"]
+    assert [event.offset for event in events if event.code is EventCode.SUCCEEDED] == [0, 1, 2]
     assert await committed(raw_kafka, group, topic) == 3
 
 
@@ -125,7 +130,7 @@ async def test_rulings_in_the_body_and_what_can_not_be_decoded_count_as_in_a_han
     assert await committed(raw_kafka, group, topic) == 4
 
 
-@pytest.mark.parametrize(("outcome", "dead"), [(CONSUME_LATER, False), (Reject("no price"), True), (None, False)])
+@each(("outcome", "dead"), [(CONSUME_LATER, False), (Reject("no price"), True), (None, False)])
 async def test_run_does_with_a_handler_what_an_agent_does(
     raw_kafka: RawKafka, outcome: ConsumeStatus | Exception | None, dead: bool
 ) -> None:
@@ -258,26 +263,6 @@ async def test_an_exit_in_a_body_passes_and_nothing_is_committed(raw_kafka: RawK
             async for batch in batches:
                 async with batch:
                     raise SystemExit(3)
-
-    with pytest.raises(SystemExit):
-        await consume()
-    assert await committed(raw_kafka, group, topic) == 0
-
-
-async def test_an_exit_in_a_decoder_ends_the_loop_with_it(raw_kafka: RawKafka) -> None:
-    class Fatal(BaseModel):
-        @model_validator(mode="before")
-        @classmethod
-        def leave(cls, value: object) -> object:
-            raise SystemExit(3)
-
-    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
-    await raw_kafka.produce(topic, b"{}")
-
-    async def consume() -> None:
-        async with asyncio.timeout(60), consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON, model=Fatal) as batches:
-            async for _ in batches:
-                pass
 
     with pytest.raises(SystemExit):
         await consume()
@@ -457,21 +442,6 @@ async def test_an_entry_of_the_environment_counts_but_for_what_the_consumer_brin
     batches = reliable(await started(bootstrap_servers="a:1"), "orders")
     assert (batches._agent.max_batch, batches._settings.commit_interval, batches._settings.brokers) == (7, 1.0, "a:1")
     assert batches._slots.dedup is not None
-
-
-async def test_an_observer_sees_what_happens_in_a_loop(raw_kafka: RawKafka) -> None:
-    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
-    await raw_kafka.produce(topic, b"a")
-    seen: list[Event] = []
-    async with (
-        asyncio.timeout(60),
-        consumer_of(raw_kafka, group) as consumer,
-        reliable(consumer, topic, SOON, seen.append) as batches,
-    ):
-        async for batch in batches:
-            async with batch:
-                break
-    assert [event.offset for event in seen if event.code is EventCode.SUCCEEDED] == [0]
 
 
 async def test_a_loop_is_entered_once() -> None:

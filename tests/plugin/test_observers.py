@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import pytest
+from tests.fakes import Clock
 from tests.tables import each
 
 from ackwise import App, ConfigurationError, Event, EventCode
@@ -30,14 +31,6 @@ class Sink:
 
     async def close(self) -> None:
         self.told.append("close")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def test_an_observer_sees_what_the_sink_takes_and_the_sink_is_served_as_without_it() -> None:

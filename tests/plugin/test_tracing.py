@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from tests.tables import each
 
 from ackwise import CONSUME_LATER, App, Batch, ConfigurationError, ConsumeLater, ConsumeStatus, Message, Reject, Tracing
 from ackwise.middleware.message import Delivery, Headers, Origin
@@ -143,7 +144,7 @@ def message(headers: Headers = (), offset: int = 0) -> Message[Any]:
     return Message(Delivery(*origin, b"k", SECRET.encode(), headers, origin), SECRET)
 
 
-@pytest.mark.parametrize(
+@each(
     ("result", "outcome", "error"),
     [
         (None, "done", None),
@@ -157,9 +158,9 @@ def message(headers: Headers = (), offset: int = 0) -> Message[Any]:
     ],
 )
 async def test_the_status_is_that_of_the_ruling_and_no_text_of_an_exception_is_told(
-    spans: Spans, result: object, outcome: str | None, error: str | None
+    result: object, outcome: str | None, error: str | None
 ) -> None:
-    span = await run(spans, result)
+    span = await run(Spans(), result)
     found = attributes(span)
     assert (found.get("ackwise.outcome"), found.get("error.type")) == (outcome, error)
     assert span.status.status_code is (StatusCode.UNSET if error is None else StatusCode.ERROR)
@@ -233,8 +234,10 @@ async def test_without_a_provider_a_handler_is_called_and_nothing_is_read_or_sen
     assert [[name for name, _ in headers] for headers in seen] == [[MESSAGE_ID]]
 
 
-@pytest.mark.parametrize("value", [b"", b"00-xyz", b"\xff\xfe", None])
-async def test_a_context_that_can_not_be_read_is_none(spans: Spans, value: bytes | None) -> None:
+@each("value", [b"", b"00-xyz", b"\xff\xfe", None])
+async def test_a_context_that_can_not_be_read_is_none(value: bytes | None) -> None:
+    spans = Spans()
+
     async def handler(_: Any) -> None: ...
 
     traced = Tracing(spans.provider).around(handler, kind="message", handler="bill", group=lambda: "billing")

@@ -27,25 +27,6 @@ def refused(arguments: str) -> str:
     return " ".join(errors.split())
 
 
-def test_the_help_names_every_option() -> None:
-    code, said, _ = ackwise("cdc --help")
-    assert code == 0
-    options = (
-        "--brokers",
-        "--slot",
-        "--publication",
-        "--create-slot",
-        "--replace-lost-slot",
-        "--table",
-        "--map",
-        "--on-error",
-        "--status",
-        "--json",
-        "--watch",
-    )
-    assert [option for option in options if option not in said] == []
-
-
 @each(
     ("arguments", "sentence"),
     [

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.log import Log
 from ackwise.plugin.cli.logs import JsonLines
@@ -160,7 +161,7 @@ sys.stderr.write(" ".join(logging.getLevelName(logging.getLogger(name).getEffect
 """
 
 
-@pytest.mark.parametrize(("level", "heard"), [("debug", "INFO"), ("info", "WARNING"), ("warning", "WARNING"), ("error", "ERROR")])
+@each(("level", "heard"), [("debug", "INFO"), ("info", "WARNING"), ("warning", "WARNING"), ("error", "ERROR")])
 def test_the_kafka_client_is_heard_from_warnings_on_and_never_of_its_payloads(tmp_path: Path, level: str, heard: str) -> None:
     assert python(LEVELS, tmp_path, level) == f"{level.upper()} {heard}"
 

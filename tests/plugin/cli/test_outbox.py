@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tables import each
 from typer.testing import CliRunner
 
 from ackwise.middleware.errors import ConfigurationError
@@ -212,7 +213,7 @@ def test_an_app_stands_for_its_outbox(path: Path, monkeypatch: pytest.MonkeyPatc
     assert "uses no Outbox; add app.use(Outbox(…))" in errors
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "sentence"),
     [
         ("", "nothing to relay was named; give MODULE:APP, such as billing.worker:app, or --outbox URL"),

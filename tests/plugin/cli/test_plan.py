@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.tables import each
 from typer.testing import CliRunner, Result
 
 from ackwise.middleware.errors import ConfigurationError
@@ -117,13 +118,13 @@ def test_a_plan_of_no_time_is_one_sentence(plan: Path) -> None:
     assert "is no repair plan" in done.stderr
 
 
-@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf"])
+@each("rate", ["0", "-1", "nan", "inf"])
 def test_a_rate_that_is_no_number_above_nothing_is_refused(plan: Path, rate: str) -> None:
     done = ackwise("plan", "apply", plan, f"shop_{plan.parent.name}:app", f"--rate={rate}")
     assert (done.exit_code, done.stderr) == (2, f"error --rate is {rate}; it must be a number above 0, copies per second\n")
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     ["5\n", "nothing\n", "{}\n", '{"plan_id": "run-1"}\n7\n', '{"plan_id": "run-1"}\n{"step": "a", "through": 1, "fates": {"?": 1}}\n'],
 )

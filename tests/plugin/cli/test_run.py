@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -67,7 +66,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_signal_drains_and_ends_with_0(tmp_path: Path, embedded_broker: EmbeddedBroker, number: signal.Signals) -> None:
     group = f"drain-{number.name}"
     send(embedded_broker, group, "billed")
@@ -112,16 +111,6 @@ def test_the_pages_of_a_worker_are_on_the_port_that_its_command_line_names(tmp_p
         assert "ackwise_ready" in answer(port, "/metrics")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-
-
-def test_a_port_in_use_ends_the_start_with_one_sentence(tmp_path: Path, embedded_broker: EmbeddedBroker) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with worker(tmp_path, embedded_broker, "unwatched", "--watch", str(port), "--log-level", "error") as process:
-            assert process.wait(60) == 2
-    assert (tmp_path / "log").read_text().splitlines() == [
-        f"error Watch can't listen on 127.0.0.1:{port}: the port is in use; choose another one (port of Watch, watch.port, --watch)"
-    ]
 
 
 def answer(port: int, path: str) -> str:

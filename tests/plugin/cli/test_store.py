@@ -101,7 +101,7 @@ def test_check_makes_no_file_and_says_what_to_do(path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
+@each(
     ("spoil", "finding"),
     [
         ("DROP TABLE ackwise_claims", "has no table ackwise_claims"),
@@ -128,7 +128,7 @@ def test_a_damaged_file_is_found(path: Path) -> None:
     assert "shop.db: the file is damaged" in said + errors
 
 
-@pytest.mark.parametrize("command", ["init", "check", "cleanup"])
+@each("command", ["init", "check", "cleanup"])
 def test_the_schema_of_a_newer_ackwise_is_refused(path: Path, command: str) -> None:
     ackwise("init sqlite:///shop.db")
     execute(path, NEWER)
@@ -139,8 +139,8 @@ def test_the_schema_of_a_newer_ackwise_is_refused(path: Path, command: str) -> N
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("command", ["init", "check", "cleanup"])
-@pytest.mark.parametrize(
+@each("command", ["init", "check", "cleanup"])
+@each(
     ("url", "sentence"),
     [
         ("sqlite:///absent/shop.db", "the folder of the claim store does not exist"),
@@ -277,7 +277,7 @@ def _apps(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_apps")
-@pytest.mark.parametrize(("app", "part"), [("claims", "claims"), ("inbox", "inbox"), ("object", "claims")])
+@each(("app", "part"), [("claims", "claims"), ("object", "claims"), ("inbox", "inbox")])
 def test_of_an_app_what_it_uses_is_looked_after(path: Path, app: str, part: str) -> None:
     assert facts(f"init apps:{app}") == (0, {part: {"ready": True}})
     assert facts(f"check apps:{app}") == (0, {part: {"findings": []}})

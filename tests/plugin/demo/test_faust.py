@@ -13,6 +13,8 @@ import pytest
 from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.scenario import PlannedFate, make_scenario
 
+pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
 MESSAGES, SEED = 1500, 5
 
 
@@ -34,9 +36,6 @@ def play(out: Path, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.embedded
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_a_killed_worker_of_faust_loses_nothing_and_one_without_ackwise_loses_orders(tmp_path: Path) -> None:
     facts = play(tmp_path / "out")
     assert 0 < facts["stock"]["lost"] <= facts["stock"]["passed"]
@@ -45,9 +44,6 @@ def test_a_killed_worker_of_faust_loses_nothing_and_one_without_ackwise_loses_or
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("kafka")  # where none can start, it is skipped
 def test_one_of_two_workers_of_faust_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     assert play(tmp_path / "out", "--kafka")["workers"] == 2

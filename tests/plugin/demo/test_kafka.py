@@ -15,7 +15,7 @@ from tests.shared import SharedKafka
 
 from ackwise.plugin.demo.ledger import LedgerReader
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MESSAGES = 1500
 

@@ -15,7 +15,7 @@ from tests.shared import SharedServer
 
 from ackwise.plugin.demo.scenario import make_scenario
 
-pytestmark = [pytest.mark.embedded, pytest.mark.servers, pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.embedded, pytest.mark.servers, pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 
 MESSAGES, SEED = 2000, 7
 

@@ -149,23 +149,6 @@ def test_a_prefix_that_survives_an_error_and_a_transaction_that_does_not_are_ref
     assert sentence.startswith("agent 'refund' has keep_ack_index_on_error, and Transactional rolls back")
 
 
-def test_each_setting_has_the_source_that_it_holds_from() -> None:
-    sources = {setting.name: (setting.value, setting.source) for setting in everything().explain().settings}
-    assert sources["brokers"] == ("kafka-1:9092", "ACKWISE_BROKERS")
-    assert sources["commit_interval"] == ("1s", "ackwise.toml")
-    assert sources["drain_timeout"] == ("10s", "code")
-    assert sources["session_timeout"] == ("10s", "default")
-    assert sources["dedup.key"] == ("order_id", "code")
-    assert sources["agents.bill.within"] == ("500ms", "ACKWISE_AGENTS__BILL__WITHIN")
-    assert sources["agents.ship.within"] == ("0", "default")
-
-
-def test_what_the_start_would_refuse_is_said_with_its_source() -> None:
-    (sentence,) = refused().explain().refusals
-    assert "retention of Dedup is 1m, and a message may come back after 5m" in sentence
-    assert sentence.endswith("(dedup.retention is set by ACKWISE_DEDUP__RETENTION)")
-
-
 @each(("store", "sentence"), [("claims.db", "has no scheme"), ("sqlit:///claims.db", "did you mean sqlite://")])
 def test_a_store_that_there_is_not_is_said(store: str, sentence: str) -> None:
     app = plain()

@@ -54,7 +54,7 @@ async def go_on(kafka: LocalKafka, how: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["stop", "kill", "pause"])
+@pytest.mark.parametrize("how", ["kill", *(pytest.param(how, marks=pytest.mark.nightly) for how in ("stop", "pause"))])
 async def test_what_was_acknowledged_is_still_there_after_an_interruption(kafka: LocalKafka, raw_kafka: RawKafka, how: str) -> None:
     topic, group, bootstrap = await raw_kafka.new_topic(), raw_kafka.new_group(), kafka.bootstrap
     await raw_kafka.produce(topic, b"a", b"b")
@@ -98,7 +98,7 @@ async def test_a_topic_is_not_created_by_writing_to_it(kafka: LocalKafka, raw_ka
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_a_broker_whose_owner_dies_dies_as_well(tmp_path: Path, kafka: LocalKafka, end: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER, tmp_path / "kafka"], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None

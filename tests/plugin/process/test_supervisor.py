@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.fakes import Clock
 
 from ackwise.plugin.process.supervised import LINE, supervised
 from ackwise.plugin.process.supervisor import Backoff, Supervisor
@@ -32,15 +33,6 @@ Path(f"orphan-{os.environ['WORKER_NUMBER']}").touch()
 """
 
 
-class At:
-    """A clock that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class NoDelay(Backoff):
     """Starts again at once."""
 
@@ -48,7 +40,7 @@ class NoDelay(Backoff):
 
 
 def test_the_back_off_doubles_up_to_a_minute_and_begins_anew_after_a_worker_that_ran() -> None:
-    clock = At()
+    clock = Clock()
     backoff = Backoff(clock)
     assert [backoff.ended() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     backoff.started()

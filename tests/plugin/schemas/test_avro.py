@@ -84,7 +84,7 @@ async def test_schemas_that_a_schema_refers_to_are_fetched_as_well_each_once(ser
     assert len(server.asked) == 3
 
 
-@pytest.mark.parametrize(
+@each(
     "raw",
     [b"", b"\x00\x00\x00", b'{"id": "a"}', b"\x01" + bytes(20)],
     ids=["nothing", "too short", "JSON", "another magic byte"],
@@ -107,9 +107,7 @@ async def test_a_schema_of_another_kind_makes_bytes_bad(server: RegistryServer) 
         await Avro(server.url)(written(7, ORDER, {"id": "a", "amount": 1}))
 
 
-@pytest.mark.parametrize(
-    "schema", ['{"type": "nonsense"}', "no JSON", '{"type": "record", "name": "A", "fields": [{"name": "b", "type": "B"}]}']
-)
+@each("schema", ['{"type": "nonsense"}', "no JSON", '{"type": "record", "name": "A", "fields": [{"name": "b", "type": "B"}]}'])
 async def test_a_schema_that_can_not_be_used_holds_and_is_asked_for_again(server: RegistryServer, schema: str) -> None:
     server.register(7, schema)
     decode, raw = Avro(server.url), written(7, ORDER, {"id": "a", "amount": 1})

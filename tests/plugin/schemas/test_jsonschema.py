@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.plugin.schemas.registryserver import RegistryServer
+from tests.tables import each
 
 from ackwise import CodecUnavailable, JsonSchema
 from ackwise.plugin.schemas.jsonschema import Misfit
@@ -44,7 +45,7 @@ async def test_values_are_of_the_type_that_is_asked_for(registry: RegistryServer
     assert await JsonSchema(registry.url, Order)(written({"id": "a"})) == Order("a")
 
 
-@pytest.mark.parametrize("value", [{}, {"id": 5}, {"id": "a", "price": {"cents": "secret"}}])
+@each("value", [{}, {"id": 5}, {"id": "a", "price": {"cents": "secret"}}])
 async def test_a_value_that_does_not_fit_is_bad_and_the_error_repeats_nothing_of_it(registry: RegistryServer, value: Any) -> None:
     with pytest.raises(Misfit, match=r"^it does not fit schema 7: (required|type) of ") as bad:
         await JsonSchema(registry.url)(written(value))
@@ -56,7 +57,7 @@ async def test_bytes_that_are_no_json_are_bad(registry: RegistryServer) -> None:
         await JsonSchema(registry.url)(written({"id": "a"})[:-2])
 
 
-@pytest.mark.parametrize(
+@each(
     "schema",
     [{"$ref": "http://127.0.0.1:1/elsewhere.json"}, {"type": "nonsense"}, {"pattern": "["}],
     ids=["no such reference", "none", "pattern"],

@@ -43,27 +43,26 @@ def registry(server: RegistryServer) -> RegistryServer:
     return server
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "indexes"),
     [(Order, b"\x00"), (Order, b"\x02\x00"), (Refund, b"\x02\x02"), (Line, b"\x04\x00\x00")],
     ids=["short", "first", "second", "nested"],
 )
 async def test_the_message_that_was_written_is_read(registry: RegistryServer, kind: type[Any], indexes: bytes) -> None:
+    registry.asked.clear()
     decode = Protobuf(registry.url, kind)
     assert await decode(written(indexes, kind(id="a"))) == kind(id="a")
     assert await decode(written(indexes, kind(id="b"))) == kind(id="b")
     assert registry.asked == ["/schemas/ids/7?format=serialized"]
 
 
-@pytest.mark.parametrize(
-    ("indexes", "found"), [(b"\x02\x02", "shop.Refund"), (b"\x02\x06", "no message"), (b"\x04\x00\x00", r"shop.Order.Line")]
-)
+@each(("indexes", "found"), [(b"\x02\x02", "shop.Refund"), (b"\x02\x06", "no message"), (b"\x04\x00\x00", r"shop.Order.Line")])
 async def test_another_message_is_bad_though_its_bytes_could_be_read(registry: RegistryServer, indexes: bytes, found: str) -> None:
     with pytest.raises(OtherMessage, match=rf"^it is {found} of schema 7, and not shop.Order$"):
         await Protobuf(registry.url, Order)(written(indexes, Refund(id="a")))
 
 
-@pytest.mark.parametrize("indexes", [b"", b"\x04\x00", b"\xff\xff\xff\xff\xff\x01", b"\x01", b"\x80"])
+@each("indexes", [b"", b"\x04\x00", b"\xff\xff\xff\xff\xff\x01", b"\x01", b"\x80"])
 async def test_indexes_that_lead_nowhere_are_bad(registry: RegistryServer, indexes: bytes) -> None:
     with pytest.raises(NotFramed):
         await Protobuf(registry.url, Order)(written(indexes, Order()))

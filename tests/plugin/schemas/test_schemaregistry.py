@@ -19,7 +19,7 @@ from ackwise.plugin.schemas.schemaregistry import UnknownSchema
 NUMBER = struct.pack(">bI", 0, 7) + b"\x54"
 
 
-@pytest.mark.parametrize(
+@each(
     ("fault", "sentence"),
     [
         (lambda: failed(500, 50001, "backend"), "answered HTTP 500"),
@@ -39,6 +39,7 @@ async def test_whatever_a_registry_answers_instead_of_a_schema_holds(server: Reg
     server.register(7, '"long"')
     decode = Avro(server.url)
     server.fault = fault
+    server.asked.clear()
     with pytest.raises(CodecUnavailable) as held:
         await decode(NUMBER)
     assert f"schema 7: the schema registry {server.url} {sentence}" in str(held.value)
@@ -84,10 +85,11 @@ async def test_a_reference_that_the_registry_has_lost_holds(server: RegistryServ
         await Avro(SchemaRegistry(server.url, unknown="dead-letter"))(NUMBER)
 
 
-@pytest.mark.parametrize(("mode", "is_held"), [("READ", True), ("WRITEREAD", True), ("WRITE", False)])
-async def test_a_schema_with_rules_for_reading_holds(server: RegistryServer, mode: str, is_held: bool) -> None:
+@each("kind", ["domainRules", "encodingRules"])
+@each(("mode", "is_held"), [("READ", True), ("WRITEREAD", True), ("WRITE", False)])
+async def test_a_schema_with_rules_for_reading_holds(server: RegistryServer, kind: str, mode: str, is_held: bool) -> None:
     rule = {"name": "hide", "kind": "TRANSFORM", "mode": mode, "type": "ENCRYPT", "disabled": False}
-    server.register(7, '"long"', ruleSet={"domainRules": [rule]})
+    server.register(7, '"long"', ruleSet={kind: [rule]})
     if not is_held:
         assert await Avro(server.url)(NUMBER) == 42
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
@@ -14,6 +13,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.plugin.schemas.registryserver import RegistryServer
 from tests.plugin.schemas.test_avro import ORDER
 from tests.plugin.schemas.test_protobuf import Line, Order, Refund
+from tests.tables import each
 
 from ackwise import Avro, JsonSchema, Protobuf
 
@@ -40,7 +40,7 @@ def protobuf(kind: Any) -> Any:
     return serializer
 
 
-@pytest.mark.parametrize(
+@each(
     "made",
     [avro, json_schema, protobuf(Order), protobuf(Refund), protobuf(Line)],
     ids=["avro", "json", "first message", "second message", "nested message"],

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def test_what_is_refused_is_refused_wherever_it_is_set_with_its_reason_and_witho
     assert str(refusal.value).endswith(OPTIONS[name].why)
 
 
-@pytest.mark.parametrize("row", [row for row in OPTIONS.values() if row.least is not None], ids=lambda row: row.name)
+@each("row", [row for row in OPTIONS.values() if row.least is not None])
 def test_a_number_is_taken_within_its_bounds_also_as_the_text_of_a_variable(row: Any) -> None:
     most = row.most or 2**31 - 1
     assert checked_options(row.setting, {row.name: row.least}) == {row.name: row.least}
@@ -53,7 +52,7 @@ def test_a_number_is_taken_within_its_bounds_also_as_the_text_of_a_variable(row:
             checked_options(row.setting, {row.name: wrong})
 
 
-@pytest.mark.parametrize("row", TUNING, ids=lambda row: row.name)
+@each("row", TUNING)
 def test_tuning_in_another_setting_is_refused_with_the_right_one(row: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"^client_options has '{row.name}', .*; set it in {row.setting}$"):
         checked_options(EVERY_CLIENT, {row.name: 1})
@@ -96,7 +95,3 @@ def test_the_defaults_on_the_page_are_those_of_the_clients() -> None:
         client = CLIENTS["producer" if row.setting == OWN_PRODUCER else "consumer"]
         if row.setting is not None and not ours and row.default != "–":
             assert str(inspect.signature(client).parameters[row.name].default) == row.default, row.name
-
-
-def test_no_reason_ends_in_a_full_stop_or_has_a_pipe() -> None:
-    assert not [row.name for row in OPTIONS.values() if re.search(r"\||\.$|^[A-Z]", row.why.removeprefix("Ackwise"))]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise import App, ConfigurationError, ConsumeLater, DeadLetter, Dedup, Events, Fixed
 from ackwise.middleware.agent import Agent
@@ -171,7 +172,7 @@ def test_the_token_of_the_pages_is_no_setting_and_hinders_no_worker(folder: Path
     assert environment(folder, ACKWISE_UI_TOKEN="secret").of() == {}
 
 
-@pytest.mark.parametrize(
+@each(
     "variable",
     ["ACKWISE_SERVICE_HOST", "ACKWISE_SERVICE_PORT", "ACKWISE_SERVICE_PORT_HTTP_METRICS", "ACKWISE_PORT", "ACKWISE_PORT_9092_TCP",
      "ACKWISE_PORT_9092_TCP_ADDR", "ACKWISE_PORT_53_UDP_PROTO", "ACKWISE_BILLING_SERVICE_HOST", "ACKWISE_BILLING_PORT_80_TCP_PORT"],
@@ -183,7 +184,7 @@ def test_a_variable_that_kubernetes_sets_for_a_service_is_refused_and_says_so(fo
     )
 
 
-@pytest.mark.parametrize("variable", ["ACKWISE_BROKER", "ACKWISE_PORTS", "ACKWISE_SERVICE", "ACKWISE_PORT_TCP", "ACKWISE_DEDUP__PORT"])
+@each("variable", ["ACKWISE_BROKER", "ACKWISE_PORTS", "ACKWISE_SERVICE", "ACKWISE_PORT_TCP", "ACKWISE_DEDUP__PORT"])
 def test_a_variable_that_is_merely_wrong_is_not_blamed_on_kubernetes(folder: Path, variable: str) -> None:
     assert "Kubernetes" not in refusal(lambda: environment(folder, **{variable: "10.0.0.1"}))
 
@@ -219,7 +220,7 @@ def test_a_variable_that_may_mean_two_agents_is_refused(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "sentence"),
     [
         ("comit_interval = 1", "ackwise.toml sets comit_interval, and there is no such entry; did you mean commit_interval?"),
@@ -252,7 +253,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_entry_source_and_advice(fold
     assert sentence in refusal(lambda: own(folder, text))
 
 
-@pytest.mark.parametrize(
+@each(
     ("variable", "text", "sentence"),
     [
         ("ACKWISE_BROKER", "a:1", "ACKWISE_BROKER is set, and there is no such entry; did you mean ACKWISE_BROKERS?"),
@@ -284,7 +285,7 @@ def test_an_agent_that_there_is_not_is_refused_with_the_nearest(folder: Path) ->
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("variables", "resolve", "sentence"),
     [
         (
@@ -323,9 +324,7 @@ def test_a_refusal_repeats_no_text_that_may_be_a_secret(folder: Path) -> None:
     assert "hush" not in refusal(lambda: own(folder, '[dedup]\nstore = ["postgres://me:hush@host/db"]'))
 
 
-@pytest.mark.parametrize(
-    "entry", ["COMMIT_INTERVAL", "DEDUP__EPOCH", "START", "AGENTS__BILL__KEEP_ACK_INDEX_ON_ERROR", "CONSUME_LATER__LEVELS"]
-)
+@each("entry", ["COMMIT_INTERVAL", "DEDUP__EPOCH", "START", "AGENTS__BILL__KEEP_ACK_INDEX_ON_ERROR", "CONSUME_LATER__LEVELS"])
 def test_a_password_in_a_url_is_not_repeated_where_no_url_belongs(folder: Path, entry: str) -> None:
     said = refusal(lambda: environment(folder, **{f"ACKWISE_{entry}": "redis://me:secret@claims/0?key=secret"}))
     assert said.startswith(f"ACKWISE_{entry} ")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.outbox.apart import AloneSettings
@@ -39,13 +40,13 @@ def test_a_password_is_read_from_its_file_without_the_end_of_its_line(tmp_path: 
     assert with_credentials({"sasl_plain_password_file": str(tmp_path / "password")}) == {"sasl_plain_password": " s3 cret "}
 
 
-@pytest.mark.parametrize("option", ["ssl_cafile", "ssl_certfile", "sasl_plain_password_file"])
+@each("option", ["ssl_cafile", "ssl_certfile", "sasl_plain_password_file"])
 def test_a_file_that_is_not_there_or_a_folder_is_one_sentence(tmp_path: Path, option: str) -> None:
     assert refusal(**TLS, **{option: str(tmp_path / "none")}).endswith("none': there is no such file")
     assert f"client_options has {option}={str(tmp_path)!r}: " in refusal(**TLS, **{option: str(tmp_path)})
 
 
-@pytest.mark.parametrize("option", ["ssl_cafile", "ssl_certfile"])
+@each("option", ["ssl_cafile", "ssl_certfile"])
 def test_a_file_without_a_certificate_is_one_sentence_with_nothing_of_what_is_in_it(tmp_path: Path, option: str) -> None:
     (tmp_path / "wrong.pem").write_text("s3cret")
     said = refusal(**TLS, **{option: str(tmp_path / "wrong.pem")})

@@ -79,7 +79,7 @@ def test_a_token_comes_from_the_file_or_else_from_the_environment(tmp_path: Path
     assert token_of(None, {}) is None
 
 
-@pytest.mark.parametrize("text", ["", "\n", "short", "two words of some length", "a" * 1025, "ö" * 20, f"{SECRET}\n{SECRET}"])
+@each("text", ["", "\n", "short", "two words of some length", "a" * 1025, "ö" * 20, f"{SECRET}\n{SECRET}"])
 def test_a_token_that_can_be_guessed_or_not_be_typed_is_refused_and_never_shown(tmp_path: Path, text: str) -> None:
     file = tmp_path / "token"
     file.write_text(text)

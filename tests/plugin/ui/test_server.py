@@ -171,7 +171,7 @@ async def test_nonsense_gets_a_refusal_and_the_next_one_its_page(said: bytes) ->
         assert b" 200 OK" in await exchange(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+@each("said", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 async def test_a_client_that_says_or_reads_nothing_is_let_go(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     ended, end = asyncio.Event(), connections._end
 

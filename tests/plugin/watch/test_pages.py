@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.plugin.inspect.test_state import ORDERS, AwayStore, agent, end, give, make_member, until
 from tests.plugin.watch.pages import DEADLINE, Pages, an_app, port_of, running
 from tests.tables import each
 
@@ -60,6 +61,20 @@ async def test_before_it_joined_a_worker_is_live_and_not_ready(caplog: Any) -> N
         assert (await pages.get("/live"))[0] == 200
         assert (await pages.get("/ackwise/"))[0] == 503
         assert (await pages.metrics())["ackwise_ready"] == 0
+
+
+async def test_a_worker_whose_store_did_not_answer_is_not_ready_and_says_why(caplog: Any) -> None:
+    caplog.set_level("INFO", "ackwise")
+    member = make_member(agent("bill", "orders"), store=AwayStore())
+    member.has_joined.set()
+    lane = give(member, ORDERS, 1)
+    async with Watching(Watch(0), lambda: pytest.fail("nobody asks")).opened(member):
+        pages = Pages(port_of(caplog))
+        assert await pages.get("/ready") == (200, "ready\n")
+        lane.start()
+        await until(lambda: lane.held)
+        assert await pages.get("/ready") == (503, "not ready: the store did not answer the last time it was asked\n")
+        await end(lane)
 
 
 async def test_the_state_is_json_for_programs_and_tables_for_browsers(kafka: MemoryKafka, caplog: Any) -> None:
@@ -256,7 +271,7 @@ async def served() -> Any:
     await running.close()
 
 
-@pytest.mark.parametrize(
+@each(
     "request_bytes",
     [
         b"\x00\x01\x02\x03\r\n\r\n",
@@ -284,7 +299,7 @@ async def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_is_answ
     assert await served.get("/small") == (200, "small")
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /sma", b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["nothing", "half", "reads nothing"])
+@each("said", [b"", b"GET /sma", b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["nothing", "half", "reads nothing"])
 async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     ended, end = threading.Event(), connections._end
 

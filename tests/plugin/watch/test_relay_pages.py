@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.plugin.watch.pages import DEADLINE, Pages, port_of
 
-from ackwise import App, ConfigurationError, ConsumeLater, Outbox
+from ackwise import App, ConsumeLater, Outbox
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.plugin.cdc.session import CdcCounts
 from ackwise.plugin.cli import relay as command
@@ -99,14 +99,6 @@ async def test_without_the_option_nothing_is_served_whatever_the_configuration_s
     monkeypatch.setenv("ACKWISE_WATCH__PORT", "9464")
     async with watched_relay(None, "billing", RelayCounts())():
         assert caplog.messages == []
-
-
-async def test_a_port_in_use_is_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "ackwise")
-    async with watched_relay(0, "billing", RelayCounts())():
-        with pytest.raises(ConfigurationError, match="the port is in use; choose another one"):
-            async with watched_relay(port_of(caplog), "billing", RelayCounts())():
-                pytest.fail("two listen on one port")
 
 
 async def test_the_host_of_the_configuration_holds(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
