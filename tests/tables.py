@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+TestT = TypeVar("TestT", bound=Callable[..., Any])
 
-def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: Callable[[Any], str] | Sequence[str] | None = None) -> Any:
+
+def each(
+    names: str | Sequence[str], cases: Iterable[Any], *, ids: Callable[[Any], str] | Sequence[str] | None = None
+) -> Callable[[TestT], TestT]:
     """Run a test for each of `cases`, as `pytest.mark.parametrize` would, but as one test: for cases that share nothing but the rule.
 
     A case may be a `pytest.param` with an id. Every case runs. What fails is raised as one group, in which each exception has a note with
@@ -25,7 +29,7 @@ def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: Callable[[Any
         table.append(one)
         named.append(case.id if of_pytest else ids[place] if isinstance(ids, Sequence) else None)
 
-    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(test: TestT) -> TestT:
         signature = inspect.signature(test)
         others = [parameter for name, parameter in signature.parameters.items() if name not in parameters]
 
