@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 
 TestT = TypeVar("TestT", bound=Callable[..., Any])
 
 
-def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: object = None) -> Callable[[TestT], TestT]:
+def each(
+    names: str | Sequence[str], cases: Iterable[Any], *, ids: Callable[[Any], str] | Sequence[str] | None = None
+) -> Callable[[TestT], TestT]:
     """Run a test for each of `cases`, as `pytest.mark.parametrize` would, but as one test: for cases that share nothing but the rule.
 
     A case may be a `pytest.param` with an id. Every case runs. What fails is raised as one group, in which each exception has a note with
@@ -58,7 +60,7 @@ def each(names: str | Sequence[str], cases: Iterable[Any], *, ids: object = None
         made: Any = run_async if inspect.iscoroutinefunction(test) else run
         made.__signature__ = signature.replace(parameters=others)
         del made.__wrapped__
-        return cast(TestT, made)
+        return made  # type: ignore[no-any-return]
 
     return decorate
 

@@ -227,32 +227,6 @@ async def test_a_key_that_was_granted_again_before_it_succeeded_here_is_complete
     assert spine.sink.codes(201) == [EventCode.DUP_SUPPRESSED]
 
 
-async def test_a_batch_is_given_without_what_succeeded_here_since_it_was_granted(make_spine: Any) -> None:
-    seen: list[list[int]] = []
-
-    async def handler(batch: Batch[bytes]) -> None:
-        seen.append([message.offset for message in batch])
-
-    spine = make_spine(handler, dedup={"key": by_value})
-    entries = spine.entries(3)
-
-    def meanwhile(exchange: Exchange) -> bool:
-        if exchange.claims:
-            asyncio.get_running_loop().call_soon(spine.leases.remember_successes, [entries[1].key.id])
-        return False
-
-    spine.store.fail = meanwhile
-    claim = spine.pipeline._admission.claim
-
-    async def and_wait(given: Any) -> None:
-        await claim(given)
-        await rest()
-
-    spine.pipeline._admission.claim = and_wait
-    assert await spine.run(entries) == [SETTLED] * 3
-    assert seen == [[100, 102]]
-
-
 async def _unprotected(make_spine: Any, kind: str, handler: Callable[[Any], Any]) -> Any:
     spine = make_spine(handler, kind=kind, dedup={"key": by_value, "on_store_down": "fail_open"})
     spine.store.fail = lambda exchange: True

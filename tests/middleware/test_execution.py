@@ -115,6 +115,22 @@ async def test_a_message_that_waited_for_its_slot_does_not_begin_after_the_cut_o
     assert (await running, ran) == ([Stage.FETCHED], [])
 
 
+async def test_a_call_that_was_cancelled_is_given_no_more_time(make_spine: Any) -> None:
+    async def handler(message: Message[bytes]) -> None:
+        call = entries[0].call
+        call.deadline = 5.0
+        for call.timed_out in (False, True):
+            spine.clock.now += 1
+            message.extend(60)
+            deadlines.append(call.deadline)
+        call.timed_out = False
+
+    spine = make_spine(handler, kind="message")
+    entries, deadlines, until = spine.entries(1), list[float](), spine.clock.now + 61
+    await spine.run(entries)
+    assert deadlines == [until, until]
+
+
 async def test_renewal_keeps_a_handler_that_takes_three_leases(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         for _ in range(9):

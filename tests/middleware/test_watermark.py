@@ -63,33 +63,6 @@ def test_everything_finished_commits_the_offset_after_the_last_one_fetched(offse
     assert (watermark.commit, watermark.count, watermark.span) == (commit, 0, 0)
 
 
-def test_a_gap_is_passed_with_the_offset_that_follows_it() -> None:
-    watermark = holding(100, 107)
-    watermark.finish(100)
-    assert watermark.commit == 107
-
-
-def test_nothing_is_known_before_the_first_offset() -> None:
-    assert Watermark().commit is None
-
-
-def test_the_position_of_an_assignment_is_committed_until_something_is_fetched() -> None:
-    assert Watermark(42).commit == 42
-
-
-def test_an_offset_below_the_position_is_not_held() -> None:
-    watermark = Watermark(42)
-    assert not watermark.track(41)
-    assert watermark.track(42)
-
-
-def test_an_offset_that_was_finished_is_not_held_again() -> None:
-    watermark = holding(7, 8)
-    watermark.finish(7)
-    assert not watermark.track(7)
-    assert watermark.commit == 8
-
-
 @given(
     position=st.none() | st.integers(0, 20),
     steps=st.lists(st.tuples(st.sampled_from(["hold", "finish"]), st.integers(0, 40)), max_size=200),

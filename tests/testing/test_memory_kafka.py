@@ -23,6 +23,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import OffsetAndMetadata
 from tests.servers import RawKafka
+from tests.tables import each
 
 from ackwise.testing import MemoryKafka
 
@@ -147,7 +148,7 @@ async def test_two_members_share_the_partitions_and_the_one_that_stays_gets_them
                 await first.getmany(timeout_ms=50)
 
 
-@pytest.mark.parametrize(
+@each(
     ("generation", "member_id", "code"),
     [(-1, None, 22), (0, "nobody", 25), (-1, "", 25)],
     ids=["the generation before", "somebody who is not in it", "nobody in particular"],
@@ -296,7 +297,7 @@ async def configs(raw: RawKafka, topic: str) -> dict[str, str]:
     return {entry[0]: entry[1] for _, _, _, _, entries in answer.resources for entry in entries}
 
 
-@pytest.mark.parametrize(
+@each(
     ("wanted", "code"),
     [
         (lambda name: NewTopic(name, 1, 1), 36),
@@ -308,7 +309,7 @@ async def configs(raw: RawKafka, topic: str) -> dict[str, str]:
 )
 async def test_a_topic_that_can_not_be_made_is_refused(raw: RawKafka, wanted: Callable[[str], NewTopic], code: int) -> None:
     answer: Any = await raw._admin.create_topics([wanted(await raw.new_topic())])
-    assert [each[1] for each in answer.topic_errors] == [code]
+    assert [error[1] for error in answer.topic_errors] == [code]
 
 
 async def test_groups_are_listed_and_described_with_their_members(raw: RawKafka) -> None:
@@ -333,7 +334,7 @@ async def refused(raw: RawKafka, topic: str, **record: Any) -> int:
         return int(answer.topics[0][1][0][1])
 
 
-@pytest.mark.parametrize(
+@each(
     ("config", "record", "code"),
     [
         ({"min_insync_replicas": 2}, {}, 0),
@@ -372,7 +373,7 @@ async def test_what_is_only_tried_is_not_done(raw: RawKafka) -> None:
 
 async def test_a_setting_that_is_no_number_is_refused(raw: RawKafka) -> None:
     answer: Any = await raw._admin.create_topics([NewTopic(f"odd-{time.time_ns()}", 1, 1, topic_configs={"retention.ms": "soon"})])
-    assert [each[1] for each in answer.topic_errors] == [40]
+    assert [error[1] for error in answer.topic_errors] == [40]
 
 
 async def test_offsets_of_a_transaction_with_too_much_metadata_are_refused_before_its_end(raw: RawKafka) -> None:
