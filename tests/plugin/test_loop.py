@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -457,6 +458,19 @@ async def test_a_stop_after_the_end_leaves_no_loop_waiting() -> None:
     handover.close()
     async with asyncio.timeout(5):
         assert [await handover.take(), await handover.take()] == [None, None]
+
+
+async def test_a_batch_of_a_partition_that_was_cut_off_is_undecided_and_no_loop_gets_it() -> None:
+    handover, gone, kept = Handover(), LoopBatch[bytes]([]), LoopBatch[bytes]([])
+    gone._assignment = cast(Any, SimpleNamespace(cut_off=True))
+    offered = [asyncio.create_task(handover(batch)) for batch in (gone, kept)]
+    async with asyncio.timeout(5):
+        assert await handover.take() is kept
+        with pytest.raises(Undecided):
+            await offered[0]
+        async with kept:
+            pass
+        await offered[1]
 
 
 async def test_a_batch_is_taken_once() -> None:
