@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.plugin.waiting import until
 from tests.tables import each
 
 from ackwise import App, Batch, CodecUnavailable, Dedup, Message, RetryInPlace, Share, Transactional
@@ -200,29 +201,21 @@ async def memory_kafka() -> AsyncIterator[MemoryKafka]:
         yield kafka
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
-
-
 def committed(kafka: MemoryKafka) -> int:
     found = kafka.committed("billing").get(("orders", 0))
     return 0 if found is None else found.offset
 
 
-MODES: list[dict[str, Any]] = [
-    {},
-    {"max_batch": 1},
-    {"concurrency": 4},
-    {"order": "partition", "in_place": RetryInPlace(3)},
-    {"order": "key", "in_place": RetryInPlace(3)},
-]
-
-
 @pytest.mark.parametrize(
     ("mode", "name", "with_dedup"),
-    [*((mode, "decode", True) for mode in MODES), ({}, "decode_async", True), ({}, "decode", False)],
+    [
+        ({}, "decode", True),
+        ({"order": "key", "in_place": RetryInPlace(3)}, "decode", True),
+        ({}, "decode_async", False),
+        pytest.param({"max_batch": 1}, "decode", True, marks=pytest.mark.nightly),
+        pytest.param({"concurrency": 4}, "decode", True, marks=pytest.mark.nightly),
+        pytest.param({"order": "partition", "in_place": RetryInPlace(3)}, "decode", True, marks=pytest.mark.nightly),
+    ],
     ids=str,
 )
 async def test_messages_are_held_while_a_registry_is_away_and_lose_no_attempt(

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import pytest
+from tests.plugin.waiting import until
 from tests.tables import each
 
 from ackwise import App, Batch, Dedup, Message, StoreUnavailable
@@ -321,12 +322,6 @@ def orders_app(kafka: MemoryKafka, got: list[bytes]) -> App:
         got.append(order)
 
     return app
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
 
 
 async def test_an_app_runs_beside_a_block_and_is_ready_once_it_has_joined(memory_kafka: MemoryKafka) -> None:

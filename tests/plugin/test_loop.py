@@ -32,7 +32,7 @@ from ackwise import (
     Reliable,
     reliable,
 )
-from ackwise.middleware.assigned import Undecided, current_assignment
+from ackwise.middleware.assigned import Undecided
 from ackwise.plugin.loopbatch import Handover
 
 SOON = ConsumeLater(2, levels="100ms 200ms")
@@ -460,18 +460,17 @@ async def test_a_stop_after_the_end_leaves_no_loop_waiting() -> None:
         assert [await handover.take(), await handover.take()] == [None, None]
 
 
-async def test_a_batch_whose_partition_is_gone_before_the_loop_takes_it_is_undecided_and_not_handed_out() -> None:
-    partition: Any = SimpleNamespace(cut_off=False)
-    current_assignment.set(partition)
-    gone, handover = LoopBatch[bytes]([]), Handover()
-    current_assignment.set(None)
-    waiting = asyncio.create_task(handover(gone))
-    await asyncio.sleep(0)
-    partition.cut_off = True
-    handover.end()
-    assert await handover.take() is None
-    with pytest.raises(Undecided):
-        await waiting
+async def test_a_batch_of_a_partition_that_was_cut_off_is_undecided_and_no_loop_gets_it() -> None:
+    handover, gone, kept = Handover(), LoopBatch[bytes]([]), LoopBatch[bytes]([])
+    gone._assignment = cast(Any, SimpleNamespace(cut_off=True))
+    offered = [asyncio.create_task(handover(batch)) for batch in (gone, kept)]
+    async with asyncio.timeout(5):
+        assert await handover.take() is kept
+        with pytest.raises(Undecided):
+            await offered[0]
+        async with kept:
+            pass
+        await offered[1]
 
 
 async def test_a_batch_is_taken_once() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click.testing
 import pytest
 import typer
 from tests.tables import each
@@ -27,7 +28,8 @@ def walk(command: Any, path: str = "ackwise") -> Iterator[tuple[str, Any]]:
         yield from walk(inner, f"{path} {name}")
 
 
-COMMANDS = dict(walk(typer.main.get_command(new_app())))
+ROOT: Any = typer.main.get_command(new_app())
+COMMANDS = dict(walk(ROOT))
 LEAVES = {path: command for path, command in COMMANDS.items() if not hasattr(command, "commands")}
 
 
@@ -68,7 +70,7 @@ def ackwise(*arguments: str, **environment: str) -> str:
 
 @each("path", COMMANDS)
 def test_help_fits_into_80_columns_and_nothing_is_cut(path: str) -> None:
-    done = CliRunner(env={"COLUMNS": "80"}).invoke(new_app(), [*path.split()[1:], "--help"], prog_name="ackwise")
+    done = click.testing.CliRunner(env={"COLUMNS": "80"}).invoke(ROOT, [*path.split()[1:], "--help"], prog_name="ackwise")
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "…" not in done.stdout
     assert "<bool>" not in done.stdout, "a flag looks as if it took a value"

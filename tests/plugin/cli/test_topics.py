@@ -107,15 +107,6 @@ async def test_a_copy_from_before_an_order_is_named_and_a_worker_is_not_to_start
     assert (refused.returncode, "from before it had order='key'" in refused.stderr) == (2, True)
 
 
-async def test_a_table_is_whole_when_it_is_piped(shop: Shop, raw_kafka: RawKafka) -> None:
-    shop.group = shop.group + "-" + "x" * 120
-    source = await raw_kafka.new_topic()
-    await shop.consume(source)
-    done = shop.ackwise("topics", "check", "worker:app")
-    assert "…" not in done.stdout
-    assert f"{shop.group}.delay.1h  delay " in done.stdout
-
-
 async def test_the_doctor_finds_no_problem_where_a_worker_can_start(shop: Shop, raw_kafka: RawKafka) -> None:
     await shop.consume(await raw_kafka.new_topic())
     done = shop.ackwise("doctor", "worker:app", "--json")

@@ -189,20 +189,23 @@ def row_of(when: str, on_store_down: Literal["block", "fail_open", "fail_closed"
     return next(failure for failure in app.explain().failures if failure.when == when)
 
 
-async def test_with_fail_open_a_message_runs_and_its_offset_passes_while_the_store_is_down() -> None:
+@each(
+    ("when", "then", "offset"),
+    [
+        (
+            "the store is down before the handler runs",
+            "run without a claim, maybe a second time; the store is told later",
+            "as otherwise",
+        ),
+        ("the store is down after it ran", "settled; the store is told later", "at once"),
+    ],
+)
+async def test_with_fail_open_a_message_runs_and_its_offset_passes_while_the_store_is_down(when: str, then: str, offset: str) -> None:
     spine = Spine(returning(None), dedup={"on_store_down": "fail_open"})
-    spine.store.fail = lambda exchange: True
+    spine.store.fail = lambda exchange: "before" in when or not exchange.claims
     assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
-    row = row_of("the store is down before the handler runs", "fail_open")
-    assert (row.then, row.offset) == ("run without a claim, maybe a second time; the store is told later", "as otherwise")
-
-
-async def test_with_fail_open_what_ran_is_settled_while_the_store_is_down() -> None:
-    spine = Spine(returning(None), dedup={"on_store_down": "fail_open"})
-    spine.store.fail = lambda exchange: not exchange.claims
-    assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
-    row = row_of("the store is down after it ran", "fail_open")
-    assert (row.then, row.offset) == ("settled; the store is told later", "at once")
+    row = row_of(when, "fail_open")
+    assert (row.then, row.offset) == (then, offset)
 
 
 async def test_with_fail_closed_nothing_is_run_and_the_worker_stops_while_the_store_is_down() -> None:

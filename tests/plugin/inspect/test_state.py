@@ -6,25 +6,24 @@ import asyncio
 import dataclasses
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
+from tests.fakes import FULL_DISK, Publisher, Sink
 from tests.tables import each
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.columns import ColumnExchange, ColumnResult
-from ackwise.middleware.errors import EventLogUnavailable, StoreUnavailable
-from ackwise.middleware.events import Event
+from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.streaming import StreamingPipeline
-from ackwise.middleware.wire import Copy
 from ackwise.plugin.group.lane import Lane, Told
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.inspect.state import State, by_agent, look
@@ -36,27 +35,9 @@ ORDERS, RETRY = TopicPartition("orders", 0), TopicPartition("billing.retry", 0)
 Handler = Callable[[Batch[Any]], Awaitable[object]]
 
 
-class Publisher:
-    async def publish(self, copies: Sequence[Copy]) -> list[None]:
-        return [None for _ in copies]
-
-
 class AwayStore(MemoryStore):
     async def exchange_columns(self, exchange: ColumnExchange) -> ColumnResult:
         raise StoreUnavailable("it is away")
-
-
-class FullSink:
-    """An event log on a disk that is full."""
-
-    def record(self, event: Event) -> None: ...
-
-    async def flush(self) -> None:
-        raise EventLogUnavailable("the disk is full")
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 async def do_nothing(batch: Batch[Any]) -> None: ...
@@ -197,7 +178,9 @@ async def test_a_store_that_is_away_shows_in_what_is_held_and_why() -> None:
 
 
 async def test_an_event_log_that_cannot_be_written_shows_as_an_outage() -> None:
-    member = make_member(agent("bill", "orders"), sink=FullSink())
+    sink = Sink()
+    sink.error = FULL_DISK
+    member = make_member(agent("bill", "orders"), sink=sink)
     lane = give(member, ORDERS, 1)
     lane.start()
     await until(lambda: lane.held)

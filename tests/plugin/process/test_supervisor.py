@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.fakes import Clock
+from tests.plugin.waiting import until
 
 from ackwise.plugin.process.supervised import LINE, supervised
 from ackwise.plugin.process.supervisor import Backoff, Supervisor
@@ -61,12 +62,6 @@ def pids(folder: Path, number: int) -> list[int]:
     """Of the processes that joined as worker `number`, the one that runs last."""
     file = folder / str(number)
     return [int(each) for each in file.read_text().split(" ")[:-1]] if file.exists() else []
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

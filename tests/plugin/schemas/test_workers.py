@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import pydantic
 import pytest
 from tests.plugin.schemas.registryserver import RegistryServer, failed
 from tests.plugin.schemas.test_avro import ORDER, written
+from tests.plugin.waiting import until
 
 from ackwise import App, Avro, Batch, DeadLetter, Dedup
 from ackwise.plugin.settings.config import Config
@@ -25,12 +25,6 @@ class Order(pydantic.BaseModel):
 
 def order(number: int, schema_id: int = 7) -> bytes:
     return written(schema_id, ORDER, {"id": "a", "amount": number})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("is_away", [lambda server: setattr(server, "fault", lambda: failed(503, 503, "away")), lambda server: None])

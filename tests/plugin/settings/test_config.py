@@ -65,13 +65,10 @@ def test_a_project_may_hold_the_entries_instead(folder: Path) -> None:
 
 
 def test_both_files_at_once_are_refused(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text("[tool.ackwise]\n")
-    assert "has both ackwise.toml and [tool.ackwise] in pyproject.toml; keep one of them" in refusal(lambda: own(folder, ""))
-
-
-def test_a_project_without_our_table_is_no_second_file(folder: Path) -> None:
     (folder / "pyproject.toml").write_text("[tool.ruff]\n")
     assert own(folder, "commit_interval = 1").of() == {"commit_interval": (1.0, "ackwise.toml")}
+    (folder / "pyproject.toml").write_text("[tool.ackwise]\n")
+    assert "has both ackwise.toml and [tool.ackwise] in pyproject.toml; keep one of them" in refusal(lambda: own(folder, ""))
 
 
 def test_policies_that_the_code_uses_change_in_the_named_fields_only(folder: Path) -> None:
@@ -193,10 +190,6 @@ def test_a_fixed_setting_is_not_changed_by_any_entry(folder: Path) -> None:
     config = environment(folder, ACKWISE_BROKERS="b:2", ACKWISE_CLIENT_OPTIONS__SASL_MECHANISM="PLAIN", ACKWISE_START="latest")
     settings = config.host_settings("billing", fixed={"brokers": "a:1", "client_options": {"ssl_context": None}})
     assert (settings.brokers, settings.client_options, settings.start) == ("a:1", {"ssl_context": None}, "latest")
-
-
-def test_a_fixed_setting_that_cannot_work_is_not_blamed_on_an_entry(folder: Path) -> None:
-    config = environment(folder, ACKWISE_BROKERS="b:2")
     assert "ACKWISE_BROKERS" not in refusal(lambda: config.host_settings("billing", fixed={"brokers": ""}))
 
 

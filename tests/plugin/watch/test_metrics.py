@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # it ships no types
 from prometheus_client.parser import text_string_to_metric_families
+from tests.fakes import FULL_DISK, Sink
 from tests.plugin.inspect.test_state import ORDERS, RETRY, AwayStore, agent, end, give, make_member, until
 from tests.plugin.watch.pages import DEADLINE, an_app, named, running
 from tests.tables import each
@@ -210,26 +211,7 @@ def test_a_handler_that_a_breaker_stopped_is_shown() -> None:
     assert (shown["ackwise_breaker_open", ("bill",)], shown["ackwise_breaker_open", ("ship",)]) == (1, 0)
 
 
-class Kept:
-    """A sink that takes events one by one, and whose disk may be full."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.events: list[Event] = []
-        self.error = error
-
-    def record(self, event: Event) -> None:
-        self.events.append(event)
-
-    async def flush(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class Runs(Kept):
+class Runs(Sink):
     def __init__(self) -> None:
         super().__init__()
         self.runs: list[RunEvents] = []
@@ -242,7 +224,7 @@ RUN = RunEvents(EventCode.SUCCEEDED, "orders", 0, range(3), "bill", 1, [0, 0, 0]
 
 
 def test_a_run_is_counted_as_one_and_goes_on_as_one_where_the_sink_takes_runs() -> None:
-    counts, runs, kept = Counts(), Runs(), Kept()
+    counts, runs, kept = Counts(), Runs(), Sink()
     CountedEvents(counts, runs).record_run(RUN)
     CountedEvents(counts, kept).record_run(RUN)
     CountedEvents(counts, None).record_run(RUN)
@@ -282,10 +264,11 @@ def test_a_reason_that_a_handler_gave_in_words_of_its_own_is_not_shown() -> None
 
 
 async def test_a_flush_is_timed_whether_it_is_done_or_fails_and_its_error_goes_on() -> None:
-    counts = Counts()
-    await CountedEvents(counts, Kept()).flush()
+    counts, sink = Counts(), Sink()
+    await CountedEvents(counts, sink).flush()
+    sink.error = FULL_DISK
     with pytest.raises(EventLogUnavailable):
-        await CountedEvents(counts, Kept(EventLogUnavailable("the disk is full"))).flush()
+        await CountedEvents(counts, sink).flush()
     await CountedEvents(counts, None).flush()
     assert {result: int(each.buckets()[-1][1]) for result, each in counts.flushes.items()} == {"done": 1, "failed": 1}
 

@@ -8,8 +8,6 @@ import socket
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from typing import Any
 
@@ -205,38 +203,6 @@ async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKaf
     assert "ackwise_commits" not in answers[2][1]
 
 
-async def test_a_handler_that_blocks_the_loop_is_seen_from_outside_and_not_once_it_ends(
-    kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ackwise.plugin.watch.turns.LONGEST_TURN", 0.7)
-    answers: list[int] = []
-    url: list[str] = []
-
-    async def block(message: Message[bytes]) -> None:
-        answers.append(wait_for_503(f"{url[0]}/live"))
-
-    async with running(an_app(kafka, block), caplog) as pages:
-        url.append(pages.url)
-        kafka.produce("orders", b"one")
-        await pages.until(lambda found: found.get('ackwise_messages_total{agent="bill",outcome="done"}') == 1)
-        assert answers == [503]
-        async with asyncio.timeout(DEADLINE):
-            while (await pages.get("/live"))[0] != 200:
-                pass
-
-
-def wait_for_503(url: str) -> int:
-    """As a probe does, while the loop does not turn."""
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        try:
-            urllib.request.urlopen(url, timeout=DEADLINE).close()
-        except urllib.error.HTTPError as error:
-            error.close()
-            return error.code
-    return 200
-
-
 async def test_a_handler_in_a_thread_that_hangs_leaves_its_worker_live_and_ready(kafka: MemoryKafka, caplog: Any) -> None:
     may_end = threading.Event()
 
@@ -338,10 +304,4 @@ async def test_of_many_connections_those_above_the_limit_are_closed_and_the_othe
         writer.write(b"Host: x\r\n\r\n")
         assert (await asyncio.wait_for(reader.read(), DEADLINE)).startswith(b"HTTP/1.1 200")
         writer.close()
-    assert await served.get("/small") == (200, "small")
-
-
-async def test_a_hundred_at_once_are_all_answered_or_closed_and_the_server_goes_on(served: Pages) -> None:
-    answers = await asyncio.gather(*(served.get("/small") for _ in range(100)), return_exceptions=True)
-    assert {answer for answer in answers if not isinstance(answer, aiohttp.ClientError)} == {(200, "small")}
     assert await served.get("/small") == (200, "small")
