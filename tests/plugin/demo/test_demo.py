@@ -43,7 +43,8 @@ def play(out: Path, *options: str) -> dict[str, Any]:
     assert facts["ledger"]["expected"] == facts["ledger"]["actual"] == sum(scenario.prices.values())
     assert facts["dead"] == {fate.value: fates.count(fate) for fate in PlannedFate if fate is not PlannedFate.BILLED}
     assert sum(facts["report"]["verdicts"].values()) == MESSAGES
-    assert len({entry.worker for entry in LedgerReader(out / "ledger.jsonl").refresh()}) >= 2
+    workers = len({entry.worker for entry in LedgerReader(out / "ledger.jsonl").refresh()})
+    assert workers >= 2 if "--kafka" in options else workers == 2  # of two, the one that comes again may find nothing left
     return facts
 
 
@@ -73,7 +74,8 @@ def test_a_killed_worker_of_faust_loses_nothing_and_one_without_ackwise_loses_or
 def test_one_of_two_workers_is_killed_and_nothing_is_lost(tmp_path: Path, host: str) -> None:
     out = tmp_path / "out"
     assert play(out, "--kafka", "--host", host)["workers"] == 2
-    assert {path.name for path in out.glob("worker-*.log")} >= {"worker-1.log", "worker-2.log", "worker-3.log"}
+    if host == "aiokafka":
+        assert {path.name for path in out.glob("worker-*.log")} == {"worker-1.log", "worker-2.log", "worker-3.log"}
     assert not answers(out)
 
 
