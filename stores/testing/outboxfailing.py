@@ -125,7 +125,7 @@ class OutboxFailing:
         assert scene.values() == []
         scene.run(_requeue(scene, None))
         given: list[bytes | None] = []
-        while some := scene.pending(shards, limit=700):
+        while some := scene.pending(shards, limit=2000):
             given += [row.message.value for row in some]
             scene.sent(some, shards)
             if len(given) == len(some):

@@ -287,7 +287,7 @@ def app_with(policy: str, url: str, folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow  # two hundred commands, one after the other
-@pytest.mark.parametrize("policy", ["Dedup", "Transactional"])
+@pytest.mark.parametrize("policy", ["Dedup", pytest.param("Transactional", marks=pytest.mark.nightly)])
 def test_no_command_shows_user_or_password(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for form in FORMS:
         url = url_of(form)

@@ -16,6 +16,7 @@ from tests.stores.dialects import MariaDBDatabase
 
 from ackwise.middleware.store import (
     Ack,
+    Acquired,
     AlreadyDone,
     Busy,
     Claim,
@@ -24,6 +25,7 @@ from ackwise.middleware.store import (
     Exchange,
     ExchangeResult,
     Outcome,
+    Release,
     Renew,
 )
 from ackwise.stores.mysql import MySQLStore, exchanging, statements
@@ -138,6 +140,22 @@ async def test_a_deadlock_that_others_cause_is_not_seen_by_the_caller(on_mysql: 
         await cursor.execute("COMMIT")
     assert (await waiting).renews == [Ack.OK, Ack.OK]
     assert await on_mysql.deadlocks() - before == 1
+
+
+async def test_after_a_wait_the_lease_begins_with_the_answer(on_mysql: MariaDBDatabase, mysql_store: MySQLStore) -> None:
+    """The statement's own time is that of its start, and would grant the rest of a lease, or one that is over already."""
+    (key,) = keys(1)
+    await mysql_store.exchange(Exchange(claims([key])))
+    await mysql_store.exchange(Exchange(releases=[Release(key, 1)]))
+    async with on_mysql.holding([key], token=2) as end:
+        waiting = asyncio.ensure_future(mysql_store.exchange(Exchange(claims([key], 3), lease=1.0)))
+        await on_mysql.until_somebody_waits()
+        await asyncio.sleep(1.2)
+        await end("ROLLBACK")
+        assert (await waiting).claims == [Acquired(2)]
+        (answer,) = (await mysql_store.exchange(Exchange(claims([key], 4)))).claims
+    assert isinstance(answer, Busy)
+    assert answer.retry_after <= 1.0
 
 
 def test_mysql_is_told_the_name_of_the_inserted_row() -> None:

@@ -170,6 +170,7 @@ async def test_what_the_database_refuses_at_commit_is_the_handlers_fault(
             with pytest.raises(TransactionAborted, match="PostgreSQL refuses to commit what the handler wrote: "):
                 await consume(inbox, asked, statements("INSERT INTO child VALUES ('nowhere')"))
             assert await consume(inbox, asked) == [Taken()]
+            await postgres_database.execute("DROP TABLE child")
 
 
 async def test_what_a_handler_sets_ends_with_its_batch(inbox: PostgresInbox) -> None:

@@ -80,7 +80,7 @@ async def read_one(source: PostgresChanges, owner: asyncpg.Connection) -> Change
     await owner.execute("INSERT INTO orders VALUES (1, 'tea')")
     async with asyncio.timeout(60):
         while True:
-            for said in await source.read(10):
+            for said in await source.read(1):
                 if isinstance(said, Change):
                     return said
                 assert isinstance(said, Committed)
@@ -112,6 +112,20 @@ async def test_the_log_is_read_with_scram_over_tls_or_not(
     assert (change.table, change.row) == ("public.orders", {"id": 1, "note": "tea"})
     await source.close()
     await gone(owner)
+
+
+async def test_no_position_is_reported_that_the_database_did_not_take(guarded: Server, owner: asyncpg.Connection) -> None:
+    source = source_of(f"postgresql://{USER}@127.0.0.1:{guarded.port}/postgres?sslmode=disable")
+    await read_one(source, owner)
+    async with asyncio.timeout(60):
+        while not (ends := [said for said in await source.read(10) if isinstance(said, Committed)]):
+            pass
+    await owner.execute("DROP TABLE ackwise_cdc")
+    source.acknowledge(ends[0].position)
+    await source.close()
+    await gone(owner)
+    confirmed = await owner.fetchval("SELECT confirmed_flush_lsn < $1::text::pg_lsn FROM pg_replication_slots", ends[0].position)
+    assert confirmed, "after a crash the relay would take its own slot for a loss"
 
 
 async def test_a_stranger_s_certificate_is_refused(guarded: Server, certificates: Certificates) -> None:
