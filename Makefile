@@ -1,9 +1,9 @@
-# What is run here, locally and by CI. Needs make and Python 3.11, 3.12 or 3.13; `make PYTHON=python3.12 test` chooses one.
+# What is run here, locally and by CI. Needs make and Python 3.11, 3.12, 3.13 or 3.14; `make PYTHON=python3.12 test` chooses one.
 
 VENV ?= .venv
 PYTHON ?= $(firstword $(wildcard $(VENV)/bin/python) python3)
 BIN := $(VENV)/bin
-SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 # One stamp per Python, so that another PYTHON= makes the environment anew.
@@ -70,7 +70,7 @@ servers: # what the tests start Redis, PostgreSQL and MariaDB from; as root on D
 	@$(PYTHON) .ci/servers.py
 
 $(FOR_DEMO) $(FOR_DEV): $(VENV)/.installed-%-$(VERSION): pyproject.toml .ci/install.py
-	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Ackwise needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $(or $(VERSION),not there): make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Ackwise needs Python 3.11, 3.12, 3.13 or 3.14, and $(PYTHON) is $(or $(VERSION),not there): make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) .ci/install.py $(VENV) $*
 	@touch $@
 
