@@ -158,11 +158,13 @@ async def play(
         assert world.succeeded[key] or key in world.dead, f"{key!r} is settled, never succeeded and no dead letter"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True], ids=["pipeline", "streaming"])
 def test_each_key_gets_its_fate_whatever_answers_are_lost(make_spine: Any, streaming: bool) -> None:
     check(make_spine, streaming)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True], ids=["pipeline", "streaming"])
 def test_a_stale_copy_that_keeps_its_claim_and_completes_it_is_found(
     make_spine: Any, streaming: bool, monkeypatch: pytest.MonkeyPatch

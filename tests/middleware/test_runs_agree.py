@@ -405,6 +405,7 @@ def check(seeds: range) -> None:
         assert together == one_by_one, f"seed {seed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_messages_meet_the_same_fate_in_a_run_and_one_by_one(first: int) -> None:
     check(range(first, first + 100))

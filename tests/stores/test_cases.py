@@ -62,6 +62,7 @@ def test_no_case_stands_twice_for_the_same_store() -> None:
     assert len(rows) == len(set(rows))
 
 
+@pytest.mark.slow
 def test_every_test_that_the_page_names_is_there(there: set[str]) -> None:
     named = {name for *_, held in (*tables(4), *tables(2)) for name in NAMED.findall(held)}
     assert named - there == set()

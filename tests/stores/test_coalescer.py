@@ -37,6 +37,7 @@ class TestCoalescerOfMemory(StoreConformance):
         return Coalescer(MemoryStore(clock=clock))
 
 
+@pytest.mark.slow
 class TestCoalescerOfSQLite(StoreConformance):
     features = Features(persistent=True, shared=True, owners=True)
 

@@ -164,6 +164,7 @@ async def workers(request: pytest.FixtureRequest) -> AsyncIterator[Workers]:
         yield both
 
 
+@pytest.mark.slow
 async def test_any_history_of_old_and_new_workers_is_answered_as_the_transition_table_says(workers: Workers) -> None:
     chance = random.Random(20261122)
     for _ in range(60):
@@ -207,6 +208,7 @@ def plain(answer: ClaimAnswer, is_old: bool) -> ClaimAnswer:
     return Busy(1.0, "" if is_old else answer.owner) if isinstance(answer, Busy) else answer
 
 
+@pytest.mark.slow
 async def test_what_an_older_worker_took_over_is_not_free_when_the_owner_before_it_dies(workers: Workers) -> None:
     key = ClaimKey(os.urandom(16), None, 1)
     assert (await workers.newer(Exchange([Claim(key, 1)], lease=LEASE, owner=ONE))).claims == [Acquired(1)]
@@ -225,6 +227,7 @@ async def test_what_an_older_worker_took_over_is_not_free_when_the_owner_before_
     assert (await workers.older(Exchange(completes=[Complete(key, 3, Outcome.OK)]))).completes == [Ack.OK]
 
 
+@pytest.mark.slow
 async def test_a_take_over_whose_answer_was_lost_is_answered_again(workers: Workers) -> None:
     keys = [ClaimKey(os.urandom(16), day, 1) for day in (None, 19_000)]
     await workers.newer(Exchange([Claim(key, 1) for key in keys], lease=LEASE, owner=ONE))

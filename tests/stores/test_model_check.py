@@ -87,6 +87,7 @@ LARGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_no_interleaving_breaks_an_invariant(name: str) -> None:
     assert_clean(name, SMALL[name])

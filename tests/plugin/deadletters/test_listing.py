@@ -12,6 +12,7 @@ from ackwise.plugin.deadletters.letter import read_letter
 from ackwise.plugin.deadletters.letterstate import LetterState, encode_state
 
 
+@pytest.mark.slow
 async def test_letters_are_counted_by_their_causes(shop: Shop) -> None:
     shop.bury(letter(1), letter(2, why=failure(line=40)), timestamp=50)
     shop.bury(letter(3, reason="rejected"), letter(4), partition=1, timestamp=60)
@@ -45,6 +46,7 @@ async def test_what_was_done_with_a_letter_is_counted_and_nothing_open_is_exit_c
     assert [each["state"] for each in listed["letters"]] == ["dropped", "redriven"]
 
 
+@pytest.mark.slow
 async def test_a_group_without_its_app_and_a_topic_of_another_name(shop: Shop) -> None:
     shop.kafka.create_topic("trouble", max_message_bytes=2_000_000)
     copy = letter(1)
@@ -55,6 +57,7 @@ async def test_a_group_without_its_app_and_a_topic_of_another_name(shop: Shop) -
     assert "there is no topic 'mail.dlq'" in await shop.ackwise("list", "mail", *given[1:], code=2)
 
 
+@pytest.mark.slow
 async def test_a_letter_is_shown_with_what_its_handler_would_get_and_its_story(shop: Shop) -> None:
     shop.write_app(APP + "\nfrom ackwise import Events\napp.use(Events({folder!r}))\n")
     shop.bury(letter(7), letter(8, value=b"\xff{", reason="undecodable", key=None))
@@ -75,6 +78,7 @@ async def test_a_letter_is_shown_with_what_its_handler_would_get_and_its_story(s
     assert (plain["decoded"], plain["story"]) == (None, "ackwise why orders/0/7 EVENTS")
 
 
+@pytest.mark.slow
 async def test_a_letter_that_is_not_there_is_said_in_one_sentence(shop: Shop) -> None:
     shop.bury(letter(1))
     for name in ("0/1", "1/0", "7/0"):
@@ -84,6 +88,7 @@ async def test_a_letter_that_is_not_there_is_said_in_one_sentence(shop: Shop) ->
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]boo[/red]\r\n\u202e|\ud800"
 
 
+@pytest.mark.slow
 async def test_hostile_text_in_every_field_reaches_no_terminal_as_a_command(shop: Shop) -> None:
     raw = HOSTILE.encode("utf-8", "backslashreplace")
     hostile = letter(

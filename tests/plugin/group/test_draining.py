@@ -97,6 +97,7 @@ async def scene() -> AsyncIterator[Scene]:
         made.handler.go.set()
 
 
+@pytest.mark.slow
 async def test_what_is_ready_of_a_revoke_is_committed_at_once_whatever_hangs_beside_it(scene: Scene) -> None:
     scene.assign(READY)
     hung = scene.assign(HUNG)
@@ -109,6 +110,7 @@ async def test_what_is_ready_of_a_revoke_is_committed_at_once_whatever_hangs_bes
     assert scene.client.committed == {READY: 1, HUNG: 1}
 
 
+@pytest.mark.slow
 async def test_a_commit_that_is_never_answered_holds_up_no_revoke_of_another_partition(scene: Scene) -> None:
     scene.handler.go.set()
     scene.assign(READY)
@@ -123,6 +125,7 @@ async def test_a_commit_that_is_never_answered_holds_up_no_revoke_of_another_par
     committing.cancel()
 
 
+@pytest.mark.slow
 async def test_after_the_cut_off_nothing_is_committed_though_a_handler_succeeds_later(scene: Scene) -> None:
     hung = scene.assign(HUNG)
     await scene.until(lambda: hung.running)
@@ -134,6 +137,7 @@ async def test_after_the_cut_off_nothing_is_committed_though_a_handler_succeeds_
     assert scene.client.committed == {}
 
 
+@pytest.mark.slow
 async def test_two_drains_of_one_partition_go_on_side_by_side_and_the_first_cut_off_is_that_of_both(scene: Scene) -> None:
     hung = scene.assign(HUNG)
     await scene.until(lambda: hung.running)
@@ -145,6 +149,7 @@ async def test_two_drains_of_one_partition_go_on_side_by_side_and_the_first_cut_
     assert scene.client.committed == {}
 
 
+@pytest.mark.slow
 async def test_a_lane_that_is_replaced_is_cut(scene: Scene) -> None:
     old = scene.assign(HUNG)
     await scene.until(lambda: old.running)
@@ -152,6 +157,7 @@ async def test_a_lane_that_is_replaced_is_cut(scene: Scene) -> None:
     assert (old.cut_off, new.cut_off) == (True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends_by", ["a drain", "another assignment"])
 @pytest.mark.parametrize("fate", [Stage.RULED, Stage.PUBLISHED, Stage.RECORDED], ids=["no copy", "no event log", "no store"])
 async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_given_back_and_not_renewed(
@@ -178,6 +184,7 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
     assert not isinstance(answers.get(0), Busy)
 
 
+@pytest.mark.slow
 async def test_a_lane_that_something_else_cancels_stops_the_worker_with_a_sentence(scene: Scene) -> None:
     scene.handler.cancelled = True
     scene.assign(READY)

@@ -111,6 +111,7 @@ async def test_a_batch_waits_for_within_to_fill() -> None:
     assert line.batches == [[100, 101, 102, 103]]
 
 
+@pytest.mark.slow
 async def test_what_is_held_comes_up_again_when_it_is_due_and_holds_the_commit_until_then() -> None:
     line, clock = Line(), Clock()
 

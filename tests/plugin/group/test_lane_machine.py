@@ -208,6 +208,7 @@ def play(name: str, examples: int, *phases: Phase) -> None:
     run_state_machine_as_test(type("Machine", (Machine,), {"mode": MODES[name]}), settings=chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODES)
 def test_whatever_owners_handlers_and_commits_do_nothing_is_lost_out_of_order_or_run_against_a_promise(name: str) -> None:
     play(name, 30)
@@ -259,6 +260,7 @@ SABOTAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SABOTAGES)
 def test_a_sabotage_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, what, instead, mode, seen = SABOTAGES[name]

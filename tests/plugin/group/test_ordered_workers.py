@@ -17,6 +17,7 @@ KEYS = [b"ann", b"bob", b"ann", b"cleo", b"bob", b"cleo", b"ann"]
 FAILS, NEVER = 0, 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", CRASH_POINTS)
 @pytest.mark.parametrize(("order", "concurrency"), [("key", 3), ("partition", None)])
 async def test_wherever_a_worker_dies_its_messages_succeed_in_order_and_none_is_lost(

@@ -54,6 +54,7 @@ async def test_a_worker_without_any_topic_waits_for_the_first_one() -> None:
     assert ran == [b"1"]
 
 
+@pytest.mark.slow
 async def test_a_topic_that_is_deleted_stops_no_other_and_is_read_anew_if_it_is_made_anew() -> None:
     app, ran = App("billing", config=Config()), list[tuple[str, bytes]]()
 

@@ -85,6 +85,7 @@ def _breaking(desk: Desk, store: Store, call: str, when: str, error: BaseExcepti
     store.harm = harm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), OSError("gone"), ValueError("odd"), asyncio.CancelledError()], ids=repr)
 @pytest.mark.parametrize("after", [1, 2])
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ async def test_without_the_topics_a_delay_is_refused_with_a_sentence() -> None:
     assert "3 days are the most" in said[1]
 
 
+@pytest.mark.slow
 async def test_a_message_that_its_topic_refuses_when_due_is_a_dead_letter(caplog: pytest.LogCaptureFixture) -> None:
     app, _ = make_app(delayed_sends=True)
     async with TestApp(app) as worker:

@@ -51,6 +51,7 @@ def _place(record: Any, topic: str) -> Any:
     return topic, 0, record.offset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["after the handler", "before the copy", "after the copy", "before the completion", "after the completion"]
 )

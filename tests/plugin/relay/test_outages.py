@@ -193,6 +193,7 @@ async def test_an_end_below_the_commit_is_looked_at_again_before_everything_is_m
         await relay.until(lambda: relay.moved == [4])
 
 
+@pytest.mark.slow
 async def test_opening_eighteen_thousand_partitions_takes_three_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """One to the coordinator and two to each broker, after the callback: heartbeats are sent meanwhile."""
     levels = DelayLevels()

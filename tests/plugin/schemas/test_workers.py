@@ -33,6 +33,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_away", [lambda server: setattr(server, "fault", lambda: failed(503, 503, "away")), lambda server: None])
 async def test_messages_are_held_until_the_registry_gives_their_schema(server: RegistryServer, is_away: Callable[[Any], None]) -> None:
     got: list[tuple[int, int]] = []

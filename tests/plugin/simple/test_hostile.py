@@ -34,6 +34,7 @@ def _refusing(dead: str) -> Any:
     return watch
 
 
+@pytest.mark.slow
 async def test_what_a_killed_process_had_comes_again_after_its_lease_and_what_it_acknowledged_does_not(world: World) -> None:
     world.kafka.produce(TOPIC, b"a", b"b", b"c", b"d")
     mortal = Store(world.claims)
@@ -63,6 +64,7 @@ def wide(world: World) -> World:
     return world
 
 
+@pytest.mark.slow
 async def test_a_rebalance_leaves_what_is_received_with_its_receiver(wide: World) -> None:
     async with wide.consumer(topics="wide", client_id="one") as one:
         received = await receive(one, 2)
@@ -77,6 +79,7 @@ async def test_a_rebalance_leaves_what_is_received_with_its_receiver(wide: World
     assert [wide.count(code) for code in (EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED)] == [2, 2, 2]
 
 
+@pytest.mark.slow
 async def test_a_rebalance_does_not_wait_for_receivers(wide: World) -> None:
     async with wide.consumer(topics="wide", client_id="one", revoke_timeout=25) as one:
         await receive(one, 2, invisible="1h")
@@ -102,6 +105,7 @@ async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not
     assert wide.kafka.records("billing.retry") == []
 
 
+@pytest.mark.slow
 async def test_what_is_acknowledged_without_a_store_after_its_partition_has_moved_is_told_to_it_later(wide: World) -> None:
     store = Store(wide.claims)
     async with wide.consumer(topics="wide", client_id="one", store=store) as one:
@@ -265,6 +269,7 @@ async def test_an_acknowledgement_that_is_cancelled_is_settled_all_the_same(worl
         assert acking.cancelled()
 
 
+@pytest.mark.slow
 async def test_a_message_that_processes_died_of_is_received_while_nobody_has_another_one(world: World) -> None:
     world.kafka.produce(TOPIC, b"killer", b"innocent")
     async with world.consumer(client_id="c") as consumer:

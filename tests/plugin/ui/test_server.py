@@ -149,6 +149,7 @@ async def test_with_a_token_a_browser_asks_for_it_and_nothing_is_answered_withou
         await site.get("/", 200, Authorization=f"Bearer {SECRET}", Host="ops.example")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "said",
     [

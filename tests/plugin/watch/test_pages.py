@@ -285,6 +285,7 @@ async def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_is_answ
     assert await served.get("/small") == (200, "small")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"GET /sma", b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["nothing", "half", "reads nothing"])
 async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     ended, end = threading.Event(), connections._end

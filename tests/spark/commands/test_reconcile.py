@@ -255,6 +255,7 @@ def test_a_folder_of_something_else_is_never_written_to(tmp_path: Path) -> None:
     assert "holds 'thesis.tex', which is not of an earlier run; give an empty folder to --out" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_the_command_exits_with_2_and_without_a_traceback(tmp_path: Path) -> None:
     program = "from ackwise.plugin.cli.main import main; main()"
     command = [sys.executable, "-c", program, "reconcile", str(tmp_path / "nowhere")]
@@ -274,6 +275,7 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["ackwise.spark", "ackwise.spark.job", "ackwise.spark.reference.oracle", "ackwise.spark.commands.reconcile"]
 )
@@ -282,12 +284,14 @@ def test_the_spark_half_needs_no_kafka_client_and_no_pydantic(module: str) -> No
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["ackwise.spark", "ackwise.spark.reference.oracle", "ackwise.spark.commands.reconcile"])
 def test_the_command_and_the_oracle_are_loaded_without_pyspark(module: str) -> None:
     program = BLOCKED.format(blocked=["pyspark", "py4j"]) + f"import {module}"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.slow
 def test_without_pyspark_the_command_says_what_to_install(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
     program = BLOCKED.format(blocked=["pyspark"]) + "from ackwise.plugin.cli.main import main; main()"
@@ -324,6 +328,7 @@ def test_the_last_commits_show_that_a_last_file_is_missing(tmp_path: Path, monke
     assert (found["verdicts"], found["missing_events"]) == ({"UNKNOWN_EXPORT_GAP": 1, "EXACTLY_ONCE": 1}, 6)
 
 
+@pytest.mark.slow
 def test_commands_on_the_page_name_the_app_and_what_is_lost_is_counted_by_the_hour_of_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

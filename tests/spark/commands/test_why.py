@@ -266,6 +266,7 @@ def test_the_most_recent_of_many_messages_of_a_key_are_told_in_full(tmp_path: Pa
     assert [other["offset"] for other in found["messages"][0]["others"]] == [0, 1, *range(3, 12)]
 
 
+@pytest.mark.slow
 def test_it_runs_without_pyspark(root: Path) -> None:
     program = BLOCKED.format(blocked=["pyspark", "py4j"]) + "from pathlib import Path; from ackwise.spark.commands.why import why; "
     answer = subprocess.run(
@@ -277,6 +278,7 @@ def test_it_runs_without_pyspark(root: Path) -> None:
     assert (answer.returncode, "LOST: " in answer.stdout) == (1, True), answer.stderr
 
 
+@pytest.mark.slow
 def test_without_pyarrow_it_says_what_to_install(root: Path) -> None:
     program = BLOCKED.format(blocked=["pyarrow"]) + "from pathlib import Path; from ackwise.spark.commands.why import why; "
     call = f"why('orders/0/3', [Path({str(root)!r})])"

@@ -43,6 +43,7 @@ def ended(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[
     return process.returncode, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "number", "code"), [(CLEAN, signal.SIGINT, 0), (LOST, signal.SIGTERM, 1)])
 def test_a_signal_ends_it_with_the_exit_code_of_the_last_books(words: str, number: int, code: int, tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", words))

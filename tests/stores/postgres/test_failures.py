@@ -222,6 +222,7 @@ async def _lets_in(url: str) -> bool:
 PASSWORD = "s3cr%2Ft%40"
 
 
+@pytest.mark.slow
 async def test_an_inbox_verifies_tls_in_the_same_way(guarded: Server, certificates: Certificates) -> None:
     base = f"postgresql://worker:{PASSWORD}@127.0.0.1:{guarded.port}/postgres?sslmode=verify-full"
     inbox = inbox_from_url(f"{base}&sslrootcert={certificates.authority}")
@@ -235,6 +236,7 @@ async def test_an_inbox_verifies_tls_in_the_same_way(guarded: Server, certificat
     assert "s3cr" not in str(raised.value)
 
 
+@pytest.mark.slow
 async def test_tls_is_verified_against_the_authority_that_the_url_names(guarded: Server, certificates: Certificates) -> None:
     base = f"postgresql://worker:{PASSWORD}@127.0.0.1:{guarded.port}/postgres?sslmode=verify-full"
     store = from_url(f"{base}&sslrootcert={certificates.authority}")
@@ -255,6 +257,7 @@ async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(postgres: 
         await from_url(f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres?sslmode=require").open()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
@@ -286,6 +289,7 @@ async def test_a_store_that_can_not_be_opened_says_why_and_no_secret(
     assert "wr0ng" not in repr(store) + caplog.text
 
 
+@pytest.mark.slow
 async def test_a_password_that_is_changed_while_the_store_is_open_makes_it_unavailable(guarded: Server) -> None:
     store = from_url(f"postgresql://plain:{PASSWORD}@127.0.0.1:{guarded.port}/postgres?sslmode=disable")
     await store.open()

@@ -144,6 +144,7 @@ def test_the_name_of_the_script_is_the_one_that_redis_gives_it() -> None:
     assert hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest() == SCRIPT_NAME
 
 
+@pytest.mark.slow
 def test_without_the_driver_a_sentence_says_what_to_install() -> None:
     question = (
         "import sys; sys.modules['redis'] = None\n"

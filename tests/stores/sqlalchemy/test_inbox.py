@@ -86,11 +86,13 @@ class Disposing(SQLAlchemyInbox):
         await self._engine.dispose()
 
 
+@pytest.mark.slow
 class TestOnSQLite(OnSQLAlchemy):
     def engine(self, place: Path) -> AsyncEngine:
         return create_async_engine(f"sqlite+aiosqlite:///{place / 'shop.db'}")
 
 
+@pytest.mark.slow
 class TestOnSQLiteThatBeginsByItself(OnSQLAlchemy):
     """With the recipe of SQLAlchemy's documentation, which lets SQLAlchemy begin instead of the driver."""
 

@@ -143,6 +143,7 @@ class OnSQLAlchemy(OutboxConformance):
         assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 class TestOnSQLite(OnSQLAlchemy):
     features = OutboxFeatures(relays=False, writers=False)
     prefix = "ackwise_"

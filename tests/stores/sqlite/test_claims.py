@@ -29,6 +29,7 @@ class TestSQLiteStore(StoreConformance):
         return SQLiteStore(place / "claims.db", clock=clock)
 
 
+@pytest.mark.slow
 class TestSQLiteStoreThatWaitsForTheDisk(StoreConformance):
     features = Features(persistent=True, shared=True, owners=True)
 
@@ -58,6 +59,7 @@ def start(path: Path, process: int, batches: int) -> subprocess.Popen[str]:
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_four_processes_share_a_file_and_no_key_goes_to_two(path: Path) -> None:
     processes = [start(path, number, batches=40) for number in range(1, 5)]
     outputs = [process.communicate(timeout=120)[0] for process in processes]
@@ -67,6 +69,7 @@ def test_four_processes_share_a_file_and_no_key_goes_to_two(path: Path) -> None:
     assert {ack for answer in answers for ack in answer["acks"]} == {"ok"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [1, 5, 20])
 async def test_a_killed_process_leaves_whole_exchanges_and_all_that_was_answered(path: Path, batches: int) -> None:
     with start(path, process=1, batches=10**6) as process:
