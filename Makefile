@@ -1,4 +1,4 @@
-# What is run here, locally and by CI. Needs make and Python 3.11, 3.12, 3.13 or 3.14; `make PYTHON=python3.12 test` chooses one.
+# The commands of this repository, for people and for CI. Needs make and Python 3.11, 3.12, 3.13 or 3.14; `make PYTHON=python3.12 test` chooses one.
 
 VENV ?= .venv
 PYTHON ?= $(firstword $(wildcard $(VENV)/bin/python) python3)
@@ -11,41 +11,44 @@ FOR_DEMO := $(VENV)/.installed-demo-$(VERSION)
 FOR_DEV := $(VENV)/.installed-dev-$(VERSION)
 FOR_BENCH := .venv-bench/.installed-bench-$(VERSION)
 
-# What was compiled is kept, whatever the environment says: each process of the tests, and each command that they start, would compile it anew.
+# Keep compiled modules, whatever the environment says. Without them each process compiles everything again: collecting tests takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check fix bench docs dist size clean lint types imports pure tests
+# The folders with tests that need neither a server nor a process. The others import more than they test, or start something: Faust, Spark, documentation.
+PURE := tests/middleware tests/plugin tests/stores tests/testing
+
+.PHONY: help demo test check fix bench docs dist size clean lint mypy types imports pure tests
 .NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
 .DELETE_ON_ERROR:
 
-help: ## this list
+help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
 
-demo: $(FOR_DEMO) ## see it work: install, then run `ackwise demo`; HOST=faust for agents of Faust
+demo: $(FOR_DEMO) ## install Ackwise and run `ackwise demo`; with HOST=faust on Faust
 	$(BIN)/ackwise demo $(if $(HOST),--host $(HOST))
 
-test: lint types imports docs tests ## everything that CI runs, from nothing
+test: lint types imports docs tests ## run all checks and all tests, as CI does; starts Kafka, Redis, PostgreSQL, MariaDB and Spark
 
-check: lint types imports docs pure ## what to run while editing: no servers, about two minutes
+check: lint mypy pure ## run ruff, mypy and the fast tests, in about a minute; for use while editing
 
-fix: $(FOR_DEV) ## format, and repair what the linter can
+fix: $(FOR_DEV) ## format the code and apply the fixes of the linter
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(FOR_DEV) $(FOR_BENCH) ## the benchmarks, with those whom Ackwise is compared with
+bench: $(FOR_DEV) $(FOR_BENCH) ## run the benchmarks, which compare Ackwise with other libraries
 	$(BIN)/python -m benchmarks
 
 # With --quiet, --strict would see no warnings and never fail.
-docs: $(FOR_DEV) ## the documentation as a site, in site/
+docs: $(FOR_DEV) ## build the documentation as a website in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-dist: $(FOR_DEV) servers ## wheel and source distribution in dist/, tried in empty environments; PYTHONS="python3.12 …" chooses
+dist: $(FOR_DEV) servers ## build and test wheel and source distribution in dist/; PYTHONS="python3.12 …" chooses the Pythons
 	$(BIN)/python .ci/dist.py $(PYTHONS)
 
 size: $(FOR_DEV) ## print how much code, tests, settings and commands there are; JSON=1 for JSON
 	@$(BIN)/python .ci/size.py $(if $(JSON),--json)
 
-clean: ## remove everything that was made here, the environment too
+clean: ## remove all build products, caches and the virtual environment
 	rm -rf $(VENV) .venv-bench dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -60,8 +63,11 @@ types: $(FOR_DEV) # side by side: each has one core to itself, and what the seco
 imports: $(FOR_DEV)
 	$(BIN)/lint-imports
 
-pure: $(FOR_DEV) # two files at a time, as below
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not (embedded or kafka or servers or slow or spark)"
+mypy: $(FOR_DEV)
+	$(BIN)/mypy
+
+pure: $(FOR_DEV) # in two processes, a file in one of them; a test that starts a process fails
+	$(BIN)/python -m pytest -q -p tests.pure -n 2 --dist loadfile --no-loadscope-reorder -m "not (embedded or kafka or servers or slow or spark)" $(PURE)
 
 tests: $(FOR_DEV) servers # two files at a time, each with servers of its own; in their order, since the long ones must not come last
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
