@@ -11,8 +11,8 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def _signatures_of_commands_are_read_once() -> Iterator[None]:
     """Typer reads the signatures of all forty commands for each command line, which takes longer than most commands."""
-    import typer.main
+    from typer.utils import get_params_from_function
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.main, "get_params_from_function", functools.cache(typer.main.get_params_from_function))
+        patch.setattr("typer.main.get_params_from_function", functools.cache(get_params_from_function))
         yield
