@@ -1,9 +1,9 @@
-# What is run here, locally and by CI. Needs make and Python 3.11, 3.12 or 3.13; `make PYTHON=python3.12 test` chooses one.
+# The commands of this repository, for people and for CI. Needs make and Python 3.11, 3.12, 3.13 or 3.14; `make PYTHON=python3.12 test` chooses one.
 
 VENV ?= .venv
 PYTHON ?= $(firstword $(wildcard $(VENV)/bin/python) python3)
 BIN := $(VENV)/bin
-SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 # One stamp per Python, so that another PYTHON= makes the environment anew.
@@ -11,44 +11,47 @@ FOR_DEMO := $(VENV)/.installed-demo-$(VERSION)
 FOR_DEV := $(VENV)/.installed-dev-$(VERSION)
 FOR_BENCH := .venv-bench/.installed-bench-$(VERSION)
 
-# What was compiled is kept, whatever the environment says: each process of the tests, and each command that they start, would compile it anew.
+# Keep compiled modules, whatever the environment says. Without them each process compiles everything again: collecting tests takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test nightly check fix bench docs dist size clean lint types imports pure tests servers sabotage evidence mypy age
+# The folders with tests that need neither a server nor a process. The others import more than they test, or start something: Faust, Spark, documentation.
+PURE := tests/middleware tests/plugin tests/sabotage tests/stores tests/testing
+
+.PHONY: help demo test nightly check fix bench docs dist size clean lint mypy types imports pure tests servers sabotage evidence age
 .NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
 .DELETE_ON_ERROR:
 
-help: ## this list
+help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
 
-demo: $(FOR_DEMO) ## see it work: install, then run `ackwise demo`; HOST=faust for agents of Faust
+demo: $(FOR_DEMO) ## install Ackwise and run `ackwise demo`; with HOST=faust on Faust
 	$(BIN)/ackwise demo $(if $(HOST),--host $(HOST))
 
-test: lint types imports docs age tests ## everything that guards a promise, from nothing
+test: lint types imports docs age tests ## run everything that guards a promise; starts Kafka, Redis, PostgreSQL, MariaDB and Spark
 
-nightly: $(FOR_DEV) servers ## the rest of the tests: further seeds, wide matrices, long runs; keeps the result in tests/nightly.json
+nightly: $(FOR_DEV) servers ## run the other tests: further seeds, wide matrices, long runs; writes tests/nightly.json
 	$(BIN)/python .ci/nightly.py
 
-check: lint mypy imports pure ## what to run for each commit: no servers, about a minute
+check: lint mypy pure ## run ruff, mypy and the fast tests, in about a minute; for each commit
 
-fix: $(FOR_DEV) ## format, and repair what the linter can
+fix: $(FOR_DEV) ## format the code and apply the fixes of the linter
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(FOR_DEV) $(FOR_BENCH) ## the benchmarks, with those whom Ackwise is compared with
+bench: $(FOR_DEV) $(FOR_BENCH) ## run the benchmarks, which compare Ackwise with other libraries
 	$(BIN)/python -m benchmarks
 
 # With --quiet, --strict would see no warnings and never fail.
-docs: $(FOR_DEV) ## the documentation as a site, in site/
+docs: $(FOR_DEV) ## build the documentation as a website in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-dist: $(FOR_DEV) servers ## wheel and source distribution in dist/, tried in empty environments; PYTHONS="python3.12 …" chooses
+dist: $(FOR_DEV) servers ## build and test wheel and source distribution in dist/; PYTHONS="python3.12 …" chooses the Pythons
 	$(BIN)/python .ci/dist.py $(PYTHONS)
 
 size: $(FOR_DEV) ## print how much code, tests, settings and commands there are; JSON=1 for JSON
 	@$(BIN)/python .ci/size.py $(if $(JSON),--json)
 
-clean: ## remove everything that was made here, the environment too
+clean: ## remove all build products, caches and the virtual environment
 	rm -rf $(VENV) .venv-bench dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -69,13 +72,13 @@ age: # when the nightly tests ran last
 imports: $(FOR_DEV)
 	$(BIN)/lint-imports
 
-pure: $(FOR_DEV) # two files at a time, as below
-	$(BIN)/pytest -q -n 2 -m "not (embedded or kafka or servers or slow or spark or nightly)"
+pure: $(FOR_DEV) # in two processes, a file in one of them; a test that starts a process fails
+	$(BIN)/python -m pytest -q -p tests.pure -n 2 -m "not (embedded or kafka or servers or slow or spark or nightly)" $(PURE)
 
 tests: $(FOR_DEV) servers # two files at a time, on one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
 	$(BIN)/pytest -n 2 -m "not nightly"
 
-sabotage: $(FOR_DEV) servers ## break the library one line at a time; each time a test must fail
+sabotage: $(FOR_DEV) servers ## break the library one line at a time and demand that a test fails
 	$(BIN)/python -m tests.sabotage $(TWINS)
 
 evidence: $(FOR_DEV) ## write docs/guarantees/evidence.md from the result of the last sabotage
@@ -85,7 +88,7 @@ servers: # what the tests start Redis, PostgreSQL and MariaDB from; as root on D
 	@$(PYTHON) .ci/servers.py
 
 $(FOR_DEMO) $(FOR_DEV): $(VENV)/.installed-%-$(VERSION): pyproject.toml .ci/install.py
-	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Ackwise needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $(or $(VERSION),not there): make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Ackwise needs Python 3.11, 3.12, 3.13 or 3.14, and $(PYTHON) is $(or $(VERSION),not there): make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) .ci/install.py $(VENV) $*
 	@touch $@
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-SUPPORTED = ("3.11", "3.12", "3.13")
+SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
 
 #: What the examples and their tests import. They come from the source distribution, and Ackwise from the wheel.
 EXTRAS = "cdc,events,faust,mysql,postgres,redis,share,sqlalchemy"

@@ -47,6 +47,7 @@ class Registry:
 # What they take
 
 
+@pytest.mark.slow
 async def test_a_decoder_makes_the_values_of_every_kind_of_handler() -> None:
     got: list[object] = []
 
@@ -296,6 +297,7 @@ async def test_an_asynchronous_decoder_that_hangs_counts_as_away(memory_kafka: M
     assert got == [b"1"]
 
 
+@pytest.mark.slow
 async def test_a_stop_does_not_wait_for_a_decoder_that_hangs(memory_kafka: MemoryKafka) -> None:
     begun = asyncio.Event()
 
@@ -332,6 +334,7 @@ async def test_the_breaker_does_not_count_what_nobody_could_decode(memory_kafka:
     assert (len(got), memory_kafka.records("billing.dlq")) == (30, [])
 
 
+@pytest.mark.slow
 async def test_a_group_of_nothing_but_unavailable_codecs_holds_and_a_mixed_one_does_not(memory_kafka: MemoryKafka) -> None:
     is_away, got = True, list[bytes]()
 

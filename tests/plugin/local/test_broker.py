@@ -153,6 +153,7 @@ def impostor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return make
 
 
+@pytest.mark.slow
 def test_a_second_broker_in_the_folder_of_one_that_runs_is_refused(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
     java = impostor("echo Kafka Server started; exec cat")
     with local_kafka(tmp_path / "k") as broker:
@@ -163,6 +164,7 @@ def test_a_second_broker_in_the_folder_of_one_that_runs_is_refused(tmp_path: Pat
         assert java.starts == 3
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_start_shows_the_end_of_its_log(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
     java = impostor("echo disk on fire; exit 3")
     with pytest.raises(Unavailable, match=r"(?s)ended with code 3; .*broker\.log ends with:\ndisk on fire"), local_kafka(tmp_path / "k"):
@@ -170,6 +172,7 @@ def test_a_broker_that_does_not_start_shows_the_end_of_its_log(tmp_path: Path, i
     assert java.starts == 1
 
 
+@pytest.mark.slow
 def test_a_port_that_somebody_took_meanwhile_is_exchanged(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
     taken = "echo Address already in use; exit 1"
     java = impostor(f'[ "$(wc -l < {tmp_path}/starts)" = 1 ] && {{ {taken}; }}; cp server.properties ready; echo Kafka Server started; cat')
@@ -178,6 +181,7 @@ def test_a_port_that_somebody_took_meanwhile_is_exchanged(tmp_path: Path, impost
     assert java.starts == 2
 
 
+@pytest.mark.slow
 def test_after_a_few_ports_it_is_given_up(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
     java = impostor("echo Address already in use; exit 1")
     with pytest.raises(Unavailable, match="Address already in use"), local_kafka(tmp_path / "k"):
@@ -185,6 +189,7 @@ def test_after_a_few_ports_it_is_given_up(tmp_path: Path, impostor: Callable[[st
     assert java.starts == 5
 
 
+@pytest.mark.slow
 def test_a_broker_that_hangs_is_given_up_and_killed(
     tmp_path: Path, impostor: Callable[[str], Impostor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +200,7 @@ def test_a_broker_that_hangs_is_given_up_and_killed(
     assert brokers_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_broker_that_will_not_stop_is_killed(
     tmp_path: Path, impostor: Callable[[str], Impostor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

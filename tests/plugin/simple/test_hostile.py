@@ -36,6 +36,7 @@ def _refusing(dead: str) -> Any:
     return watch
 
 
+@pytest.mark.slow
 async def test_what_a_killed_process_had_comes_again_after_its_lease_and_what_it_acknowledged_does_not(world: World) -> None:
     world.kafka.produce(TOPIC, b"a", b"b", b"c", b"d")
     mortal = Store(world.claims)
@@ -110,6 +111,7 @@ async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not
     assert wide.kafka.records("billing.retry") == []
 
 
+@pytest.mark.slow
 async def test_what_is_acknowledged_without_a_store_after_its_partition_has_moved_is_told_to_it_later(wide: World) -> None:
     store = Store(wide.claims)
     async with moving(wide, store=store) as (one, other, received):
@@ -257,6 +259,7 @@ async def test_an_acknowledgement_that_is_cancelled_is_settled_all_the_same(worl
         assert acking.cancelled()
 
 
+@pytest.mark.slow
 async def test_a_message_that_processes_died_of_is_received_while_nobody_has_another_one(world: World) -> None:
     world.kafka.produce(TOPIC, b"killer", b"innocent")
     async with world.consumer(client_id="c") as consumer:

@@ -87,6 +87,7 @@ class Disposing(SQLAlchemyInbox):
         await self._engine.dispose()
 
 
+@pytest.mark.slow
 class TestOnSQLite(OnSQLAlchemy):
     def engine(self, place: Path) -> AsyncEngine:
         return create_async_engine(f"sqlite+aiosqlite:///{place / 'shop.db'}")
