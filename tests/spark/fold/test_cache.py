@@ -38,6 +38,8 @@ HISTORIES = [case.history for case in CASES.values()] + [universe(number) for nu
 SINCE = replace(CONFIG, since=NOW / SECOND - 1800)
 
 
+@pytest.mark.nightly
+@pytest.mark.slow  # waits for three folds of all histories on Spark
 def test_events_folded_day_by_day_say_what_the_oracle_says_of_them_at_once(spark: SparkSession, tmp_path: Path) -> None:
     """Three days: one folded late, one not in the state, and some events in two."""
     from tests.spark.running import answer, evidence_of

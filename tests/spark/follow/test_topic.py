@@ -38,6 +38,8 @@ def books(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     raise AssertionError(process.stderr.read())
 
 
+@pytest.mark.nightly
+@pytest.mark.slow  # waits for several runs of the whole job on Spark
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_what_is_published_is_in_the_next_books_and_what_mends_a_finding_ends_it(kafka: SharedKafka, tmp_path: Path) -> None:
