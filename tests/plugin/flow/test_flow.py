@@ -127,6 +127,7 @@ async def test_a_rate_lets_messages_wait_and_charges_no_attempt() -> None:
     assert lasted > 0.25
 
 
+@pytest.mark.slow
 async def test_a_command_pauses_a_worker_and_lets_it_go_on() -> None:
     shop = Shop()
     async with TestApp(shop.app) as worker:
@@ -174,6 +175,7 @@ def tell(worker: TestApp, handler: str, *, paused: bool, dead: bool = False) -> 
     worker.kafka.produce("billing.control", value, key=key)
 
 
+@pytest.mark.slow
 async def test_half_open_one_batch_decides_and_a_good_one_lets_everything_go() -> None:
     shop = Shop(Breaker(first_wait="1h", rest=0.5))
     async with TestApp(shop.app) as worker:
@@ -189,6 +191,7 @@ async def test_half_open_one_batch_decides_and_a_good_one_lets_everything_go() -
     assert {event.attempt for event in worker.events if event.handler == "bill"} == {1}
 
 
+@pytest.mark.slow
 async def test_a_stopped_handler_that_finds_nothing_but_bad_values_lets_no_letter_go() -> None:
     shop = Shop(Breaker(first_wait="1h", rest=0.1))
     async with TestApp(shop.app) as worker:

@@ -270,6 +270,7 @@ async def test_without_a_map_everything_runs(owner: Any, metadata: str) -> None:
     assert here.offsets() == [100, 101, 102, 103]
 
 
+@pytest.mark.slow
 async def test_without_the_id_of_the_cluster_no_map_is_told(owner: Any) -> None:
     here = await owner(cluster=None)
     here.assign()

@@ -87,6 +87,7 @@ async def test_a_rebalance_does_not_wait_for_receivers(wide: World) -> None:
             await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
 
 
+@pytest.mark.slow
 async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not_charged(wide: World) -> None:
     async with wide.consumer(topics="wide", client_id="one") as one:
         received = await receive(one, 2)
@@ -123,6 +124,7 @@ async def test_what_is_acknowledged_without_a_store_after_its_partition_has_move
     assert [wide.count(code) for code in (EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED)] == [2, 2, 2]
 
 
+@pytest.mark.slow
 async def test_a_receipt_may_be_renewed_after_its_partition_has_moved(wide: World) -> None:
     async with wide.consumer(topics="wide", client_id="one") as one:
         received = await receive(one, 2)
@@ -134,6 +136,7 @@ async def test_a_receipt_may_be_renewed_after_its_partition_has_moved(wide: Worl
             assert await one.ack_all(renewed) == [Answer.ACKED] * 2
 
 
+@pytest.mark.slow
 async def test_without_a_claim_nothing_of_a_partition_that_has_moved_is_acknowledged(wide: World) -> None:
     unkeyed = Dedup(wide.store, key=lambda message: None)
     async with wide.consumer(unkeyed, topics="wide", client_id="one") as one:
@@ -149,6 +152,7 @@ async def test_without_a_claim_nothing_of_a_partition_that_has_moved_is_acknowle
             assert {each.value for each in again} == {b"m0", b"m1"}
 
 
+@pytest.mark.slow
 async def test_what_is_claimed_while_its_partition_moves_is_given_to_nobody_and_comes_to_the_next_owner(wide: World) -> None:
     async with wide.consumer(topics="wide", client_id="one") as one:
         await eventually(lambda: len(wide.kafka.committed(GROUP)) == 4)
