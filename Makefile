@@ -66,8 +66,8 @@ imports: $(FOR_DEV)
 mypy: $(FOR_DEV)
 	$(BIN)/mypy
 
-pure: $(FOR_DEV) # in two processes, a file in one of them; a test that starts a process fails
-	$(BIN)/python -m pytest -q -p tests.pure -n 2 --dist loadfile --no-loadscope-reorder -m "not (embedded or kafka or servers or slow or spark)" $(PURE)
+pure: $(FOR_DEV) # in three processes on two cores, since tests wait for timers; a test that starts a process fails
+	$(BIN)/python -m pytest -q -p tests.pure -n 3 --dist loadfile --no-loadscope-reorder -m "not (embedded or kafka or servers or slow or spark)" $(PURE)
 
 tests: $(FOR_DEV) servers # two files at a time, each with servers of its own; in their order, since the long ones must not come last
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
