@@ -72,8 +72,8 @@ age: # when the nightly tests ran last
 imports: $(FOR_DEV)
 	$(BIN)/lint-imports
 
-pure: $(FOR_DEV) # in two processes, a file in one of them; a test that starts a process fails
-	$(BIN)/python -m pytest -q -p tests.pure -n 2 -m "not (embedded or kafka or servers or slow or spark or nightly)" $(PURE)
+pure: $(FOR_DEV) # in three processes on two cores, since tests wait for timers; a test that starts a process fails
+	$(BIN)/python -m pytest -q -p tests.pure -n 3 -m "not (embedded or kafka or servers or slow or spark or nightly)" $(PURE)
 
 tests: $(FOR_DEV) servers # two files at a time, on one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
 	$(BIN)/pytest -n 2 -m "not nightly"

@@ -109,6 +109,7 @@ async def test_methods_objects_and_functions_of_c_are_decoders(decode: Any) -> N
     assert got == [3]
 
 
+@pytest.mark.slow
 async def test_a_null_value_is_none_where_the_handler_admits_it_and_can_not_be_decoded_elsewhere() -> None:
     got: list[object] = []
 
@@ -246,6 +247,7 @@ async def test_messages_are_held_while_a_registry_is_away_and_lose_no_attempt(
     assert [letter.value for letter in memory_kafka.records("billing.dlq")] == [b"bad"]
 
 
+@pytest.mark.slow
 async def test_what_stands_before_a_message_that_is_held_runs_and_what_is_behind_asks_nobody(memory_kafka: MemoryKafka) -> None:
     got, asked, is_away = list[bytes](), list[bytes](), True
 
@@ -271,6 +273,7 @@ async def test_what_stands_before_a_message_that_is_held_runs_and_what_is_behind
     assert sorted(got) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 async def test_an_asynchronous_decoder_that_hangs_counts_as_away(memory_kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "DECODE_WITHIN", 0.01)
     hang, calls, got = True, 0, list[bytes]()
@@ -317,6 +320,7 @@ async def test_a_stop_does_not_wait_for_a_decoder_that_hangs(memory_kafka: Memor
     assert committed(memory_kafka) == 0
 
 
+@pytest.mark.slow
 async def test_the_breaker_does_not_count_what_nobody_could_decode(memory_kafka: MemoryKafka) -> None:
     registry, got = Registry(), list[int]()
     registry.is_away = True
@@ -359,6 +363,7 @@ async def test_a_group_of_nothing_but_unavailable_codecs_holds_and_a_mixed_one_d
     assert (got, [letter.value for letter in memory_kafka.records("billing.dlq")]) == ([b"held"], [b"mixed"])
 
 
+@pytest.mark.slow
 async def test_of_a_batch_of_single_runs_one_asks_what_is_away(memory_kafka: MemoryKafka) -> None:
     registry, asked = Registry(), list[bytes]()
     registry.is_away = True
@@ -415,6 +420,7 @@ async def test_under_transactional_nothing_of_an_ordered_partition_overtakes_wha
     assert got == [b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 async def test_what_nobody_could_decode_is_not_taken_for_good_by_the_breaker(
     memory_kafka: MemoryKafka, caplog: pytest.LogCaptureFixture
 ) -> None:

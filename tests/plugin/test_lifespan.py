@@ -360,6 +360,7 @@ class Forgetful(MemoryStore):
         pass
 
 
+@pytest.mark.slow
 async def test_a_success_that_the_store_was_not_told_of_is_remembered_over_a_restart(memory_kafka: MemoryKafka) -> None:
     got, store = list[bytes](), Forgetful()
     app = orders_app(memory_kafka, got)

@@ -76,6 +76,7 @@ async def test_each_of_several_points_is_the_end_of_a_worker() -> None:
     assert billed == ["a", "a"]
 
 
+@pytest.mark.slow
 async def test_a_worker_can_die_again_and_at_a_later_time() -> None:
     billed: list[str] = []
     async with TestApp(shop(billed)) as worker:

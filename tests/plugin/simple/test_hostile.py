@@ -100,6 +100,7 @@ async def test_a_rebalance_leaves_what_is_received_with_its_receiver_and_does_no
         await are_all_committed(wide)
 
 
+@pytest.mark.slow
 async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not_charged(wide: World) -> None:
     async with moving(wide) as (one, other, received):
         wide.clock.advance(20)
@@ -125,6 +126,7 @@ async def test_what_is_acknowledged_without_a_store_after_its_partition_has_move
         await are_all_committed(wide)
 
 
+@pytest.mark.slow
 async def test_a_receipt_may_be_renewed_after_its_partition_has_moved(wide: World) -> None:
     async with moving(wide) as (one, other, received):
         renewed = [await one.change_invisible(each, 60) for each in received]
@@ -133,12 +135,14 @@ async def test_a_receipt_may_be_renewed_after_its_partition_has_moved(wide: Worl
         assert await one.ack_all(renewed) == [Answer.ACKED] * 2
 
 
+@pytest.mark.slow
 async def test_without_a_claim_nothing_of_a_partition_that_has_moved_is_acknowledged(wide: World) -> None:
     async with moving(wide, Dedup(wide.store, key=lambda message: None)) as (one, other, received):
         assert await one.ack_all(received) == [Answer.INVALID_RECEIPT] * 2
         assert [each.value for each in await receive_at_any(one, other)] == [b"m0", b"m1"]
 
 
+@pytest.mark.slow
 async def test_what_is_claimed_while_its_partition_moves_is_given_to_nobody_and_comes_to_the_next_owner(wide: World) -> None:
     async with wide.consumer(topics="wide", client_id="one") as one:
         await eventually(lambda: len(wide.kafka.committed(GROUP)) == 4)
