@@ -21,7 +21,7 @@ def each(
     its case. Not for tests with fixtures that a case changes: all cases share them.
     """
     parameters = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    table, named = list[Sequence[Any]](), list[str | None]()
+    table, named = list[Sequence[Any]](), list[Any]()
     for place, case in enumerate(cases):
         of_pytest = isinstance(case, type(pytest.param()))
         assert not (of_pytest and case.marks), "a case that has marks of its own is a test of its own"

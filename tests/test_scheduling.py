@@ -41,7 +41,7 @@ def handed_out(tests: Sequence[str], seconds: Mapping[str, float], of_spark: Seq
             if done[number] < len(node.told):
                 scheduling.mark_test_complete(node, node.told[done[number]])
                 done[number] += 1
-    return [[tests[index] for index in node.told] for node in nodes]
+    return [[tests[int(index)] for index in node.told] for node in nodes]
 
 
 def test_all_tests_with_spark_are_one_piece_that_comes_first_and_then_the_files_that_took_longest() -> None:

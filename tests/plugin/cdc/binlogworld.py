@@ -71,7 +71,7 @@ class BinlogWorld(World):
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Any]:
         address = urlsplit(self.url)
-        host, port, database = address.hostname, address.port, address.path[1:]
+        host, port, database = address.hostname, address.port or 3306, address.path[1:]
         async with asyncmy.connect(host=host, port=port, user="root", database=database, autocommit=True) as connection:
             yield connection
 

@@ -93,11 +93,12 @@ def test_topics_that_fit_are_left_alone_and_narrow_ones_are_extended() -> None:
 
 def test_topics_that_would_lose_a_copy_are_refused() -> None:
     """S12: RocketMQ reports success, and the message is gone."""
-    for changes, sentence in (
+    lossy: list[tuple[dict[str, Any], str]] = [
         ({"max_message_bytes": FITTING.max_message_bytes - 1}, "'billing.retry' takes messages of at most 1179659 bytes"),
         ({"retention_ms": 3_599_999}, "the longest delay is 1h; raise its retention.ms"),
         ({"cleanup_policy": "compact,delete"}, "'billing.retry' is compacted"),
-    ):
+    ]
+    for changes, sentence in lossy:
         with pytest.raises(ConfigurationError, match=sentence):
             plan(everything(**changes))
     dead = FITTING._replace(cleanup_policy="compact", retention_ms=1)
