@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.plugin.schemas.registryserver import RegistryServer, running_registry
@@ -16,9 +16,10 @@ async def server() -> AsyncIterator[RegistryServer]:
         yield registry
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _authorities_are_read_once() -> Iterator[None]:
-    """Each client of a registry reads the file of all authorities, also for plain HTTP."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
-        yield
+_once = functools.cache(ssl.create_default_context)
+
+
+@pytest.fixture(autouse=True)
+def _authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client of a registry reads the file of all authorities, also for plain HTTP; no other test may get such a context."""
+    monkeypatch.setattr(ssl, "create_default_context", _once)
