@@ -119,6 +119,7 @@ def test_brackets_in_an_error_are_not_taken_for_markup(invoke: Callable[[str], S
     assert "pip install [spark]" in invoke("explain odd:app").stderr
 
 
+@pytest.mark.slow  # waits for a process
 def test_a_worker_that_can_t_start_ends_with_one_sentence(folder: Path) -> None:
     done = ackwise("run", "worker:app", "--log-level", "error", cwd=folder)
     assert (done.returncode, done.stdout) == (2, "")

@@ -162,6 +162,7 @@ sys.stderr.write(" ".join(logging.getLevelName(logging.getLogger(name).getEffect
 """
 
 
+@pytest.mark.slow  # waits for a process
 @each(("level", "heard"), [("debug", "INFO"), ("info", "WARNING"), ("warning", "WARNING"), ("error", "ERROR")])
 def test_the_kafka_client_is_heard_from_warnings_on_and_never_of_its_payloads(tmp_path: Path, level: str, heard: str) -> None:
     assert python(LEVELS, tmp_path, level) == f"{level.upper()} {heard}"

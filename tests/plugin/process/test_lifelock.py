@@ -222,6 +222,7 @@ def test_a_process_that_was_forked_off_has_a_name_of_its_own(folder: Path) -> No
         assert said == "True"
 
 
+@pytest.mark.slow  # waits for a process
 def test_a_copy_of_the_file_proves_nothing(folder: Path, tmp_path: Path) -> None:
     with process(folder) as (_, owner):
         (tmp_path / "copied").mkdir(mode=0o700)

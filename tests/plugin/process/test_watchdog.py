@@ -49,11 +49,13 @@ def run(program: str, *arguments: str, folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow  # waits for a process
 @each("where", ["in the event loop", "in the store"])
 def test_a_worker_that_ended_by_an_error_ends_its_process_though_a_thread_hangs(tmp_path: Path, where: str) -> None:
     assert run("from worker import app; app.run()", where, folder=tmp_path) == (1, "")
 
 
+@pytest.mark.slow  # waits for a process
 @each(("kind", "code"), [("ours", 2), ("odd", 1)])
 def test_the_command_keeps_its_exit_code_when_a_thread_hangs_after_an_error(tmp_path: Path, kind: str, code: int) -> None:
     program = "from ackwise.plugin.cli.root import new_app; new_app()(['run', 'worker:app'])"

@@ -104,6 +104,7 @@ async def _lets_in(url: str) -> bool:
 PASSWORD = "s3cr%2Ft%40"
 
 
+@pytest.mark.slow  # waits for a process
 async def test_tls_is_verified_against_the_authority_that_the_url_names(guarded: Server, certificates: Certificates) -> None:
     base = f"postgresql://worker:{PASSWORD}@127.0.0.1:{guarded.port}/postgres?sslmode=verify-full"
     store = from_url(f"{base}&sslrootcert={certificates.authority}")
@@ -124,6 +125,7 @@ async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(postgres: 
         await from_url(f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres?sslmode=require").open()
 
 
+@pytest.mark.slow  # waits for a process
 async def test_a_store_that_can_not_be_opened_says_why_and_no_secret(guarded: Server, caplog: pytest.LogCaptureFixture) -> None:
     for url, sentence in [
         ("postgresql://plain:wr0ng-one@{host}/postgres?sslmode=disable", "the password is wrong; correct it in the URL"),

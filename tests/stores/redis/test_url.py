@@ -121,6 +121,7 @@ def test_the_address_of_a_client_is_shown_without_its_password() -> None:
     assert repr(store) == "RedisStore('redis://host:1', namespace='ackwise')"
 
 
+@pytest.mark.slow  # waits for a process
 def test_without_the_driver_a_sentence_says_what_to_install() -> None:
     question = (
         "import sys; sys.modules['redis'] = None\n"

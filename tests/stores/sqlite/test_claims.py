@@ -61,6 +61,7 @@ def test_four_processes_share_a_file_and_no_key_goes_to_two(path: Path) -> None:
     assert {ack for answer in answers for ack in answer["acks"]} == {"ok"}
 
 
+@pytest.mark.slow  # waits for a process
 @pytest.mark.parametrize("batches", [5, *(pytest.param(many, marks=pytest.mark.nightly) for many in (1, 20))])
 async def test_a_killed_process_leaves_whole_exchanges_and_all_that_was_answered(path: Path, batches: int) -> None:
     with start(path, process=1, batches=10**6) as process:
