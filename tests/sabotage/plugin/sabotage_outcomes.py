@@ -24,7 +24,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     entry = _outcomes[report.nodeid]
     entry[0] = round(float(entry[0]) + report.duration, 2)
     if report.outcome != "passed" and entry[1] == "passed":
-        entry[1] = report.outcome
+        # A server that did not start, or a fixture that broke, notices no twin.
+        entry[1] = report.outcome if report.when == "call" else "error"
 
 
 def pytest_sessionfinish() -> None:
