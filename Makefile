@@ -75,8 +75,8 @@ imports: $(FOR_DEV)
 pure: $(FOR_DEV) # in three processes on two cores, since tests wait for timers; a test that starts a process fails
 	$(BIN)/python -m pytest -q -p tests.pure -n 3 -m "not (embedded or kafka or servers or slow or spark or nightly)" $(PURE)
 
-tests: $(FOR_DEV) servers # two files at a time, on one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
-	$(BIN)/pytest -n 2 -m "not nightly"
+tests: $(FOR_DEV) servers # three files at a time on two cores, since many tests wait; one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
+	$(BIN)/pytest -n 3 -m "not nightly"
 
 sabotage: $(FOR_DEV) servers ## break the library one line at a time and demand that a test fails
 	$(BIN)/python -m tests.sabotage $(TWINS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -13,12 +14,16 @@ TestT = TypeVar("TestT", bound=Callable[..., Any])
 
 
 def each(
-    names: str | Sequence[str], cases: Iterable[Any], *, ids: Callable[[Any], str] | Sequence[str] | None = None
+    names: str | Sequence[str],
+    cases: Iterable[Any],
+    *,
+    ids: Callable[[Any], str] | Sequence[str] | None = None,
+    side_by_side: bool = False,
 ) -> Callable[[TestT], TestT]:
     """Run a test for each of `cases`, as `pytest.mark.parametrize` would, but as one test: for cases that share nothing but the rule.
 
     A case may be a `pytest.param` with an id. Every case runs. What fails is raised as one group, in which each exception has a note with
-    its case. Not for tests with fixtures that a case changes: all cases share them.
+    its case. Not for tests with fixtures that a case changes: all cases share them. `side_by_side` is for async tests that mostly wait.
     """
     parameters = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table, named = list[Sequence[Any]](), list[Any]()
@@ -50,11 +55,18 @@ def each(
         @functools.wraps(test)
         async def run_async(*args: Any, **fixtures: Any) -> None:
             failed: list[BaseException] = []
-            for place, case in enumerate(table):
+
+            async def run_one(place: int, case: Sequence[Any]) -> None:
                 try:
                     await test(*args, **fixtures, **dict(zip(parameters, case, strict=True)))
                 except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001
                     failed.append(note(error, case, place))
+
+            if side_by_side:
+                await asyncio.gather(*(run_one(place, case) for place, case in enumerate(table)))
+            else:
+                for place, case in enumerate(table):
+                    await run_one(place, case)
             _raise(failed, len(table))
 
         made: Any = run_async if inspect.iscoroutinefunction(test) else run

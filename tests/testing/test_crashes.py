@@ -37,7 +37,11 @@ def shop(billed: list[str], *, dedup: bool = True) -> App:
     return app
 
 
-@each(("point", "dedup"), [*((point, True) for point in CRASH_POINTS), *((point, False) for point in WITHOUT_DEDUP)])
+@each(
+    ("point", "dedup"),
+    [*((point, True) for point in CRASH_POINTS), *((point, False) for point in WITHOUT_DEDUP)],
+    side_by_side=True,
+)
 async def test_nothing_is_lost_wherever_a_worker_dies(point: CrashPoint, dedup: bool) -> None:
     billed: list[str] = []
     async with TestApp(shop(billed, dedup=dedup)) as worker:

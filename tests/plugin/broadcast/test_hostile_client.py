@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from aiokafka.errors import LeaderNotAvailableError
 from tests.plugin.broadcast.instances import FileOf, Instance
 
 from ackwise.middleware.events import EventCode
-from ackwise.testing import MemoryKafka, hostile_client
+from ackwise.testing import MemoryKafka
+from ackwise.testing.hostile.client import install, under
+from ackwise.testing.hostile.plan import Plan
 
 #: What any client may suffer, with positions in Kafka or in a file.
 ANY = [
@@ -32,7 +34,6 @@ OF_A_GROUP = [
 
 
 async def suffer(fault: str, file: Path | None) -> None:
-    sys.stdout.write(f"{fault}\n")  # the last one is what a failure is about
     async with MemoryKafka() as kafka:
         kafka.create_topic("changes", 2)
         async with Instance(kafka, "web-1", file) as one:
@@ -40,29 +41,39 @@ async def suffer(fault: str, file: Path | None) -> None:
         for partition in (0, 1):
             kafka.produce("changes", b"waited %d" % partition, partition=partition)
         expected = {b"waited 0", b"waited 1", b"after 0", b"after 1"}
-        with hostile_client(fault) as plan:
-            async with Instance(kafka, "web-1", file) as again:
-                for partition in (0, 1):
-                    kafka.produce("changes", b"after %d" % partition, partition=partition)
-                await again.until(lambda: set(again.seen) == expected)
-                await again.until(lambda: again.committed() == {0: 2, 1: 2})
-                if not fault.startswith("worker.close"):
-                    spent = asyncio.create_task(plan.wait_until_spent())
-                    await again.until(spent.done)
+        plan = Plan.parse(fault)
+        passing = under.set(plan)
+        async with Instance(kafka, "web-1", file) as again:
+            for partition in (0, 1):
+                kafka.produce("changes", b"after %d" % partition, partition=partition)
+            await again.until(lambda: set(again.seen) == expected)
+            await again.until(lambda: again.committed() == {0: 2, 1: 2})
+            if not fault.startswith("worker.close"):
+                spent = asyncio.create_task(plan.wait_until_spent())
+                await again.until(spent.done)
+        under.reset(passing)
         assert all(event.from_commit for event in again.codes(EventCode.ASSIGNED)), fault
         await asyncio.gather(*(client.close() for client in plan.clients), return_exceptions=True)
 
 
-@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.nightly)], ids=["one way", "the other way"])
-async def test_whatever_the_client_does_an_instance_misses_nothing(tmp_path: Path, turn: int) -> None:
+async def suffer_each(faults: Iterable[tuple[str, Path | None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side, since each of them mostly waits."""
+    install(monkeypatch)
+    tasks = [asyncio.create_task(suffer(fault, file), name=fault) for fault, file in faults]
+    await asyncio.wait(tasks)
+    failed = {task.get_name(): task.exception() for task in tasks if task.exception() is not None}
+    assert not failed
+
+
+@pytest.mark.parametrize("turn", [0, 1], ids=["one way", "the other way"])
+async def test_whatever_the_client_does_an_instance_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int) -> None:
     """Faults take turns at both ways to keep positions."""
-    for place, fault in enumerate(ANY):
-        await suffer(fault, tmp_path / f"{place}.offsets" if place % 2 == turn else None)
+    files = [tmp_path / f"{place}.offsets" if place % 2 == turn else None for place in range(len(ANY))]
+    await suffer_each(zip(ANY, files, strict=True), monkeypatch)
 
 
-async def test_whatever_the_coordinator_answers_an_instance_misses_nothing() -> None:
-    for fault in OF_A_GROUP:
-        await suffer(fault, None)
+async def test_whatever_the_coordinator_answers_an_instance_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    await suffer_each(((fault, None) for fault in OF_A_GROUP), monkeypatch)
 
 
 async def test_a_topic_that_is_away_for_a_moment_is_read_on_where_it_was(kafka: MemoryKafka, file_of: FileOf) -> None:

@@ -218,6 +218,18 @@ async def test_a_handler_in_a_thread_that_hangs_leaves_its_worker_live_and_ready
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is let go after a fifth of a second. The server reads this as it starts, so this comes before `served`."""
+    monkeypatch.setattr(server, "_LONGEST", 0.2)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection lasts as long as the test; as `impatient` besides."""
+    monkeypatch.setattr(server, "_LONGEST", DEADLINE)
+
+
+@pytest.fixture
 async def served() -> Any:
     """A server of one page that is larger than what a socket holds."""
 
@@ -265,6 +277,7 @@ async def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_is_answ
     assert await served.get("/small") == (200, "small")
 
 
+@pytest.mark.usefixtures("impatient")
 @each("said", [b"", b"GET /sma", b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["nothing", "half", "reads nothing"])
 async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     ended, end = threading.Event(), connections._end
@@ -273,7 +286,6 @@ async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said
         end(protocol)
         ended.set()
 
-    monkeypatch.setattr(server, "_LONGEST", 0.2)
     monkeypatch.setattr(connections, "_end", noted)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
     writer.write(said)
@@ -288,11 +300,11 @@ async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said
     assert await served.get("/small") == (200, "small")
 
 
+@pytest.mark.usefixtures("patient")
 async def test_of_many_connections_those_above_the_limit_are_closed_and_the_others_answered(
     served: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "_MOST", 5)
-    monkeypatch.setattr(server, "_LONGEST", DEADLINE)
     idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(5)]
     for _, writer in idle:
         writer.write(b"GET /small HTTP/1.1\r\n")
