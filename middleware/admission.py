@@ -15,7 +15,7 @@ from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later
 from ackwise.middleware.errors import CodecUnavailable, StoreUnavailable, UndecodableHeader
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy
-from ackwise.middleware.leases import Leases
+from ackwise.middleware.leases import Leases, Moment
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Message, delivery_of
 from ackwise.middleware.policies import Dedup, Transactional
@@ -305,7 +305,7 @@ class Admission:
         if self._on_store_down == "fail_open" and leases.is_down:
             self._run_unprotected(runs, claimants, leases)
             return
-        asked_at = self._worker.monotonic()
+        asked_at = leases.now()
         try:
             answers = await leases.claim([run.column() for run in claimants])
         except StoreUnavailable as error:  # the tokens stay: the same claims are asked again
@@ -323,7 +323,7 @@ class Admission:
             self._await_store(waiting, unanswered[0])
 
     def _answer(
-        self, runs: list[Run], run: Run, answers: Mapping[int, ClaimAnswer | StoreUnavailable], asked_at: float, leases: Leases
+        self, runs: list[Run], run: Run, answers: Mapping[int, ClaimAnswer | StoreUnavailable], asked_at: Moment, leases: Leases
     ) -> list[Run]:
         """Grant `run`; what was answered otherwise, or succeeded here before, falls out. Returns what was not answered."""
         assert run.ids is not None

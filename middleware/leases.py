@@ -10,11 +10,12 @@ import random
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from operator import attrgetter
+from typing import NamedTuple, Protocol
 
 from ackwise.middleware.columns import FIRST, Column, ColumnExchange, ColumnResult, checked, in_columns
 from ackwise.middleware.errors import StoreUnavailable
@@ -24,7 +25,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.run import Run, Stage, count
 from ackwise.middleware.store import Busy, ClaimAnswer, ClaimStore, Outcome
 
-__all__ = ["Leases", "Witness"]
+__all__ = ["Leases", "Moment", "Witness"]
 
 log = Log()
 
@@ -37,6 +38,25 @@ _IN_A_TRIP = 500
 
 #: Seconds that a store which did not answer is taken for down, where messages may run without it: not each batch waits for its timeout.
 _DOWN_FOR = 1.0
+
+#: Claims that are renewed with one trip: SQL stores take as many with one statement, so that a trip keeps its time limit however many
+#: partitions this worker has.
+_RENEWED_TOGETHER = 1000
+
+#: Trips for renewals that are under way at a time: a store has few connections, and the wait for one counts to its time limit.
+_RENEWALS_AT_A_TIME = 4
+
+
+class Moment(NamedTuple):
+    """A moment by two clocks. They go apart where the machine was suspended, or its virtual machine paused."""
+
+    monotonic: float
+    wall: float
+
+    @property
+    def apart(self) -> float:
+        """Seconds that the wall clock is ahead."""
+        return self.wall - self.monotonic
 
 
 class Witness(Protocol):
@@ -62,14 +82,17 @@ class Leases:
         lease: float = 30.0,
         retention: float = 86400.0,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] | None = None,
         witness: Witness | None = None,
     ) -> None:
+        """`clock` is monotonic. Without `wall`, the wall clock, a pause in which `clock` stood still is not noticed."""
         self.store = store
         self._columns = in_columns(store)
         self._witness = witness
         self.lease = lease
         self.retention = retention
         self._clock = clock
+        self._wall = wall
         self._held: dict[Run, None] = {}
         self._trips: deque[float] = deque([0.0], maxlen=64)
         self._succeeded: tuple[dict[bytes, float], dict[bytes, float]] = {}, {}  #: until when: the older ones, and the newer ones
@@ -215,7 +238,12 @@ class Leases:
         self._trips.append(self._clock() - started)
         return result
 
-    def add(self, runs: Sequence[Run], asked_at: float) -> None:
+    def now(self) -> Moment:
+        """The moment by the clocks that leases go by."""
+        monotonic = self._clock()
+        return Moment(monotonic, monotonic if self._wall is None else self._wall())
+
+    def add(self, runs: Sequence[Run], asked_at: Moment) -> None:
         """The claims of `runs` are granted; `asked_at` is when they were asked for."""
         for run in runs:
             run.register = self._held
@@ -247,12 +275,22 @@ class Leases:
             await self.exchange()
 
     def expired(self, run: Run) -> bool:
-        """Whether a claim of it must count as lost until the store says otherwise."""
-        return run.claim_lost or self._clock() >= run.deadline
+        """Whether a claim of it is lost, or its lease over by one of the clocks."""
+        return run.claim_lost or _is_over(run, self.now())
+
+    def doubtful(self, run: Run) -> bool:
+        """Whether a claim of it must count as lost until the store says otherwise: `expired`, or the clocks went apart since it asked."""
+        now = self.now()
+        return run.claim_lost or _is_over(run, now) or self._have_jumped(run, now)
 
     def lost(self, run: Run) -> Sequence[int]:
         """The places of its claims that must count as lost until the store says otherwise."""
-        return range(len(run)) if self._clock() >= run.deadline else run.lost_places()
+        now = self.now()
+        return range(len(run)) if _is_over(run, now) or self._have_jumped(run, now) else run.lost_places()
+
+    def _have_jumped(self, run: Run, now: Moment) -> bool:
+        """Whether one of the clocks jumped since the lease of `run` was asked for: how much of it is over is not known."""
+        return abs(now.apart - run.clocks_apart) > self.lease / 3
 
     def remember_successes(self, key_ids: Iterable[bytes]) -> None:
         """These keys succeeded in this process: they are never run here again while the retention lasts."""
@@ -271,11 +309,14 @@ class Leases:
     async def renew(self, runs: Sequence[Run]) -> list[Run]:
         """Renew the claims of `runs`; returns those of which one is lost, which is marked. Raises `StoreUnavailable`.
 
-        An answer counts only for the claims that were asked about: a run may have others by then, or have been split.
+        Nothing else travels with the renewal. An answer counts only for the claims that were asked about: a run may have others by
+        then, or have been split.
         """
-        asked_at = self._clock()
+        asked_at = self.now()
         asked = [(run, run.tokens, run.column()) for run in runs if run.ids is not None and run.tokens]
-        result = await self.exchange(renews=[column for _, _, column in asked])
+        owner = "" if self._witness is None else self._witness.owner
+        renews = [column for _, _, column in asked]
+        result = await self._trip(ColumnExchange((), (), (), renews, self.lease, self.retention, owner))
         found: list[Run] = []
         parts: dict[int, Run] = {}  #: by token what is held now, once a run was split or given back meanwhile
         for (run, tokens, column), answer in zip(asked, result.renews, strict=True):
@@ -290,30 +331,60 @@ class Leases:
         return found
 
     async def keep(self) -> None:
-        """Renew everything that is held, three times a lease, until cancelled; call off what was lost."""
+        """Renew everything that is held, each claim by a third of its lease, until cancelled; call off what was lost.
+
+        It waits for renewals only: what else there is to deliver is `deliver`'s.
+        """
+        while True:
+            await asyncio.sleep(self._until_next_beat())
+            await self.beat()
+
+    async def deliver(self) -> None:
+        """Deliver the releases and marks that are waiting, three times a lease, until cancelled."""
         while True:
             await asyncio.sleep(self.lease / 3)
-            await self.beat()
             with suppress(StoreUnavailable):  # they stay, for the next round
                 await self.flush()
 
-    async def beat(self) -> None:
-        """One round of renewal: claims older than a third of the lease."""
+    def _until_next_beat(self) -> float:
+        """Seconds until a third of the oldest lease is over; no less than a moment, where a renewal failed."""
         now = self._clock()
-        aged = [run for run in self._held if now - run.renewed_at >= self.lease / 3 * 0.9]
+        oldest = min((run.renewed_at for run in self._held), default=now)
+        return max(oldest + self.lease / 3 - now, self.lease / 30)
+
+    async def beat(self) -> None:
+        """One round of renewal, in trips that keep their time limit: claims older than a tenth of the lease, the oldest first."""
+        now = self.now()
+        aged = [run for run in self._held if self._is_aged(run, now)]
         if not aged:
             return
-        claims = count(aged)
-        try:
-            async with asyncio.timeout(self.lease / 3):
-                lost = await self.renew(aged)
-        except (StoreUnavailable, TimeoutError) as error:
-            lost = [run for run in self._held if now - run.renewed_at >= self.lease / 3 * 0.9 and self.expired(run)]
-            for run in lost:
+        claims, turns = count(aged), asyncio.Semaphore(_RENEWALS_AT_A_TIME)
+        aged.sort(key=_renewed_at)
+        answers = await asyncio.gather(*(self._renew_in_time(part, turns) for part in _in_trips(aged)), return_exceptions=True)
+        lost: list[Run] = []
+        error: BaseException | None = None
+        for answer in answers:
+            if not isinstance(answer, BaseException):
+                lost += answer
+            elif isinstance(answer, StoreUnavailable | TimeoutError):
+                error = answer
+            else:
+                raise answer
+        if error is not None:
+            over = [run for run in self._held if self._is_aged(run, now) and self.expired(run)]
+            for run in over:
                 run.lost_tokens = set(run.tokens or ())
-            log.warning("claims could not be renewed", claims=claims, lost=count(lost), error=said(error))
-        for run in lost:
+            log.warning("claims could not be renewed", claims=claims, lost=count(over), error=said(error))
+            lost += over
+        for run in dict.fromkeys(lost):
             self._lose(run)
+
+    def _is_aged(self, run: Run, now: Moment) -> bool:
+        return now.monotonic - run.renewed_at >= self.lease / 10 or self._have_jumped(run, now)
+
+    async def _renew_in_time(self, runs: Sequence[Run], turns: asyncio.Semaphore) -> list[Run]:
+        async with turns, asyncio.timeout(self.lease / 3):
+            return await self.renew(runs)
 
     def _lose(self, run: Run) -> None:
         if run.lost_tokens.issuperset(run.tokens or ()):
@@ -321,13 +392,35 @@ class Leases:
         if run.call is not None and run.stage is Stage.ADMITTED:  # what is decided already must not end what runs beside it
             run.call.call_off()
 
-    def _extend(self, runs: Sequence[Run], asked_at: float) -> None:
+    def _extend(self, runs: Sequence[Run], asked_at: Moment) -> None:
         margin = min(max(self.lease * 0.1, 2 * max(self._trips)), self.lease / 2)
-        deadline = asked_at + self.lease - margin
+        deadline = asked_at.monotonic + self.lease - margin
         for run in runs:
-            run.renewed_at = asked_at
+            run.renewed_at, run.clocks_apart = asked_at.monotonic, asked_at.apart
             run.deadline = deadline
             run.lost_tokens = set()
+
+
+_renewed_at = attrgetter("renewed_at")
+
+
+def _is_over(run: Run, now: Moment) -> bool:
+    """Whether its lease is over, by the clock that has gone further since it was asked for."""
+    return now.monotonic + max(0.0, now.apart - run.clocks_apart) >= run.deadline
+
+
+def _in_trips(runs: Iterable[Run]) -> Iterator[list[Run]]:
+    """`runs` in order, in parts whose claims may share a trip."""
+    part: list[Run] = []
+    claims = 0
+    for run in runs:
+        if part and claims + len(run) > _RENEWED_TOGETHER:
+            yield part
+            part, claims = [], 0
+        part.append(run)
+        claims += len(run)
+    if part:
+        yield part
 
 
 def _forget(running: dict[bytes, weakref.ref[HandlerCall]], key_ids: Iterable[bytes], gone: weakref.ref[HandlerCall]) -> None:

@@ -106,6 +106,7 @@ class Run:
         self.took_unreleased = False
         self.unprotected = False  #: runs without a claim, since the store is down and the policy says so
         self.renewed_at = 0.0  #: monotonic seconds when the lease was last asked for
+        self.clocks_apart = 0.0  #: seconds that the wall clock was ahead of the monotonic one at that moment
         self.deadline = 0.0  #: monotonic seconds after which the claim counts as lost
         self.register: dict[Run, None] | None = None  #: of what is held by this worker; parts of what is in it are in it too
         self.out_of_order = False  #: others may have overtaken it, though its handler has an order

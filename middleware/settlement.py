@@ -117,7 +117,7 @@ class Settlement:
             run.batch_limit = batch_limit(run, self._agent.max_batch, self._worker.later, self._agent.in_place)
 
     async def _confirm(self, ruled: Sequence[Run]) -> None:
-        """Past the local deadline only a renewed claim may publish; a lost one is claimed anew."""
+        """Past the local deadline, or after a pause, only a renewed claim may publish; a lost one is claimed anew."""
         if self._leases is None:
             return
         doubtful = [
@@ -127,7 +127,7 @@ class Settlement:
             and run.stage is Stage.RULED
             and run.tokens
             and not run.unprotected
-            and self._leases.expired(run)
+            and self._leases.doubtful(run)
         ]
         if not doubtful:
             return

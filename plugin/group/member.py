@@ -219,7 +219,8 @@ class Member:
         dedup, store = self._dedup, self._store
         self.leases = None
         if isinstance(dedup, Dedup) and store is not None:
-            self.leases = Leases(store, lease=float(dedup.lease), retention=float(dedup.retention), witness=THIS_PROCESS)
+            lease, retention = float(dedup.lease), float(dedup.retention)
+            self.leases = Leases(store, lease=lease, retention=retention, wall=time.time, witness=THIS_PROCESS)
             if self._before is not None:
                 self.leases.inherit(self._before)
         self.worker = Worker(
@@ -293,6 +294,7 @@ class Member:
         self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:
             self.keep(self.leases.keep, "leases")
+            self.keep(self.leases.deliver, "marks and releases")
         try:
             yield
         finally:

@@ -53,6 +53,7 @@ class Spine:
         name: str = "bill",
     ) -> None:
         self.clock = clock or Clock()
+        self.paused = 0.0  #: seconds that the wall clock went on while the monotonic one stood still
         self.publisher = Publisher()
         self.sender = Sender()
         self.sink = Sink()
@@ -63,7 +64,7 @@ class Spine:
         options = {} if dedup is True or dedup is False else dedup
         policy = Dedup(self.store, **options) if dedup is not False else None
         later = later or ConsumeLater(16)
-        self.leases = Leases(self.store, lease=30.0, retention=86400.0, clock=self.clock) if policy else None
+        self.leases = Leases(self.store, lease=30.0, retention=86400.0, clock=self.clock, wall=self.wall) if policy else None
         self.worker = Worker(
             "billing",
             later,
@@ -76,9 +77,12 @@ class Spine:
             sink=self.sink,
             sender=self.sender,
             monotonic=self.clock,
-            wall=self.clock,
+            wall=self.wall,
         )
         self.pipeline = Pipeline(self.agent, self.worker)
+
+    def wall(self) -> float:
+        return self.clock.now + self.paused
 
     def entries(self, count: int, *, start: int = 100, **fields: Any) -> list[Run]:
         """`count` new deliveries from `start`, held by the watermark."""

@@ -140,7 +140,7 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
             entry = hung.running[0]
             entry.ids, entry.tokens, entry.disposition = [bytes(16)], [7], Later()
             await leases.claim([entry.column()])
-            leases.add([entry], 0.0)
+            leases.add([entry], leases.now())
             if ends_by == "a drain":
                 await scene.member.drain([HUNG], 0.0)
             else:
@@ -176,3 +176,10 @@ async def test_a_task_that_a_client_cancels_from_inside_begins_anew(scene: Scene
     scene.member.keep(cancelled_twice, "leases")
     await until(lambda: len(begun) == 3)
     assert scene.member.fatal is None
+
+
+async def test_what_the_store_has_to_be_told_is_delivered_beside_the_renewal_of_claims(scene: Scene) -> None:
+    scene.member.leases = leases = Leases(MemoryStore(), lease=0.03)
+    leases.mark_later(Column([bytes(16)], None, 1, [7]))
+    async with scene.member.working(scene.client):
+        await until(lambda: not leases._marks.keys)

@@ -206,7 +206,7 @@ async def test_V19_a_renewal_that_fails_counts_until_one_succeeds_and_the_third_
     run = Run.of(Delivery(*origin, None, b"", (), origin))
     run.ids, run.day, run.tokens = [b"k" * 16], 0, [7]
     await leases.claim([run.column()])
-    leases.add([run], clock())
+    leases.add([run], leases.now())
     for is_answered in answers:
         assert not run.claim_lost
         clock.advance(10)
