@@ -453,7 +453,7 @@ def test_no_example_is_without_a_test() -> None:
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in here and f'load("{path.stem}")' not in here] == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # runs the example for eight seconds, and kills its workers
 @pytest.mark.nightly
 @pytest.mark.timeout(280)
 async def test_an_order_is_paid_once_and_shipped_once_whoever_is_killed(raw_kafka: RawKafka, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_an_installed_ackwise_takes_no_other_name(wheel: Path, tmp_path: Path) -
     assert (tmp_path / "venv" / "bin" / "ackwise").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # installs a wheel, and starts pytest on it
 @pytest.mark.nightly
 def test_an_installed_ackwise_runs_its_suite_on_a_store_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", tmp_path / "installed", wheel, cwd=tmp_path)

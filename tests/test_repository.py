@@ -15,6 +15,9 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 #: Folders of one machine: a path below one of them works nowhere else.
 PRIVATE = re.compile(r"(?<![\w.~}])/(?:home|root|Users|work)/\w")
 
+#: A mark, on a line that goes on without a comment of its own in words.
+UNEXPLAINED = re.compile(r"\bmark\.slow\b(?!.*\s# (?!noqa\b|type:|fmt:)\w)")
+
 
 def committed() -> list[Path]:
     if not (CHECKOUT / ".git").exists() or shutil.which("git") is None:
@@ -49,3 +52,13 @@ def test_the_link_that_an_editable_install_needs_is_committed() -> None:
 
 def test_the_changelog_tells_of_the_next_version() -> None:
     assert "\n## Unreleased\n" in (CHECKOUT / "CHANGELOG.md").read_text()
+
+
+def test_every_slow_test_says_on_its_line_what_it_waits_for() -> None:
+    silent = {
+        f"{file.relative_to(CHECKOUT)}:{number}: {line.strip()}"
+        for file in (CHECKOUT / "tests").rglob("*.py")
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1)
+        if UNEXPLAINED.search(line)
+    }
+    assert not silent

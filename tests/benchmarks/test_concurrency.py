@@ -13,7 +13,7 @@ from tests.shared import SharedKafka
 PYTHON = default_python()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts each contender in a process
 @pytest.mark.nightly
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_a_contender_handles_the_whole_topic(shape: Shape, kafka: SharedKafka, tmp_path: Path) -> None:

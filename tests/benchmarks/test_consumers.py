@@ -10,7 +10,7 @@ from benchmarks.consumers import AIMS, CONTENDERS, Bench, Contender, Figures, Me
 from rich.console import Console
 from tests.shared import SharedKafka
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # starts each contender in a process
 
 PYTHON = default_python()
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.path import Function, Passed, measure
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a profiled worker, at work and idle
 def test_a_batch_passes_through_the_pipeline_and_not_through_the_broker() -> None:
     passed = asyncio.run(measure(20))
     assert Function("middleware/pipeline.py", "Pipeline.__call__") in passed.calls

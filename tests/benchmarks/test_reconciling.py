@@ -21,7 +21,7 @@ from ackwise.spark.vocabulary import Flag, Verdict
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly]  # makes three sets and judges them on Spark
 
 #: Of different groups and topics, so that one job can judge all of them; and as many days, so that "now" is the same.
 SHAPES = (

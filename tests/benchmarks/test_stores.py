@@ -11,7 +11,7 @@ from benchmarks.stores import DATABASES, Contest, Figures, Measured, measure, re
 from rich.console import Console
 from tests.databases.server import Endpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # starts a server and a process for each database
 
 #: One call of each way that is counted, and enough keys for the bytes of one to be told.
 QUICK = read_options(["--rounds", "1", "--seconds", "0.001", "--keys", "20000"])

@@ -13,7 +13,7 @@ from tests.databases.redis import redis_server
 from tests.databases.server import skip_if_missing
 from tests.shared import SharedKafka
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # starts a Redis, and a worker for each agent
 
 PYTHON = default_python()
 STOCK, PLAIN = Entrant("take", "Faust"), Entrant("take", "Ackwise")

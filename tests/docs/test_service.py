@@ -63,7 +63,7 @@ def terminal(folder: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.slow  # types every command of the page and waits for what it does
 @pytest.mark.nightly
 def test_everything_that_the_page_of_a_service_says_comes_true(
     folder: Path, terminal: Terminal, ports: dict[str, int], said: Callable[[str], str]

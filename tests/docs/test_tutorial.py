@@ -43,7 +43,7 @@ def terminal(folder: Path, brokers: str) -> Iterator[Terminal]:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.slow  # types every command of the tutorial and waits for what it does
 @pytest.mark.nightly
 def test_everything_that_the_tutorial_says_comes_true(folder: Path, terminal: Terminal) -> None:
     def ledger() -> list[str]:

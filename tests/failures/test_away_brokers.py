@@ -27,8 +27,7 @@ from tests.servers import RawKafka
 from ackwise.plugin.local.broker import LocalKafka
 from ackwise.testing.hostile.plan import Plan
 
-# Each restart of a broker takes some seconds, and so does a worker that gives up what a broker never answers.
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(250)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(250)]  # waits for brokers to start again, and for workers to give up
 
 #: Seconds that a worker of these tests drains, and within which it has ended then, on a machine that has other work as well.
 DRAIN, END = 1.0, 25.0

@@ -21,8 +21,7 @@ from tests.servers import RawKafka
 from tests.shared import SharedServer
 from tests.stores.mysql.database import mysql_database
 
-# A worker that was killed is missed after its session only.
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(280)]  # a worker that was killed is missed only after its session
 
 ACCOUNTS = "0123456789"
 TABLES = ("CREATE TABLE effects (id VARCHAR(40))", "CREATE TABLE accounts (name VARCHAR(1) PRIMARY KEY, balance INTEGER NOT NULL)")

@@ -30,8 +30,7 @@ from ackwise.plugin.transactions.halfmessages import HalfMessages
 
 __all__ = ["mariadb_shop", "postgres_shop", "shop", "sqlite_shop"]  # fixtures
 
-# Rows of a process that died are another's once its lease of a second is over.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]  # rows of a process that died are another's once its lease of a second is over
 
 SHOPS = [
     pytest.param("sqlite_shop", id="sqlite"),

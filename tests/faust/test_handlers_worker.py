@@ -12,8 +12,7 @@ import pytest
 from aiokafka import TopicPartition
 from tests.servers import RawKafka
 
-# The start of a worker of Faust takes seconds.
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]  # the start of a worker of Faust takes seconds
 
 APP = """
 import json

@@ -13,8 +13,7 @@ from tests.faust.world import Shop, orders
 from ackwise.middleware.identity import Identity, business_id
 from ackwise.middleware.store import Outcome
 
-# Two starts of a worker of Faust, and a session of six seconds that the killed one leaves behind.
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]  # starts Faust twice, and waits for a session to end
 
 STYLES = ("plain", "take", "noack", "yields", "sinks", "concurrency", "isolated", "group_by", "through", "table")
 

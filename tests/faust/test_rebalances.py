@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tests.faust.world import Shop, orders
 
-# Two starts of a worker of Faust in each.
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]  # each starts two workers of Faust
 
 STYLES = ("plain", "take", "noack", "yields", "isolated", "group_by", "through", "table")
 COUNT, ALWAYS = 100, 60

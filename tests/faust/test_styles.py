@@ -19,8 +19,7 @@ from tests.faust.world import DEADLINE, Placed, Shop, orders
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
 
-# The start of a worker of Faust takes seconds.
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]  # the start of a worker of Faust takes seconds
 
 #: Orders of a style: one fails once, and one each time.
 COUNT, ONCE, ALWAYS = 24, 7, 15

@@ -8,8 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from tests.faust.world import Placed, Shop, orders
 
-# The start of a worker of Faust takes seconds.
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]  # the start of a worker of Faust takes seconds
 
 
 async def test_what_a_transaction_wrote_and_aborted_reaches_no_agent(new_shop: Callable[..., Shop]) -> None:

@@ -81,7 +81,7 @@ def test_whatever_others_wrote_is_none(text: str) -> None:
     assert decode(text) is None
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # decodes hundreds of nested values
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)))
 def test_nonsense_with_a_good_checksum_raises_nothing(value: Any) -> None:
     for said in (value, {"w": value}, {"w": "1", "s": value}, {"f": value}, {"i": value}, {"i": [1, 2, value]}, {"i": [value, 2, ""]}):

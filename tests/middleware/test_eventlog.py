@@ -79,7 +79,7 @@ def three_blocks() -> list[bytes]:
     return [block(first).encode(), block(second, 3).encode(), block(third, 4).encode()]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # encodes a hundred lists of made-up events
 @given(st.lists(EVENTS, min_size=1, max_size=8))
 def test_every_field_of_every_event_survives_also_being_none(events: list[Event]) -> None:
     found = rows(HEADER.encode() + block(events).encode())
@@ -89,7 +89,7 @@ def test_every_field_of_every_event_survives_also_being_none(events: list[Event]
     assert all(type(row.event.took_unreleased) is type(event.took_unreleased) for row, event in zip(found, events, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # compares a hundred blocks, column by column
 @given(st.lists(EVENTS, min_size=1, max_size=8))
 def test_a_column_is_the_same_numbers_side_by_side(events: list[Event]) -> None:
     made = block(events)
@@ -207,7 +207,7 @@ def runs(size: int) -> st.SearchStrategy[RunEvents]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # records a hundred lists of events twice
 @given(st.lists(EVENTS | st.integers(1, 14).flatmap(runs), min_size=1, max_size=6))
 def test_the_events_of_a_run_are_read_as_if_each_had_been_recorded(events: list[Event | RunEvents]) -> None:
     made, one_by_one = buffer([]), buffer([])

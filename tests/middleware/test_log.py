@@ -310,7 +310,7 @@ def documented() -> list[tuple[str, str, str, frozenset[str]]]:
     return rows
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # parses every module of the library
 def test_the_table_has_exactly_what_is_logged() -> None:
     rows = documented()
     assert len(rows) == len(set(rows)) > 30

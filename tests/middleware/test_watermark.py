@@ -88,7 +88,6 @@ def test_it_equals_a_naive_oracle_and_never_passes_an_unfinished_offset(position
         before = watermark.commit
 
 
-@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=8), st.lists(st.booleans(), min_size=8, max_size=8), st.randoms(use_true_random=False)
 )

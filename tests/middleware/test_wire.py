@@ -84,7 +84,7 @@ def dropped(letter: Copy) -> list[bytes]:
 # Copies that come back
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # sends a hundred made-up records back twice
 @given(
     key=values,
     value=values,
@@ -341,7 +341,6 @@ def test_a_dead_letter_does_not_claim_to_have_dropped_what_it_never_had(bare: De
 large = st.none() | st.binary(max_size=600)
 
 
-@pytest.mark.slow
 @given(key=large, value=large, headers=producer_headers, reason=texts, failed=st.booleans())
 def test_shrinking_ends_and_always_says_what_was_dropped(
     key: bytes | None, value: bytes | None, headers: Headers, reason: str, failed: bool
@@ -390,7 +389,6 @@ huge = st.sampled_from([b"h", b"1", b"3", b"billing", b"\xff"]).flatmap(
 )
 
 
-@pytest.mark.slow
 @given(noise=st.lists(st.tuples(st.sampled_from(NAMES), fields | huge), max_size=8), replaced=st.dictionaries(st.sampled_from(NAMES), huge))
 def test_whatever_a_record_says_of_itself_its_dead_letter_can_be_cut_until_it_fits(
     noise: list[tuple[str, bytes | None]], replaced: dict[str, bytes]

@@ -47,7 +47,7 @@ class Registry:
 # What they take
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts three workers, one after the other
 async def test_a_decoder_makes_the_values_of_every_kind_of_handler() -> None:
     got: list[object] = []
 
@@ -109,7 +109,7 @@ async def test_methods_objects_and_functions_of_c_are_decoders(decode: Any) -> N
     assert got == [3]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts two workers, one after the other
 async def test_a_null_value_is_none_where_the_handler_admits_it_and_can_not_be_decoded_elsewhere() -> None:
     got: list[object] = []
 
@@ -247,7 +247,7 @@ async def test_messages_are_held_while_a_registry_is_away_and_lose_no_attempt(
     assert [letter.value for letter in memory_kafka.records("billing.dlq")] == [b"bad"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits until a decoder that is away was asked again
 async def test_what_stands_before_a_message_that_is_held_runs_and_what_is_behind_asks_nobody(memory_kafka: MemoryKafka) -> None:
     got, asked, is_away = list[bytes](), list[bytes](), True
 
@@ -273,7 +273,7 @@ async def test_what_stands_before_a_message_that_is_held_runs_and_what_is_behind
     assert sorted(got) == [b"0", b"1", b"2", b"3"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits until a decoder that hangs was called three times
 async def test_an_asynchronous_decoder_that_hangs_counts_as_away(memory_kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "DECODE_WITHIN", 0.01)
     hang, calls, got = True, 0, list[bytes]()
@@ -300,7 +300,7 @@ async def test_an_asynchronous_decoder_that_hangs_counts_as_away(memory_kafka: M
     assert got == [b"1"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits the four seconds that a stop grants a call it has cut off
 async def test_a_stop_does_not_wait_for_a_decoder_that_hangs(memory_kafka: MemoryKafka) -> None:
     begun = asyncio.Event()
 
@@ -320,7 +320,7 @@ async def test_a_stop_does_not_wait_for_a_decoder_that_hangs(memory_kafka: Memor
     assert committed(memory_kafka) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits until a decoder that is away was asked sixty times
 async def test_the_breaker_does_not_count_what_nobody_could_decode(memory_kafka: MemoryKafka) -> None:
     registry, got = Registry(), list[int]()
     registry.is_away = True
@@ -338,7 +338,7 @@ async def test_the_breaker_does_not_count_what_nobody_could_decode(memory_kafka:
     assert (len(got), memory_kafka.records("billing.dlq")) == (30, [])
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits the ten seconds for which the first dead letter is withheld
 async def test_a_group_of_nothing_but_unavailable_codecs_holds_and_a_mixed_one_does_not(memory_kafka: MemoryKafka) -> None:
     is_away, got = True, list[bytes]()
 
@@ -363,7 +363,7 @@ async def test_a_group_of_nothing_but_unavailable_codecs_holds_and_a_mixed_one_d
     assert (got, [letter.value for letter in memory_kafka.records("billing.dlq")]) == ([b"held"], [b"mixed"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits until a decoder that is away was asked four times
 async def test_of_a_batch_of_single_runs_one_asks_what_is_away(memory_kafka: MemoryKafka) -> None:
     registry, asked = Registry(), list[bytes]()
     registry.is_away = True
@@ -420,7 +420,7 @@ async def test_under_transactional_nothing_of_an_ordered_partition_overtakes_wha
     assert got == [b"1", b"2", b"3"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits until a decoder was asked again, and then for the breaker
 async def test_what_nobody_could_decode_is_not_taken_for_good_by_the_breaker(
     memory_kafka: MemoryKafka, caplog: pytest.LogCaptureFixture
 ) -> None:

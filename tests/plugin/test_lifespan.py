@@ -360,7 +360,7 @@ class Forgetful(MemoryStore):
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # runs a worker twice
 async def test_a_success_that_the_store_was_not_told_of_is_remembered_over_a_restart(memory_kafka: MemoryKafka) -> None:
     got, store = list[bytes](), Forgetful()
     app = orders_app(memory_kafka, got)
@@ -413,7 +413,7 @@ async def test_what_shows_without_a_connection_is_raised_before_the_block() -> N
             raise AssertionError("the block was entered")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits the four seconds that a stop grants a call it has cut off
 async def test_it_is_not_started_again_while_a_call_of_a_handler_is_left(memory_kafka: MemoryKafka) -> None:
     memory_kafka.create_topic("orders")
     memory_kafka.produce("orders", b"1")
@@ -440,7 +440,7 @@ async def test_it_is_not_started_again_while_a_call_of_a_handler_is_left(memory_
         await worker.ready()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits the five seconds that a lifespan has to end
 async def test_one_that_hangs_as_it_is_left_keeps_no_other_open_and_the_worker_ends(memory_kafka: MemoryKafka) -> None:
     log: list[str] = []
     app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", drain_timeout=0.1)

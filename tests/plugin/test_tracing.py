@@ -346,7 +346,7 @@ def test_explain_shows_that_handlers_are_traced() -> None:
     assert "tracing" in [link.what for link in app.explain().chain]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process to see what it imports
 def test_opentelemetry_is_imported_by_those_who_trace_alone() -> None:
     code = "import sys, ackwise; ackwise.App('a', brokers='nowhere:1'); print(json.dumps([m for m in sys.modules if 'opentelemetry' in m]))"
     done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True, text=True, timeout=60, check=True)

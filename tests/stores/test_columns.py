@@ -66,7 +66,7 @@ def an_exchange(chance: random.Random) -> ColumnExchange:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # makes thousands of exchanges, each in both shapes
 async def test_random_exchanges_in_columns_are_answered_and_kept_as_key_by_key() -> None:
     chance = random.Random(20261123)
     for _ in range(600):

@@ -125,7 +125,7 @@ async def test_a_handler_that_does_not_return_is_a_time_out_with_a_name() -> Non
         assert (await worker.fate(Place("orders", 0, 0))).kind == "done"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits the four seconds that a stop grants a call it has cut off
 async def test_a_worker_that_stops_tells_of_the_claim_that_it_gave_back() -> None:
     app, entered = App("billing", config=Config(), drain_timeout=0.05), asyncio.Event()
     app.use(Dedup("memory://"))

@@ -69,7 +69,7 @@ async def test_a_point_that_no_worker_came_to_fails_the_test() -> None:
         await a_test_of_copies_without_any()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for two workers that die and for the third
 async def test_each_of_several_points_is_the_end_of_a_worker() -> None:
     billed: list[str] = []
     async with TestApp(shop(billed)) as worker:
@@ -80,7 +80,7 @@ async def test_each_of_several_points_is_the_end_of_a_worker() -> None:
     assert billed == ["a", "a"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for two workers that die and for the third
 async def test_a_worker_can_die_again_and_at_a_later_time() -> None:
     billed: list[str] = []
     async with TestApp(shop(billed)) as worker:
@@ -101,7 +101,7 @@ async def test_a_point_that_there_is_not_is_refused_with_those_that_there_are() 
             worker.crash_at("never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for the rest of a worker that died
 async def test_handlers_of_messages_die_too() -> None:
     app, billed = App("billing", config=Config()), list[str]()
 
@@ -120,7 +120,7 @@ async def test_handlers_of_messages_die_too() -> None:
         assert (await worker.redeliver(later)).kind == "done"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for the rest of a worker that died
 @pytest.mark.parametrize("point", ["before the copy", "after the copy"])
 async def test_a_transaction_that_waits_for_its_copy_when_the_worker_dies_keeps_the_next_one_waiting_for_nothing(
     point: CrashPoint, tmp_path: Path
@@ -138,7 +138,7 @@ async def test_a_transaction_that_waits_for_its_copy_when_the_worker_dies_keeps_
         assert (fate.kind, worker.crashes) == ("dead", 1)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a worker that dies and for the next one
 @pytest.mark.parametrize("point", ["before the handler", "after the handler", "before the commit", "after the commit"])
 async def test_a_transaction_of_a_worker_that_dies_is_rolled_back_and_its_effect_is_there_once(point: CrashPoint, tmp_path: Path) -> None:
     app = App("billing", config=Config())

@@ -15,7 +15,7 @@ from mypy import api
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # runs a whole type checker
 
 
 #: A file and a line.

@@ -90,7 +90,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that holds the file
 def test_one_process_writes_it_and_after_a_kill_the_next_one_may(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _HOLD, str(tmp_path / "offsets")]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -27,7 +27,7 @@ from ackwise.middleware.outgoing import MESSAGE_ID
 from ackwise.plugin.local.broker import LocalKafka
 from ackwise.plugin.registry import open_outbox
 
-pytestmark = [pytest.mark.kafka, pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.servers, pytest.mark.slow]  # starts relay, database and broker again after each kill
 
 KEYS = 4
 

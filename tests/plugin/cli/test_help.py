@@ -87,20 +87,20 @@ def complete_bash(line: str) -> set[str]:
     return set(ackwise(_ACKWISE_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1)).split())
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command twice, as Bash does
 def test_bash_completes_commands_and_options() -> None:
     assert complete_bash("ackwise ") == {path.split()[1] for path in LEAVES}
     assert {"--kafka", "--brokers", "--json"} <= complete_bash("ackwise demo --")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process, as Zsh does
 def test_zsh_completes_commands_with_what_they_do() -> None:
     said = ackwise(_ACKWISE_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="ackwise ")
     assert '"run":"Run the handlers of an app' in said
     assert said.count('":"') == len({path.split()[1] for path in LEAVES})
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts Bash, and the command from it
 def test_the_script_for_bash_calls_the_command_that_is_installed(tmp_path: Path) -> None:
     """As a shell does it: source what `--show-completion` prints, and ask it for the words after the cursor."""
     bin_folder = Path(sys.executable).parent

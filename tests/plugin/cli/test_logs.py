@@ -146,7 +146,7 @@ for _ in range(1000):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that logs the same line again and again
 def test_ackwise_run_prints_a_line_of_the_kafka_client_once_though_it_comes_a_thousand_times(tmp_path: Path) -> None:
     first, second = python(REPEATING, tmp_path).splitlines()
     assert (first.partition("ERROR")[2], second.partition("ERROR")[2]) == (
@@ -168,13 +168,13 @@ def test_the_kafka_client_is_heard_from_warnings_on_and_never_of_its_payloads(tm
     assert python(LEVELS, tmp_path, level) == f"{level.upper()} {heard}"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that configures no logging
 def test_without_any_configuration_warnings_are_printed_and_nothing_else(tmp_path: Path) -> None:
     said = python('from ackwise.middleware.log import Log; Log().info("quiet"); Log().warning("loud", topic="orders")', tmp_path)
     assert said == "loud: topic=orders\n"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a worker in a process
 def test_ackwise_run_prints_json_lines(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
     said = python("from ackwise.plugin.cli.main import main; main()", tmp_path, "run", "worker:app", "--log-format", "json")

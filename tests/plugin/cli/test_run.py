@@ -16,7 +16,7 @@ from tests.databases.server import free_port
 from ackwise.plugin.local.broker import EmbeddedBroker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-pytestmark = [pytest.mark.embedded, pytest.mark.slow]
+pytestmark = [pytest.mark.embedded, pytest.mark.slow]  # each starts `ackwise run` in a process
 
 WORKER = """
 import asyncio, os

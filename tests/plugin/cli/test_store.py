@@ -170,7 +170,6 @@ def test_cleanup_needs_a_store_that_was_set_up(path: Path) -> None:
     assert "has no table ackwise_claims; name another" in ackwise("cleanup sqlite:///shop.db")[2]
 
 
-@pytest.mark.slow
 def test_cleanup_deletes_what_is_forgotten_and_nothing_else(path: Path) -> None:
     ackwise("init sqlite:///shop.db")
     asyncio.run(remember("sqlite:///shop.db", 3500, 3600.0))
@@ -200,7 +199,7 @@ async def test_all_three_work_on_stores_that_are_open_and_leave_them_open(path: 
     await store.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # cleans up fifty thousand claims
 async def test_a_cleanup_keeps_no_worker_from_the_file_for_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = SQLiteStore(path, timeout=1.0)
     monkeypatch.setattr(SQLiteStore, "_forget", lambda *_: None)  # it would help with the cleaning

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.servers import RawKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # waits for two worker processes to join, and to join again
 
 WORKER = """
 from pathlib import Path

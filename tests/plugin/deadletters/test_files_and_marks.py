@@ -16,7 +16,6 @@ from ackwise.plugin.deadletters.letter import read_letter
 from ackwise.plugin.deadletters.letterfile import LetterFile, check_letters, letters_of
 
 
-@pytest.mark.slow
 async def test_letters_go_to_a_file_and_come_back_from_it_as_with_redrive(shop: Shop) -> None:
     odd = letter(2, key=b"\xff", value=None, headers=(("é", None), ("b", b"\x00\xff")))
     shop.bury(letter(1), odd, letter(3, handler="gone"), letter(4, shrunk=1))
@@ -42,7 +41,6 @@ async def test_letters_go_to_a_file_and_come_back_from_it_as_with_redrive(shop: 
     assert (listed["open"], sum(each["redriven"] for each in listed["causes"])) == (3, 1)
 
 
-@pytest.mark.slow
 async def test_a_file_that_is_there_is_not_overwritten_and_a_failure_leaves_none(shop: Shop, tmp_path: Path) -> None:
     shop.bury(letter(1))
     (tmp_path / "old.jsonl").write_text("mine")
@@ -89,7 +87,6 @@ def test_a_line_that_is_no_letter_is_named(tmp_path: Path) -> None:
         assert "is no letter as ackwise dlq export writes it" in str(refused.value), line[:80]
 
 
-@pytest.mark.slow
 async def test_import_looks_at_the_whole_file_first(shop: Shop) -> None:
     (shop.folder / "letters.jsonl").write_text("{}\n")
     assert "line 1 of letters.jsonl is no letter" in await shop.run("import", shop.app, "letters.jsonl", "--yes", code=2)
@@ -97,7 +94,6 @@ async def test_import_looks_at_the_whole_file_first(shop: Shop) -> None:
     assert "billing.dlq.state" not in shop.kafka._cluster.topics
 
 
-@pytest.mark.slow
 async def test_dropping_marks_letters_and_deletes_nothing(shop: Shop) -> None:
     shop.bury(letter(1), letter(2, reason="rejected"), letter(3))
     shop.kafka.produce("billing.dlq", b"not ours")

@@ -267,7 +267,7 @@ async def test_the_command_looks_first_and_sends_when_told_to(shop: Shop) -> Non
     assert "--rate is 0; it must be a number above 0" in await shop.run("redrive", shop.app, "--rate", "0", code=2)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that redrives five letters a second
 async def test_a_signal_finishes_the_portion_and_ends_with_130(shop: Shop) -> None:
     shop.bury(*(letter(number) for number in range(40)))
     command = [sys.executable, "-m", "ackwise.plugin.cli", "dlq", "redrive", shop.app, "--yes", "--rate", "5"]

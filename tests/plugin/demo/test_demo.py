@@ -18,7 +18,7 @@ from tests.databases.server import Endpoint
 from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.scenario import PlannedFate, make_scenario
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]  # plays whole demos, and reconciles them on Spark
 
 MESSAGES, SEED = 1500, 5
 

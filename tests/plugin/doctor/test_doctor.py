@@ -119,7 +119,7 @@ def test_without_pyarrow_events_are_told_of_once_and_a_worker_runs_all_the_same(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts Java to ask for its version
 async def test_a_store_whose_driver_is_missing_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.doctor.examine.extras", partial(extras, release=lambda _: None))
     app = new_app()
@@ -307,7 +307,7 @@ def by_subject(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.subject: finding for finding in findings}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts Java to ask for its version
 async def test_without_a_broker_everything_else_is_looked_at() -> None:
     findings = by_subject(await examine(new_app()))
     assert findings["brokers"] == Finding("brokers", "problem", "127.0.0.1:1: connection refused", "start Kafka there, or correct brokers")
@@ -315,7 +315,7 @@ async def test_without_a_broker_everything_else_is_looked_at() -> None:
     assert {"python", "java", "clock", "claims", "events"} <= findings.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts Java to ask for its version
 async def test_an_app_that_could_not_start_is_a_problem_and_hides_nothing() -> None:
     findings = by_subject(await examine(App("billing")))
     assert (findings["app"].verdict, findings["app"].found) == ("problem", "app 'billing' has no agents")
@@ -323,7 +323,7 @@ async def test_an_app_that_could_not_start_is_a_problem_and_hides_nothing() -> N
     assert "brokers" not in findings
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts Java to ask for its version
 async def test_without_an_app_only_the_machine_is_looked_at() -> None:
     assert {"app", "brokers", "claims"}.isdisjoint(by_subject(await examine()))
 

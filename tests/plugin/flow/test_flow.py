@@ -107,7 +107,7 @@ async def test_a_rate_lets_messages_wait_and_charges_no_attempt() -> None:
     assert lasted > 0.25
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits twice to see that nothing happens
 async def test_a_command_pauses_a_worker_and_lets_it_go_on() -> None:
     shop = Shop()
     async with TestApp(shop.app) as worker:

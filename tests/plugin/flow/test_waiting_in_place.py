@@ -101,7 +101,7 @@ def command(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     sys.modules.pop("inplaceworker", None)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a worker and three commands
 async def test_what_waits_is_seen_from_inside_and_from_outside(shop: Shop, command: Any) -> None:
     assert shop.app.waiting() == []
     async with shop.serving():
@@ -136,7 +136,6 @@ async def test_a_message_is_released_from_code_and_by_command(shop: Shop, comman
     assert shop.kafka.committed("billing")["orders", 0].offset == 1
 
 
-@pytest.mark.slow
 async def test_a_message_is_buried_by_command_and_what_is_behind_it_goes_on(shop: Shop, command: Any) -> None:
     async with shop.serving():
         shop.kafka.produce("orders", b"bad", b"b")
@@ -161,7 +160,7 @@ async def test_a_message_is_buried_from_code_and_the_command_is_in_the_control_t
     assert len(shop.letters) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for one worker after another, and for commands between them
 async def test_what_was_to_be_buried_when_no_worker_ran_is_buried_by_the_next_one(shop: Shop, command: Any) -> None:
     async with shop.serving():
         shop.kafka.produce("orders", b"bad", b"b")

@@ -92,7 +92,6 @@ def partitions(count: int) -> list[TopicPartition]:
     return [TopicPartition("orders", number) for number in range(count)]
 
 
-@pytest.mark.slow
 async def test_a_process_that_is_full_fetches_one_batch_of_a_mebibyte_for_each_partition_and_always_one_message() -> None:
     """Five partitions of 300 KiB values and one of 3 MiB values, and handlers that do not come back for long."""
     line = Line(is_open=False)

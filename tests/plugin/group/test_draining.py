@@ -78,7 +78,6 @@ async def scene() -> AsyncIterator[Scene]:
         made.handler.go.set()
 
 
-@pytest.mark.slow
 async def test_what_is_ready_of_a_revoke_is_committed_at_once_whatever_hangs_beside_it(scene: Scene) -> None:
     scene.assign(READY)
     hung = scene.assign(HUNG)
@@ -91,7 +90,6 @@ async def test_what_is_ready_of_a_revoke_is_committed_at_once_whatever_hangs_bes
     assert scene.client.committed == {READY: 1, HUNG: 1}
 
 
-@pytest.mark.slow
 async def test_a_commit_that_is_never_answered_holds_up_no_revoke_of_another_partition(scene: Scene) -> None:
     scene.handler.go.set()
     scene.assign(READY)
@@ -119,7 +117,6 @@ async def test_two_drains_of_one_partition_go_on_side_by_side_and_the_first_cut_
     assert scene.client.committed == {}, "though the handler succeeded later"
 
 
-@pytest.mark.slow
 async def test_a_lane_that_is_replaced_is_cut(scene: Scene) -> None:
     old = scene.assign(HUNG)
     await until(lambda: old.running)
@@ -127,7 +124,6 @@ async def test_a_lane_that_is_replaced_is_cut(scene: Scene) -> None:
     assert (old.cut_off, new.cut_off) == (True, False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ends_by", ["a drain", "another assignment"])
 async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_given_back_and_not_renewed(ends_by: str) -> None:
     for fate in (Stage.RULED, Stage.PUBLISHED, Stage.RECORDED):  # no copy, no event log, no store
@@ -154,7 +150,6 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
             assert not isinstance(answers.get(0), Busy), fate
 
 
-@pytest.mark.slow
 async def test_a_lane_that_something_else_cancels_stops_the_worker_with_a_sentence(scene: Scene) -> None:
     scene.handler.cancelled = True
     scene.assign(READY)

@@ -189,7 +189,6 @@ async def test_a_batch_rules_on_each_key_by_itself(shop: Any) -> None:
     assert here.seen == [[100, 101], [100], [102]]
 
 
-@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from([b"a", b"b", b"c", None]), max_size=40), st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=60)

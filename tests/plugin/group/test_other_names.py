@@ -49,7 +49,7 @@ async def test_copies_go_where_the_template_says_and_commands_find_them(monkeypa
         assert {tuple(each.values()) for each in standing["levels"]} == {("acme-billing-delay-1h", "delay.1h", 1)}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a worker to copy, and for the next one to be refused
 @pytest.mark.parametrize("before", [{}, {"topic_names": "old_{kind:_}_{group}"}], ids=["default", "template"])
 async def test_other_names_are_refused_while_copies_wait_under_those_before(before: dict[str, str]) -> None:
     async with MemoryKafka() as kafka:

@@ -111,7 +111,6 @@ async def test_a_callback_asks_nobody_and_its_partitions_fetch_nothing_until_the
     assert scene.member.lanes[ORDERS][0].position == 5
 
 
-@pytest.mark.slow
 async def test_a_thousand_partitions_are_opened_by_one_question(scene: Scene) -> None:
     partitions = [TopicPartition("orders", number) for number in range(1000)]
     scene.known = {partition: at(partition.partition, end=1000) for partition in partitions}

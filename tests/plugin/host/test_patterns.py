@@ -19,7 +19,7 @@ from ackwise.testing import Place, TestApp
 ORDERS = r"orders\..+"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a worker to find a new topic
 async def test_a_topic_that_is_made_while_the_worker_runs_is_read_from_its_first_record(caplog: pytest.LogCaptureFixture) -> None:
     app, ran = App("billing", config=Config(), start="latest"), list[tuple[str, bytes]]()
 

@@ -222,7 +222,7 @@ def run_explain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process
 def test_the_command_needs_no_broker_and_prints_json_if_asked(tmp_path: Path) -> None:
     (tmp_path / "ackwise.toml").write_text("commit_interval = '250ms'\n")
     done = run_explain(tmp_path, "--json")
@@ -233,7 +233,7 @@ def test_the_command_needs_no_broker_and_prints_json_if_asked(tmp_path: Path) ->
     assert (raised["delays"][:3], raised["attempts"], raised["ends"]) == ([10, 30, 60], 17, "billing.dlq, max-reconsume-times")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process
 def test_the_command_says_by_its_exit_code_that_the_app_would_not_start(tmp_path: Path) -> None:
     (tmp_path / "ackwise.toml").write_text('[dedup]\nstore = "sqlite:///claims.db"\nretention = "1h"\n')
     done = run_explain(tmp_path)
@@ -241,7 +241,7 @@ def test_the_command_says_by_its_exit_code_that_the_app_would_not_start(tmp_path
     assert "refused at start: retention of Dedup is 1h" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process
 def test_an_entry_that_there_is_not_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "ackwise.toml").write_text("commit_intervall = 1\n")
     done = run_explain(tmp_path)

@@ -53,7 +53,7 @@ async def go_on(kafka: LocalKafka, how: str) -> None:
         await asyncio.to_thread(kafka.start)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a broker that is interrupted and goes on
 @pytest.mark.parametrize("how", ["kill", *(pytest.param(how, marks=pytest.mark.nightly) for how in ("stop", "pause"))])
 async def test_what_was_acknowledged_is_still_there_after_an_interruption(kafka: LocalKafka, raw_kafka: RawKafka, how: str) -> None:
     topic, group, bootstrap = await raw_kafka.new_topic(), raw_kafka.new_group(), kafka.bootstrap
@@ -97,7 +97,7 @@ async def test_a_topic_is_not_created_by_writing_to_it(kafka: LocalKafka, raw_ka
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.slow  # starts a broker in a process that is killed
 @pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_a_broker_whose_owner_dies_dies_as_well(tmp_path: Path, kafka: LocalKafka, end: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER, tmp_path / "kafka"], stdout=subprocess.PIPE, text=True) as owner:
@@ -153,7 +153,7 @@ def impostor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return make
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts scripts in the place of Java
 def test_a_second_broker_in_the_folder_of_one_that_runs_is_refused(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
     java = impostor("echo Kafka Server started; exec cat")
     with local_kafka(tmp_path / "k") as broker:
@@ -164,7 +164,7 @@ def test_a_second_broker_in_the_folder_of_one_that_runs_is_refused(tmp_path: Pat
         assert java.starts == 3
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a script that ends at once
 def test_a_broker_that_does_not_start_shows_the_end_of_its_log(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
     java = impostor("echo disk on fire; exit 3")
     with pytest.raises(Unavailable, match=r"(?s)ended with code 3; .*broker\.log ends with:\ndisk on fire"), local_kafka(tmp_path / "k"):
@@ -172,7 +172,7 @@ def test_a_broker_that_does_not_start_shows_the_end_of_its_log(tmp_path: Path, i
     assert java.starts == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a script in the place of Java, twice
 def test_a_port_that_somebody_took_meanwhile_is_exchanged(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
     taken = "echo Address already in use; exit 1"
     java = impostor(f'[ "$(wc -l < {tmp_path}/starts)" = 1 ] && {{ {taken}; }}; cp server.properties ready; echo Kafka Server started; cat')
@@ -181,7 +181,7 @@ def test_a_port_that_somebody_took_meanwhile_is_exchanged(tmp_path: Path, impost
     assert java.starts == 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a script five times
 def test_after_a_few_ports_it_is_given_up(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
     java = impostor("echo Address already in use; exit 1")
     with pytest.raises(Unavailable, match="Address already in use"), local_kafka(tmp_path / "k"):
@@ -189,7 +189,7 @@ def test_after_a_few_ports_it_is_given_up(tmp_path: Path, impostor: Callable[[st
     assert java.starts == 5
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a script that hangs
 def test_a_broker_that_hangs_is_given_up_and_killed(
     tmp_path: Path, impostor: Callable[[str], Impostor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +200,7 @@ def test_a_broker_that_hangs_is_given_up_and_killed(
     assert brokers_in(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a script that ignores signals
 def test_a_broker_that_will_not_stop_is_killed(
     tmp_path: Path, impostor: Callable[[str], Impostor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(tmp_path / "nothing"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a script in the place of Java
 def test_java_home_is_asked_before_the_path(tmp_path: Path, environ: dict[str, str]) -> None:
     wanted = java_home(tmp_path / "wanted", 17)
     java_home(tmp_path / "other", 21)
@@ -37,14 +37,14 @@ def test_java_home_is_asked_before_the_path(tmp_path: Path, environ: dict[str, s
     assert (found.path, found.version) == (wanted, 17)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts two scripts in the place of Javas
 def test_a_java_home_that_is_too_old_is_passed_over(tmp_path: Path, environ: dict[str, str]) -> None:
     old = java_home(tmp_path / "old", 11)
     new = java_home(tmp_path / "new", 21)
     assert find_java({**environ, "JAVA_HOME": str(old), "PATH": str(new / "bin")}).path == new
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a script in the place of Java
 def test_a_java_behind_a_link_is_found_at_its_home(tmp_path: Path, environ: dict[str, str]) -> None:
     home = java_home(tmp_path / "jdk", 17)
     (tmp_path / "bin").mkdir()
@@ -52,7 +52,7 @@ def test_a_java_behind_a_link_is_found_at_its_home(tmp_path: Path, environ: dict
     assert find_java({**environ, "PATH": str(tmp_path / "bin")}).path == home
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a script in the place of Java, and its wrapper
 def test_a_java_without_the_vector_module_gets_a_wrapper_that_drops_the_option(tmp_path: Path, environ: dict[str, str]) -> None:
     home = java_home(tmp_path / "a trimmed one", 21, modules="java.sql")
     found = find_java({**environ, "JAVA_HOME": str(home)})
@@ -62,14 +62,14 @@ def test_a_java_without_the_vector_module_gets_a_wrapper_that_drops_the_option(t
     assert answer.stdout == "-Xmx1g|a b||"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a script in the place of Java
 def test_the_wrapper_is_made_once(tmp_path: Path, environ: dict[str, str]) -> None:
     environ["JAVA_HOME"] = str(java_home(tmp_path / "jdk", 21, modules="java.sql"))
     first = find_java(environ).executable.stat()
     assert find_java(environ).executable.stat() == first
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts two scripts in the place of Javas
 def test_no_java_is_one_sentence_that_names_what_was_tried(
     tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ async def test_with_relay_apart_a_worker_sends_nothing_and_says_so(caplog: pytes
     assert fields(caplog, "this worker sends no rows of the outbox, they wait until ackwise relay MODULE:APP runs")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for relays to join and to stop
 @pytest.mark.parametrize("relay", ["worker", "apart"])
 async def test_the_command_relays_the_outbox_of_an_app_and_its_delays(relay: str, monkeypatch: pytest.MonkeyPatch) -> None:
     outbox = MemoryOutbox()

@@ -63,7 +63,7 @@ def test_a_lock_proves_a_life_where_this_is_run() -> None:
     assert Life(FOLDER).owner, "not Linux, or no local file system under /tmp"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process and kills it
 def test_a_process_that_was_killed_is_proved_dead_and_never_before(folder: Path) -> None:
     here = Life(folder)
     with process(folder) as (worker, owner):
@@ -104,7 +104,7 @@ def claiming(url: str) -> str:
     return CLAIMING.replace("URL", repr(url))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that claims in a file, and kills it
 async def test_what_a_killed_process_had_claimed_in_a_file_is_taken_over_before_its_lease_ends(folder: Path) -> None:
     store = SQLiteStore(f"{folder}.db")
     await store.open()
@@ -119,7 +119,7 @@ async def test_what_a_killed_process_had_claimed_in_a_file_is_taken_over_before_
     await store.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that claims in a server, and kills it
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "redis"])
 async def test_what_a_killed_process_had_claimed_in_a_server_is_taken_over_before_its_lease_ends_and_never_while_it_lives(
     folder: Path, kind: str, request: pytest.FixtureRequest
@@ -163,7 +163,7 @@ REPLACED = WORKER.replace(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that closes its descriptors
 def test_a_process_whose_descriptors_were_closed_is_not_proved_dead_until_it_is(folder: Path) -> None:
     here = Life(folder)
     with process(folder, CLOSING) as (worker, owner):
@@ -179,7 +179,7 @@ def test_a_process_whose_descriptors_were_closed_is_not_proved_dead_until_it_is(
         assert here.dead([owner]) == {owner}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that starts another program in its place
 def test_what_a_process_was_before_it_started_another_program_in_its_place_is_dead_to_that(folder: Path) -> None:
     with process(folder, REPLACED) as (worker, _):
         assert worker.stdout is not None
@@ -187,7 +187,7 @@ def test_what_a_process_was_before_it_started_another_program_in_its_place_is_de
         assert worker.stdout.readline() == "True\n"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process and kills it
 def test_a_number_that_another_process_has_now_proves_no_life(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with process(folder) as (worker, owner):
         worker.kill()
@@ -205,14 +205,14 @@ def test_a_number_that_another_process_has_now_proves_no_life(folder: Path, tmp_
         assert here.dead([owner]) == (frozenset() if (seen, state) == (start, "S") else {owner})
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that leaves a child behind
 def test_a_process_whose_child_lives_is_not_proved_dead(folder: Path) -> None:
     with process(folder, FORKING) as (worker, owner):
         worker.wait()
         assert Life(folder).dead([owner]) == frozenset()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that forks another one off
 def test_a_process_that_was_forked_off_has_a_name_of_its_own(folder: Path) -> None:
     program = WORKER.replace(
         "print(life.owner, flush=True)", "import os\nfirst = life.owner\nif os.fork():\n    os.wait()\n    os._exit(0)"
@@ -230,7 +230,7 @@ def test_a_copy_of_the_file_proves_nothing(folder: Path, tmp_path: Path) -> None
         assert Life(tmp_path / "copied").dead([owner]) == frozenset()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process and kills it
 def test_another_host_and_an_earlier_start_prove_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with process(folder) as (worker, owner):
         worker.kill()
@@ -322,7 +322,7 @@ def test_a_lock_that_somebody_closed_is_named_no_more(folder: Path) -> None:
     assert here.owner == ""
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts two processes and kills one
 def test_files_of_the_dead_are_taken_away_after_a_day(folder: Path) -> None:
     with process(folder) as (living, name), process(folder) as (dead, dead_name):
         dead.kill()

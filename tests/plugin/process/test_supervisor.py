@@ -78,7 +78,7 @@ async def supervising(*arguments: tuple[str, ...]) -> AsyncIterator[tuple[Superv
             await running
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts two processes and stops them
 async def test_a_signal_stops_all_and_ends_with_0(folder: Path) -> None:
     async with supervising((), ()) as (_, running):
         await until(lambda: bool(pids(folder, 1) and pids(folder, 2)))
@@ -91,7 +91,7 @@ async def test_one_that_is_stopped_while_it_is_being_started_is_stopped_too(fold
     assert running.result() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts two processes, and one of them again
 async def test_one_that_dies_is_started_again_and_the_others_go_on(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "ackwise")
     async with supervising((), ()) as (_, running):
@@ -104,7 +104,7 @@ async def test_one_that_dies_is_started_again_and_the_others_go_on(folder: Path,
     assert vars(record)["fields"] == {"worker": 1, "code": 128 + signal.SIGKILL, "retry_in": 0.0}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts two processes, and each of them again
 async def test_a_hangup_restarts_each_after_the_one_before_it_has_joined(folder: Path) -> None:
     async with supervising((), ()) as (supervisor, _):
         await until(lambda: bool(pids(folder, 1) and pids(folder, 2)))
@@ -117,7 +117,7 @@ async def test_a_hangup_restarts_each_after_the_one_before_it_has_joined(folder:
         assert [len(pids(folder, number)) for number in (1, 2)] == [2, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts processes, one of which never joins
 async def test_the_next_is_not_restarted_before_the_one_before_it_has_joined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with supervising((), ()) as (supervisor, _):
         await until(lambda: all(worker.has_joined.is_set() for worker in supervisor._workers))
@@ -133,7 +133,7 @@ async def test_the_next_is_not_restarted_before_the_one_before_it_has_joined(fol
             assert asked == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts processes that end at once
 async def test_what_one_can_not_start_with_none_can(folder: Path) -> None:
     supervisor = Supervisor([(sys.executable, "-c", WORKER, "2")] * 2)
     async with asyncio.timeout(60):
@@ -141,7 +141,7 @@ async def test_what_one_can_not_start_with_none_can(folder: Path) -> None:
     assert pids(folder, 1) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process until it joins again
 async def test_once_one_has_joined_a_refusal_is_tried_again(folder: Path) -> None:
     async with supervising(()) as (supervisor, running):
         await until(lambda: supervisor._has_joined)
@@ -154,7 +154,7 @@ async def test_once_one_has_joined_a_refusal_is_tried_again(folder: Path) -> Non
     assert running.result() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts two processes and kills one
 async def test_the_exit_code_is_that_of_the_worker_that_did_not_drain(folder: Path) -> None:
     async with supervising((), ()) as (supervisor, running):
         await until(lambda: bool(pids(folder, 1) and pids(folder, 2)))
@@ -163,7 +163,7 @@ async def test_the_exit_code_is_that_of_the_worker_that_did_not_drain(folder: Pa
     assert running.result() == 128 + signal.SIGKILL
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that ignores signals
 async def test_the_third_signal_kills_what_hangs(folder: Path) -> None:
     hanging = 'import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen("ready", "w")\ntime.sleep(3600)'
     supervisor = Supervisor([(sys.executable, "-c", hanging)])
@@ -175,7 +175,7 @@ async def test_the_third_signal_kills_what_hangs(folder: Path) -> None:
         assert await running == 128 + signal.SIGKILL
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a supervisor in a process, with a worker below it
 async def test_workers_see_that_their_supervisor_is_gone(folder: Path) -> None:
     keep = "import asyncio, sys; from ackwise.plugin.process.supervisor import Supervisor; asyncio.run(Supervisor([sys.argv[1:]]).run())"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", keep, sys.executable, "-c", WORKER)
@@ -222,7 +222,7 @@ while not Path("end").exists():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that drains until it is told to end
 async def test_one_that_drains_for_a_restart_is_not_asked_again_by_a_stop(folder: Path) -> None:
     supervisor = Supervisor([(sys.executable, "-c", DRAINING)])
     running = asyncio.create_task(supervisor.run())

@@ -62,7 +62,7 @@ def test_the_command_keeps_its_exit_code_when_a_thread_hangs_after_an_error(tmp_
     assert run(program, kind, folder=tmp_path) == (code, "")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a process in which a thread hangs
 def test_what_a_program_does_after_an_error_of_its_worker_is_done(tmp_path: Path) -> None:
     program = """
         import time

@@ -129,7 +129,7 @@ async def test_what_its_topic_refuses_when_due_or_somebody_else_wrote_is_a_dead_
     assert "a message can't be sent when it is due, and goes to the dead letters" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits until the relay gives up a topic that is missing
 async def test_a_topic_that_is_missing_when_a_message_is_due_holds_its_neighbours_for_a_time_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

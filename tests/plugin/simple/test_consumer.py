@@ -60,7 +60,7 @@ async def test_a_receiver_gets_what_several_partitions_have(world: World) -> Non
         assert sorted(each.partition for each in received) == [0, 1, 2, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits twice to see that nothing comes
 async def test_the_key_of_what_is_received_is_kept_from_others(world: World) -> None:
     world.kafka.produce(TOPIC, b"same", b"same")
     async with world.consumer(Dedup(world.store, key=lambda message: message.value)) as consumer:

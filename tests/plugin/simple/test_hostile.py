@@ -36,7 +36,7 @@ def _refusing(dead: str) -> Any:
     return watch
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a consumer that dies and for its heir
 async def test_what_a_killed_process_had_comes_again_after_its_lease_and_what_it_acknowledged_does_not(world: World) -> None:
     world.kafka.produce(TOPIC, b"a", b"b", b"c", b"d")
     mortal = Store(world.claims)
@@ -100,7 +100,7 @@ async def test_a_rebalance_leaves_what_is_received_with_its_receiver_and_does_no
         await are_all_committed(wide)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for partitions to move and to come again from either consumer
 async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not_charged(wide: World) -> None:
     async with moving(wide) as (one, other, received):
         wide.clock.advance(20)
@@ -112,7 +112,7 @@ async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not
     assert wide.kafka.records("billing.retry") == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for partitions to move, and twice that nothing comes
 async def test_what_is_acknowledged_without_a_store_after_its_partition_has_moved_is_told_to_it_later(wide: World) -> None:
     store = Store(wide.claims)
     async with moving(wide, store=store) as (one, other, received):
@@ -126,7 +126,7 @@ async def test_what_is_acknowledged_without_a_store_after_its_partition_has_move
         await are_all_committed(wide)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for partitions to move, and that nothing comes
 async def test_a_receipt_may_be_renewed_after_its_partition_has_moved(wide: World) -> None:
     async with moving(wide) as (one, other, received):
         renewed = [await one.change_invisible(each, 60) for each in received]
@@ -135,14 +135,14 @@ async def test_a_receipt_may_be_renewed_after_its_partition_has_moved(wide: Worl
         assert await one.ack_all(renewed) == [Answer.ACKED] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for partitions to move and to come again from either consumer
 async def test_without_a_claim_nothing_of_a_partition_that_has_moved_is_acknowledged(wide: World) -> None:
     async with moving(wide, Dedup(wide.store, key=lambda message: None)) as (one, other, received):
         assert await one.ack_all(received) == [Answer.INVALID_RECEIPT] * 2
         assert [each.value for each in await receive_at_any(one, other)] == [b"m0", b"m1"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for partitions that move amid a claim
 async def test_what_is_claimed_while_its_partition_moves_is_given_to_nobody_and_comes_to_the_next_owner(wide: World) -> None:
     async with wide.consumer(topics="wide", client_id="one") as one:
         await eventually(lambda: len(wide.kafka.committed(GROUP)) == 4)
@@ -263,7 +263,7 @@ async def test_an_acknowledgement_that_is_cancelled_is_settled_all_the_same(worl
         assert acking.cancelled()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for one consumer after another, and twice that nothing comes
 async def test_a_message_that_processes_died_of_is_received_while_nobody_has_another_one(world: World) -> None:
     world.kafka.produce(TOPIC, b"killer", b"innocent")
     async with world.consumer(client_id="c") as consumer:

@@ -69,7 +69,7 @@ async def look(shop: Shop) -> Any:
     return json.loads(done.stdout) if done.exit_code < 2 else {"partitions": [], "levels": []}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a worker, and for commands until they show all of it
 async def test_one_table_has_owners_watermarks_ages_and_what_waits_and_why(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workerstate, "EVERY", 0.1)
     shop.kafka.create_topic("mails")
@@ -117,7 +117,6 @@ async def test_a_group_without_a_worker_is_a_finding_and_exit_code_1(shop: Shop)
     assert [(each["committed"], each["lag"], each["owner"]) for each in found["partitions"]] == [(None, 1, None)]
 
 
-@pytest.mark.slow
 async def test_letters_are_open_until_somebody_has_marked_them(shop: Shop) -> None:
     shop.bury(letter(1), letter(2), letter(3), timestamp=5.0)
     shop.kafka.create_topic("billing.dlq.state")
@@ -225,7 +224,7 @@ async def watching(shop: Shop, *arguments: str, out: int = PIPE) -> AsyncIterato
             await process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process
 async def test_watch_prints_an_object_per_line_in_a_pipe_and_ends_with_0_on_ctrl_c(shop: Shop) -> None:
     async with watching(shop, "--json") as process:
         assert process.stdout is not None
@@ -236,7 +235,7 @@ async def test_watch_prints_an_object_per_line_in_a_pipe_and_ends_with_0_on_ctrl
     assert (process.returncode, b"Traceback" in said) == (0, False)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process, on a terminal
 async def test_watch_draws_over_itself_on_a_terminal_and_ends_with_0_on_ctrl_c(shop: Shop) -> None:
     ours, theirs = pty.openpty()
     seen = bytearray()

@@ -63,7 +63,7 @@ async def test_what_is_booked_is_sent_and_nothing_else(tmp_path: Path) -> None:
         assert stored == {dict(record.headers)["message-id"].decode() for record in worker.kafka.records("booked")}  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a worker that dies and for the next one
 @pytest.mark.parametrize("point", ["before the handler", "after the handler", "before the commit", "after the commit"])
 async def test_wherever_the_worker_dies_it_is_booked_once_and_sent_under_one_id(tmp_path: Path, point: CrashPoint) -> None:
     async with TestApp(shop(tmp_path)) as worker:

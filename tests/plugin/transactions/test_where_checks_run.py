@@ -54,7 +54,6 @@ async def test_a_relay_without_an_app_checks_what_has_its_barrier_there(outbox: 
     assert await left(outbox) == ["asked elsewhere"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("relay", ["worker", "apart"])
 async def test_a_worker_with_the_outbox_checks_too(outbox: MemoryOutbox, relay: str) -> None:
     app = App("billing", config=Config())

@@ -122,7 +122,6 @@ async def test_a_letter_that_is_not_there_is_a_sentence(shop: Shop) -> None:
     assert page.commands == []
 
 
-@pytest.mark.slow
 async def test_a_letter_that_was_dropped_is_sent_again_with_again(shop: Shop) -> None:
     shop.bury(letter())
     await shop.run("drop", shop.app, "0/0", "--yes")

@@ -206,7 +206,7 @@ def test_a_folder_of_something_else_is_never_written_to(tmp_path: Path) -> None:
     assert "holds 'thesis.tex', which is not of an earlier run; give an empty folder to --out" in str(result.exception)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process
 def test_the_command_exits_with_2_and_without_a_traceback(tmp_path: Path) -> None:
     program = "from ackwise.plugin.cli.main import main; main()"
     command = [sys.executable, "-c", program, "reconcile", str(tmp_path / "nowhere")]
@@ -222,7 +222,7 @@ def test_the_spark_half_needs_no_kafka_client_and_the_command_and_the_oracle_no_
         subprocess.run([sys.executable, "-c", BLOCKED.format(blocked=blocked) + f"import {modules}"], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts the command in a process without pyspark
 def test_without_pyspark_the_command_says_what_to_install(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
     program = BLOCKED.format(blocked=["pyspark"]) + "from ackwise.plugin.cli.main import main; main()"
@@ -256,7 +256,7 @@ def test_the_last_commits_show_that_a_last_file_is_missing(tmp_path: Path, monke
     assert (found["verdicts"], found["missing_events"]) == ({"UNKNOWN_EXPORT_GAP": 1, "EXACTLY_ONCE": 1}, 6)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # reconciles twice, with a report each
 def test_commands_on_the_page_name_the_app_and_what_is_lost_is_counted_by_the_hour_of_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

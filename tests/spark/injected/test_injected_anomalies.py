@@ -22,8 +22,7 @@ from tests.spark.reconciling import reconciled
 
 from ackwise.middleware.events import EventCode
 
-#: Slow: workers are killed, and orders are sent back until nothing is open any more.
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]  # kills workers, and waits until no order is open
 
 #: Chooses the orders, which of them something happens to, and when workers are killed.
 SEED: Final = 7

@@ -134,7 +134,7 @@ def seqs(root: Path) -> list[int]:
     return [row.seq for log in found if isinstance(log, EventLog) for block in log.blocks for row in block.rows()]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that fills a small disk
 def test_a_full_disk_loses_nothing_and_all_arrives_once_there_is_space(tmp_path: Path) -> None:
     small, copy = tmp_path / "small", tmp_path / "copy"
     small.mkdir()
@@ -147,7 +147,7 @@ def test_a_full_disk_loses_nothing_and_all_arrives_once_there_is_space(tmp_path:
     assert_complete(copy, 501)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process with a limit on file sizes
 def test_a_limit_on_file_sizes_loses_nothing_and_all_arrives_once_it_is_raised(tmp_path: Path) -> None:
     first, second = run(SMALL_FILES, tmp_path)
     assert "File too large; raise the limit on file sizes (ulimit -f) (300 events wait" in first

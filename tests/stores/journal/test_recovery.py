@@ -148,7 +148,6 @@ EVENTS = st.builds(Event, **{field.name: values(*field) for field in FIELDS if f
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(EVENTS, min_size=1, max_size=3), min_size=1, max_size=4))
 def test_every_field_of_every_event_reaches_its_column(tmp_path: Path, blocks: list[list[Event]]) -> None:

@@ -153,7 +153,7 @@ async def test_a_store_that_can_not_be_opened_says_why_and_no_secret(guarded: Se
             assert "wr0ng" not in repr(store) + caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a PostgreSQL that asks for passwords
 async def test_a_password_that_is_changed_while_the_store_is_open_makes_it_unavailable(guarded: Server) -> None:
     store = from_url(f"postgresql://plain:{PASSWORD}@127.0.0.1:{guarded.port}/postgres?sslmode=disable")
     await store.open()

@@ -63,7 +63,7 @@ def test_a_store_needs_a_url_or_a_pool() -> None:
         PostgresStore()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a process that has no driver
 def test_without_the_driver_the_stores_can_be_imported_and_this_one_says_what_to_install() -> None:
     program = """
 import sys

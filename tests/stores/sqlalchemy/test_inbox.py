@@ -87,7 +87,7 @@ class Disposing(SQLAlchemyInbox):
         await self._engine.dispose()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for retentions that pass in real time
 class TestOnSQLite(OnSQLAlchemy):
     def engine(self, place: Path) -> AsyncEngine:
         return create_async_engine(f"sqlite+aiosqlite:///{place / 'shop.db'}")

@@ -51,7 +51,7 @@ def start(path: Path, process: int, batches: int) -> subprocess.Popen[str]:
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts four processes that share a file
 def test_four_processes_share_a_file_and_no_key_goes_to_two(path: Path) -> None:
     processes = [start(path, number, batches=40) for number in range(1, 5)]
     outputs = [process.communicate(timeout=120)[0] for process in processes]

@@ -137,7 +137,7 @@ def connected(outbox: SQLiteOutbox) -> closing[sqlite3.Connection]:
     return closing(sqlite3.connect(outbox._path))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for a process that owns the rows and is killed
 async def test_a_relay_that_died_is_followed_at_once_and_one_that_lives_is_not(outbox: SQLiteOutbox) -> None:
     script = f"""
 import asyncio, time

@@ -75,7 +75,7 @@ async def test_whatever_part_of_the_log_reached_the_disk_a_whole_number_of_excha
     assert (counts[0], counts[-1]) == (0, EXCHANGES)
 
 
-@pytest.mark.slow  # strace
+@pytest.mark.slow  # starts a process under strace
 @pytest.mark.parametrize(("synchronous", "waits"), [("normal", False), ("full", True)])
 def test_only_full_waits_for_the_disk_before_it_answers(tmp_path: Path, synchronous: str, waits: bool) -> None:
     if which("strace") is None:
