@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if owner_of(config) is not None:
+    if owner_of(config) is not None and not config.pluginmanager.has_plugin("sabotage_outcomes"):  # what fails may have waited for long
         config.pluginmanager.register(Durations(config.getoption("--max-seconds")))
 
 

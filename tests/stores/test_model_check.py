@@ -85,6 +85,7 @@ LARGE = {
 }
 
 
+@pytest.mark.slow  # explores every state of the model
 def test_no_interleaving_breaks_an_invariant() -> None:
     for name in SMALL:
         with case(name):

@@ -41,6 +41,7 @@ async def test_a_topic_that_is_made_while_the_worker_runs_is_read_from_its_first
     assert [each for each in ran if each[0] == "orders.fr"] == [("orders.fr", b"1"), ("orders.fr", b"2")]
 
 
+@pytest.mark.slow  # waits until the client has asked for the topics again
 async def test_a_topic_that_is_deleted_stops_no_other_and_is_read_anew_if_it_is_made_anew() -> None:
     app, ran = App("billing", config=Config()), list[tuple[str, bytes]]()
 

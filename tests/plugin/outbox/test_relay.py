@@ -157,6 +157,7 @@ class SlowReads(Store):
         return found
 
 
+@pytest.mark.slow  # sends some thousand rows under four seeds, with reads that last
 async def test_no_row_overtakes_one_of_its_key_that_failed_however_long_reads_last() -> None:
     for seed in range(4):
         await _relay_with_slow_reads(seed)

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 from tests.plugin.lines import until
 
@@ -53,6 +54,7 @@ async def consumed(worker: TestApp, topic: str = "invoices") -> Any:
     return record
 
 
+@pytest.mark.slow  # runs a worker for each point of a kill
 async def test_a_kill_anywhere_loses_no_publish_and_its_consumer_runs_once() -> None:
     points: tuple[CrashPoint, ...] = (
         "after the handler", "before the copy", "after the copy", "before the completion", "after the completion",

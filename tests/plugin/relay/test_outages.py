@@ -223,6 +223,7 @@ async def test_an_end_below_the_commit_is_looked_at_again_before_everything_is_m
         await until(lambda: relay.moved == [4])
 
 
+@pytest.mark.slow  # opens eighteen hundred partitions
 async def test_opening_eighteen_hundred_partitions_takes_three_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """One to the coordinator and two to each broker, after the callback: heartbeats are sent meanwhile."""
     levels = DelayLevels()
