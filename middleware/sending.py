@@ -13,6 +13,7 @@ from ackwise.middleware.fate import decide, log_broken_policy
 from ackwise.middleware.log import Log
 from ackwise.middleware.missing import MissingTopics
 from ackwise.middleware.outgoing import Acked, SendFailed
+from ackwise.middleware.refusals import REFUSED_AFTER
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.worker import Worker
 
@@ -23,9 +24,6 @@ log = Log()
 #: Seconds until what was not acknowledged is sent again, as a copy is.
 _AGAIN = 5.0
 
-#: Seconds that a topic may be missing until what is published to it has failed: all the time that a `Producer` has for a message.
-_PATIENCE = 120.0
-
 
 class Sending:
     """Sends for the messages of `agent`."""
@@ -33,7 +31,7 @@ class Sending:
     def __init__(self, agent: Agent, worker: Worker) -> None:
         self._agent = agent
         self._worker = worker
-        self._missing = MissingTopics(_PATIENCE, worker.monotonic)
+        self._missing = MissingTopics(REFUSED_AFTER, worker.monotonic)
 
     async def __call__(self, publishing: Sequence[Run]) -> None:
         """Send what each of `publishing` publishes, and leave it PUBLISHED if all is acknowledged, held if not.

@@ -165,7 +165,7 @@ def _read(copy: Delivery, block: _HeaderBlock) -> Delivery:
                 block.text("ackwise-origin-topic", _TOPIC_LIMIT),
                 block.number("ackwise-origin-partition", highest=2**31 - 1),
                 block.number("ackwise-origin-offset"),
-                block.number("ackwise-origin-timestamp", lowest=-1),  # Kafka's "no timestamp"
+                block.number("ackwise-origin-timestamp", lowest=-(2**63)),  # a producer may set any, such as one before 1970
             ),
             attempt=block.number("ackwise-attempt", lowest=1, highest=2**31 - 1),
             first_seen_ms=block.number("ackwise-first-seen"),

@@ -114,7 +114,7 @@ def _record(path: Path, number: int, line: bytes) -> Delivery:
         key, value, version = _bytes(said["key"]), _bytes(said["value"]), said["version"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise _damaged(path, number) from None
-    numbers_fit = all(type(each) is int and -1 <= each < 2**63 for each in place[1:])
+    numbers_fit = all(type(each) is int and lowest <= each < 2**63 for each, lowest in zip(place[1:], (0, 0, -(2**63)), strict=True))
     if version != _VERSION or not numbers_fit or not all(isinstance(name, str) for name in (place[0], *(name for name, _ in headers))):
         raise _damaged(path, number)
     origin = Origin(*place)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import KafkaError, KafkaTimeoutError
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.refusals import RecordRefusals
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.produceerrors import Refusal, is_certain, refusal_of
 from ackwise.plugin.client.refusal import reason
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -33,17 +36,16 @@ _START_TIMEOUT, _CLOSE_TIMEOUT = 60.0, 2.0
 #: The brokers and topics decide how large a record may be. The client would judge before compression, and too early.
 _UNBOUNDED: Final = 2**31 - 1
 
-#: Only what is wrong with the copy itself, and stays wrong. A missing topic or right can be mended while the copy waits.
-_REFUSALS: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
-
 _Answer = PublishUnavailable | PublishRefused | None
 
 
 class KafkaPublisher:
     """A producer that is not idempotent on purpose: a second copy is recognised by its attempt, a stuck producer by nobody."""
 
-    def __init__(self, settings: HostSettings) -> None:
+    def __init__(self, settings: HostSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds, by which a copy that fails by itself is refused after a while."""
         self._settings = settings
+        self._refusals = RecordRefusals(clock)
         self._producer: AIOKafkaProducer | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._throttle = LogThrottle()
@@ -68,7 +70,30 @@ class KafkaPublisher:
         if has_stopped_sending(producer):
             self._begin_anew(producer)
             return [PublishUnavailable("the producer has stopped by itself, another one is begun") for _ in copies]
-        return list(await asyncio.gather(*(_answer(producer, copy) for copy in copies)))
+        return list(await asyncio.gather(*(self._answer(producer, copy) for copy in copies)))
+
+    async def _answer(self, producer: AIOKafkaProducer, copy: Copy, *, alone: bool = False) -> _Answer:
+        """Send one copy; where an error is about a record of its batch, again with a batch of its own.
+
+        Whatever the client raises, a cancellation of its own too, the copy may be there or not, unless it is refused. A missing topic or
+        right is no refusal: it can be given while the copy waits.
+        """
+        place, name = (copy.topic, copy.partition), f"topic {copy.topic!r}"
+        try:
+            await answer(_send(producer, copy, alone=alone), within=_TIMEOUT)
+        except KafkaTimeoutError:
+            return PublishUnavailable(f"{name} did not acknowledge the copy within {_TIMEOUT:g} s")
+        except Exception as error:  # noqa: BLE001  # see above; whoever sent it keeps it
+            refusal = refusal_of(error)
+            if refusal.is_about_record and not alone:
+                return await self._answer(producer, copy, alone=True)
+            if refusal is Refusal.OF_RECORD or (
+                refusal is Refusal.OF_RECORD_IN_TIME and self._refusals.is_refused(copy, place, certain=is_certain(error))
+            ):
+                return PublishRefused(f"{name} refuses the copy for good ({type(error).__name__})")
+            return PublishUnavailable(f"{name} did not acknowledge the copy ({type(error).__name__})")
+        self._refusals.take(copy, place)
+        return None
 
     async def _connected(self) -> AIOKafkaProducer:
         options: dict[str, Any] = {**self._settings.client_options, **self._settings.producer_options}
@@ -111,27 +136,14 @@ class KafkaPublisher:
         await close_consumer(stopped, within=_CLOSE_TIMEOUT)
 
 
-async def _answer(producer: AIOKafkaProducer, copy: Copy) -> _Answer:
-    """Send one copy. Whatever else the client raises than a refusal, a cancellation of its own too, the copy may be there or not."""
-    try:
-        await answer(_send(producer, copy), within=_TIMEOUT)
-    except _REFUSALS as error:
-        return PublishRefused(f"topic {copy.topic!r} refuses the copy for good ({type(error).__name__})")
-    except KafkaTimeoutError:
-        return PublishUnavailable(f"topic {copy.topic!r} did not acknowledge the copy within {_TIMEOUT:g} s")
-    except Exception as error:  # noqa: BLE001  # see above; whoever sent it keeps it
-        return PublishUnavailable(f"topic {copy.topic!r} did not acknowledge the copy ({type(error).__name__})")
-    return None
-
-
-async def _send(producer: AIOKafkaProducer, copy: Copy) -> None:
-    """Send one copy to the partition that it names, folded into the topic's own if that has fewer."""
+async def _send(producer: AIOKafkaProducer, copy: Copy, *, alone: bool) -> None:
+    """Send one copy to the partition that it names, folded into the topic's own if that has fewer; if `alone`, in a batch of its own."""
     partition = copy.partition % len(await producer.partitions_for(copy.topic))
     headers = list(copy.headers)
-    if copy.key is not None or copy.value is not None:
+    if not alone and (copy.key is not None or copy.value is not None):
         await producer.send_and_wait(copy.topic, copy.value, key=copy.key, partition=partition, headers=headers)
         return
     # aiokafka's send() takes no record without key and value, though Kafka does; a batch of one may hold it.
     batch = producer.create_batch()
-    batch.append(timestamp=None, key=None, value=None, headers=headers)
+    batch.append(timestamp=None, key=copy.key, value=copy.value, headers=headers)
     await (await producer.send_batch(batch, copy.topic, partition=partition))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
@@ -12,8 +13,6 @@ from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaError,
     KafkaTimeoutError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
     UnsupportedVersionError,
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
@@ -22,11 +21,13 @@ from aiokafka.record.memory_records import MemoryRecords
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Headers
+from ackwise.middleware.refusals import RecordRefusals
 from ackwise.middleware.wire import BUDGET, Copy
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending
 from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.produceerrors import Refusal, is_certain, refusal_of
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["RecordBatch", "RecordBatches"]
@@ -44,13 +45,18 @@ _UNBOUNDED: Final = 2**31 - 1
 
 _UNCOMPRESSED: Final = 0
 
-#: Only what is wrong with what is sent, and stays wrong.
-_REFUSALS: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
-
 #: Brokers that are too old for an idempotent producer, or do not allow one.
 _NOT_IDEMPOTENT: Final = (ClusterAuthorizationFailedError, IncompatibleBrokerVersion, UnsupportedVersionError)
 
 _Answer = PublishUnavailable | PublishRefused | None
+
+
+class _AboutRecord(PublishUnavailable):
+    """Some record of the batch may be refused in time. `certain`: see `RecordRefusals`."""
+
+    def __init__(self, text: str, *, certain: bool) -> None:
+        super().__init__(text)
+        self.certain = certain
 
 
 class RecordBatch:
@@ -92,8 +98,10 @@ class RecordBatches:
     batch that was refused or not acknowledged another producer is begun: the sequence has a hole, and brokers take nothing behind it.
     """
 
-    def __init__(self, settings: HostSettings) -> None:
+    def __init__(self, settings: HostSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds, by which a copy that fails by itself is refused after a while."""
         self._settings = settings
+        self._refusals = RecordRefusals(clock)
         self._producer: AIOKafkaProducer | None = None
         self._connecting = asyncio.Lock()
         self._is_idempotent = True
@@ -116,14 +124,23 @@ class RecordBatches:
             last[target][1].append(place)
         answers: list[_Answer] = [None] * len(copies)
         for (_, places), found in zip(packed, await self.send([batch for batch, _ in packed]), strict=True):
-            if isinstance(found, PublishRefused) and len(places) > 1:  # only some of them may be too large
+            if isinstance(found, PublishRefused | _AboutRecord) and len(places) > 1:  # it may be about some of them alone
                 alone = [await self.publish([copies[place]]) for place in places]
                 for place, (each,) in zip(places, alone, strict=True):
                     answers[place] = each
                 continue
             for place in places:
-                answers[place] = found
+                answers[place] = self._judged(copies[place], found)
         return answers
+
+    def _judged(self, copy: Copy, found: _Answer) -> _Answer:
+        """The answer of a copy; that of one which failed by itself is a refusal after a while."""
+        place = copy.topic, copy.partition
+        if found is None:
+            self._refusals.take(copy, place)
+        elif isinstance(found, _AboutRecord) and self._refusals.is_refused(copy, place, certain=found.certain):
+            return PublishRefused(f"{found}; it is refused for good")
+        return found
 
     async def send(self, batches: Sequence[RecordBatch]) -> list[_Answer]:
         """Send batches that were never sent; one answer for each, in order. Raises nothing but cancellation."""
@@ -140,6 +157,9 @@ class RecordBatches:
         except Exception as error:  # noqa: BLE001  # what is not acknowledged may be there or not; whoever sent it keeps it
             failed = error
         answers = [_answer_of(sent[place] if place < len(sent) else None, batch, failed) for place, batch in enumerate(batches)]
+        for batch, found in zip(batches, answers, strict=True):
+            if found is None:
+                self._refusals.take(None, (batch.topic, batch.partition))
         if any(answers):
             self._let_go(producer)
         return answers
@@ -229,9 +249,11 @@ def _answer_of(future: asyncio.Future[Any] | None, batch: RecordBatch, failed: B
         failed = future.exception()
         if failed is None:
             return None
-    if isinstance(failed, _REFUSALS):
+    refusal = Refusal.PASSING if failed is None else refusal_of(failed)
+    if refusal is Refusal.OF_RECORD:
         return PublishRefused(f"topic {batch.topic!r} refuses a batch for good ({type(failed).__name__})")
     if failed is None or isinstance(failed, KafkaTimeoutError):
         return PublishUnavailable(f"topic {batch.topic!r} did not acknowledge a batch of copies within {_TIMEOUT:g} s")
     why = said(failed) if isinstance(failed, KafkaError) else type(failed).__name__
-    return PublishUnavailable(f"topic {batch.topic!r} did not acknowledge a batch of copies ({why})")
+    text = f"topic {batch.topic!r} did not acknowledge a batch of copies ({why})"
+    return _AboutRecord(text, certain=is_certain(failed)) if refusal is Refusal.OF_RECORD_IN_TIME else PublishUnavailable(text)

@@ -7,7 +7,8 @@ takes its place. What was not acknowledged before that may be written twice, und
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from aiokafka.errors import (
@@ -24,11 +25,12 @@ from aiokafka.structs import RecordMetadata
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.refusals import RecordRefusals
 from ackwise.plugin.client.bounded import answer, ended
 from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.client.produceerrors import InvalidRecordError, Refusal, is_certain, refusal_of
 from ackwise.plugin.producer.client import IdempotentClient, OnItsWay, SenderSettings, connected
 from ackwise.plugin.producer.partitions import Partitions
-from ackwise.plugin.producer.refusals import Refusal, refusal_of
 
 __all__ = ["Acked", "SendFailed", "Sender", "SenderSettings"]
 
@@ -52,6 +54,7 @@ _ADVICE: Final[Mapping[type[BaseException], str]] = {
     MessageSizeTooLargeError: "send less, or raise max.message.bytes of the topic",
     RecordListTooLargeError: "send less, or raise max.message.bytes of the topic",
     TopicAuthorizationFailedError: "give this user the right to write to it",
+    InvalidRecordError: "send what the topic takes: a compacted one takes nothing without a key",
     ClusterAuthorizationFailedError: "give this user the right IdempotentWrite on the cluster",
 }
 
@@ -65,9 +68,20 @@ class Sender:
     The answer `Acked` is the broker's. Whatever else happens, a cancellation from inside of the client too, is `SendFailed`.
     """
 
-    def __init__(self, settings: SenderSettings, *, options: Mapping[str, object] | None = None, timeout: float = _TIMEOUT) -> None:
-        """`options` are for the producer alone, such as `compression_type`. `timeout`: seconds until a message is reported as failed."""
+    def __init__(
+        self,
+        settings: SenderSettings,
+        *,
+        options: Mapping[str, object] | None = None,
+        timeout: float = _TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`options` are for the producer alone, such as `compression_type`. `timeout`: seconds until a message is reported as failed.
+
+        `clock`: seconds, by which a message that fails by itself is refused after a while.
+        """
         self._settings = settings
+        self._refusals = RecordRefusals(clock)
         self._options = dict(options or {})
         self._timeout = timeout
         self._client: IdempotentClient | None = None
@@ -194,10 +208,16 @@ class Sender:
     async def _send_line(
         self, partition: int, messages: Sequence[Outgoing], deadline: float, stopped: _StoppedKeys | None, *, is_last: bool
     ) -> list[SendAnswer]:
-        """Send messages of one partition, batch after batch; behind one that may be there or not, nothing is sent."""
+        """Send messages of one partition, batch after batch.
+
+        Behind one that may be there or not, nothing is sent; behind one that fails by itself, nothing with its key.
+        """
         answers: list[SendAnswer] = []
+        failing: set[bytes | None] = set()  #: keys
         while rest := messages[len(answers) :]:
-            if stopped is not None and not (rest := stopped.before(rest)):
+            if failing:
+                rest = _before(rest, failing)
+            if not rest or (stopped is not None and not (rest := stopped.before(rest))):
                 answers.append(_BEHIND)
                 continue
             found = await self._send_batch(partition, rest, deadline, is_last)
@@ -205,7 +225,9 @@ class Sender:
                 for message in [message for message, answer in zip(rest, found, strict=False) if _is_refusal(answer)]:
                     stopped.stop(message)
             answers += found
-            if isinstance(last := answers[-1], SendFailed) and last.retriable:
+            if isinstance(last := answers[-1], _FailedByItself):
+                failing.update({messages[len(answers) - 1].key} - {None})
+            elif isinstance(last, SendFailed) and last.retriable:
                 answers += [last if last is _AGAIN else _BEHIND] * (len(messages) - len(answers))
         return answers
 
@@ -221,7 +243,7 @@ class Sender:
                 sent = await answer(client.submit(partition, new, alone=is_last), within=_left(deadline))
                 places = range(len(sent.messages))
         except Exception as error:  # noqa: BLE001  # whatever it was, the first one is not acknowledged, and the others wait behind it
-            return [_failure(error, topic, is_last=is_last)]
+            return [_failure(error, topic, is_last=is_last, alone=is_last or len(messages) == 1)]
         await asyncio.wait({sent.future}, timeout=_left(deadline))
         if not sent.future.done():
             if known is not None:  # it had two times as long: the client may never come back to it
@@ -231,9 +253,21 @@ class Sender:
         if self._unanswered:
             self._forget(sent, places)
         try:
-            return [sent.acked(place) for place in places]
+            acked: list[SendAnswer] = [sent.acked(place) for place in places]
         except Exception as error:  # noqa: BLE001  # whatever it was, it is not an acknowledgement, and the client is spoiled
+            if sent.is_alone and refusal_of(error) is Refusal.OF_RECORD_IN_TIME:
+                return [self._judge(sent.messages[0], partition, error)]
             return [_failure(error, topic, is_last=is_last, alone=sent.is_alone)] * len(places)
+        for place in places:
+            self._refusals.take((topic, sent.messages[place].message_id), (topic, partition))
+        return acked
+
+    def _judge(self, message: Outgoing, partition: int, error: BaseException) -> SendFailed:
+        """What is said of a message that failed by itself: refused after a while, and until then to be sent again."""
+        topic = message.topic
+        if self._refusals.is_refused((topic, message.message_id), (topic, partition), certain=is_certain(error)):
+            return _refused(error, topic)
+        return _FailedByItself(*_failure(error, topic))
 
     def _known(self, message: Outgoing) -> tuple[OnItsWay, range] | None:
         """The batch in which `message` is on its way already, and its place."""
@@ -294,6 +328,12 @@ class Sender:
         retiring.add_done_callback(self._retiring.discard)
 
 
+class _FailedByItself(SendFailed):
+    """The message, alone in its batch, is what failed: its partition takes others, and it is sent again."""
+
+    __slots__ = ()
+
+
 class _StoppedKeys:
     """The topics and keys of which a message was refused for good in one call. What stands before it in the call is not stopped."""
 
@@ -317,6 +357,11 @@ class _StoppedKeys:
         return refused is not None and self._places[id(message)] > refused
 
 
+def _before(messages: Sequence[Outgoing], failing: Collection[bytes | None]) -> Sequence[Outgoing]:
+    """Those of `messages` before the first one with a key that is `failing`."""
+    return messages[: next((place for place, each in enumerate(messages) if each.key in failing), len(messages))]
+
+
 def _is_refusal(answer: SendAnswer) -> bool:
     return isinstance(answer, SendFailed) and not answer.retriable
 
@@ -327,14 +372,19 @@ def _left(deadline: float) -> float:
 
 def _failure(error: BaseException, topic: str, *, is_last: bool = True, alone: bool = False) -> SendFailed:
     """What is said of a message whose sending raised `error`."""
-    refusal, name = refusal_of(error, alone=alone), type(error).__name__
+    refusal, name = refusal_of(error), type(error).__name__
     if isinstance(error, PublishUnavailable):
         return SendFailed(str(error), retriable=True, error=name)
-    if refusal is Refusal.FINAL:
-        return SendFailed(f"topic {topic!r} refuses the message for good ({name}){_advice(error)}", retriable=False, error=name)
+    if refusal is Refusal.OF_TARGET or (refusal is Refusal.OF_RECORD and alone):
+        return _refused(error, topic)
     if refusal is not Refusal.PASSING and not is_last:
         return _AGAIN
     return SendFailed(f"topic {topic!r} did not acknowledge the message ({name}){_advice(error)}", retriable=True, error=name)
+
+
+def _refused(error: BaseException, topic: str) -> SendFailed:
+    name = type(error).__name__
+    return SendFailed(f"topic {topic!r} refuses the message for good ({name}){_advice(error)}", retriable=False, error=name)
 
 
 def _advice(error: BaseException) -> str:

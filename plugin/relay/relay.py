@@ -82,7 +82,7 @@ class DelayRelay:
         self._cancellations = cancellations
         self._budget = Budget(_PACKED)
         self._send_names = names.of_sends()
-        self._sender = Sender(settings)  # connects with the first message that is due
+        self._sender = Sender(settings, options=settings.producer_options)  # connects with the first message that is due
         self._sending = SendingPublisher(self._sender, publisher, self._send_names)
         self._throttle = LogThrottle()
 

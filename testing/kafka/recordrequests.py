@@ -8,6 +8,7 @@ from typing import Final
 
 from aiokafka.errors import BrokerResponseError, CorruptRecordException, InvalidTimestampError, OffsetOutOfRangeError
 
+from ackwise.plugin.client.produceerrors import InvalidRecordError
 from ackwise.testing.kafka.answers import Answer, Serve, Values
 from ackwise.testing.kafka.batch import Batch
 from ackwise.testing.kafka.cluster import Cluster
@@ -20,14 +21,6 @@ __all__ = ["RecordRequests"]
 _AHEAD: Final = 3_600_000
 
 _LATEST, _EARLIEST = -1, -2
-
-
-class InvalidRecordError(BrokerResponseError):
-    """A record that its topic does not take; aiokafka has no name for it."""
-
-    errno = 87
-    message = "INVALID_RECORD"
-    description = "The broker failed to validate this record."
 
 
 class RecordRequests:

@@ -23,6 +23,7 @@ from ackwise.middleware.wire import (
     dead_letter,
     due_ms,
     parse_copy,
+    parse_letter,
     retry_copy,
     shrink,
     waiting_copy,
@@ -93,7 +94,7 @@ def dropped(letter: Copy) -> list[bytes]:
     reason=texts,
     partition=st.integers(0, 2**31 - 1),
     offset=st.integers(0, 2**63 - 1),
-    timestamp_ms=st.integers(-1, 2**63 - 1),
+    timestamp_ms=st.integers(-(2**63), 2**63 - 1),
     replay_id=values,
 )
 def test_a_copy_is_read_back_whole_whatever_headers_the_producer_forged(
@@ -115,6 +116,27 @@ def test_a_copy_is_read_back_whole_whatever_headers_the_producer_forged(
         assert (delivery.key, delivery.value, delivery.headers) == (key, value, headers)
         assert (delivery.origin, delivery.attempt, delivery.handler) == (origin, attempt, handler)
         assert (delivery.first_seen_ms, delivery.replay_id) == (10_000, replay_id)
+
+
+@given(
+    key=values,
+    value=values,
+    headers=producer_headers,
+    timestamp_ms=st.integers(-(2**63), 2**63 - 1),
+    attempt=st.integers(1, 2**31 - 2),
+    handler=st.text(max_size=20),
+    message=texts,
+)
+def test_a_copy_or_a_dead_letter_of_any_record_is_read_back_as_the_same_message(
+    key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, attempt: int, handler: str, message: str
+) -> None:
+    origin = Origin("orders", 3, 2**63 - 1, timestamp_ms)
+    record = Delivery(*origin, key, value, headers, origin, attempt)
+    copy, letter = back(record, handler=handler), dead(record, handler=handler, failure=Failure("E", message, message))
+    for each_, attempts in ((parse_copy(read(copy), "billing"), attempt + 1), (parse_letter(read(letter), "billing")[0], attempt)):
+        assert (each_.origin, each_.attempt, each_.handler) == (origin, attempts, handler)
+        assert (each_.key, each_.value, each_.headers) == (key, value, headers)
+    assert waiting_copy(copy.headers, "billing")[1].startswith(b"orders/3/%d/%d/" % (2**63 - 1, timestamp_ms))
 
 
 @each(("reconsume_times", "stored"), [pytest.param(0, 1, id="S01"), pytest.param(3, 4, id="S07"), pytest.param(15, 16, id="S04")])
@@ -257,7 +279,7 @@ def test_a_version_that_is_no_version_is_foreign(version: bytes | None) -> None:
         ("ackwise-origin-partition", b"%d" % 2**31),
         ("ackwise-origin-offset", b"-1"),
         ("ackwise-origin-offset", b"%d" % 2**63),
-        ("ackwise-origin-timestamp", b"-2"),
+        ("ackwise-origin-timestamp", b"%d" % -(2**63 + 1)),
         ("ackwise-first-seen", b""),
     ],
 )

@@ -65,6 +65,14 @@ async def test_a_dry_run_says_what_would_be_sent_and_changes_nothing(shop: Shop)
     assert {"billing.retry", "billing.dlq.state"} & {*shop.kafka._cluster.topics} == set()
 
 
+@pytest.mark.parametrize("timestamp_ms", [-1, -2, -62_135_596_800_000, -(2**63), 2**63 - 1])
+async def test_a_message_of_any_timestamp_is_redriven_as_itself(shop: Shop, timestamp_ms: int) -> None:
+    shop.bury(letter(7, timestamp_ms=timestamp_ms))
+    assert fates(await send(shop)) == {SENT: 1}
+    (copy,) = shop.copies()
+    assert copy.origin == Origin("orders", 0, 7, timestamp_ms)
+
+
 async def test_a_copy_is_the_letter_without_our_headers_at_attempt_1_with_a_replay_id(shop: Shop) -> None:
     shop.bury(letter(7, headers=(("trace", b"t"), ("ackwise-version", b"2"))), letter(8, key=None, value=None), partition=1)
     assert fates(await send(shop)) == {SENT: 2}

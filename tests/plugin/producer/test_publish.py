@@ -192,3 +192,21 @@ async def test_with_commit_manual_it_is_sent_at_the_commit_and_not_before() -> N
         assert worker.kafka.records("invoices") == []
         assert (await worker.deliver("orders", b"2")).kind == "done"
         assert [record.value for record in worker.kafka.records("invoices")] == [b"of 1", b"of 2"]
+
+
+async def test_a_publish_without_key_to_a_compacted_topic_fails_its_message_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.middleware.refusals.REFUSED_AFTER", 0.0)
+    app = App("billing", brokers="127.0.0.1:1")
+    app.use(ConsumeLater(1))
+
+    @app.agent("orders")
+    async def bill(message: Message[bytes]) -> None:
+        app.publish("customers", message.value, key=message.key)
+
+    async with TestApp(app) as worker:
+        worker.kafka.create_topic("customers", cleanup_policy="compact")
+        assert (await worker.deliver("orders", b"1", key=b"k")).kind == "done"
+        fate = await worker.deliver("orders", b"2")
+        assert (fate.kind, fate.error) == ("later", "PublishRefused")
+        assert (await worker.redeliver(fate)).kind == "dead"
+        assert [record.value for record in worker.kafka.records("customers")] == [b"1"]

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from aiokafka.errors import (
+    BrokerResponseError,
     CorruptRecordException,
     InvalidProducerEpoch,
     InvalidTopicError,
     NotEnoughReplicasError,
     OutOfOrderSequenceNumber,
     TopicAuthorizationFailedError,
+    UnknownError,
     UnknownProducerId,
 )
+from tests.fakes import Clock
 from tests.plugin.lines import until
 
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.refusals import REFUSED_AFTER
 from ackwise.plugin.producer.sender import Sender
 from ackwise.testing import MemoryKafka
 from ackwise.testing.hostile.client import hostile_client
+from ackwise.testing.kafka.batch import Batch
 
 
 @dataclass
@@ -66,6 +72,27 @@ async def given(sender: Sender) -> Any:
     while not client._under_way:  # noqa: ASYNC110  # it is a task beside this that gives it
         await asyncio.sleep(0)
     return client
+
+
+@asynccontextmanager
+async def sending(kafka: MemoryKafka, clock: Clock) -> AsyncIterator[Sender]:
+    sender = Sender(Settings(kafka.bootstrap), timeout=5, clock=clock)
+    await sender.start()
+    yield sender
+    await sender.stop()
+
+
+def poison(kafka: MemoryKafka, error: type[BrokerResponseError]) -> None:
+    """Let the broker refuse each batch in which a record has the value `poison`."""
+    cluster: Any = kafka._cluster
+    append = cluster.append
+
+    def refuse(topic: str, partition: int, batch: Batch) -> int:
+        if any(record.value == b"poison" for record in batch.records()):
+            raise error
+        return int(append(topic, partition, batch))
+
+    cluster.append = refuse
 
 
 def values(kafka: MemoryKafka, topic: str) -> list[bytes | None]:
@@ -122,6 +149,53 @@ async def test_only_the_message_that_is_too_large_is_refused_for_good(kafka: Mem
 async def test_a_record_without_key_for_a_compacted_topic_takes_no_neighbour_with_it(kafka: MemoryKafka, sender: Sender) -> None:
     answers = await sender.send_many([Outgoing("compacted", b"1", b"k", partition=0), Outgoing("compacted", b"2", partition=0)])
     assert acked(answers) == [True, False]
+
+
+async def test_a_record_that_its_topic_takes_never_gets_an_answer_after_a_while(kafka: MemoryKafka) -> None:
+    clock = Clock()
+    async with sending(kafka, clock) as sender:
+        keyless = Outgoing("compacted", b"v")
+        (waiting,) = await sender.send_many([keyless])
+        assert may_pass(waiting)
+        clock.now += REFUSED_AFTER
+        (refused,) = await sender.send_many([keyless])
+    assert isinstance(refused, SendFailed)
+    assert (refused.retriable, refused.error) == (False, "InvalidRecordError")
+    assert refused.cause.endswith("; send what the topic takes: a compacted one takes nothing without a key")
+
+
+async def test_behind_a_record_that_fails_by_itself_other_keys_are_written_and_its_own_waits(kafka: MemoryKafka) -> None:
+    poison(kafka, CorruptRecordException)
+    async with sending(kafka, Clock()) as sender:
+        messages = [Outgoing("one", value, key) for value, key in ((b"poison", b"a"), (b"1", b"b"), (b"2", b"a"), (b"3", None))]
+        answers = await sender.send_many(messages)
+    assert acked(answers) == [False, True, False, True]
+    assert all(map(may_pass, (answers[0], answers[2])))
+    assert values(kafka, "one") == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("error", [CorruptRecordException, UnknownError])
+async def test_a_record_is_refused_while_its_own_partition_takes_others_and_not_while_that_takes_nothing(
+    kafka: MemoryKafka, error: type[BrokerResponseError]
+) -> None:
+    poison(kafka, error)
+    clock = Clock()
+    bad, good, elsewhere = (Outgoing("orders", value, partition=at) for value, at in ((b"poison", 1), (b"good", 1), (b"good", 2)))
+    async with sending(kafka, clock) as sender:
+        for _ in range(3):
+            assert list(map(may_pass, await sender.send_many([bad, elsewhere]))) == [True, False]
+            clock.now += REFUSED_AFTER
+        assert acked(await sender.send_many([bad, good])) == [False, True]
+        (refused,) = await sender.send_many([bad])
+    assert isinstance(refused, SendFailed)
+    assert (refused.retriable, refused.error) == (False, error.__name__)
+
+
+async def test_a_message_that_can_t_be_written_is_refused_and_its_neighbours_are_sent(kafka: MemoryKafka, sender: Sender) -> None:
+    unwritable = Outgoing("one", b"bad", b"k", headers=(("\udc80\ud800", b""),))
+    answers = await sender.send_many([Outgoing("one", b"1", b"k"), unwritable, Outgoing("one", b"2", b"l")])
+    assert acked(answers) == [True, False, True]
+    assert not may_pass(answers[1])
 
 
 async def test_a_client_that_can_t_go_on_is_replaced_and_all_is_written_once(kafka: MemoryKafka, sender: Sender) -> None:
