@@ -132,7 +132,7 @@ class MariaDBDatabase(SQLDatabase):
 
     def __init__(self, database: MySQLDatabase) -> None:
         super().__init__(database.server)
-        self._database = database
+        self._database, self.name = database, database.name
 
     def url(self, way: Endpoint | None = None, **options: object) -> str:
         return self._database.url_by(way or self.server) + (f"?{urlencode(options)}" if options else "")

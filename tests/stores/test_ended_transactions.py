@@ -1,0 +1,487 @@
+"""A transaction that ended while the handler still works: by an error that it caught, or by a statement that commits by itself.
+
+Whatever the handler does after that must not commit by itself: the batch fails, and runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.databases.proxy import proxy_to
+from tests.middleware.conftest import Spine
+from tests.stores.dialects import MariaDBDatabase, SQLDatabase
+from tests.stores.mysql.database import MySQLDatabase
+from tests.tables import each
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
+from ackwise.middleware.message import Message
+from ackwise.middleware.policies import Transactional
+from ackwise.middleware.run import Stage
+from ackwise.middleware.store import ClaimKey, Outcome
+from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.plugin.registry import open_inbox
+from ackwise.stores.mysql.inbox import MySQLInbox
+from ackwise.stores.mysql.outbox import MySQLOutbox
+from ackwise.stores.sqlite.inbox import SQLiteInbox
+from ackwise.stores.sqlite.outbox import SQLiteOutbox
+
+HERE = ("orders", 3, 17)
+
+AUTOCOMMIT = "our connection is in autocommit: once an error has undone the transaction, what the handler does next commits by itself"
+SENT = "a statement that commits by itself is sent, and found out once it has committed"
+RUN_AGAIN = "what was committed by a handler that ended its transaction runs again, since nobody looks for its claim"
+
+Handler = Callable[[Any], Awaitable[object]]
+
+
+def keys(count: int) -> list[ClaimKey]:
+    return [ClaimKey(os.urandom(16), None, 1) for _ in range(count)]
+
+
+async def consume(inbox: TransactionalStore, asked: Sequence[ClaimKey], handle: Handler) -> list[TransactionAnswer]:
+    """One batch: claim, call `handle` with the connection, finish what was taken."""
+    async with inbox.begin(retention=60.0) as transaction:
+        answers = await transaction.claim(asked)
+        await handle(transaction.connection)
+        taken = [key for key, answer in zip(asked, answers, strict=True) if answer == Taken()]
+        await transaction.finish([Finish(key, HERE, 7, Outcome.OK, 1) for key in taken])
+    return answers
+
+
+async def fails_and_is_taken_again(inbox: TransactionalStore, handle: Handler) -> None:
+    """A batch of `handle` fails, by our error or by that of a statement that is refused; its key is free again."""
+    asked = keys(1)
+    failed = False
+    try:
+        await consume(inbox, asked, handle)
+    except Exception:  # noqa: BLE001  # which one it is does not matter here
+        failed = True
+    assert failed, "nobody noticed that the transaction was gone"
+    async with inbox.begin(retention=60.0) as transaction:
+        assert await transaction.claim(asked) == [Taken()]
+
+
+# SQLite
+
+
+class File:
+    """A SQLite file with an inbox, a table of effects in which `there` is, and an account."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.inbox = SQLiteInbox(path)
+
+    def ask(self, statement: str) -> list[Any]:
+        """The rows of a statement, on a connection of its own."""
+        with closing(sqlite3.connect(self.path, timeout=10)) as connection, connection:
+            return connection.execute(statement).fetchall()
+
+    def effects(self) -> list[str]:
+        return [effect for (effect,) in self.ask("SELECT effect FROM effects ORDER BY effect")]
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> AsyncIterator[File]:
+    file = File(tmp_path / "shop.db")
+    file.ask("CREATE TABLE effects (effect TEXT PRIMARY KEY)")
+    file.ask("CREATE TABLE accounts (name TEXT PRIMARY KEY, balance INTEGER)")
+    file.ask("CREATE TABLE refused (name TEXT)")
+    file.ask("CREATE TRIGGER refuses BEFORE INSERT ON refused BEGIN SELECT RAISE(ROLLBACK, 'not that'); END")
+    file.ask("INSERT INTO effects VALUES ('there')")
+    file.ask("INSERT INTO accounts VALUES ('anna', 0)")
+    await file.inbox.open()
+    yield file
+    await file.inbox.close()
+
+
+def or_rollback(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT OR ROLLBACK INTO effects VALUES ('there')")
+
+
+def update_or_rollback(connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE OR ROLLBACK effects SET effect = 'there' WHERE effect = 'a'")
+
+
+def raising_trigger(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO refused VALUES ('x')")
+
+
+def many_at_once(connection: sqlite3.Connection) -> None:
+    connection.executemany("INSERT OR ROLLBACK INTO effects VALUES (?)", [("b",), ("there",)])
+
+
+def full_disk(connection: sqlite3.Connection) -> None:
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + 50}")
+    connection.execute("PRAGMA cache_size = 5")
+    connection.execute("PRAGMA cache_spill = 1")
+    try:
+        connection.executemany("INSERT INTO effects VALUES (?)", [(f"{number}" * 500,) for number in range(2000)])
+    finally:
+        connection.execute("PRAGMA max_page_count = 1000000")
+
+
+@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
+@pytest.mark.parametrize("ends", [or_rollback, update_or_rollback, raising_trigger, many_at_once, full_disk])
+async def test_sqlite_what_follows_an_error_that_ended_the_transaction_does_not_stay(
+    file: File, ends: Callable[[sqlite3.Connection], None]
+) -> None:
+    async def handle(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO effects VALUES ('a')")
+        with suppress(sqlite3.Error):
+            ends(connection)
+        connection.execute("INSERT INTO effects VALUES ('z')")
+
+    await fails_and_is_taken_again(file.inbox, handle)
+    assert file.effects() == ["there"]
+
+
+@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
+async def test_sqlite_a_payment_after_such_an_error_is_made_once(file: File) -> None:
+    asked = keys(1)
+    fails = [True]
+
+    async def pay(connection: sqlite3.Connection) -> None:
+        with suppress(sqlite3.Error):
+            if fails.pop():
+                or_rollback(connection)
+        connection.execute("UPDATE accounts SET balance = balance + 100")
+
+    with suppress(TransactionAborted, sqlite3.Error):
+        await consume(file.inbox, asked, pay)
+    fails.append(False)
+    await consume(file.inbox, asked, pay)
+    assert file.ask("SELECT balance FROM accounts") == [(100,)]
+
+
+def commit(connection: sqlite3.Connection) -> None:
+    connection.commit()
+
+
+def execute_commit(connection: sqlite3.Connection) -> None:
+    connection.execute(" /* it is done */ commit")
+
+
+def execute_end(connection: sqlite3.Connection) -> None:
+    connection.cursor().execute("END TRANSACTION")
+
+
+def script(connection: sqlite3.Connection) -> None:
+    connection.executescript("SELECT 1")
+
+
+def as_context(connection: sqlite3.Connection) -> None:
+    with connection:
+        connection.execute("SELECT 1")
+
+
+def isolation_level(connection: sqlite3.Connection) -> None:
+    connection.isolation_level = None
+
+
+@pytest.mark.xfail(strict=True, reason=SENT)
+@pytest.mark.parametrize("ends", [commit, execute_commit, execute_end, script, as_context, isolation_level])
+async def test_sqlite_what_commits_by_itself_is_refused_before_it_is_sent(file: File, ends: Callable[[sqlite3.Connection], None]) -> None:
+    async def handle(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO effects VALUES ('a')")
+        ends(connection)
+
+    with pytest.raises(Exception):  # noqa: B017, PT011  # refused by us
+        await consume(file.inbox, keys(1), handle)
+    assert file.effects() == ["there"]
+
+
+@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
+@each("ends", [or_rollback, raising_trigger])
+async def test_sqlite_a_payment_and_its_message_are_there_together_or_not_at_all(tmp_path: Path, ends: Callable[[Any], None]) -> None:
+    path = tmp_path / f"{ends.__name__}.db"
+    outbox = SQLiteOutbox(path)
+    await outbox.open()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE effects (effect TEXT PRIMARY KEY)")
+        connection.execute("INSERT INTO effects VALUES ('there')")
+        connection.execute("CREATE TABLE refused (name TEXT)")
+        connection.execute("CREATE TRIGGER refuses BEFORE INSERT ON refused BEGIN SELECT RAISE(ROLLBACK, 'not that'); END")
+        with suppress(TransactionAborted, sqlite3.Error):
+            async with outbox.transaction(connection):
+                outbox.send("paid", b"first")
+                with suppress(sqlite3.Error):
+                    ends(connection)
+                connection.execute("INSERT INTO effects VALUES ('payment')")
+                outbox.send("paid", b"second")
+        rows = connection.execute("SELECT count(*) FROM ackwise_outbox").fetchone()[0]
+        payments = connection.execute("SELECT count(*) FROM effects WHERE effect = 'payment'").fetchone()[0]
+    await outbox.close()
+    assert (rows, payments) in ((0, 0), (2, 1))
+
+
+# Servers
+
+
+@pytest.fixture
+async def inbox(sql: SQLDatabase) -> AsyncIterator[TransactionalStore]:
+    """Of this test alone, beside accounts, and a table `effects` of texts that are unique."""
+    await sql.execute("CREATE TABLE effects (effect VARCHAR(60) PRIMARY KEY)")
+    await sql.execute("CREATE TABLE accounts (name VARCHAR(10) PRIMARY KEY, balance INTEGER NOT NULL)")
+    await sql.execute("INSERT INTO accounts VALUES ('anna', 0), ('bert', 0), ('carl', 0), ('dora', 0)")
+    inbox = open_inbox(sql.url(timeout=5))
+    await inbox.open()
+    yield inbox
+    await inbox.close()
+
+
+@pytest.fixture
+def broken_on_mariadb(request: pytest.FixtureRequest, sql: SQLDatabase) -> None:
+    if isinstance(sql, MariaDBDatabase):
+        request.applymarker(pytest.mark.xfail(strict=True, reason=AUTOCOMMIT))
+
+
+async def effects(sql: SQLDatabase) -> list[str]:
+    return [effect for (effect,) in await sql.execute("SELECT effect FROM effects ORDER BY effect")]
+
+
+def adds(sum: int, name: str) -> str:
+    return f"UPDATE accounts SET balance = balance + {sum} WHERE name = '{name}'"
+
+
+class Deadlock:
+    """Two handlers that lock two accounts in either order; the one whose transaction is given up catches the error, and pays on."""
+
+    def __init__(self, sql: SQLDatabase) -> None:
+        self._sql = sql
+        self._here = asyncio.Barrier(2)
+        self.given_up = 0
+
+    def handler(self, first: str, second: str, pays: str) -> Handler:
+        async def handle(connection: Any) -> None:
+            await self._sql.run(connection, adds(1, first))
+            await self._here.wait()
+            try:
+                await self._sql.run(connection, adds(1, second))
+            except Exception:  # noqa: BLE001  # the driver's
+                self.given_up += 1
+            await self._sql.run(connection, adds(100, pays))
+
+        return handle
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("broken_on_mariadb")
+async def test_a_handler_that_goes_on_after_a_deadlock_leaves_nothing_behind(sql: SQLDatabase, inbox: TransactionalStore) -> None:
+    expected: Counter[str] = Counter()
+    for _ in range(2):
+        deadlock = Deadlock(sql)
+        plans = [("anna", "bert", "carl"), ("bert", "anna", "dora")]
+        ends = await asyncio.gather(*(consume(inbox, keys(1), deadlock.handler(*plan)) for plan in plans), return_exceptions=True)
+        assert deadlock.given_up == 1
+        for (first, second, pays), end in zip(plans, ends, strict=True):
+            if not isinstance(end, BaseException):
+                expected += Counter({first: 1, second: 1, pays: 100})
+    assert Counter(dict(await sql.execute("SELECT name, balance FROM accounts"))) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("broken_on_mariadb")
+async def test_a_payment_after_a_deadlock_that_was_caught_is_made_once(sql: SQLDatabase, inbox: TransactionalStore) -> None:
+    deadlock = Deadlock(sql)
+    first, second = keys(2)
+    plans = [(first, deadlock.handler("anna", "bert", "carl")), (second, deadlock.handler("bert", "anna", "carl"))]
+    ends = await asyncio.gather(*(consume(inbox, [key], handle) for key, handle in plans), return_exceptions=True)
+    (again,) = [key for key, end in zip((first, second), ends, strict=True) if isinstance(end, BaseException)]
+
+    async def pay(connection: Any) -> None:
+        await sql.run(connection, adds(100, "carl"))
+
+    await consume(inbox, [again], pay)
+    assert await sql.execute("SELECT balance FROM accounts WHERE name = 'carl'") == [(200,)], "two messages, each paid once"
+
+
+async def test_a_batch_after_one_that_was_undone_commits_what_it_does_and_nothing_else(sql: SQLDatabase, inbox: TransactionalStore) -> None:
+    for _ in range(3):
+        await fails_and_is_taken_again(inbox, lambda connection: sql.run(connection, "INSERT INTO effects VALUES ('a')", "nonsense"))
+    asked = keys(1)
+    await consume(inbox, asked, lambda connection: sql.run(connection, "INSERT INTO effects VALUES ('b')"))
+    assert await effects(sql) == ["b"]
+    async with inbox.begin(retention=60.0) as transaction:
+        assert await transaction.claim(asked) == [Finished(Outcome.OK, HERE, 7)]
+
+
+@pytest.mark.slow
+async def test_a_rollback_that_is_not_answered_commits_nothing_when_its_connection_is_let_go(
+    sql: SQLDatabase, inbox: TransactionalStore
+) -> None:
+    async with proxy_to(sql.server.port) as proxy:
+        far = open_inbox(sql.url(proxy, timeout=0.5, max_size=1))
+        await far.open()
+        try:
+
+            async def handle(connection: Any) -> None:
+                await sql.run(connection, "INSERT INTO effects VALUES ('a')")
+                proxy.swallow_replies = True
+                raise RuntimeError
+
+            with pytest.raises((RuntimeError, StoreUnavailable)):
+                await consume(far, keys(1), handle)
+            proxy.swallow_replies = False
+            await consume(far, keys(1), lambda connection: sql.run(connection, "INSERT INTO effects VALUES ('b')"))
+        finally:
+            await far.close()
+    assert await effects(sql) == ["b"]
+
+
+#: What commits by itself. PostgreSQL's DDL does not.
+COMMITTING = {
+    "postgres": ["COMMIT", "END", "COMMIT AND CHAIN", "/* done */ commit work", "SELECT 1; COMMIT", "PREPARE TRANSACTION 'x'"],
+    "mysql": [
+        "COMMIT",
+        "/* done */ commit work",
+        "COMMIT AND CHAIN",
+        "BEGIN",
+        "START TRANSACTION",
+        "SET autocommit = 1",
+        "SET @@session.autocommit = ON",
+        "LOCK TABLES spare WRITE",
+        "CREATE TABLE other (id INT)",
+        "ALTER TABLE spare ADD COLUMN other INT",
+        "CREATE INDEX other ON spare (id)",
+        "ANALYZE TABLE spare",
+        "TRUNCATE TABLE spare",
+        "DROP TABLE IF EXISTS nothing",
+        "RENAME TABLE spare TO spares",
+        "GRANT SELECT ON *.* TO root@localhost",
+        "FLUSH PRIVILEGES",
+        "SELECT 1; COMMIT",
+        "/*! COMMIT */",
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason=SENT)
+async def test_a_statement_that_commits_by_itself_is_refused_before_it_is_sent(sql: SQLDatabase, inbox: TransactionalStore) -> None:
+    await sql.execute("CREATE TABLE spare (id INTEGER)")
+    stayed = []
+    for statement in COMMITTING["mysql" if isinstance(sql, MariaDBDatabase) else "postgres"]:
+        one = open_inbox(sql.url(timeout=5, max_size=1))  # of its own, so that what it locks is free again
+        await one.open()
+
+        async def handle(connection: Any, statement: str = statement) -> None:
+            await sql.run(connection, "INSERT INTO effects VALUES ('a')", statement)
+
+        with suppress(Exception):
+            async with asyncio.timeout(10):
+                await consume(one, keys(1), handle)
+        await one.close()
+        if await effects(sql):
+            stayed.append(statement)
+            await sql.execute("DELETE FROM effects")
+    assert stayed == []
+
+
+@pytest.mark.servers
+@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
+async def test_mariadb_a_payment_and_its_message_are_there_together_or_not_at_all(mysql: MySQLDatabase) -> None:
+    database = MariaDBDatabase(mysql)
+    outbox = MySQLOutbox(mysql.url)
+    await outbox.open()
+    await mysql.fetch("CREATE TABLE accounts (name VARCHAR(10) PRIMARY KEY, balance INTEGER NOT NULL)")
+    await mysql.fetch("INSERT INTO accounts VALUES ('anna', 0), ('bert', 0), ('carl', 0), ('dora', 0)")
+    deadlock = Deadlock(database)
+
+    async def transact(first: str, second: str, pays: str) -> None:
+        async with mysql.connected() as connection, outbox.transaction(connection):
+            await deadlock.handler(first, second, pays)(connection)
+            outbox.send("paid", pays.encode())
+
+    await asyncio.gather(transact("anna", "bert", "carl"), transact("bert", "anna", "dora"), return_exceptions=True)
+    ((rows,),) = await mysql.fetch("SELECT count(*) FROM ackwise_outbox")
+    paid = await mysql.fetch("SELECT name FROM accounts WHERE balance = 100")
+    await outbox.close()
+    assert deadlock.given_up == 1
+    assert (rows, len(paid)) == (1, 1)
+
+
+@pytest.mark.servers
+async def test_mariadb_connections_of_a_pool_that_was_given_are_in_autocommit_again_however_the_batch_ended(mysql: MySQLDatabase) -> None:
+    import asyncmy
+
+    address: dict[str, Any] = {"host": "127.0.0.1", "port": mysql.server.port, "user": "root", "db": mysql.name}
+    async with asyncmy.create_pool(minsize=1, maxsize=1, autocommit=True, **address) as pool:
+        inbox = MySQLInbox(pool=pool)
+        await inbox.open()
+        for statements in ([], ["nonsense"], ["COMMIT"]):
+
+            async def handle(connection: Any, statements: list[str] = statements) -> None:
+                await MariaDBDatabase(mysql).run(connection, *statements)
+
+            with suppress(Exception):
+                await consume(inbox, keys(1), handle)
+            async with pool.acquire() as connection:
+                assert connection.get_autocommit()
+                assert not connection.get_transaction_status(), "nothing is open on it"
+        await inbox.close()
+
+
+# The spine
+
+
+def transactional(inbox: TransactionalStore, handler: Callable[[Message[bytes]], Awaitable[None]]) -> Spine:
+    """A spine with the pipeline of a transaction, on `inbox`."""
+    spine = Spine(handler, kind="message")
+    spine.worker = type(spine.worker)(
+        **{name: getattr(spine.worker, name) for name in spine.worker.__slots__ if name not in ("dedup", "leases")},
+        dedup=Transactional(inbox, key=lambda message: message.raw),
+    )
+    spine.agent = Agent(spine.agent.name, spine.agent.topics, "message", handler, spine.agent.decode)
+    spine.pipeline = TransactionalPipeline(spine.agent, spine.worker, inbox)
+    return spine
+
+
+@pytest.mark.servers
+@pytest.mark.xfail(strict=True, reason=RUN_AGAIN)
+async def test_what_was_committed_though_its_transaction_is_gone_is_a_dead_letter_and_never_run_again(mysql: MySQLDatabase) -> None:
+    await mysql.fetch("CREATE TABLE effects (effect VARCHAR(60))")
+    await mysql.fetch("CREATE PROCEDURE settle() BEGIN INSERT INTO effects VALUES ('paid'); COMMIT; END")  # nobody sees it in the call
+
+    async def handle(message: Message[bytes]) -> None:
+        await MariaDBDatabase(mysql).run(message.connection, "CALL settle()")
+
+    inbox = MySQLInbox(mysql.url)
+    await inbox.open()
+    spine = transactional(inbox, handle)
+    stages = await spine.run([spine.entry(100)])
+    await spine.run([spine.entry(100)])
+    await inbox.close()
+    assert stages == [Stage.SETTLED]
+    assert [topic for topic, _ in spine.sent()] == ["billing.dlq"]
+    assert ("ackwise-reason", b"aborted-and-committed") in spine.publisher.sent[0].headers
+    assert await mysql.fetch("SELECT effect FROM effects") == [("paid",)]
+
+
+@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
+async def test_a_message_whose_transaction_an_error_undid_comes_later_and_pays_once(file: File) -> None:
+    calls: list[int] = []
+
+    async def handle(message: Message[bytes]) -> None:
+        calls.append(message.offset)
+        with suppress(sqlite3.Error):
+            if len(calls) == 1:
+                raising_trigger(message.connection)
+        message.connection.execute("UPDATE accounts SET balance = balance + 100")
+
+    spine = transactional(file.inbox, handle)
+    assert await spine.run([spine.entry(100)]) == [Stage.SETTLED]
+    (copy,) = spine.publisher.sent
+    assert copy.topic.startswith("billing.delay"), "it comes later, and is no dead letter"
+    assert await spine.run([spine.returned(copy)]) == [Stage.SETTLED]
+    assert file.ask("SELECT balance FROM accounts") == [(100,)]
