@@ -275,7 +275,7 @@ class Deadlock:
         return handle
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a server needs a second to find a deadlock
 @pytest.mark.usefixtures("broken_on_mariadb")
 async def test_a_handler_that_goes_on_after_a_deadlock_leaves_nothing_behind(sql: SQLDatabase, inbox: TransactionalStore) -> None:
     expected: Counter[str] = Counter()
@@ -290,7 +290,7 @@ async def test_a_handler_that_goes_on_after_a_deadlock_leaves_nothing_behind(sql
     assert Counter(dict(await sql.execute("SELECT name, balance FROM accounts"))) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a server needs a second to find a deadlock
 @pytest.mark.usefixtures("broken_on_mariadb")
 async def test_a_payment_after_a_deadlock_that_was_caught_is_made_once(sql: SQLDatabase, inbox: TransactionalStore) -> None:
     deadlock = Deadlock(sql)
@@ -316,7 +316,7 @@ async def test_a_batch_after_one_that_was_undone_commits_what_it_does_and_nothin
         assert await transaction.claim(asked) == [Finished(Outcome.OK, HERE, 7)]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits until a rollback is given up
 async def test_a_rollback_that_is_not_answered_commits_nothing_when_its_connection_is_let_go(
     sql: SQLDatabase, inbox: TransactionalStore
 ) -> None:
@@ -366,7 +366,7 @@ COMMITTING = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a server and many connections
 @pytest.mark.xfail(strict=True, reason=SENT)
 async def test_a_statement_that_commits_by_itself_is_refused_before_it_is_sent(sql: SQLDatabase, inbox: TransactionalStore) -> None:
     await sql.execute("CREATE TABLE spare (id INTEGER)")
