@@ -15,7 +15,7 @@ from ackwise.middleware.wire import Copy
 from ackwise.plugin.deadletters.letter import LetterId
 from ackwise.plugin.deadletters.letterstate import LetterState, encode_state
 from ackwise.plugin.deadletters.place import Place
-from ackwise.plugin.group.topics import Topic, connected, read_topics
+from ackwise.plugin.group.topics import Topic, connected, read_topics, safe_as
 
 __all__ = ["ensure_state_topic", "write_states"]
 
@@ -61,8 +61,8 @@ def _missing(place: Place) -> ConfigurationError:
 
 async def _create(place: Place, like: Topic | None) -> None:
     """As safe as the letters are."""
-    replication, replicas = (1, 1) if like is None else (like.replication, like.min_insync_replicas)
-    config = {"cleanup.policy": "compact", "min.insync.replicas": str(replicas)}
+    replication, safe = (1, {"min.insync.replicas": "1"}) if like is None else (like.replication, safe_as(like))
+    config = {"cleanup.policy": "compact", **safe}
     async with connected(place.settings) as admin:
         response: Any = await admin.create_topics([NewTopic(place.state_topic, 1, replication, topic_configs=config)])
     for topic, code, *message in response.topic_errors:

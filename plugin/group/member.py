@@ -53,6 +53,7 @@ from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
 from ackwise.plugin.group.opening import Opening
 from ackwise.plugin.group.outboxcounts import OutboxCounts
+from ackwise.plugin.group.owntopics import OwnTopics
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
@@ -181,6 +182,7 @@ class Member:
         self._before = before
         self._tasks = Tasks(settings.group, self._fail)
         self._commits = Commits(settings.group, [agent.name for agent in agents], sink, lambda offsets: self._client.commit(offsets))
+        self.own_topics = OwnTopics(settings, self.names, lambda: self.opening.ensure_again(), lambda: self.missing_topics())
         self._foreign = 0  # partitions that came with metadata of others
         self.opening = Opening(
             settings,
@@ -195,6 +197,7 @@ class Member:
             outbox=outbox,
             commits=self._commits,
             sources=self.sources,
+            suspect=self.own_topics.suspect,
         )
 
     @asynccontextmanager
@@ -290,6 +293,7 @@ class Member:
         if self.names.all:  # an instance that broadcasts has no topic for commands
             self.keep(control.follow, "control")
             self.keep(state.tell, "state of the worker")
+            self.keep(self.own_topics.keep, "own topics")
         self.keep(self._commit_regularly, "commit")
         self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:

@@ -65,8 +65,12 @@ class Opening:
         outbox: OutboxStore | None,
         commits: Commits,
         sources: Sources,
+        suspect: Callable[[], None] = lambda: None,
     ) -> None:
-        """`stop` calls off what still waits for brokers. `commits` are told the cluster that the topics were found in."""
+        """`stop` calls off what still waits for brokers. `commits` are told the cluster that the topics were found in.
+
+        `suspect` is called where a topic of the group may be gone.
+        """
         self._settings = settings
         self._names = names
         self._agents = agents
@@ -78,6 +82,8 @@ class Opening:
         self._outbox = outbox
         self._commits = commits
         self._sources = sources
+        self._suspect = suspect
+        self._ensured: frozenset[str] = frozenset()  #: sources that the topics of the group fit
         self._end_by: float | None = None
         self._throttle = LogThrottle()
 
@@ -96,9 +102,9 @@ class Opening:
             parts = len(self._parts)
             for behind, part in enumerate(self._parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
-                await part.open()
-            await self._require_one_database()
-            publisher = KafkaPublisher(self._settings)
+                await self.insist(part.open, part=type(part).__name__)
+            await self.insist(self._require_one_database, part=type(self._inbox).__name__)
+            publisher = KafkaPublisher(self._settings, suspect=self._suspect)
             sender = Sender(self._settings, options=self._settings.producer_options)  # it connects with the first message
             opened.push_async_callback(self._close, sender.stop, "sender", parts + 2)
             if self._names.all:  # else nothing is ever published
@@ -117,8 +123,8 @@ class Opening:
     def _time_to_leave(self) -> float:
         return max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT))
 
-    async def insist(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Make a call that brokers must answer, again while they are away. Raises `Unavailable` after `start_timeout`."""
+    async def insist(self, call: Callable[[], Awaitable[None]], *, part: str | None = None) -> None:
+        """Make a call that brokers must answer, or that `part`, again while they are away. Raises `Unavailable` after `start_timeout`."""
         now, limit = asyncio.get_running_loop().time, self._settings.start_timeout
         begun = now()
         while True:
@@ -129,19 +135,31 @@ class Opening:
             except Unavailable as error:
                 if limit and now() + _START_AGAIN > begun + limit:
                     raise
-                if self._throttle.is_due("start"):
-                    log.warning(
-                        "the brokers are away, the worker waits for them",
-                        group=self._settings.group,
-                        error=said(error),
-                        at_most=limit or None,
-                        retry_in=_START_AGAIN,
-                    )
+                self._tell_away(part, error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_START_AGAIN):
                     await self._stop.wait()
             if self._stop.is_set():
                 raise StoppedWhileStarting
+
+    def _tell_away(self, part: str | None, error: Unavailable) -> None:
+        """A line a minute for the brokers, and for each part that a worker has besides."""
+        if not self._throttle.is_due(part or "start"):
+            return
+        group, at_most = self._settings.group, self._settings.start_timeout or None
+        if part is None:
+            log.warning(
+                "the brokers are away, the worker waits for them", group=group, error=said(error), at_most=at_most, retry_in=_START_AGAIN
+            )
+            return
+        log.warning(
+            "a part can't be opened now, the worker waits for it",
+            group=group,
+            part=part,
+            error=said(error),
+            at_most=at_most,
+            retry_in=_START_AGAIN,
+        )
 
     async def _find_sources(self) -> None:
         """Until there is a topic to read, and those of the group fit all that are read."""
@@ -179,6 +197,12 @@ class Opening:
         self._commits.cluster = await ensure_topics(
             self._settings, self._names, sorted(sources), levels=self._levels, made=made, in_place=waits_in_place(self._agents, sources)
         )
+        self._ensured = frozenset(sources)
+
+    async def ensure_again(self) -> None:
+        """As `ensure_topics`, for the sources of the last time that are still there."""
+        if there := self._ensured & await list_topics(self._settings):
+            await ensure_topics(self._settings, self._names, sorted(there), levels=self._levels)
 
     async def _refuse_leftovers(self) -> None:
         """Refuse an order over copies that would break it. What can't be read is said: should there be any, they are flagged."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, KafkaTimeoutError
+from aiokafka.errors import KafkaError, KafkaTimeoutError, UnknownTopicOrPartitionError
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.log import Log, said
@@ -42,9 +42,12 @@ _Answer = PublishUnavailable | PublishRefused | None
 class KafkaPublisher:
     """A producer that is not idempotent on purpose: a second copy is recognised by its attempt, a stuck producer by nobody."""
 
-    def __init__(self, settings: HostSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds, by which a copy that fails by itself is refused after a while."""
+    def __init__(
+        self, settings: HostSettings, *, suspect: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`suspect` is called where a topic may be gone. `clock`: seconds, by which a copy that fails by itself is refused in time."""
         self._settings = settings
+        self._suspect = suspect
         self._refusals = RecordRefusals(clock)
         self._producer: AIOKafkaProducer | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -82,8 +85,11 @@ class KafkaPublisher:
         try:
             await answer(_send(producer, copy, alone=alone), within=_TIMEOUT)
         except KafkaTimeoutError:
+            self._suspect()
             return PublishUnavailable(f"{name} did not acknowledge the copy within {_TIMEOUT:g} s")
         except Exception as error:  # noqa: BLE001  # see above; whoever sent it keeps it
+            if isinstance(error, UnknownTopicOrPartitionError):
+                self._suspect()
             refusal = refusal_of(error)
             if refusal.is_about_record and not alone:
                 return await self._answer(producer, copy, alone=True)

@@ -13,6 +13,7 @@ from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaError,
     KafkaTimeoutError,
+    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
@@ -44,6 +45,9 @@ _TIMEOUT, _START_TIMEOUT, _CLOSE_TIMEOUT = 10.0, 10.0, 2.0
 _UNBOUNDED: Final = 2**31 - 1
 
 _UNCOMPRESSED: Final = 0
+
+#: What is raised of a topic that is gone; a time-out may have another reason.
+_MISSING: Final = (UnknownTopicOrPartitionError, KafkaTimeoutError)
 
 #: Brokers that are too old for an idempotent producer, or do not allow one.
 _NOT_IDEMPOTENT: Final = (ClusterAuthorizationFailedError, IncompatibleBrokerVersion, UnsupportedVersionError)
@@ -98,9 +102,12 @@ class RecordBatches:
     batch that was refused or not acknowledged another producer is begun: the sequence has a hole, and brokers take nothing behind it.
     """
 
-    def __init__(self, settings: HostSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds, by which a copy that fails by itself is refused after a while."""
+    def __init__(
+        self, settings: HostSettings, *, suspect: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`suspect` is called where a topic may be gone. `clock`: seconds, by which a copy that fails by itself is refused in time."""
         self._settings = settings
+        self._suspect = suspect
         self._refusals = RecordRefusals(clock)
         self._producer: AIOKafkaProducer | None = None
         self._connecting = asyncio.Lock()
@@ -156,6 +163,8 @@ class RecordBatches:
             await answer(_send(producer, batches, sent), within=_TIMEOUT)
         except Exception as error:  # noqa: BLE001  # what is not acknowledged may be there or not; whoever sent it keeps it
             failed = error
+        if any(isinstance(error, _MISSING) for error in (failed, *map(_error_of, sent))):
+            self._suspect()
         answers = [_answer_of(sent[place] if place < len(sent) else None, batch, failed) for place, batch in enumerate(batches)]
         for batch, found in zip(batches, answers, strict=True):
             if found is None:
@@ -234,6 +243,10 @@ async def _send(producer: AIOKafkaProducer, batches: Sequence[RecordBatch], sent
         future.add_done_callback(_take_note)
         sent.append(future)
     await asyncio.wait(sent)
+
+
+def _error_of(future: asyncio.Future[Any]) -> BaseException | None:
+    return future.exception() if future.done() and not future.cancelled() else None
 
 
 def _take_note(future: asyncio.Future[Any]) -> None:

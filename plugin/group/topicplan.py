@@ -27,15 +27,16 @@ _LARGEST: Final = 2**31 - 1
 
 
 class Topic(NamedTuple):
-    """What the brokers say about a topic. Retention is in milliseconds, -1 for ever; sizes are in bytes."""
+    """What the brokers say about a topic. Retention is in milliseconds, -1 for ever; sizes are in bytes, -1 without a limit."""
 
     partitions: int
     replication: int
     max_message_bytes: int
     retention_ms: int
     cleanup_policy: str = "delete"
-    min_insync_replicas: int = 1
+    min_insync_replicas: int | None = 1  #: `None` of brokers that know no such setting
     timestamp_type: str = "CreateTime"
+    retention_bytes: int = -1
 
 
 class Demand(NamedTuple):
@@ -175,7 +176,8 @@ def _ours(topic: str, names: TopicNames, there: Topic | None, like: Topic | None
     wanted = Demand(like.partitions, like.max_message_bytes, round(longest_delay * 1000) if waits else None)
     if there is None:
         return TopicReview(topic, role, wanted, None, "create")
-    faults = (*_of_size(topic, there, like), *(_of_retention(topic, there, longest_delay) if waits else ()))
+    kept = _of_retention(topic, there, longest_delay) if waits else _of_letters(topic, there)
+    faults = (*_of_size(topic, there, like), *kept)
     todo: Final = "mend" if faults else "extend" if there.partitions < like.partitions else "nothing"
     return TopicReview(topic, role, wanted, there, todo, faults, _of_clock(topic, there) if role == "delay" else None)
 
@@ -206,6 +208,8 @@ def _cancel(topic: str, there: Topic | None, like: Topic | None, longest_delay: 
             f"topic {topic!r} keeps cancellations for {format_duration(there.retention_ms / 1000)} and the longest delay is "
             f"{format_duration(longest_delay)}; raise its retention.ms, or cancelled messages come back"
         )
+    if "delete" in there.cleanup_policy:
+        faults += _of_bytes(topic, there, "cancelled messages come back")
     return TopicReview(topic, "cancel", wanted, there, "mend" if faults else "nothing", tuple(faults))
 
 
@@ -219,7 +223,7 @@ def _like(sources: Sequence[Topic], longest_delay: float) -> Topic:
         replication=max(source.replication for source in sources),
         max_message_bytes=min(_LARGEST, max(source.max_message_bytes for source in sources) + BUDGET),
         retention_ms=retention,
-        min_insync_replicas=max(source.min_insync_replicas for source in sources),
+        min_insync_replicas=max((known for source in sources if (known := source.min_insync_replicas) is not None), default=None),
     )
 
 
@@ -241,7 +245,25 @@ def _of_retention(topic: str, there: Topic, longest_delay: float) -> list[str]:
             f"topic {topic!r} keeps messages for {format_duration(there.retention_ms / 1000)} and the longest delay is "
             f"{format_duration(longest_delay)}; raise its retention.ms, or copies are deleted before they are due"
         )
-    return faults
+    return faults + _of_bytes(topic, there, "copies are deleted before they are due")
+
+
+def _of_bytes(topic: str, there: Topic, otherwise: str) -> list[str]:
+    if there.retention_bytes < 0:
+        return []
+    return [
+        f"topic {topic!r} keeps {there.retention_bytes} bytes of each partition and deletes what is older; set its retention.bytes to -1, "
+        f"or {otherwise}"
+    ]
+
+
+def _of_letters(topic: str, there: Topic) -> list[str]:
+    if "compact" not in there.cleanup_policy:
+        return []
+    return [
+        f"dead-letter topic {topic!r} is compacted: it takes no dead letter without a key, and deletes those with equal keys; set its "
+        "cleanup.policy to delete, or give DeadLetter another topic"
+    ]
 
 
 def _of_clock(topic: str, there: Topic) -> str | None:

@@ -28,7 +28,18 @@ from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, T
 from ackwise.plugin.settings.addresses import require_broker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "list_topics", "plan_topics", "read_topics", "set_append_time"]
+__all__ = [
+    "Topic",
+    "TopicNames",
+    "TopicPlan",
+    "connected",
+    "ensure_topics",
+    "list_topics",
+    "plan_topics",
+    "read_topics",
+    "safe_as",
+    "set_append_time",
+]
 
 log = Log()
 
@@ -50,7 +61,17 @@ _SET_FOR_TOPIC: Final = 1
 _UNKNOWN: Final = -1  #: an error of the broker's own
 _NO_ERROR, _UNKNOWN_TOPIC, _TOPIC_EXISTS, _NOT_CONTROLLER = 0, 3, 36, 41
 
-_SETTINGS: Final = ("max.message.bytes", "retention.ms", "cleanup.policy", "min.insync.replicas", TIMESTAMP_TYPE)
+#: What is asked for of a topic, with the values of brokers that know no such setting: Kafka's defaults, where there is one.
+_SETTINGS: Final[Mapping[str, str | None]] = MappingProxyType(
+    {
+        "max.message.bytes": "1048588",
+        "retention.ms": "604800000",
+        "retention.bytes": "-1",
+        "cleanup.policy": "delete",
+        "min.insync.replicas": None,
+        TIMESTAMP_TYPE: "CreateTime",
+    }
+)
 
 
 async def ensure_topics(
@@ -234,19 +255,22 @@ async def _look(admin: AIOKafkaAdminClient, topics: Collection[str]) -> dict[str
     return {topic: _topic(partitions[topic], configs[topic]) for topic in there if topic in configs and partitions.get(topic)}
 
 
-def _topic(partitions: Sequence[Mapping[str, Any]], config: Mapping[str, str]) -> Topic:
+def _topic(partitions: Sequence[Mapping[str, Any]], config: Mapping[str, str | None]) -> Topic:
+    said: dict[str, Any] = {**_SETTINGS, **{name: value for name, value in config.items() if value}}
+    replicas = said["min.insync.replicas"]
     return Topic(
         partitions=len(partitions),
         replication=max(len(partition["replicas"]) for partition in partitions),
-        max_message_bytes=int(config["max.message.bytes"]),
-        retention_ms=int(config["retention.ms"]),
-        cleanup_policy=config["cleanup.policy"],
-        min_insync_replicas=int(config["min.insync.replicas"]),
-        timestamp_type=config[TIMESTAMP_TYPE],
+        max_message_bytes=int(said["max.message.bytes"]),
+        retention_ms=int(said["retention.ms"]),
+        cleanup_policy=said["cleanup.policy"],
+        min_insync_replicas=None if replicas is None else int(replicas),
+        timestamp_type=said[TIMESTAMP_TYPE],
+        retention_bytes=int(said["retention.bytes"]),
     )
 
 
-async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str | None]]:
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, configs=dict.fromkeys(_SETTINGS)) for topic in topics]
     return {topic: {name: value for name, value, *_ in entries} for topic, _, entries in await _described(admin, resources)}
 
@@ -283,7 +307,7 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
     config = {
         "max.message.bytes": str(like.max_message_bytes),
         "retention.bytes": "-1",  # a size limit would delete copies that wait
-        "min.insync.replicas": str(like.min_insync_replicas),
+        **safe_as(like),
     }
     made = {
         topic: config
@@ -307,11 +331,16 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
                 )
 
 
+def safe_as(like: Topic) -> dict[str, str]:
+    """The settings of a topic that acknowledges as `like` does."""
+    return {} if like.min_insync_replicas is None else {"min.insync.replicas": str(like.min_insync_replicas)}
+
+
 async def _create_control(admin: AIOKafkaAdminClient, topic: str, like: Topic) -> bool:
     """Create the control topic. Returns whether to look again: a worker starts without it as well."""
     if not await _has_controller(admin):
         return True
-    config = {"cleanup.policy": "compact", "min.insync.replicas": str(like.min_insync_replicas)}
+    config = {"cleanup.policy": "compact", **safe_as(like)}
     response: Any = await admin.create_topics([NewTopic(topic, 1, like.replication, topic_configs=config)])
     for _, code, *message in response.topic_errors:
         if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER) and not _may_pass(code):

@@ -13,6 +13,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.matching import ensure_topics_of
+from ackwise.plugin.group.owntopics import OwnTopics
 from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import ensure_topics, read_topics
@@ -53,17 +54,24 @@ async def relay_delays(group: Group, stop: asyncio.Event, sink: EventSink | None
 
 
 async def _relay(group: Group, stop: asyncio.Event, sink: EventSink | None, counts: DelayCounts | None) -> None:
+    own_topics = OwnTopics(group.settings, group.names, lambda: _ensure_topics(group))
     relay = DelayRelay(
         group.settings,
         group.names,
         group.levels,
-        RecordBatches(group.settings),
+        RecordBatches(group.settings, suspect=own_topics.suspect),
         max_delay=group.slots.later.max_delay,
         counts=counts,
         sink=sink,
         cancellations=CancelTopic(group.settings, group.names.cancel),
+        suspect=own_topics.suspect,
     )
-    await relay.run(stop)
+    keeping = asyncio.create_task(own_topics.keep(), name="ackwise own topics")
+    try:
+        await relay.run(stop)
+    finally:
+        keeping.cancel()
+        await asyncio.wait({keeping})
 
 
 async def _await_topics(group: Group, stop: asyncio.Event) -> bool:

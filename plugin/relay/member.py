@@ -17,7 +17,7 @@ from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.closing import close_consumer
-from ackwise.plugin.client.internals import has_left_the_group, keep_awake
+from ackwise.plugin.client.internals import has_left_the_group, has_no_partitions, keep_awake, look_for_topics, missing_topics
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import Asked, Standing, ask
 from ackwise.plugin.client.opening import start
@@ -33,6 +33,9 @@ log = Log()
 
 #: Seconds: between two looks at the lines, between two questions where to begin, between two looks at the logs' ends, between two alarms.
 _POLL, _ASK_AGAIN, _BROKER_OFFSETS_EVERY, _ALARM = 0.5, 0.5, 30.0, 60.0
+
+#: Seconds between two questions for topics that are missing.
+_LOOK_FOR_TOPICS: Final = 5.0
 
 #: Seconds for a commit, for a look at the logs' ends, for what is being published when a partition is given up (a publisher answers
 #: within ten), and for leaving the group.
@@ -66,9 +69,12 @@ class DelayMember(ConsumerRebalanceListener):
         *,
         sink: EventSink | None,
         commit_interval: float,
+        suspect: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`suspect` is called where a topic of the group may be gone."""
         self._consumer = consumer
+        self._suspect = suspect
         self._names = names
         self._make_line = make_line
         self._sink = sink
@@ -80,7 +86,7 @@ class DelayMember(ConsumerRebalanceListener):
         self._asking: tuple[set[TopicPartition], asyncio.Task[Asked]] | None = None
         self._ended: set[asyncio.Task[None]] = set()
         self._beyond_end: Counter[TopicPartition] = Counter()
-        self._next_ask = self._next_commit = self._next_look = self._next_alarm = 0.0
+        self._next_ask = self._next_commit = self._next_look = self._next_alarm = self._next_topics = 0.0
         self._throttle = LogThrottle(clock=clock)
 
     async def relay(self) -> None:
@@ -91,12 +97,20 @@ class DelayMember(ConsumerRebalanceListener):
             await self._open_lines()
             await self._fetch.feed(_POLL, only_lines=bool(self._unopened))
             self._require_lines()
+            self._look_for_topics()
             if self._clock() >= self._next_commit:
                 self._next_commit = self._clock() + self._commit_interval
                 await self._commit(self._lines)
             if self._sink is not None and self._clock() >= self._next_look:
                 self._next_look = self._clock() + _BROKER_OFFSETS_EVERY
                 await self._record_broker_offsets(self._sink)
+
+    def _look_for_topics(self) -> None:
+        """Ask for those that are missing, which the client would do every five minutes."""
+        if self._clock() >= self._next_topics and missing_topics(self._consumer):
+            self._next_topics = self._clock() + _LOOK_FOR_TOPICS
+            self._suspect()
+            look_for_topics(self._consumer)
 
     async def _start(self) -> None:
         """A start that is cut short leaves a connection open in aiokafka, so it is let finish if it is quick.
@@ -255,11 +269,15 @@ class DelayMember(ConsumerRebalanceListener):
                 raise AckwiseError("a line of the relay ended")
 
     async def _commit(self, lines: dict[TopicPartition, DelayLine]) -> None:
-        """Commit what was acknowledged. A commit that fails is made good by the next one, or copies come twice and are stale."""
+        """Commit what was acknowledged. A commit that fails is made good by the next one, or copies come twice and are stale.
+
+        None of a topic that is gone: the client would repeat it until the topic is made again, where it is about other records.
+        """
         offsets = {
             partition: offset
             for partition, line in lines.items()
             if (offset := line.watermark.commit) is not None and offset != line.committed
+            if not has_no_partitions(self._consumer, partition.topic)
         }
         if not offsets:
             return

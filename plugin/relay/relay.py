@@ -68,8 +68,12 @@ class DelayRelay:
         clock: Callable[[], float] = time.time,
         longest_rest: float = LONGEST_REST,
         cancellations: CancelTopic | None = None,
+        suspect: Callable[[], None] = lambda: None,
     ) -> None:
-        """`publisher` may be one that takes whole batches; what it and `cancellations` have open is closed when `run` ends."""
+        """`publisher` may be one that takes whole batches; what it and `cancellations` have open is closed when `run` ends.
+
+        `suspect` is called where a topic of the group may be gone.
+        """
         self._settings = settings
         self._names = names
         self._levels = levels
@@ -80,6 +84,7 @@ class DelayRelay:
         self._clock = clock
         self._longest_rest = longest_rest
         self._cancellations = cancellations
+        self._suspect = suspect
         self._budget = Budget(_PACKED)
         self._send_names = names.of_sends()
         self._sender = Sender(settings, options=settings.producer_options)  # connects with the first message that is due
@@ -93,13 +98,14 @@ class DelayRelay:
             member.settings,
             member.names,
             member.later.levels,
-            RecordBatches(member.settings),
+            RecordBatches(member.settings, suspect=member.own_topics.suspect),
             max_delay=member.later.max_delay,
             counts=member.delay_counts,
             sink=member.sink,
             clock=member.clock,
             longest_rest=LONGEST_REST if member.clock is time.time else _SET_BY_HAND,
             cancellations=CancelTopic(member.settings, member.names.cancel),
+            suspect=member.own_topics.suspect,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -143,7 +149,14 @@ class DelayRelay:
 
         It has a task of its own: what aiokafka cancels by mistake ends that, and never passes for an end that was asked for.
         """
-        member = DelayMember(self._consumer(), self._names, self._line, sink=self._sink, commit_interval=self._settings.commit_interval)
+        member = DelayMember(
+            self._consumer(),
+            self._names,
+            self._line,
+            sink=self._sink,
+            commit_interval=self._settings.commit_interval,
+            suspect=self._suspect,
+        )
         self._counts.standing = member.standing
         relaying = asyncio.create_task(member.relay(), name="ackwise relay")
         try:

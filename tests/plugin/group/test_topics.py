@@ -15,6 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
+from tests.tables import each
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError, Unavailable
@@ -27,6 +28,7 @@ from ackwise.plugin.group.topics import _create, _described, _extend, _look, ens
 from ackwise.plugin.local.broker import EmbeddedBroker
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka
+from ackwise.testing.kafka.cluster import DEFAULTS
 
 LEVELS = DelayLevels("1s 1h")
 NAMES = TopicNames("billing", LEVELS)
@@ -97,12 +99,51 @@ def test_topics_that_would_lose_a_copy_are_refused() -> None:
         ({"max_message_bytes": FITTING.max_message_bytes - 1}, "'billing.retry' takes messages of at most 1179659 bytes"),
         ({"retention_ms": 3_599_999}, "the longest delay is 1h; raise its retention.ms"),
         ({"cleanup_policy": "compact,delete"}, "'billing.retry' is compacted"),
+        ({"retention_bytes": 0}, "'billing.retry' keeps 0 bytes .*; set its retention.bytes to -1"),
     ]
     for changes, sentence in lossy:
         with pytest.raises(ConfigurationError, match=sentence):
             plan(everything(**changes))
-    dead = FITTING._replace(cleanup_policy="compact", retention_ms=1)
-    assert plan(everything() | {"billing.dlq": dead})[:2] == ((), ()), "that of dead letters is the user's affair"
+    dead = FITTING._replace(retention_bytes=1, retention_ms=1)
+    assert plan(everything() | {"billing.dlq": dead})[:2] == ((), ()), "how long dead letters stay is the user's affair"
+
+
+def test_each_topic_in_which_something_waits_is_refused_with_a_limit_of_bytes() -> None:
+    with_sends = TopicNames("billing", LEVELS, delayed_sends=True)
+    found = dict.fromkeys(with_sends.all, FITTING) | {"orders": SOURCE._replace(retention_bytes=1_000)}
+    for topic in {*with_sends.all} - {with_sends.dead_letter}:
+        limited = found | {topic: FITTING._replace(retention_bytes=1_000_000)}
+        with pytest.raises(ConfigurationError, match=rf"topic '{topic}' keeps 1000000 bytes of each partition"):
+            plan_topics(with_sends, ["orders"], limited, longest_delay=3600.0)
+
+
+@each("policy", ["compact", "compact,delete", "delete,compact"])
+def test_a_compacted_dead_letter_topic_is_refused(policy: str) -> None:
+    for topic in ("billing.dlq", "letters"):
+        names = TopicNames("billing", LEVELS, dead_letter=topic)
+        found = dict.fromkeys(names.all, FITTING) | {"orders": SOURCE, topic: FITTING._replace(cleanup_policy=policy)}
+        with pytest.raises(ConfigurationError, match=rf"dead-letter topic '{topic}' is compacted: it takes no dead letter without a key"):
+            plan_topics(names, ["orders"], found, longest_delay=3600.0)
+
+
+@pytest.mark.parametrize("unknown", ["min.insync.replicas", "retention.bytes", "message.timestamp.type", "max.message.bytes"])
+async def test_a_broker_that_does_not_describe_a_setting_is_taken_as_it_is(unknown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redpanda knows no min.insync.replicas."""
+    described = {name: value for name, value in DEFAULTS.items() if name != unknown}
+    monkeypatch.setattr("ackwise.testing.kafka.topicrequests.DEFAULTS", described)
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("orders")
+        settings = HostSettings(kafka.bootstrap, "billing")
+        await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+        assert ("min.insync.replicas" in kafka._cluster.topics["billing.retry"].configs) == (unknown != "min.insync.replicas")
+        await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+
+
+def test_topics_are_as_safe_as_the_sources_of_which_that_is_known() -> None:
+    unknown = SOURCE._replace(min_insync_replicas=None)
+    assert plan({"orders": unknown}).like.min_insync_replicas is None
+    both = plan_topics(NAMES, ["orders", "others"], {"orders": unknown, "others": SOURCE}, longest_delay=1.0)
+    assert both.like.min_insync_replicas == 2
 
 
 def test_cancellations_are_compacted_on_one_partition_and_outlive_every_copy() -> None:

@@ -61,11 +61,18 @@ class Client:
             _retry_backoff=0.0,
             _fetch_max_wait_ms=500,
         )
-        self.cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
+        self.cluster = SimpleNamespace(
+            leader_for_partition=lambda partition: 1,
+            brokers=lambda: {1},
+            partitions_for_topic=lambda topic: {partition.partition for partition in cluster.partitions if partition.topic == topic},
+        )
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=SimpleNamespace(state_value=self._state)))
 
     def subscribe(self, topics: list[str], listener: Any) -> None:
         self._listener = listener
+
+    def subscription(self) -> Collection[str]:
+        return {partition.topic for partition in self._cluster.partitions}
 
     async def start(self) -> None:
         self._call("start")

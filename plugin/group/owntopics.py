@@ -1,0 +1,122 @@
+"""Own topics of a group that go while it works: they are made again, with an alarm that says what is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+from aiokafka.errors import KafkaError
+
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.log import Log, said
+from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.group.topics import list_topics
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["OwnTopics"]
+
+log = Log()
+
+#: Seconds between two questions to the client, which cost nothing, whether it misses a topic.
+_LOOK_EVERY: Final = 5.0
+
+#: Seconds after which the brokers are asked once more whether a topic is gone. One that has just started may not know all; and clients
+#: see meanwhile that it is gone, so that none goes on in the new log where it was in the old one.
+_CONFIRM: Final = 5.0
+
+#: Seconds until the next look after one that was of use, doubling up to the second.
+_FIRST, _LONGEST = 5.0, 60.0
+
+
+class OwnTopics:
+    """Looks after the topics of one group. `ensure` makes what is missing of them, as a start does.
+
+    `missing` are topics that a client is subscribed to and does not find. Whatever else meets a topic that is not there calls `suspect`.
+    What is kept of dead letters (`<group>.dlq.state`) is made by commands alone, and never again by a worker.
+    """
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        names: TopicNames,
+        ensure: Callable[[], Awaitable[object]],
+        missing: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._settings = settings
+        self._names = names
+        self._ensure = ensure
+        self._missing = missing
+        self._suspected = asyncio.Event()
+        self._throttle = LogThrottle()
+
+    def suspect(self) -> None:
+        """A topic of the group may be gone."""
+        self._suspected.set()
+
+    async def keep(self) -> None:
+        """Make again what goes, for ever."""
+        rest = _FIRST
+        while True:
+            await self._wait_for_suspicion()
+            self._suspected.clear()
+            gone: set[str] = set()
+            try:
+                if gone := await self._gone():
+                    await self._make(gone)
+            except (ConfigurationError, Unavailable, KafkaError) as error:
+                self._suspected.set()
+                if gone or isinstance(error, ConfigurationError):  # else the brokers are away, which others say
+                    self._tell_failed(gone, error, rest)
+            await asyncio.sleep(rest)
+            rest = min(2 * rest, _LONGEST) if gone or self._suspected.is_set() else _FIRST
+
+    async def _wait_for_suspicion(self) -> None:
+        while not (self._suspected.is_set() or self._names.own.intersection(self._missing())):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY):
+                    await self._suspected.wait()
+
+    async def _gone(self) -> set[str]:
+        """Those that two looks have not found."""
+        wanted = {*self._names.all, self._names.control}
+        if gone := wanted - await list_topics(self._settings):
+            await asyncio.sleep(_CONFIRM)
+            gone -= await list_topics(self._settings)
+        return gone
+
+    async def _make(self, gone: Collection[str]) -> None:
+        await self._ensure()
+        for topic in sorted(gone):
+            log.error(
+                "a topic of the group was gone and is made again, what it held is forgotten",
+                group=self._settings.group,
+                topic=topic,
+                forgotten=self._held(topic),
+            )
+
+    def _tell_failed(self, gone: Collection[str], error: Exception, rest: float) -> None:
+        if self._throttle.is_due():
+            log.error(
+                "topics of the group may be gone and can't be made again now",
+                group=self._settings.group,
+                topics=", ".join(sorted(gone)) or None,
+                error=said(error),
+                retry_in=rest,
+            )
+
+    def _held(self, topic: str) -> str:
+        names = self._names
+        if topic == names.retry:
+            return "copies that were due; their messages do not come back"
+        if topic in names.delays:
+            return "copies that waited; their messages do not come back"
+        if topic in names.sends:
+            return "messages that were to be sent later"
+        if topic == names.dead_letter:
+            return "dead letters"
+        if topic == names.cancel:
+            return "cancellations; what was cancelled comes back"
+        return "what was paused or buried by command"
