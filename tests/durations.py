@@ -27,7 +27,7 @@ def _file(config: pytest.Config) -> Path:
 
 
 class Durations:
-    """A plugin of the process that hears of all tests; `limit` is how many seconds a test may take that is not marked `slow`."""
+    """A plugin of the process that hears of all tests; `limit`: seconds a test may take that is not marked `slow` and needs no Spark."""
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
@@ -37,7 +37,7 @@ class Durations:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         before = 0.0 if report.when == "setup" else self._seconds.get(report.nodeid, 0.0)
         self._seconds[report.nodeid] = before + report.duration
-        if "slow" in report.keywords:
+        if {"slow", "spark"} & set(report.keywords):
             self._slow.add(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -266,7 +266,8 @@ async def test_observer_counts_what_becomes_of_messages(raw_kafka: RawKafka, tmp
     assert dead == "dead visits/0/2 rejected {('visits', 'SUCCEEDED'): 2, ('visits', 'DEAD_LETTERED'): 1}"
 
 
-@pytest.mark.nightly  # it waits for two sessions to end
+@pytest.mark.nightly
+@pytest.mark.slow  # waits for two sessions to end
 async def test_evict_reaches_every_instance_and_after_a_kill_goes_on_where_it_was(
     raw_kafka: RawKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

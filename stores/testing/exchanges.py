@@ -82,16 +82,19 @@ class Exchanges:
         assert scene.claim(back._replace(attempt=2), MINE) == Acquired(2)
 
     def test_a_key_that_is_claimed_twice_or_completed_and_claimed_in_one_exchange_is_granted_once_at_most(self, scene: Scene) -> None:
+        kept = scene.retention
         for shape in SHAPES:
             twice, done = scene.keys(2)
-            scene.run(scene.ask_as(shape, Exchange([Claim(done, MINE)])))
+            scene.run(scene.ask_as(shape, Exchange([Claim(done, MINE)], retention=kept)))
             with suppress(ValueError):
-                answers = scene.run(scene.ask_as(shape, Exchange([Claim(twice, MINE), Claim(twice, YOURS)]))).claims
+                answers = scene.run(scene.ask_as(shape, Exchange([Claim(twice, MINE), Claim(twice, YOURS)], retention=kept))).claims
                 assert sum(isinstance(answer, Acquired) for answer in answers) <= 1, shape
             with suppress(ValueError):
-                (answer,) = scene.run(scene.ask_as(shape, Exchange([Claim(done, YOURS)], [Complete(done, MINE, Outcome.OK)]))).claims
+                both = Exchange([Claim(done, YOURS)], [Complete(done, MINE, Outcome.OK)], retention=kept)
+                (answer,) = scene.run(scene.ask_as(shape, both)).claims
                 assert not isinstance(answer, Acquired), shape
-                assert scene.run(scene.ask_as(shape, Exchange([Claim(done, THIRD)]))).claims == [AlreadyDone(Outcome.OK)], shape
+                later = scene.run(scene.ask_as(shape, Exchange([Claim(done, THIRD)], retention=kept)))
+                assert later.claims == [AlreadyDone(Outcome.OK)], shape
 
     def test_each_of_500_keys_goes_to_exactly_one_of_two_workers(self, scene: Scene) -> None:
         keys = scene.keys(500)
@@ -117,7 +120,7 @@ class Exchanges:
 
     def test_a_cancelled_exchange_is_applied_as_a_whole_or_not_at_all(self, scene: Scene) -> None:
         async def claim_and_cancel(shape: Literal["keys", "columns"], keys: list[ClaimKey], turns: int) -> None:
-            exchange = asyncio.ensure_future(scene.ask_as(shape, Exchange([Claim(key, MINE) for key in keys])))
+            exchange = asyncio.ensure_future(scene.ask_as(shape, Exchange([Claim(key, MINE) for key in keys], retention=scene.retention)))
             for _ in range(turns):
                 await asyncio.sleep(0)
             exchange.cancel()
@@ -127,7 +130,8 @@ class Exchanges:
             for turns in range(4):
                 keys = scene.keys(50)
                 scene.run(claim_and_cancel(shape, keys, turns))
-                answers = scene.run(scene.ask_as(shape, Exchange([Claim(key, YOURS) for key in keys], lease=600.0))).claims
+                again = Exchange([Claim(key, YOURS) for key in keys], lease=600.0, retention=scene.retention)
+                answers = scene.run(scene.ask_as(shape, again)).claims
                 assert {type(answer) for answer in answers} in ({Acquired}, {Busy})
 
     def test_the_wall_clock_of_the_caller_does_not_matter(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ async def test_whatever_calls_break_nothing_is_lost_and_nothing_committed_early(
 
 
 @pytest.mark.nightly
+@pytest.mark.slow  # runs a worker for each call that breaks
 async def test_whatever_call_breaks_alone_nothing_is_lost_and_nothing_committed_early(new_world: NewWorld) -> None:
     unbroken = await consume_mixed_messages(new_world(), [])
     await each(faults_at(set(unbroken.tap.calls), *SIDES), lambda fault: consume_mixed_messages(new_world(), [fault]))

@@ -64,6 +64,7 @@ async def suffer(new_world: NewWorld, plans: Sequence[str], *, may_end: bool = F
 
 
 @parted(with_more(HARMS, MORE), 3, apart=APART)
+@pytest.mark.slow  # runs workers until each fault of a plan has struck
 async def test_whatever_the_client_does_nothing_is_lost_and_the_worker_goes_on(new_world: NewWorld, plans: Sequence[str]) -> None:
     await suffer(new_world, plans)
 

@@ -102,6 +102,7 @@ async def suffer(new_world: NewWorld, plans: Sequence[str], join: Join, *, may_e
 
 
 @parted(HARMS, 3, apart=APART)
+@pytest.mark.slow  # runs workers until each fault of a plan has struck
 async def test_whatever_the_client_does_nothing_is_lost_and_the_worker_goes_on(new_world: NewWorld, plans: Sequence[str]) -> None:
     await suffer(new_world, plans, host)
 
@@ -112,5 +113,6 @@ async def test_a_start_that_fails_says_why_and_the_next_one_goes_on(new_world: N
 
 
 @parted(OF_A_LOOP, 2)
+@pytest.mark.slow  # runs loops until each fault of a plan has struck
 async def test_whatever_the_client_does_a_loop_loses_nothing_and_goes_on(new_world: NewWorld, plans: Sequence[str]) -> None:
     await suffer(new_world, plans[:8], loop)

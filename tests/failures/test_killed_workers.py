@@ -83,6 +83,7 @@ async def kill_once(world: World, fault: Fault) -> None:
         pytest.param([kill for kill in KILLS if kill.site not in TOLD], id="others", marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.slow  # waits for the lease of each worker that is killed
 async def test_wherever_a_worker_is_killed_nothing_is_lost_and_only_what_was_not_marked_runs_again(
     new_world: NewWorld, kills: list[Fault]
 ) -> None:

@@ -166,6 +166,7 @@ def test_each_key_gets_its_fate_whatever_answers_are_lost(make_spine: Any, strea
 
 @pytest.mark.nightly
 @each("streaming", [False, True], ids=["pipeline", "streaming"])
+@pytest.mark.slow  # tries many worlds
 def test_each_key_gets_its_fate_in_many_worlds(make_spine: Any, streaming: bool) -> None:
     check(make_spine, streaming)
 

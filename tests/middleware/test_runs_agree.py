@@ -412,5 +412,6 @@ def test_messages_meet_the_same_fate_in_a_run_and_one_by_one(first: int) -> None
 
 
 @pytest.mark.nightly
+@pytest.mark.slow  # judges many histories
 def test_messages_meet_the_same_fate_in_a_run_and_one_by_one_in_many_histories() -> None:
     check(range(400, 4000))

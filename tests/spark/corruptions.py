@@ -117,9 +117,12 @@ def _flip(begin: Callable[[bytes], int], end: Callable[[bytes], int]) -> Files:
 
 def _fill(filling: Callable[[random.Random, int], bytes], begin: Callable[[bytes], int], end: Callable[[bytes], int]) -> Files:
     def filled(draw: random.Random, content: bytes) -> bytes:
-        at = draw.randrange(begin(content), end(content))
-        size = min(draw.choice([1, 16, 512]), end(content) - at)
-        return content[:at] + filling(draw, size) + content[at + size :]
+        found = content
+        while found == content:  # zeros may be written over zeros
+            at = draw.randrange(begin(content), end(content))
+            size = min(draw.choice([1, 16, 512]), end(content) - at)
+            found = content[:at] + filling(draw, size) + content[at + size :]
+        return found
 
     return _in(filled)
 
@@ -228,7 +231,7 @@ KINDS: Final = [
     Corruption("a bit of the footer's length", _flip(_end, lambda content: len(content) - 4)),
     Corruption("a bit of the first magic", _flip(lambda content: 0, _begin)),
     Corruption("a bit of the last magic", _flip(lambda content: len(content) - 4, _whole)),
-    Corruption("a bit of the sum", _flip(lambda c: c.rindex(b"ackwise.sum"), lambda c: c.rindex(b"ackwise.sum") + 29)),
+    Corruption("a bit of the sum", _flip(lambda c: c.rindex(b"ackwise.sum") + 11, lambda c: c.rindex(b"ackwise.sum") + 29)),
     Corruption("zeros in the pages", _fill(lambda draw, size: bytes(size), _begin, _footer)),
     Corruption("zeros in the footer", _fill(lambda draw, size: bytes(size), _footer, _end)),
     Corruption("ones in the pages", _fill(lambda draw, size: b"\xff" * size, _begin, _footer)),

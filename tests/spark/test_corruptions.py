@@ -32,6 +32,7 @@ def hurt(root: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize(("nights", "draws"), [(1, 1), pytest.param(4, 2, marks=pytest.mark.nightly)])
+@pytest.mark.slow  # damages the files of several nights in each way
 def test_nobody_is_accused_of_a_damaged_file_and_it_is_told(nights: int, draws: int) -> None:
     made = [night(3 + number) for number in range(nights)]
     honest = {each.group: rule([event for file in each.files for event in file], CONFIG).messages for each in made}

@@ -96,5 +96,6 @@ def test_what_is_said_of_any_history_is_what_the_oracle_says_of_all_of_it(tmp_pa
 
 
 @pytest.mark.nightly
+@pytest.mark.slow  # judges very many histories
 def test_what_is_said_of_very_many_histories_is_what_the_oracle_says_of_all_of_them(tmp_path: Path) -> None:
     assert told_otherwise(range(10, 200), tmp_path) == []
