@@ -15,13 +15,13 @@ from typing import Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Duplicate, Later
-from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.settlement import PUBLISH_AGAIN, Assignment
 from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction, Permit, Transaction
-from ackwise.middleware.transactional import RollBack, TransactionalPipeline, finish_of, one_by_one
+from ackwise.middleware.transactional import UNDONE, RollBack, TransactionalPipeline, finish_of, one_by_one
 from ackwise.middleware.worker import Worker
 
 __all__ = ["CopiesPipeline", "OffsetsPipeline", "OwnedPartition"]
@@ -66,7 +66,7 @@ class OffsetsPipeline(TransactionalPipeline):
                 if await self._lock(transaction, partition) < end:
                     offsets = cast(OffsetsTransaction, transaction)
                     await offsets.advance(self._owner, partition.topic, partition.partition, partition.generation, end)
-        except StoreUnavailable as error:
+        except UNDONE as error:
             self._worker.postpone(passed, "the database does not know yet that they are passed", error)
             return False
         return True
@@ -79,7 +79,7 @@ class OffsetsPipeline(TransactionalPipeline):
         try:
             async with self._store.begin(retention=self._retention) as transaction:
                 passed = await self._lock(transaction, partition)
-        except StoreUnavailable as error:
+        except UNDONE as error:
             self._worker.postpone(doubtful, "it is not known whether they were committed", error)
             return False
         for run in doubtful:
@@ -137,10 +137,10 @@ class OffsetsPipeline(TransactionalPipeline):
                 await self._publish_and_mark(transaction, runs, assignment)
         except RollBack:
             self._roll_back(runs, HandlerCall())
-        except StoreUnavailable as error:
+        except UNDONE as error:
             self._undo_and_postpone(runs, error)
 
-    def _undo_and_postpone(self, runs: Sequence[Run], error: StoreUnavailable) -> None:
+    def _undo_and_postpone(self, runs: Sequence[Run], error: AckwiseError) -> None:
         """What had come to the commit is in doubt, and is asked for before anything is run again."""
         doubtful = [run for run in runs if run.stage is Stage.PUBLISHED and run.delivery.at_origin]
         self._in_doubt.update(doubtful)

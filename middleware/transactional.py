@@ -12,10 +12,11 @@ What the handler publishes are rows of the outbox in the same transaction: a rel
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Suspended
-from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import AckwiseError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
@@ -28,7 +29,10 @@ from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, Transaction, TransactionalStore, TransactionAnswer
 from ackwise.middleware.worker import Worker
 
-__all__ = ["RollBack", "TransactionalPipeline", "finish_of", "finishes_of", "one_by_one"]
+__all__ = ["UNDONE", "RollBack", "TransactionalPipeline", "finish_of", "finishes_of", "one_by_one"]
+
+#: What a transaction raises in which no handler runs: nothing of it stays, or that is not known, and it is tried again.
+UNDONE: Final = (StoreUnavailable, TransactionAborted)
 
 
 class RollBack(Exception):
@@ -99,6 +103,9 @@ class TransactionalPipeline(Pipeline):
         except RollBack:
             self._roll_back(mine, call, alone=len(fetched) == 1)
         except TransactionAborted as error:
+            if not any(run.began for run in mine):  # no handler has seen it
+                self._undo_and_postpone(fetched, error)
+                return call
             call.raised = error
             self._roll_back([run for run in mine if not self._stands(run)], call, alone=len(fetched) == 1)
         except StoreUnavailable as error:
@@ -173,11 +180,11 @@ class TransactionalPipeline(Pipeline):
                     await self._publish_and_mark(transaction, ruled, assignment)
                 else:
                     self._take(ruled[0], answer)
-        except StoreUnavailable as error:
+        except UNDONE as error:
             self._undo_and_postpone(runs, error)
 
-    def _undo_and_postpone(self, runs: Sequence[Run], error: StoreUnavailable) -> None:
-        """The database is away, or it is not known whether it committed. Only what has its copy, or was finished before, goes on."""
+    def _undo_and_postpone(self, runs: Sequence[Run], error: AckwiseError) -> None:
+        """Nothing of it stays, or it is not known whether it committed. Only what has its copy, or was finished before, goes on."""
         undone = [run for run in runs if not (self._stands(run) or isinstance(run.disposition, Duplicate))]
         for run in undone:
             run.undo()
