@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.keytable import KeyTable
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
 from ackwise.middleware.run import Run, Stage, pick
@@ -28,8 +29,8 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 #: Seconds' worth of messages that wait for each other: at 500/s they come up again 50 at a time, not one by one.
 _PORTION: Final = 0.1
 
-#: Buckets of keys above which those that are full are forgotten; a new one is full as well.
-_KEYS: Final = 10_000
+#: Seconds between looks at the bucket of a key whether it is full, or as long as one token takes; a bit more than it needs for that.
+_LOOK_AGAIN: Final = 1.001
 
 _WHY: Final = "RateLimit lets it wait"
 
@@ -127,7 +128,8 @@ class Limiter:
         self._policy = policy
         self._handler = handler
         self._portion = max(1, int(policy.per_second * _PORTION))
-        self._buckets: dict[Hashable, Bucket] = {}
+        seconds = _LOOK_AGAIN * max(1.0, 1 / policy.per_second)
+        self._buckets = KeyTable(lambda now: Bucket(policy.per_second, policy.most, now), seconds)
         self._has_warned = False
 
     def admit(self, runs: list[Run], now: float) -> None:
@@ -136,7 +138,7 @@ class Limiter:
         if self._policy.key is not None:
             self._admit_by_key(runs, waiting, self._policy.key, now)
             return
-        bucket, ahead = self._bucket(None, now), 0
+        bucket, ahead = self._buckets.of(None, now), 0
         for run in sorted(waiting, key=_first):
             taken = 0 if ahead else bucket.take(len(run), now)
             if taken == len(run):
@@ -155,7 +157,7 @@ class Limiter:
             late: dict[int, float] = {}
             for place, message in enumerate(run.messages()):
                 key = self._key(key_of, message)
-                bucket = self._bucket(key, now)
+                bucket = self._buckets.of(key, now)
                 if not ahead.get(key) and bucket.take(1, now):
                     continue
                 ahead[key] = ahead.get(key, 0) + 1
@@ -164,8 +166,6 @@ class Limiter:
                 self._withhold(single, until)
             if run.stage is Stage.FETCHED:
                 run.paid = True
-        if len(self._buckets) > _KEYS:
-            self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_full(now)}
 
     def _key(self, key_of: Callable[[Message[Any]], Hashable], message: Message[Any]) -> Hashable:
         """What the function says; what it fails on, or what is no key, is all of one key: a limit must not cost an attempt."""
@@ -180,11 +180,6 @@ class Limiter:
                 )
             return None
         return key
-
-    def _bucket(self, key: Hashable, now: float) -> Bucket:
-        if (bucket := self._buckets.get(key)) is None:
-            bucket = self._buckets[key] = Bucket(self._policy.per_second, self._policy.most, now)
-        return bucket
 
     def _withhold(self, run: Run, until: float) -> None:
         run.stage = Stage.WITHHELD

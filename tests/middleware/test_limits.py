@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -103,12 +104,43 @@ def test_a_key_function_that_fails_costs_no_attempt_and_its_messages_share_one_r
 
 def test_buckets_of_keys_that_rest_are_forgotten_and_that_of_a_busy_key_is_not() -> None:
     limiter = Limiter(RateLimit("1/s", key=lambda message: message.value), "bill")
-    limiter.admit([fetched(0, 10_001)], 0.0)
+    limiter.admit([fetched(0, 10_000)], 0.0)
     again = [fetched(7, 1)]
-    limiter.admit(again, 0.0)
+    limiter.admit(again, 0.5)
     assert begun(again) == []
-    limiter.admit([fetched(20_000, 1)], 10.0)
-    assert len(limiter._buckets) == 1
+    for second in range(10, 20):
+        limiter.admit([fetched(20_000, 1000)], float(second))
+    assert len(limiter._buckets) <= 1001
+
+
+def test_a_batch_looks_at_its_own_keys_and_few_others_however_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = Limiter(RateLimit("1/h", key=lambda message: message.value), "bill")
+    limiter.admit([fetched(0, 50_000)], 0.0)
+    looks: list[float] = []
+    is_full = Bucket.is_full
+
+    def counted(bucket: Bucket, now: float) -> bool:
+        looks.append(now)
+        return is_full(bucket, now)
+
+    monkeypatch.setattr(Bucket, "is_full", counted)
+    for now in (1.0, 60.0, 3599.0, 3700.0, 7300.0):
+        looks.clear()
+        limiter.admit([fetched(100_000 + int(now), 10)], now)
+        assert len(looks) <= 20, now
+
+
+def test_what_is_forgotten_of_keys_changes_nothing_about_what_begins() -> None:
+    chance = random.Random(4)
+    for rate, burst in (("1/s", 1), ("3/s", 5), ("30/m", 4), ("2/h", 2)):
+        policy, now = RateLimit(rate, burst=burst, key=lambda message: message.value % 5), 0.0
+        limiter, model = Limiter(policy, "bill"), {key: Bucket(policy.per_second, policy.most, 0.0) for key in range(5)}
+        for offset in range(500):
+            now += chance.choice([0.0, 0.1, 0.5, 1.0, 3.0]) / policy.per_second
+            runs = [fetched(offset * chance.choice([1, 5]), 1)]
+            (expected,) = [model[runs[0].first % 5].take(1, now)]
+            limiter.admit(runs, now)
+            assert len(begun(runs)) == expected, (rate, offset)
 
 
 @each(("rate", "per_second", "most"), [("500/s", 500.0, 500), ("30/m", 0.5, 1), ("1000 / h", 1000 / 3600, 1), ("2.5/s", 2.5, 3)])
