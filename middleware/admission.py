@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 from ackwise.middleware import identity
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import FIRST
-from ackwise.middleware.decoding import CODEC_AWAY, Raised, decoded, decoded_ahead, ends, unavailable
+from ackwise.middleware.decoding import CODEC_AWAY, decoded, decoded_ahead, ends, has_failed, take, unavailable
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason
 from ackwise.middleware.errors import CodecUnavailable, StoreUnavailable, UndecodableHeader
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import decide, log_broken_policy
+from ackwise.middleware.fate import decide
+from ackwise.middleware.keys import identifies, key_from
 from ackwise.middleware.leases import Leases, Moment
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Message, delivery_of
 from ackwise.middleware.policies import Dedup, Transactional
-from ackwise.middleware.rulings import stops
 from ackwise.middleware.run import Run, Stage, apart, count, divide, pick
 from ackwise.middleware.sequence import hold_back
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import Raised, Returned, Stops, class_name
 from ackwise.middleware.wire import has_raw_names
 from ackwise.middleware.worker import Worker
 
@@ -59,22 +60,32 @@ class Admission:
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     async def prepare(self, runs: list[Run]) -> BaseException | None:
-        """As `decode`; and what the rate of the handler does not let begin now is withheld."""
+        """As `decode_fully`; and what the rate of the handler does not let begin now is withheld."""
+        stopped = await self.decode_fully(runs)
+        return self._worker.flow.limit(self._agent.name, runs) if stopped is None else stopped
+
+    async def decode_fully(self, runs: list[Run]) -> BaseException | None:
+        """As `decode`, whatever the decoder has to wait for."""
         if self._agent.decodes_async:
             await self._decode_ahead(runs)
-        stopped = self.decode(runs)
-        if stopped is None:
-            self._worker.flow.limit(self._agent.name, runs)
-        return stopped
+        return self.decode(runs)
+
+    async def renew(self, runs: list[Run]) -> BaseException | None:
+        """As `decode_fully`, where a handler has had values that are to run again."""
+        return await self.decode_fully(runs) if any(map(_is_due, runs)) else None
 
     def decode(self, runs: list[Run]) -> BaseException | None:
-        """Decode values and find keys, once per message; returns what stops the app if user code raised that."""
+        """Decode values, again where a handler has had them, and find keys, once per message.
+
+        Returns what stops the app if user code raised that.
+        """
         unidentified: list[tuple[Run, BaseException]] = []
-        broken: list[Exception] = []
+        broken: list[Raised | Stops] = []
         stopped: BaseException | None = None
         away: CodecUnavailable | None = None
         settling = _come_up(runs)
-        for run in [run for run in runs if run.stage is Stage.FETCHED and not run.prepared]:
+        for run in [run for run in runs if run.stage is Stage.FETCHED and _is_due(run)]:
+            is_known = run.prepared
             self._refuse_raw_names(runs, run)
             if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
                 continue
@@ -82,14 +93,14 @@ class Admission:
                 stopped, away = self._decode(runs, run)
             else:
                 self._await_codec(run, away)  # behind one that could not be decoded now none is
-            if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
+            if is_known or stopped is not None or run.stage is not Stage.FETCHED or not len(run):
                 continue
             if self._agent.order_by is not None:
-                stopped = self._find_order(runs, run, self._agent.order_by)
+                stopped = self._find_order(runs, run, self._agent.order_by, broken)
             if stopped is None and run.stage is Stage.FETCHED and len(run):
                 stopped = self._identify(runs, run, unidentified, broken)
         self._log_unidentified(unidentified)
-        log_broken_policy(self._agent.name, broken)
+        self._worker.report_broken(self._agent.name, broken)
         if stopped is None:
             self._worker.flow.judge(self._agent.name, runs, settling)
         return stopped
@@ -104,17 +115,17 @@ class Admission:
     async def _decode_ahead(self, runs: Sequence[Run]) -> None:
         """Let an asynchronous decoder decode what `decode` then takes; nothing is decided here."""
         for run in runs:
-            if not run.prepared and run.stage in (Stage.FETCHED, Stage.WITHHELD):
+            if _is_due(run) and run.stage in (Stage.FETCHED, Stage.WITHHELD):
                 run.ahead = ahead = await decoded_ahead(run, self._agent)
-                if isinstance(ahead[-1], Raised) and ends(ahead[-1].error):
+                if not isinstance(last := ahead[-1], Returned) and ends(last):
                     return  # what is behind it is not decoded, and waits
 
     def _decode(self, runs: list[Run], run: Run) -> tuple[BaseException | None, CodecUnavailable | None]:
         """What can't be decoded is dead, what can't be decoded now is held. Returns what stops the app, and why something is held."""
         values, bad = decoded(run, self._agent)
         for place, raised in bad.items():
-            if stops(raised):
-                return raised, None
+            if isinstance(raised, Stops):
+                return raised.error, None
             if (away := unavailable(raised)) is not None:
                 (behind,) = divide(runs, run, [range(place, len(run))])
                 self._await_codec(behind, away)
@@ -126,53 +137,59 @@ class Admission:
         self._take(runs, run, values, bad)
         return None, None
 
-    def _take(self, runs: list[Run], run: Run, values: list[object], bad: Mapping[int, BaseException]) -> None:
-        if self._agent.message is None:
-            run.values = values
-        else:
-            run.made = cast(list[Message[Any]], values)
-        run.ahead = None
-        run.prepared = True
+    def _take(self, runs: list[Run], run: Run, values: list[object], bad: Mapping[int, Raised | Stops]) -> None:
+        take(run, values, self._agent)
+        broken: list[Raised | Stops] = []
         for single, raised in zip(pick(runs, run, bad), bad.values(), strict=True):
             single.prepared = False  # it must never run: if it comes up again, it is decoded again
-            single.rule(Dead(Reason.UNDECODABLE, Failure.of(raised)))
+            if has_failed(raised):
+                self._fail(single, raised, broken)
+            else:
+                single.rule(Dead(Reason.UNDECODABLE, Failure.of(raised.error)))
+        self._worker.report_broken(self._agent.name, broken)
+
+    def _fail(self, run: Run, raised: Raised | Stops, broken: list[Raised | Stops]) -> None:
+        """As if the handler had raised it."""
+        failed, in_place = Later(failure=Failure.of(raised.error)), self._agent.in_place
+        if (of_policy := decide(run, failed, self._worker.later, raised.error, in_place=in_place)) is not None:
+            broken.append(of_policy)
 
     def _await_codec(self, run: Run, error: CodecUnavailable) -> None:
         run.ahead = None
         run.stage = Stage.WITHHELD
         self._worker.postpone([run], CODEC_AWAY, error)
 
-    def _find_order(self, runs: list[Run], run: Run, order_by: Callable[[Message[Any]], object]) -> BaseException | None:
+    def _find_order(
+        self, runs: list[Run], run: Run, order_by: Callable[[Message[Any]], object], broken: list[Raised | Stops]
+    ) -> BaseException | None:
         """Find the keys for the order; a message whose function raises has failed, in place and under the key of its record."""
         keys: list[Hashable] = []
-        bad: dict[int, BaseException] = {}
+        bad: dict[int, Raised] = {}
         for place, message in enumerate(run.messages()):
-            try:
-                key = order_by(message)
-                hash(key)
-            except BaseException as error:  # noqa: BLE001  # user code
-                if stops(error):
-                    run.prepared = False
-                    return error
-                bad[place], key = error, message.key
+            key = key_from(order_by, message)
+            if isinstance(key, Stops):
+                run.prepared = False
+                return key.error
+            if isinstance(key, Raised):
+                bad[place], key = key, message.key
             keys.append(key)
         run.order_keys = keys
         for single, raised in zip(pick(runs, run, bad), bad.values(), strict=True):
             single.prepared = False
-            decide(single, Later(failure=Failure.of(raised)), self._worker.later, raised, in_place=self._agent.in_place)
+            self._fail(single, raised, broken)
         if bad:
             self._log_unordered(run, bad)
         return None
 
-    def _log_unordered(self, run: Run, bad: Mapping[int, BaseException]) -> None:
-        error = next(iter(bad.values()))
+    def _log_unordered(self, run: Run, bad: Mapping[int, Raised]) -> None:
+        error = next(iter(bad.values())).error
         log.warning(
             "the function of order_by raised, its messages count as failed",
             handler=self._agent.name,
             messages=len(bad),
             topic=run.place.topic,
             partition=run.place.partition,
-            error=type(error).__name__,
+            error=class_name(error),
             at=where_raised(error),
         )
         log.debug("what the function of order_by raised", handler=self._agent.name, raised=error)
@@ -188,13 +205,13 @@ class Admission:
             topic=first.origin.topic,
             partition=first.origin.partition,
             offset=first.origin.offset,
-            error=type(error).__name__,
+            error=class_name(error),
             at=where_raised(error),
         )
         log.debug("what the key function raised", handler=self._agent.name, raised=error)
 
     def _identify(
-        self, runs: list[Run], run: Run, unidentified: list[tuple[Run, BaseException]], broken: list[Exception]
+        self, runs: list[Run], run: Run, unidentified: list[tuple[Run, BaseException]], broken: list[Raised | Stops]
     ) -> BaseException | None:
         """Find the claim keys. A run has one day, or none."""
         if self._identity is None or self._dedup is None:
@@ -253,26 +270,23 @@ class Admission:
         ids: identity.Identity,
         key_of: Callable[[Message[Any]], object],
         unidentified: list[tuple[Run, BaseException]],
-        broken: list[Exception],
+        broken: list[Raised | Stops],
     ) -> BaseException | None:
         """By the key function, which is the user's: what it raises counts as if the handler had raised it."""
         found: list[tuple[bytes, int]] = []
-        without: dict[int, BaseException | None] = {}
+        without: dict[int, Raised | None] = {}
         for place, message in enumerate(run.messages()):
-            try:
-                key = key_of(message)
-                if key is not None and not isinstance(key, (str, bytes)):
-                    raise TypeError(f"the key function of Dedup answered a {type(key).__name__}; it must answer a str, bytes or None")
-            except BaseException as error:  # noqa: BLE001
-                if stops(error):
-                    run.prepared = False
-                    return error
-                without[place], key = error, None
-            if not key:
-                without.setdefault(place, None)
+            key = key_from(key_of, message)
+            if isinstance(key, Stops):
+                run.prepared = False
+                return key.error
+            if isinstance(key, Raised) or not identifies(key):
+                without[place] = key if isinstance(key, Raised) else None
+                found.append((b"", 0))
+                continue
             replay_id = message.delivery.replay_id if len(run) == 1 else None
-            found.append(ids.of(identity.business_id(key), replay_id) if key else (b"", 0))
-            if key and replay_id is not None:
+            found.append(ids.of(identity.business_id(key), replay_id))
+            if replay_id is not None:
                 run.base_id = ids.of(identity.business_id(key))[0]
         run.ids, run.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
         for single, raised in zip(pick(runs, run, without), without.values(), strict=True):
@@ -281,10 +295,8 @@ class Admission:
                 self.undeduplicated += 1
                 continue
             single.prepared = False  # nor does it run without the key that it may have another time
-            unidentified.append((single, raised))
-            failed, in_place = Later(failure=Failure.of(raised)), self._agent.in_place
-            if (of_policy := decide(single, failed, self._worker.later, raised, in_place=in_place)) is not None:
-                broken.append(of_policy)
+            unidentified.append((single, raised.error))
+            self._fail(single, raised, broken)
         return None
 
     async def claim(self, runs: list[Run]) -> None:
@@ -484,6 +496,11 @@ class Admission:
                 run.rule(Done() if run.succeeded else Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
                 run.rule(Done() if run.succeeded else Duplicate(stale=True))
+
+
+def _is_due(run: Run) -> bool:
+    """Whether its values are to be decoded: nobody did, or a handler has had them. What has succeeded is not run again."""
+    return not run.prepared or (run.is_used and not run.succeeded)
 
 
 def _come_up(runs: Sequence[Run]) -> list[Run]:

@@ -9,6 +9,7 @@ from ackwise.middleware.disposition import DONE, Dead, Disposition, Later, Reaso
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.message import Message, Messages
+from ackwise.middleware.usercode import plain, shown
 
 __all__ = ["Batch"]
 
@@ -74,9 +75,12 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
     @ack_index.setter
     def ack_index(self, index: int) -> None:
-        if isinstance(index, bool) or not isinstance(index, int) or index < -1:
-            raise InvalidRuling(f"ack_index was set to {index!r}; it is the index of the last message that is done, or -1 for none")
-        self._ack_index = index
+        number: Any = plain(index)
+        if type(number) is not int or number < -1:
+            raise InvalidRuling(
+                f"ack_index was set to {shown(index, repr)}; it is the index of the last message that is done, or -1 for none"
+            )
+        self._ack_index = number
 
     @property
     def ack_index_was_set(self) -> bool:
@@ -112,9 +116,10 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
     def dead(self, message: Message[object], reason: str = Reason.REJECTED) -> None:
         """This message is a dead letter, for `reason`. Raises `InvalidRuling` if it is not in the batch."""
-        if not isinstance(reason, str) or not reason:
-            raise InvalidRuling(f"dead() was given {reason!r} as its reason; give a short text")
-        self._set_ruling(message, Dead(reason))
+        text: Any = plain(reason)
+        if type(text) is not str or not text:
+            raise InvalidRuling(f"dead() was given {shown(reason, repr)} as its reason; give a short text")
+        self._set_ruling(message, Dead(text))
 
     @property
     def is_ruled(self) -> bool:
@@ -143,6 +148,9 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
 
 def _level(level: int) -> int:
-    if isinstance(level, bool) or not isinstance(level, int):
-        raise InvalidRuling(f"delay_level was set to {level!r}; 0 lets the policy decide, n is that level, below 0 is a dead letter")
-    return level
+    number: Any = plain(level)
+    if type(number) is not int:
+        raise InvalidRuling(
+            f"delay_level was set to {shown(level, repr)}; 0 lets the policy decide, n is that level, below 0 is a dead letter"
+        )
+    return int(number)

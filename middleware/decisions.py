@@ -10,14 +10,15 @@ from ackwise.middleware.assigned import uncommitted
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import DONE, ConsumeStatus, Disposition, Duplicate, Later, Suspended
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import decide, log_broken_policy
+from ackwise.middleware.fate import decide
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Origin
 from ackwise.middleware.ordering import RetryInPlace, nothing_done_behind
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.publishing import Publication, Publications, apart_with_publishes, identified
-from ackwise.middleware.rulings import Raised, Returned, dispositions_of, is_success
+from ackwise.middleware.rulings import dispositions_of, is_success
 from ackwise.middleware.run import Run, Stage, count, pick
+from ackwise.middleware.usercode import Raised, Returned, Stops
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Decisions"]
@@ -45,7 +46,7 @@ class Decisions:
         self._remember(ruled)
 
     def let_stand(self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any], publications: Publications | None = None) -> None:
-        broken: list[Exception] = []
+        broken: list[Raised | Stops] = []
         start = 0
         for run in ready:
             size = len(run)
@@ -58,17 +59,17 @@ class Decisions:
                     single.publishes = self._identified(publications[single.first], single.origin)
                     single.succeeded = False  # not before they are acknowledged
                 self._remember([single])
-        log_broken_policy(self._agent.name, broken)
+        self._worker.report_broken(self._agent.name, broken)
 
     def decide_and_log(
         self,
         runs: list[Run],
         ready: Sequence[Run],
         batch: Batch[Any],
-        result: Returned | Raised,
+        result: Returned[Any] | Raised,
         publications: Publications | None = None,
     ) -> list[Run]:
-        broken: list[Exception] = []
+        broken: list[Raised | Stops] = []
         fallen, unnamed = self.decide(runs, ready, batch, result, broken, publications)
         raised = dict.fromkeys(fallen, result.error) if isinstance(result, Raised) else {}
         self.log_outcomes(fallen, raised, broken, batch=len(batch))
@@ -79,8 +80,8 @@ class Decisions:
         runs: list[Run],
         ready: Sequence[Run],
         batch: Batch[Any],
-        result: Returned | Raised,
-        broken: list[Exception],
+        result: Returned[Any] | Raised,
+        broken: list[Raised | Stops],
         publications: Publications | None = None,
     ) -> tuple[list[Run], list[Run]]:
         """Rule on all of `ready`: what is done stays together, everything else falls out. Adds what the retry policy raised.
@@ -116,7 +117,7 @@ class Decisions:
             start += size
         return fallen, unnamed
 
-    def _rule(self, run: Run, disposition: Disposition, error: BaseException | None = None) -> Exception | None:
+    def _rule(self, run: Run, disposition: Disposition, error: BaseException | None = None) -> Raised | Stops | None:
         return decide(run, disposition, self._worker.later, error, in_place=self._agent.in_place)
 
     def _log_refused(self, ready: Sequence[Run], refused: int) -> None:
@@ -130,7 +131,9 @@ class Decisions:
                 offset=ready[0].origin.offset,
             )
 
-    def succeed(self, runs: list[Run], done: Sequence[Run], result: Returned | Raised, publications: Publications | None = None) -> None:
+    def succeed(
+        self, runs: list[Run], done: Sequence[Run], result: Returned[Any] | Raised, publications: Publications | None = None
+    ) -> None:
         """They are done; with `commit="manual"` not before the handler says so, which may be now.
 
         What publishes something has not succeeded before that is acknowledged: settling says so.
@@ -167,7 +170,7 @@ class Decisions:
                 offset=kept[0].origin.offset,
             )
 
-    def conclude_earlier(self, runs: list[Run], result: Returned | Raised) -> bool:
+    def conclude_earlier(self, runs: list[Run], result: Returned[Any] | Raised) -> bool:
         """With `commit="manual"` the handler says of what succeeded before whether it is done, or comes again with this; then `True`.
 
         Source: RocketMQ `ProcessQueue.commit`, `ProcessQueue.rollback`.
@@ -205,9 +208,11 @@ class Decisions:
             run.forget_claim()
             run.postpone(self._worker.monotonic() + float(in_place.delay), "its handler rolled back")
 
-    def log_outcomes(self, decided: Sequence[Run], raised: Mapping[Run, BaseException], broken: Sequence[Exception], *, batch: int) -> None:
+    def log_outcomes(
+        self, decided: Sequence[Run], raised: Mapping[Run, BaseException], broken: Sequence[Raised | Stops], *, batch: int
+    ) -> None:
         """One line for what comes back, with the reason that a person needs; and what the first of them raised, for whoever debugs."""
-        log_broken_policy(self._agent.name, broken)
+        self._worker.report_broken(self._agent.name, broken)
         if raised:
             log.debug("what the handler raised", handler=self._agent.name, raised=next(iter(raised.values())))
         back = [run for run in decided if isinstance(run.disposition, Later | Suspended)]
@@ -242,5 +247,5 @@ class Decisions:
                     self._leases.remember_successes(run.ids)
 
 
-def _has(result: Returned | Raised, status: ConsumeStatus) -> bool:
+def _has(result: Returned[Any] | Raised, status: ConsumeStatus) -> bool:
     return isinstance(result, Returned) and result.value is status

@@ -7,18 +7,19 @@ app end the decoding of a run, since whatever is behind such a message waits for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import CodecUnavailable
 from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import stops
 from ackwise.middleware.run import Run
+from ackwise.middleware.usercode import Called, Raised, Returned, Stops, called, in_a_task, is_a
 
-__all__ = ["CODEC_AWAY", "Raised", "decoded", "decoded_ahead", "ends", "unavailable"]
+__all__ = ["CODEC_AWAY", "decode_again", "decoded", "decoded_ahead", "ends", "has_failed", "take", "unavailable"]
 
 #: Why a message is held that can't be decoded now.
 CODEC_AWAY: Final = "what its decoder needs is not available"
@@ -26,68 +27,96 @@ CODEC_AWAY: Final = "what its decoder needs is not available"
 #: Seconds that an asynchronous decoder may take for one value: it may ask a registry, and that may be away.
 DECODE_WITHIN: Final = 10.0
 
+#: Seconds that it has to end once it was cancelled; then nobody waits for it any more.
+_END_WITHIN: Final = 1.0
+
 _values = attrgetter("value")
 
-
-class Raised(NamedTuple):
-    """What a decoder raised instead of a value."""
-
-    error: BaseException
+#: Calls of asynchronous decoders that did not end when they were cancelled.
+_left: Final = set[asyncio.Task[Any]]()
 
 
-def decoded(run: Run, agent: Agent) -> tuple[list[object], dict[int, BaseException]]:
+def decoded(run: Run, agent: Agent) -> tuple[list[object], dict[int, Raised | Stops]]:
     """The values of `run`, and by place what was raised; there the value is `None`. Behind what ends it there are no values."""
     if agent.decodes_async:
         return _taken_apart(run)
     make = agent.decode if agent.message is None else agent.message
+    each = (lambda raw: copy_context().run(make, raw)) if agent.decodes_own else make
     raw = _raw(run, agent)
     values: list[object] = []
-    bad: dict[int, BaseException] = {}
+    bad: dict[int, Raised | Stops] = {}
     while len(values) < len(run):
-        try:
-            values.extend(map(make, raw))  # goes on behind one that raised
-            if len(values) < len(run):
-                raise StopIteration  # the decoder's own, which `map` takes for the end of the records
-        except BaseException as error:  # noqa: BLE001  # the decoder is the user's, and one in Rust may panic
-            bad[len(values)] = error
-            if ends(error):
+        outcome = called(values.extend, map(each, raw))  # goes on behind one that raised
+        if len(values) < len(run):
+            # Where nothing was raised it was the decoder's own StopIteration, which `map` takes for the end of the records.
+            bad[len(values)] = failure = Raised(StopIteration()) if isinstance(outcome, Returned) else outcome
+            if ends(failure):
                 break
             values.append(None)
     return values, bad
 
 
-async def decoded_ahead(run: Run, agent: Agent) -> list[object]:
-    """What the asynchronous decoder returned for each message of `run`, `Raised` where it raised."""
-    found: list[object] = []
+async def decoded_ahead(run: Run, agent: Agent) -> list[Called]:
+    """What the asynchronous decoder came to for each message of `run`."""
+    found: list[Called] = []
     for raw in _raw(run, agent):
         found.append(value := await _decoded(agent.decode, raw))
-        if isinstance(value, Raised) and ends(value.error):
+        if not isinstance(value, Returned) and ends(value):
             found += [value] * (len(run) - len(found))
             break
     return found
 
 
-async def _decoded(decode: Callable[[Any], Any], raw: object) -> object:
-    limit = asyncio.timeout(DECODE_WITHIN)
+async def _decoded(decode: Callable[[Any], Any], raw: object) -> Called:
+    """In a task of its own: what it leaves of a cancellation meets nobody else."""
+    task, found = in_a_task(decode, raw)
     try:
-        async with limit:
-            decoding: Awaitable[object] = decode(raw)
-            return await decoding
-    except BaseException as error:  # the decoder is the user's
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():  # whatever the decoder makes of that
-            raise asyncio.CancelledError from error
-        if limit.expired():
-            return Raised(CodecUnavailable(f"the decoder did not return within {DECODE_WITHIN:g} s"))
-        return Raised(error)
+        await asyncio.wait({task}, timeout=DECODE_WITHIN)
+        if found:
+            return found[0]
+    finally:
+        if not task.done():
+            await _end(task)
+    return Raised(CodecUnavailable(f"the decoder did not return within {DECODE_WITHIN:g} s"))
 
 
-def _taken_apart(run: Run) -> tuple[list[object], dict[int, BaseException]]:
+async def _end(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait({task}, timeout=_END_WITHIN)
+    if not task.done():
+        _left.add(task)
+        task.add_done_callback(_left.discard)
+
+
+def _taken_apart(run: Run) -> tuple[list[object], dict[int, Raised | Stops]]:
     ahead = run.ahead
     if ahead is None:
-        return [], {0: CodecUnavailable("it was not decoded yet")}
-    bad = {place: value.error for place, value in enumerate(ahead) if isinstance(value, Raised)}
-    return [None if isinstance(value, Raised) else value for value in ahead], bad
+        return [], {0: Raised(CodecUnavailable("it was not decoded yet"))}
+    bad = {place: outcome for place, outcome in enumerate(ahead) if not isinstance(outcome, Returned)}
+    return [outcome.value if isinstance(outcome, Returned) else None for outcome in ahead], bad
+
+
+def take(run: Run, values: list[object], agent: Agent) -> None:
+    """Let `run` have `values`, which no handler has seen."""
+    if agent.message is None:
+        run.values, run.made = values, None
+    else:
+        run.made = cast("list[Message[Any]]", values)
+        for message in run.made if run.is_used else ():
+            if message is not None:
+                message.fencing_token, message.in_place = run.fencing_token or None, run.in_place
+    run.ahead = None
+    run.prepared, run.is_used = True, False
+
+
+async def decode_again(run: Run, agent: Agent) -> bool:
+    """Give `run` new values, since a handler may have changed those that it has; `False` if one of them can't be decoded now."""
+    if agent.decodes_async:
+        run.ahead = await decoded_ahead(run, agent)
+    values, bad = decoded(run, agent)
+    if not bad:
+        take(run, values, agent)
+    return not bad
 
 
 def _raw(run: Run, agent: Agent) -> Iterator[Any]:
@@ -99,13 +128,18 @@ def _raw(run: Run, agent: Agent) -> Iterator[Any]:
     return map(_values, run.records)
 
 
-def unavailable(error: BaseException) -> CodecUnavailable | None:
-    """The `CodecUnavailable` that `error` is, or a group of nothing else."""
-    each = leaves(error)
-    found = [leaf for leaf in each if isinstance(leaf, CodecUnavailable)]
-    return found[0] if len(found) == len(each) else None
+def unavailable(failure: Raised | Stops) -> CodecUnavailable | None:
+    """The `CodecUnavailable` that was raised, or one of a group of nothing else."""
+    each = leaves(failure.error)
+    found = [leaf for leaf in each if is_a(leaf, CodecUnavailable)]
+    return cast(CodecUnavailable, found[0]) if found and len(found) == len(each) else None
 
 
-def ends(error: BaseException) -> bool:
+def has_failed(failure: Raised | Stops) -> bool:
+    """Whether the message has failed, rather than that it can't be decoded: another time there may be memory, or room on the stack."""
+    return all(is_a(leaf, MemoryError, RecursionError) for leaf in leaves(failure.error))
+
+
+def ends(failure: Raised | Stops) -> bool:
     """Whether nothing is decoded behind a message whose decoder raised this."""
-    return unavailable(error) is not None or stops(error)
+    return isinstance(failure, Stops) or unavailable(failure) is not None

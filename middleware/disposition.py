@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import enum
 import traceback as tracebacks
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ackwise.middleware.exceptiongroups import is_printable
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import class_name, shown
 
 __all__ = [
     "CONSUME_LATER",
@@ -86,19 +87,15 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that `error` stands for. Works for exceptions whose own `__str__` raises."""
-        message = _printed(lambda: str(error))
-        text = _printed(lambda: "".join(tracebacks.format_exception(error)))
-        return cls(
-            _cut(type(error).__name__, _NAME_LIMIT), _cut(message, _MESSAGE_LIMIT), _cut(text, _TRACEBACK_LIMIT), where_raised(error)
-        )
+        """The failure that `error` stands for. Works for exceptions that raise when they are looked at."""
+        message, text = shown(error), shown(error, _formatted)
+        return cls(_cut(class_name(error), _NAME_LIMIT), _cut(message, _MESSAGE_LIMIT), _cut(text, _TRACEBACK_LIMIT), where_raised(error))
 
 
-def _printed(text: Callable[[], str]) -> str:
-    try:
-        return text()
-    except Exception:  # noqa: BLE001  # user code: an exception class of the user's may fail to print itself
-        return "<unprintable>"
+def _formatted(error: BaseException) -> str:
+    if not is_printable(error):
+        raise ValueError("it is a group of too many exceptions")
+    return "".join(tracebacks.format_exception(error))
 
 
 def _cut(text: str, limit: int) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from typing import Any
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.usercode import plain, shown
 
 __all__ = ["format_duration", "parse_duration"]
 
@@ -21,14 +23,16 @@ def parse_duration(value: float | str, *, what: str = "duration") -> float:
 
     Raises `ConfigurationError`, naming `what`, for anything negative, unreadable or above a hundred years.
     """
-    seconds: object = value
-    if isinstance(value, str):
-        match = _PATTERN.fullmatch(value.strip().lower())
+    seconds: Any = plain(value)
+    if type(seconds) is str:
+        match = _PATTERN.fullmatch(seconds.strip().lower())
         if match is None:
-            raise ConfigurationError(f"{what} is {value!r}, which is not a duration; write it as 30, '30s', '500ms' or '2h'")
+            raise ConfigurationError(f"{what} is {seconds!r}, which is not a duration; write it as 30, '30s', '500ms' or '2h'")
         seconds = float(match[1]) * _UNITS[match[2] or "s"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST:
-        raise ConfigurationError(f"{what} is {value!r}; it must be from 0 to 100 years: a number of seconds, or a text such as '30s'")
+    if type(seconds) not in (int, float) or not 0 <= seconds <= _LONGEST:
+        raise ConfigurationError(
+            f"{what} is {shown(value, repr)}; it must be from 0 to 100 years: a number of seconds, or a text such as '30s'"
+        )
     return float(seconds)
 
 

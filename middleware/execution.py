@@ -16,20 +16,22 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.assigned import Undecided, current_assignment
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.decisions import Decisions
+from ackwise.middleware.decoding import decode_again
 from ackwise.middleware.disposition import Dead, Duplicate, Reason
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import log_spared
-from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.handlercall import HandlerCall, HandlerTask
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message, Messages, extending
 from ackwise.middleware.overtime import HANG_WARNING, Overtime
 from ackwise.middleware.publishing import Publishing, publishing
-from ackwise.middleware.rulings import Raised, Returned, is_success, stops
+from ackwise.middleware.rulings import is_success
 from ackwise.middleware.run import Run, Stage, apart, count, in_order, pick
 from ackwise.middleware.sequence import hold_back
 from ackwise.middleware.settlement import Assignment
-from ackwise.middleware.work import Work, parts_of, running, uncancel
+from ackwise.middleware.usercode import Called, Raised, Returned, Stops, awaited, is_a
+from ackwise.middleware.work import Work, parts_of, running
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Execution"]
@@ -112,10 +114,38 @@ class Execution:
                 self.decisions.log_outcomes(work.ready, work.raised, work.broken, batch=len(work.ready))
 
     def _start(self, work: Work, call: HandlerCall) -> None:
-        handle = self._handle_batches if self._agent.kind == "batch" else self._handle_messages
-        call.task = asyncio.create_task(handle(work, call), name=f"ackwise handler {self._agent.name}")
-        self._calls.add(call.task)
         work.calls.append(call)
+        self._start_task(work, call)
+
+    def _start_task(self, work: Work, call: HandlerCall) -> None:
+        handle = self._handle_batches if self._agent.kind == "batch" else self._handle_messages
+        call.task = HandlerTask(handle(work, call), loop=asyncio.get_running_loop(), name=f"ackwise handler {self._agent.name}")
+        self._calls.add(call.task)
+
+    def _go_on(self, work: Work) -> list[asyncio.Task[None]]:
+        """The tasks that have not ended; one that took no further message is followed by another one."""
+        for call in work.calls:
+            if call.needs_task:
+                call.needs_task = False
+                if work.queue and work.goes_on(call):
+                    self._start_task(work, call)
+        return running(work.calls)
+
+    async def renew(self, ready: Sequence[Run]) -> list[Run]:
+        """Decode again what a handler has had, which it may have changed; returns what may run.
+
+        What can't be decoded now goes back: it is decided on when it comes up again.
+        """
+        renewed: list[Run] = []
+        for run in ready:
+            if not run.is_used or await decode_again(run, self._agent):
+                renewed.append(run)
+                continue
+            if self._leases is not None:
+                self._leases.give_back(run)
+            run.forget_claim()
+            self._worker.postpone([run], "it could not be decoded again")
+        return renewed
 
     def begin(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall) -> list[Run]:
         """Return those of `ready` whose execution in `call` begins now.
@@ -131,7 +161,7 @@ class Execution:
             hold_back(runs, self._leases, now)
             beginning = [run for run in beginning if run.stage is Stage.ADMITTED]
         for run in beginning:
-            run.began, run.started_at, run.exec_ids, run.call = True, now, self._worker.exec_ids.take(len(run)), call
+            run.began, run.is_used, run.started_at, run.exec_ids, run.call = True, True, now, self._worker.exec_ids.take(len(run)), call
             if self._leases is not None and run.ids is not None:
                 self._leases.begin(run.ids, call)
             if (run.tokens and not run.unprotected) or (call.transaction is not None and run.ids is not None):
@@ -164,15 +194,16 @@ class Execution:
             self._leases.end(key_ids, call)
 
     async def _handle_batches(self, work: Work, call: HandlerCall) -> None:
+        """Call the handler with the next part. Each call has a task of its own: nothing that one leaves behind meets another."""
         current_assignment.set(work.assignment)
         extending.set(partial(self._extend, call))
         publishing.set(Publishing(self._worker, call))
-        until: float | None = None
         while work.queue and work.goes_on(call):
             part: list[Run] = []
             doomed: list[Run] | None = []
             async with self.slot() if call.transaction is None else nullcontext():
-                if not (work.goes_on(call) and (part := self.begin(work.runs, work.queue.popleft(), call))):
+                ready = await self.renew(work.queue.popleft()) if work.goes_on(call) else []
+                if not (work.goes_on(call) and (part := self.begin(work.runs, ready, call))):
                     continue
                 key_ids, size = [key_id for run in part for key_id in run.ids or ()], count(part)
                 try:
@@ -185,9 +216,11 @@ class Execution:
                 call.stir()
             if doomed:
                 work.queue.extendleft(reversed(self._halve(doomed, batch=size)))
-                until = until or self._worker.monotonic() + self.patience
-            if until is not None and self._worker.monotonic() >= until:
+                work.until = work.until or self._worker.monotonic() + self.patience
+            if work.until is not None and self._worker.monotonic() >= work.until:
                 return  # what is left goes back, no attempt is counted, and it comes up again in parts as small
+            call.needs_task = True
+            return
 
     async def _handle_batch(self, work: Work, ready: Sequence[Run], call: HandlerCall) -> list[Run] | None:
         """Return what would be dead only because it was together with others; `None` if nobody decided."""
@@ -201,7 +234,7 @@ class Execution:
         result = await self._outcome(handler, batch, ready, call)
         if call.is_abandoned:
             self._take_late(call, batch, result)
-        elif isinstance(result, Raised) and stops(result.error):
+        elif isinstance(result, Stops):
             work.call.stopped = result.error
         elif isinstance(result, Raised) and call.transaction is not None:
             self._fail(work.runs, ready, call, result)
@@ -243,6 +276,7 @@ class Execution:
         run.run_again(at_most=at_most)
 
     async def _handle_messages(self, work: Work, call: HandlerCall) -> None:
+        """Call the handler with one message after the other. The task of one that was cancelled takes no other."""
         current_assignment.set(work.assignment)
         extending.set(partial(self._extend, call))
         publishing.set(Publishing(self._worker, call))
@@ -269,6 +303,9 @@ class Execution:
                 return
             if call is not work.call or work.assignment.is_stopping:
                 call.stir()
+            if call.task is not None and call.task.was_cancelled:
+                call.needs_task = True
+                return
 
     async def _handle_message(self, work: Work, run: Run, call: HandlerCall) -> bool:
         """Return whether `call` may go on with those behind it."""
@@ -282,10 +319,10 @@ class Execution:
             return False
         if result is None:
             return call is not work.call and self._comes_to(call)
+        if isinstance(result, Stops):
+            work.call.stopped = result.error
+            return False
         if isinstance(result, Raised):
-            if stops(result.error):
-                work.call.stopped = result.error
-                return False
             if call.transaction is not None:
                 call.raised = result.error
                 if len(work.ready) > 1:
@@ -304,9 +341,7 @@ class Execution:
         """One message of several was called off, or ended without a decision; whether the task may go on with the next."""
         if call.whole is None or call.whole.called_off:
             return False
-        if call.called_off:
-            call.called_off = False
-            uncancel(call)
+        call.called_off = False
         return True
 
     def _fail(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall, result: Raised) -> None:
@@ -317,24 +352,21 @@ class Execution:
 
     async def _outcome(
         self, handler: Callable[[Any], Awaitable[object]], argument: object, ready: Sequence[Run], call: HandlerCall
-    ) -> Returned | Raised | None:
+    ) -> Called | None:
         """What the handler did; `None` if it was called off before it came to an end, or did not decide."""
         call.working_on, call.timed_out, call.in_hand, call.publications = ready, False, argument, None
         call.deadline = self.overtime.deadline(self._worker.monotonic())
         try:
-            return Returned(await handler(argument))
-        except asyncio.CancelledError as error:
-            if call.called_off:
-                return None
-            return Raised(self.overtime.error() if call.timed_out else error)
-        except Undecided:
-            return None
-        except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling, or stops the app
-            return Raised(error)
+            result = await awaited(handler, argument)
         finally:
             call.deadline = call.in_hand = None
-            if call.timed_out:
-                uncancel(call)
+        if not isinstance(result, Raised):
+            return result
+        if is_a(result.error, asyncio.CancelledError):
+            if call.called_off:
+                return None
+            return Raised(self.overtime.error()) if call.timed_out else result
+        return None if is_a(result.error, Undecided) else result
 
     def _extend(self, call: HandlerCall, seconds: float) -> None:
         if call.deadline is not None and not call.timed_out:
@@ -359,17 +391,18 @@ class Execution:
             self._start(work, work.call.part())
         return True
 
-    def _take_late(self, call: HandlerCall, batch: Batch[Any], result: Returned | Raised | None) -> None:
+    def _take_late(self, call: HandlerCall, batch: Batch[Any], result: Called | None) -> None:
         """A call that was abandoned has ended. If it succeeded this process completes the copies, and does not run them.
 
         Unless it was to publish something, which the copies do when they run.
         """
-        if result is not None and is_success(result) and not batch.is_ruled and not call.publications:
+        succeeded = isinstance(result, Returned) and is_success(result)
+        if succeeded and not batch.is_ruled and not call.publications:
             for run in call.working_on:
                 self._worker.record(EventCode.LATE_SUCCESS, self._agent.name, run, with_exec_id=True)
                 if self._leases is not None and run.ids is not None:
                     self._leases.remember_successes(run.ids)
-        self.overtime.log_ended(call, result is not None and is_success(result))
+        self.overtime.log_ended(call, succeeded)
 
     def give_up(self, runs: list[Run], undecided: Sequence[Run], call: HandlerCall) -> None:
         """The handler ended without a decision on them: they come up again, with claims of their own."""
@@ -403,7 +436,7 @@ class Execution:
         waited = 0.0
         try:
             await asyncio.sleep(0)  # a handler that waits for nothing is over by then
-            while tasks := running(work.calls):
+            while tasks := self._go_on(work):
                 call.moved = loop.create_future()  # before what is finished is settled: more may be finished meanwhile
                 if meanwhile is not None and (settles or work.assignment.is_stopping):
                     await meanwhile()

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from ackwise.middleware.disposition import Dead, Disposition, Done, Duplicate, Later
+from ackwise.middleware.disposition import Dead, Disposition, Done, Duplicate, Later, Suspended
 from ackwise.middleware.log import Log
 from ackwise.middleware.ordering import RetryInPlace
 from ackwise.middleware.retry import ConsumeLater, DelayRefused, SendBack
 from ackwise.middleware.run import Run, count
 from ackwise.middleware.store import Outcome
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import Raised, Returned, Stops, called, class_name, is_a, looked, shown
 
 __all__ = ["batch_limit", "decide", "outcome_of", "is_last", "log_broken_policy", "log_spared", "put_off", "sent_back_of"]
 
@@ -24,10 +25,10 @@ _SHRINK: Final = 3
 
 def decide(
     run: Run, disposition: Disposition, policy: ConsumeLater, error: BaseException | None = None, *, in_place: RetryInPlace | None = None
-) -> Exception | None:
+) -> Raised | Stops | None:
     """Rule on `run`, which is one message: what shall come later is sent back as `policy` says, or is a dead letter if it came too often.
 
-    With `in_place` it is suspended as that says. A policy may be the user's: what it raised is answered, and the delay levels stand
+    With `in_place` it is suspended as that says. A policy may be the user's: what it raised is returned, and the delay levels stand
     in for it.
     """
     broken = None
@@ -36,7 +37,7 @@ def decide(
             run.succeeded = True
         case Later(failure=failure) if in_place is not None:
             run.error = failure.error if failure is not None else "SUSPEND_CURRENT_QUEUE_A_MOMENT"
-            disposition = in_place.decide(disposition, run.reconsume_times, policy, error)
+            disposition, broken = _suspension(disposition, in_place, policy, run, error)
         case Later(failure=failure):
             run.error = failure.error if failure is not None else "CONSUME_LATER"
             decision, broken = _decision(disposition, policy, run, error)
@@ -95,37 +96,50 @@ def is_last(run: Run, disposition: Disposition, policy: ConsumeLater, error: Bas
     """Whether `run` would be a dead letter of `error`, which it may not be guilty of. With `ConsumeLater(0)` a batch is one delivery."""
     if error is None or not isinstance(disposition, Later) or disposition.delay_level < 0 or policy.max_reconsume_times == 0:
         return False
-    return policy.buries(error) or run.attempt > policy.max_reconsume_times
+    return looked(policy.buries, error, otherwise=False) or run.attempt > policy.max_reconsume_times
 
 
-def log_broken_policy(handler: str, broken: Sequence[Exception]) -> None:
+def log_broken_policy(handler: str, failures: Sequence[Raised | Stops]) -> None:
     """One line for what a retry policy raised on the messages of a batch, and one for delays that are too long."""
-    refused = [error for error in broken if isinstance(error, DelayRefused)]
+    errors = [failure.error for failure in failures]
+    refused = [error for error in errors if is_a(error, DelayRefused)]
     if refused:
         log.error(
             "a delay above max_delay is refused, messages come back by delay level",
             handler=handler,
             messages=len(refused),
-            error=str(refused[0]),
+            error=shown(refused[0]),
         )
-    broken = [error for error in broken if not isinstance(error, DelayRefused)]
+    broken = [error for error in errors if not is_a(error, DelayRefused)]
     if broken:
         log.error(
             "the retry policy raised, messages come back by delay level",
             handler=handler,
             messages=len(broken),
-            error=type(broken[0]).__name__,
+            error=class_name(broken[0]),
             at=where_raised(broken[0]),
         )
         log.debug("what the retry policy raised", handler=handler, raised=broken[0])
 
 
-def _decision(later: Later, policy: ConsumeLater, run: Run, error: BaseException | None) -> tuple[SendBack | Dead, Exception | None]:
+def _decision(later: Later, policy: ConsumeLater, run: Run, error: BaseException | None) -> tuple[SendBack | Dead, Raised | Stops | None]:
+    """What `policy` says; the delay levels stand in for one that raises."""
     reconsume_times = run.attempt - 1
-    try:
-        return policy.decide(later, reconsume_times, error), None
-    except Exception as broken:  # noqa: BLE001  # a retry policy may be the user's: the delay levels stand in for it
-        return policy.by_level(reconsume_times), broken
+    found = called(policy.decide, later, reconsume_times, error)
+    if isinstance(found, Returned) and is_a(found.value, SendBack, Dead):
+        return found.value, None
+    broken = Raised(TypeError(f"a retry policy decided {class_name(found.value)}")) if isinstance(found, Returned) else found
+    return ConsumeLater.by_level(policy, reconsume_times), broken
+
+
+def _suspension(
+    later: Later, in_place: RetryInPlace, policy: ConsumeLater, run: Run, error: BaseException | None
+) -> tuple[Suspended | Dead, Raised | Stops | None]:
+    """What `in_place` says; what `unless` says of `error` does not count if asking for that raises."""
+    found = called(in_place.decide, later, run.reconsume_times, policy, error)
+    if isinstance(found, Returned):
+        return found.value, None
+    return in_place.decide(later, run.reconsume_times, policy), found
 
 
 def log_spared(handler: str, doomed: Sequence[Run], *, batch: int, at: str | None) -> None:

@@ -16,6 +16,7 @@ from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.pausing import Pausing
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
+from ackwise.middleware.usercode import class_name, is_a, looked
 
 __all__ = ["PAUSED", "FlowControl", "is_withheld_letter"]
 
@@ -120,14 +121,15 @@ class FlowControl:
             for run in bad:
                 _withhold(run, until)
 
-    def limit(self, handler: str, runs: list[Run]) -> None:
-        """Withhold what the rate of `handler` does not let begin now."""
-        if self._rate_limit is not None:
-            limiter = self._limiters.get(handler) or self._limiters.setdefault(handler, Limiter(self._rate_limit, handler))
-            if self.burials:
-                for run in runs:
-                    run.paid = run.paid or len(self.burials.places(run)) == len(run)  # it never begins
-            limiter.admit(runs, self._clock())
+    def limit(self, handler: str, runs: list[Run]) -> BaseException | None:
+        """Withhold what the rate of `handler` does not let begin now. Returns what stops the app if user code raised that."""
+        if self._rate_limit is None:
+            return None
+        limiter = self._limiters.get(handler) or self._limiters.setdefault(handler, Limiter(self._rate_limit, handler))
+        if self.burials:
+            for run in runs:
+                run.paid = run.paid or len(self.burials.places(run)) == len(run)  # it never begins
+        return limiter.admit(runs, self._clock())
 
     # What is called around handlers.
 
@@ -141,8 +143,9 @@ class FlowControl:
             try:
                 result = await call(argument)
             except BaseException as error:
-                if (is_bad := _is_failure(error, kinds)) is not None and circuit.count([(is_bad, 1)], self._clock()):
-                    self._has_moved(handler, circuit, type(error).__name__)
+                is_bad = looked(_is_failure, error, kinds, otherwise=None)
+                if is_bad is not None and circuit.count([(is_bad, 1)], self._clock()):
+                    self._has_moved(handler, circuit, class_name(error))
                 raise
             if circuit.count_good(1, self._clock()):
                 self._has_moved(handler, circuit, "what it raises")
@@ -224,6 +227,6 @@ def _in_order(runs: Sequence[Run]) -> list[tuple[bool, int]]:
 def _is_failure(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool | None:
     """Whether all that was raised is of `kinds`; `None`: it is a ruling of the handler, or nobody's failure, and says nothing."""
     raised = list(leaves(error))
-    if any(isinstance(leaf, Reject | ConsumeLater) or not isinstance(leaf, (Exception, *kinds)) for leaf in raised):
+    if any(is_a(leaf, Reject, ConsumeLater) or not is_a(leaf, Exception, *kinds) for leaf in raised):
         return None
-    return all(isinstance(leaf, kinds) for leaf in raised)
+    return all(is_a(leaf, *kinds) for leaf in raised)

@@ -8,7 +8,18 @@ from typing import Any
 
 from ackwise.middleware.transaction import Transaction
 
-__all__ = ["HandlerCall"]
+__all__ = ["HandlerCall", "HandlerTask"]
+
+
+class HandlerTask(asyncio.Task[None]):
+    """A task that calls a handler, and knows whether anything has cancelled it: what is left of that must not meet another message."""
+
+    was_cancelled = False
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """As every task."""
+        self.was_cancelled = True
+        return super().cancel(msg)
 
 
 class HandlerCall:
@@ -18,12 +29,13 @@ class HandlerCall:
     """
 
     __slots__ = (
-        "__weakref__", "called_off", "deadline", "in_hand", "is_abandoned", "moved", "parts", "publications", "raised", "stopped", "task",
-        "timed_out", "transaction", "whole", "working_on",
+        "__weakref__", "called_off", "deadline", "in_hand", "is_abandoned", "moved", "needs_task", "parts", "publications", "raised",
+        "stopped", "task", "timed_out", "transaction", "whole", "working_on",
     )  # fmt: skip
 
     def __init__(self, transaction: Transaction | None = None) -> None:
-        self.task: asyncio.Task[None] | None = None
+        self.task: HandlerTask | None = None
+        self.needs_task = False  #: its task has ended, and another one goes on with what is left
         self.called_off = False
         self.moved: asyncio.Future[None] | None = None  #: who waits for the handler is woken
         self.transaction = transaction  #: what the handler writes in

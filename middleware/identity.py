@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+
+from ackwise.middleware.keys import packed
 
 __all__ = ["Identity", "business_id", "coordinates_id", "message_id"]
 
@@ -17,9 +19,11 @@ _TAGGED_COORDINATES = struct.Struct(">ciqq")
 _HASH = struct.Struct(">q")
 
 
-def business_id(key: str | bytes) -> bytes:
-    """The dedup id of a business key; a text and its UTF-8 bytes are the same key."""
-    return b"k" + (key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key)
+def business_id(key: Hashable) -> bytes:
+    """The dedup id of a business key of `key_from`; a text and its UTF-8 bytes are the same key."""
+    if isinstance(key, str):
+        return b"k" + key.encode("utf-8", "surrogatepass")
+    return b"k" + key if isinstance(key, bytes) else b"v" + packed(key)
 
 
 def message_id(topic: str, header: bytes) -> bytes:

@@ -8,6 +8,7 @@ from typing import Final
 
 from ackwise.middleware.disposition import Dead, Later
 from ackwise.middleware.retry import ConsumeLater, Exponential, RetryPolicy, SendBack
+from ackwise.middleware.usercode import Returned, called
 
 __all__ = ["Journey", "journey", "longest_delay"]
 
@@ -51,10 +52,9 @@ def longest_delay(policy: ConsumeLater) -> float:
 
 
 def _decision(policy: ConsumeLater, later: Later, reconsume_times: int, error: BaseException | None) -> SendBack | Dead:
-    try:
-        return policy.decide(later, reconsume_times, error)
-    except Exception:  # noqa: BLE001  # the policy may be the user's: the delay levels stand in for it, as they do when it runs
-        return policy.by_level(reconsume_times)
+    """As `fate.decide`: the policy may be the user's, and the delay levels stand in for one that raises."""
+    decision = called(policy.decide, later, reconsume_times, error)
+    return decision.value if isinstance(decision, Returned) else policy.by_level(reconsume_times)
 
 
 def _with_draw(policy: ConsumeLater, draw: float) -> ConsumeLater:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.keys import check_key_function, key_from
 from ackwise.middleware.keytable import KeyTable
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
 from ackwise.middleware.run import Run, Stage, pick
+from ackwise.middleware.usercode import Raised, Stops, class_name
 
 __all__ = ["Bucket", "Limiter", "RateLimit", "Thresholds", "check_threshold", "share_of"]
 
@@ -65,7 +67,7 @@ class RateLimit:
 
     rate: Annotated[str, "messages that a handler may begin, such as `500/s`, `30/m`; turns RateLimit on"]
     burst: Annotated[int | None, "messages that may begin at once after a rest; those of a second unless set"] = None
-    key: Callable[[Message[Any]], Hashable] | None = None
+    key: Callable[[Message[Any]], object] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.rate, str) or (found := _RATE.fullmatch(self.rate.strip())) is None or not float(found[1]):
@@ -74,6 +76,8 @@ class RateLimit:
             raise ConfigurationError(f"burst of RateLimit is {self.burst!r}; it must be a whole number, 1 or more")
         if self.key is not None and not callable(self.key):
             raise ConfigurationError(f"key of RateLimit is {self.key!r}; it must be a function that takes a message")
+        if self.key is not None:
+            check_key_function(self.key, "the key function of RateLimit")
 
     @property
     def per_second(self) -> float:
@@ -132,12 +136,14 @@ class Limiter:
         self._buckets = KeyTable(lambda now: Bucket(policy.per_second, policy.most, now), seconds)
         self._has_warned = False
 
-    def admit(self, runs: list[Run], now: float) -> None:
-        """Let those of `runs` that are decoded begin as far as the rate allows; the others are WITHHELD until there may be room."""
+    def admit(self, runs: list[Run], now: float) -> BaseException | None:
+        """Let those of `runs` that are decoded begin as far as the rate allows; the others are WITHHELD until there may be room.
+
+        Returns what stops the app if the key function raised that.
+        """
         waiting = [run for run in runs if run.stage is Stage.FETCHED and run.prepared and not run.paid]
         if self._policy.key is not None:
-            self._admit_by_key(runs, waiting, self._policy.key, now)
-            return
+            return self._admit_by_key(runs, waiting, self._policy.key, now)
         bucket, ahead = self._buckets.of(None, now), 0
         for run in sorted(waiting, key=_first):
             taken = 0 if ahead else bucket.take(len(run), now)
@@ -150,13 +156,18 @@ class Limiter:
                 runs.append(head)
             ahead += min(len(run), self._portion)
             self._withhold(run, now + bucket.wait(ahead, now))
+        return None
 
-    def _admit_by_key(self, runs: list[Run], waiting: list[Run], key_of: Callable[[Message[Any]], Hashable], now: float) -> None:
+    def _admit_by_key(
+        self, runs: list[Run], waiting: list[Run], key_of: Callable[[Message[Any]], object], now: float
+    ) -> BaseException | None:
         ahead: dict[Hashable, int] = {}
         for run in sorted(waiting, key=_first):
             late: dict[int, float] = {}
             for place, message in enumerate(run.messages()):
                 key = self._key(key_of, message)
+                if isinstance(key, Stops):
+                    return key.error
                 bucket = self._buckets.of(key, now)
                 if not ahead.get(key) and bucket.take(1, now):
                     continue
@@ -166,20 +177,19 @@ class Limiter:
                 self._withhold(single, until)
             if run.stage is Stage.FETCHED:
                 run.paid = True
+        return None
 
-    def _key(self, key_of: Callable[[Message[Any]], Hashable], message: Message[Any]) -> Hashable:
+    def _key(self, key_of: Callable[[Message[Any]], object], message: Message[Any]) -> Hashable | Stops:
         """What the function says; what it fails on, or what is no key, is all of one key: a limit must not cost an attempt."""
-        try:
-            key = key_of(message)
-            hash(key)
-        except Exception as error:  # noqa: BLE001  # the function is the user's
-            if not self._has_warned:
-                self._has_warned = True
-                log.warning(
-                    "the key function of RateLimit raised, its messages share one rate", handler=self._handler, error=type(error).__name__
-                )
-            return None
-        return key
+        key = key_from(key_of, message)
+        if not isinstance(key, Raised):
+            return key
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "the key function of RateLimit raised, its messages share one rate", handler=self._handler, error=class_name(key.error)
+            )
+        return None
 
     def _withhold(self, run: Run, until: float) -> None:
         run.stage = Stage.WITHHELD

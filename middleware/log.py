@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import re
+from functools import partial
 from typing import Final
+
+from ackwise.middleware.usercode import Returned, called, class_name, shown
 
 __all__ = ["Field", "Log", "said"]
 
@@ -51,12 +54,17 @@ class Log:
         told = {name: _masked(value) if isinstance(value, str) else value for name, value in fields.items() if value is not None}
         # The template stays the same for every record of an event, so that tools which group by it group events.
         template, texts = (f"{event}: %s", [" ".join(f"{name}={_printed(value)}" for name, value in told.items())]) if told else (event, [])
-        self._logger.log(level, template, *texts, exc_info=raised, extra={"event": event, "fields": told}, stacklevel=3)
+        extra = {"event": event, "fields": told}
+        if raised is not None:
+            written = called(partial(self._logger.log, exc_info=raised, extra=extra, stacklevel=4), level, template, *texts)
+            if isinstance(written, Returned):
+                return
+        self._logger.log(level, template, *texts, extra=extra, stacklevel=3)  # also of an exception that can't be printed
 
 
 def said(error: BaseException) -> str:
     """Class and text of an error of our own machinery, a broker's or a disk's; never of one that user code raised."""
-    name, text = type(error).__name__, str(error)
+    name, text = class_name(error), shown(error)
     if not text or text.startswith(name):
         return text or name
     return f"{name}: {text}"

@@ -17,7 +17,6 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Duplicate, Later
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.handlercall import HandlerCall
-from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.settlement import PUBLISH_AGAIN, Assignment
 from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction, Permit, Transaction
@@ -53,8 +52,7 @@ class OffsetsPipeline(TransactionalPipeline):
         passed = list(takewhile(self._is_passed, runs))
         if await self._pass_what_did_not_run(passed, partition):
             await self._settle(passed, partition)
-        if stopped is not None:
-            raise HandlerStopped(stopped)
+        self._stop_if(stopped)
 
     async def _pass_what_did_not_run(self, passed: Sequence[Run], partition: OwnedPartition) -> bool:
         """Behind the last one that ran: what can't be decoded is passed too, or each next owner would send its dead letter again."""
@@ -92,6 +90,10 @@ class OffsetsPipeline(TransactionalPipeline):
         fetched = [run for run in runs if run.stage is Stage.FETCHED]
         if not fetched or assignment.cut_off:
             return None
+        if (stopped := await self._admission.renew(fetched)) is not None:
+            return stopped
+        if not all(run.stage is Stage.FETCHED for run in fetched):
+            return None  # one could not be decoded again: what is behind it waits
         call = await self._attempt(fetched, assignment)
         if call.raised is None or call.stopped is not None:
             return call.stopped

@@ -22,6 +22,7 @@ from ackwise.middleware.fate import batch_limit
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.settlement import Assignment, Settlement
+from ackwise.middleware.usercode import shown
 from ackwise.middleware.worker import Worker
 
 __all__ = ["HandlerStopped", "Pipeline", "follow"]
@@ -31,7 +32,7 @@ class HandlerStopped(BaseException):
     """A handler raised what stops a program, such as `SystemExit`; its message is not ruled on."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
+        super().__init__(shown(error))
         self.error = error
 
 
@@ -98,8 +99,13 @@ class Pipeline:
                     stopped = (await self._execution.run(runs, assignment, HandlerCall(), meanwhile=settle)).stopped
         follow(runs)
         await self._settle(runs, assignment)
-        if stopped is not None:
-            raise HandlerStopped(stopped)
+        self._stop_if(stopped)
+
+    def _stop_if(self, stopped: BaseException | None) -> None:
+        """Raise `HandlerStopped` if user code raised what stops the app, in a call or in a retry policy."""
+        error = self._worker.stopping.error if stopped is None else stopped
+        if error is not None:
+            raise HandlerStopped(error)
 
     async def _settle_finished(self, runs: list[Run], assignment: Assignment) -> None:
         """Settle what is finished while the rest still runs, so that it can be committed before the partition is gone."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
+from ackwise.middleware.keys import Key, check_key_function
 from ackwise.middleware.message import Message
 from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.store import ClaimStore
@@ -18,7 +19,7 @@ from ackwise.middleware.transaction import TransactionalStore
 
 __all__ = ["Broadcasting", "DeadLetter", "Dedup", "Events", "KeyFunction", "Outbox", "Transactional"]
 
-KeyFunction = Callable[[Message[Any]], str | bytes | None]
+KeyFunction = Callable[[Message[Any]], Key]
 
 _HEADER: Final = "header that identifies a message on its topic, without a key function"
 
@@ -109,6 +110,8 @@ def _checked_identity(policy: Dedup | Transactional) -> float:
         raise ConfigurationError(f"epoch of {name} is {policy.epoch!r}; it must be a whole number from 0; raise it by one for a replay")
     if policy.key is not None and not callable(policy.key):
         raise ConfigurationError(f"key of {name} is {policy.key!r}; it must be a function that takes a message and answers its key")
+    if policy.key is not None:
+        check_key_function(policy.key, f"the key function of {name}")
     _check_message_id(policy)
     return retention
 

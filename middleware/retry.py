@@ -10,12 +10,14 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, Protocol, cast
 
 from ackwise.middleware.disposition import Dead, Later, Reason
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.exceptiongroups import leaves
+from ackwise.middleware.keys import refuse_async
+from ackwise.middleware.usercode import class_name, close_coroutine, is_a, plain, shown
 
 __all__ = [
     "DEFAULT_LEVELS",
@@ -195,7 +197,7 @@ class ConsumeLater(Exception):
         self.on = dict(on or {})
         self.unless = (unless,) if isinstance(unless, type) else tuple(unless)
         self.max_delay = MAX_DELAY if max_delay is None else parse_duration(max_delay, what="max_delay of ConsumeLater")
-        self.delay_level = delay_level
+        self.delay_level = None if delay_level is None else cast(int, plain(delay_level))
         self.delay = None if delay is None else parse_duration(delay, what="delay of ConsumeLater")
         for kind in (*self.unless, *self.on):
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
@@ -203,6 +205,8 @@ class ConsumeLater(Exception):
         for policy in (retry, *self.on.values()):
             if policy is not None and not callable(getattr(policy, "delay", None)):
                 raise ConfigurationError(f"{policy!r} is not a retry policy; it needs a method delay(attempt) that answers seconds")
+            if policy is not None:
+                refuse_async(policy.delay, f"the method delay of {class_name(policy)}")
         self.require_delays()
 
     def __str__(self) -> str:
@@ -252,17 +256,18 @@ class ConsumeLater(Exception):
         policy = self._policy(error)
         if policy is None:
             return self.by_level(reconsume_times)
-        what = f"the delay of {policy!r}"
-        return self._after(self._allowed(parse_duration(policy.delay(reconsume_times + 1), what=what), what))
+        delay, what = policy.delay(reconsume_times + 1), f"the delay of {shown(policy, repr)}"
+        close_coroutine(delay)
+        return self._after(self._allowed(parse_duration(delay, what=what), what))
 
     def buries(self, error: BaseException | None) -> bool:
         """Whether `unless` names `error`, or all that is in it if it is a group."""
         if error is None:
             return False
-        if isinstance(error, tuple(kind for kind in self.unless if issubclass(kind, BaseExceptionGroup))):
+        if is_a(error, *(kind for kind in self.unless if issubclass(kind, BaseExceptionGroup))):
             return True
         # Who raises a ConsumeLater says what he wants.
-        return all(isinstance(leaf, self.unless) and not isinstance(leaf, ConsumeLater) for leaf in leaves(error))
+        return all(is_a(leaf, *self.unless) and not is_a(leaf, ConsumeLater) for leaf in leaves(error))
 
     def _policy(self, error: BaseException | None) -> RetryPolicy | None:
         """The one that `on` has for `error`, or for all that is in it if it is a group that has none itself."""
@@ -297,4 +302,4 @@ class ConsumeLater(Exception):
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return type(plain(value)) is int

@@ -7,7 +7,6 @@ Source: RocketMQ `ConsumeMessageConcurrentlyService.processConsumeResult`, and `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ackwise.middleware.batch import Batch
@@ -26,34 +25,21 @@ from ackwise.middleware.disposition import (
 from ackwise.middleware.errors import InvalidHandlerResult
 from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.usercode import Raised, Returned, class_name, close_coroutine, is_a, looked
 
-__all__ = ["STOPS", "Raised", "Returned", "dispositions_of", "is_success", "stops"]
-
-#: A handler that raises one of these stops the app and rules on nothing.
-STOPS = (SystemExit, KeyboardInterrupt, GeneratorExit)
+__all__ = ["dispositions_of", "is_success"]
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The handler returned `value`."""
-
-    value: object
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """The handler raised `error`."""
-
-    error: BaseException
-
-
-def is_success(result: Returned | Raised) -> bool:
+def is_success(result: Returned[Any] | Raised) -> bool:
     """Whether the handler succeeded. `COMMIT` is a success; what it says besides is the business of `commit="manual"`."""
-    return isinstance(result, Returned) and (result.value is None or result.value in (CONSUME_SUCCESS, ConsumeStatus.COMMIT))
+    if not isinstance(result, Returned):
+        return False
+    value = result.value
+    return value is None or value is CONSUME_SUCCESS or value is ConsumeStatus.COMMIT
 
 
 def dispositions_of(
-    batch: Batch[Any], result: Returned | Raised, *, handler: str, keep_ack_index_on_error: bool = False
+    batch: Batch[Any], result: Returned[Any] | Raised, *, handler: str, keep_ack_index_on_error: bool = False
 ) -> list[Disposition]:
     """One disposition for each message of `batch`, in order.
 
@@ -70,7 +56,8 @@ def dispositions_of(
     elif result.value is CONSUME_LATER:
         rest = _later(batch)
     else:
-        kind = "ROLLBACK" if result.value is ConsumeStatus.ROLLBACK else type(result.value).__name__
+        kind = "ROLLBACK" if result.value is ConsumeStatus.ROLLBACK else class_name(result.value)
+        close_coroutine(result.value)
         rest = _later(
             batch, InvalidHandlerResult(f"handler {handler!r} returned a {kind}; it must return None, CONSUME_SUCCESS or CONSUME_LATER")
         )
@@ -82,11 +69,6 @@ def dispositions_of(
 
 def _later(batch: Batch[Any], error: BaseException | None = None) -> Disposition:
     return Later(batch.delay_level, failure=None if error is None else Failure.of(error))
-
-
-def stops(error: BaseException) -> bool:
-    """Whether `error` stops the app: it is one of `STOPS`, or a group of nothing else."""
-    return all(isinstance(leaf, STOPS) for leaf in leaves(error))
 
 
 def _raised(batch: Batch[Any], error: BaseException) -> Disposition:
@@ -104,10 +86,13 @@ def _raised(batch: Batch[Any], error: BaseException) -> Disposition:
 
 
 def _said(error: BaseException) -> tuple[int | None, float | None] | str | None:
-    match error:
-        case Reject():
-            return "reject"
-        case ConsumeLater():
-            return error.delay_level, error.delay
-        case _:
-            return None
+    if is_a(error, Reject):
+        return "reject"
+    if is_a(error, ConsumeLater):
+        return looked(_asked, error, otherwise=(None, None))  # a class of the user's has attributes of its own, or none
+    return None
+
+
+def _asked(error: ConsumeLater) -> tuple[int | None, float | None]:
+    asked = ConsumeLater(delay_level=error.delay_level, delay=error.delay)
+    return asked.delay_level, asked.delay

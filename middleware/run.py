@@ -23,6 +23,7 @@ from ackwise.middleware.message import Delivery, Message, Origin, TopicPartition
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.retry import SendBack
 from ackwise.middleware.store import WHOEVER, ClaimKey, Outcome
+from ackwise.middleware.usercode import Called
 from ackwise.middleware.wire import Copy
 
 __all__ = ["Run", "Stage", "Taker", "apart", "count", "divide", "in_order", "pick", "ranges_of"]
@@ -79,7 +80,7 @@ class Run:
         self.pipeline = pipeline
         self.records = records
         self.values: Sequence[Any] | None = None  #: decoded
-        self.ahead: Sequence[Any] | None = None  #: what an asynchronous decoder returned; `Raised`: what it raised
+        self.ahead: Sequence[Called] | None = None  #: what an asynchronous decoder came to
         self.made: Sequence[Message[Any]] | None = None  #: as the handler sees them, once somebody has looked
         self.timestamps: Sequence[int] | None = None  #: epoch milliseconds
         self.ids: Sequence[bytes] | None = None  #: of their claim keys; `None`: not deduplicated
@@ -92,6 +93,7 @@ class Run:
         self.lost_tokens: set[int] = set()  #: of claims that are lost
         self.stage = Stage.FETCHED
         self.prepared = False  #: decoded, and the keys are known
+        self.is_used = False  #: a handler has had its values and may have changed them: they are decoded again before it runs again
         self.passed = False  #: the watermark knows that it is settled
         self.counted: Literal["", "good", "bad"] = ""  #: how the breaker has counted its value
         self.paid = False  #: its rate lets this attempt begin

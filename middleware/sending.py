@@ -9,7 +9,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Failure, Later
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.fate import decide, log_broken_policy
+from ackwise.middleware.fate import decide
 from ackwise.middleware.log import Log
 from ackwise.middleware.missing import MissingTopics
 from ackwise.middleware.outgoing import Acked, SendFailed
@@ -74,7 +74,7 @@ class Sending:
         run.publishes = []
         error = PublishRefused(refusal.cause)
         broken = decide(run, Later(failure=Failure.of(error)), self._worker.later, error, in_place=self._agent.in_place)
-        log_broken_policy(self._agent.name, [] if broken is None else [broken])
+        self._worker.report_broken(self._agent.name, [] if broken is None else [broken])
         log.warning(
             "what a handler published is refused for good, its message has failed",
             handler=self._agent.name,

@@ -19,10 +19,11 @@ from ackwise.middleware.fate import is_last, log_spared
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.inflight import Flight, InFlight
 from ackwise.middleware.log import Log
-from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
+from ackwise.middleware.pipeline import Pipeline, follow
 from ackwise.middleware.run import Run, Stage, apart, in_order
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import class_name
 from ackwise.middleware.worker import Worker
 
 __all__ = ["StreamingPipeline", "Stretch"]
@@ -78,9 +79,9 @@ class StreamingPipeline(Pipeline):
         follow(runs)
         await self._flush()
         await self._settle(runs, stretch)
-        stopped = stopped or next((member.stopped for member in flight.members if member.stopped is not None), None)
-        if stopped is not None:
-            raise HandlerStopped(stopped)
+        if stopped is None:
+            stopped = next((member.stopped for member in flight.members if member.stopped is not None), None)
+        self._stop_if(stopped)
 
     async def _admit(self, runs: list[Run], stretch: Stretch) -> Flight:
         """Claim and hand over; a partition that is stopping by then is handed nothing."""
@@ -124,7 +125,7 @@ class StreamingPipeline(Pipeline):
         try:
             while True:
                 await flight.wait(SLICE)
-                landed = self._spare(flight, flight.collect(), stretch)
+                landed = await self._spare(flight, flight.collect(), stretch)
                 self._conclude_landed(landed)
                 if flight.is_over:
                     return
@@ -143,7 +144,7 @@ class StreamingPipeline(Pipeline):
                 member.call_off()
             raise
 
-    def _spare(self, flight: Flight, landed: Sequence[InFlight], stretch: Stretch) -> list[InFlight]:
+    async def _spare(self, flight: Flight, landed: Sequence[InFlight], stretch: Stretch) -> list[InFlight]:
         """Those of `landed` whose fate is known. The others would die together, and nobody knows of which of them.
 
         They run again in halves, under the same claim and attempt, for at most one lease; what is left then comes up again, and no
@@ -159,12 +160,12 @@ class StreamingPipeline(Pipeline):
         until = min(member.again_until or now + self._execution.patience for member in doomed)
         for member in doomed:
             self._execution.end(member.run.ids or (), member)
-            self._execution.spare(member.run, at_most=max(1, member.company // 2), error=type(member.error).__name__)
+            self._execution.spare(member.run, at_most=max(1, member.company // 2), error=class_name(member.error))
         at = None if doomed[0].error is None else where_raised(doomed[0].error)
         log_spared(self.agent.name, [member.run for member in doomed], batch=doomed[0].company, at=at)
         if now < until and not stretch.is_stopping:
-            self._give_to(flight, [member.run for member in doomed], stretch, again_until=until)
-            return known
+            self._give_to(flight, await self._execution.renew([member.run for member in doomed]), stretch, again_until=until)
+            return [*known, *(member for member in doomed if member.run.stage is not Stage.ADMITTED)]
         for member in doomed:
             member.disposition = None
         return [*known, *doomed]

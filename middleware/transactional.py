@@ -18,10 +18,10 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Suspended
 from ackwise.middleware.errors import AckwiseError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import decide, log_broken_policy, sent_back_of
+from ackwise.middleware.fate import decide, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.outboxrows import OutboxRows
-from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
+from ackwise.middleware.pipeline import Pipeline, follow
 from ackwise.middleware.run import Run, Stage, apart
 from ackwise.middleware.sequence import first_unfinished
 from ackwise.middleware.settlement import Assignment
@@ -54,8 +54,7 @@ class TransactionalPipeline(Pipeline):
             stopped = await self._transact(self._in_order(runs, self._admission.elect(runs)), assignment)
         follow(runs)
         await self._settle(runs, assignment, due=self._worker.monotonic())
-        if stopped is not None:
-            raise HandlerStopped(stopped)
+        self._stop_if(stopped)
 
     def _in_order(self, runs: list[Run], elected: list[Run]) -> list[Run]:
         """Those of `elected` that nothing waits in front of, where the partition has an order."""
@@ -74,6 +73,11 @@ class TransactionalPipeline(Pipeline):
         """Take `runs` as far as a commit, in as many transactions as it needs; returns what stops the app."""
         fetched = [run for run in runs if run.stage is Stage.FETCHED]
         if not fetched or assignment.cut_off:
+            return None
+        if (stopped := await self._admission.renew(fetched)) is not None:
+            return stopped
+        fetched = self._in_order(fetched, [run for run in fetched if run.stage is Stage.FETCHED])
+        if not fetched:
             return None
         call = await self._attempt(fetched, assignment)
         if call.raised is None or call.stopped is not None:
@@ -164,7 +168,7 @@ class TransactionalPipeline(Pipeline):
     def _blame(self, run: Run, error: BaseException) -> None:
         if isinstance(error, TransactionAborted):  # it was taken for a success until it was to be committed
             broken = decide(run, Later(failure=Failure.of(error)), self._worker.later, error, in_place=self.agent.in_place)
-            log_broken_policy(self.agent.name, [] if broken is None else [broken])
+            self._worker.report_broken(self.agent.name, [] if broken is None else [broken])
         run.succeeded = False
 
     async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.usercode import class_name, shown
 
 __all__ = ["MessageAt", "WaitingAnswer", "WaitingMessage", "key_text", "message_at"]
 
@@ -86,9 +87,6 @@ def key_text(key: object) -> str | None:
         case str():
             text = key
         case _:
-            try:
-                text = repr(key)
-            except Exception:  # noqa: BLE001  # user code: a class of the user's may fail to print itself
-                text = f"<{type(key).__name__}>"
+            text = shown(key, repr, f"<{class_name(key)}>")
     text = "".join(each if each.isprintable() else "�" for each in text[: _KEY_LIMIT + 1])
     return text if len(text) <= _KEY_LIMIT else text[: _KEY_LIMIT - 1] + "…"

@@ -13,8 +13,9 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.run import Run
 from ackwise.middleware.settlement import Assignment
+from ackwise.middleware.usercode import Raised, Stops
 
-__all__ = ["Work", "parts_of", "running", "uncancel"]
+__all__ = ["Work", "parts_of", "running"]
 
 
 @dataclass(slots=True)
@@ -32,7 +33,10 @@ class Work:
     batch: Batch[Any] | None = None
     """What a handler of batches has now."""
     raised: dict[Run, BaseException] = field(default_factory=dict)
-    broken: list[Exception] = field(default_factory=list)
+    broken: list[Raised | Stops] = field(default_factory=list)
+
+    until: float | None = None
+    """Until when what failed together may run again in halves, monotonic seconds."""
 
     def goes_on(self, call: HandlerCall) -> bool:
         """Whether `call` may begin with something."""
@@ -46,13 +50,6 @@ def running(calls: Sequence[HandlerCall]) -> list[asyncio.Task[None]]:
         if task.done() and not task.cancelled():
             task.result()
     return [task for task in tasks if not task.done()]
-
-
-def uncancel(call: HandlerCall) -> None:
-    """What its handler was cancelled for is over, and the task goes on."""
-    if call.task is not None:
-        while call.task.cancelling():
-            call.task.uncancel()
 
 
 def parts_of(ready: Sequence[Run]) -> Iterator[list[Run]]:

@@ -12,6 +12,7 @@ from ackwise.middleware.disposition import Failure
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink, RunEvents, RunSink, explode
+from ackwise.middleware.fate import log_broken_policy
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.leases import Leases
@@ -22,6 +23,7 @@ from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, count
+from ackwise.middleware.usercode import Raised, Stops
 
 __all__ = ["Worker"]
 
@@ -55,6 +57,15 @@ class Outage:
         self.is_on = False
 
 
+class Stopping:
+    """What a retry policy raised that stops the app: its message comes back by delay level, and is settled before."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One worker: `group` and everything that its pipelines share. `delay_topics` holds one name per delay level."""
@@ -81,11 +92,17 @@ class Worker:
     wall: Callable[[], float] = time.time
     exec_ids: ExecIds = field(default_factory=ExecIds)
     outage: Outage = field(default_factory=Outage)
+    stopping: Stopping = field(default_factory=Stopping)
     _next_line_at: dict[tuple[str, int, str], float] = field(default_factory=dict)  #: by topic, partition and reason of a postponement
 
     def text_of(self, failure: Failure | None) -> str | None:
         """The text of what user code raised, for a log; `None` unless it may be seen there."""
         return None if failure is None or self.error_text == "class" else failure.message
+
+    def report_broken(self, handler: str, broken: Sequence[Raised | Stops]) -> None:
+        """Log what a retry policy raised on messages of `handler`; what stops the app is remembered for its pipelines."""
+        log_broken_policy(handler, broken)
+        self.stopping.error = next((failure.error for failure in broken if isinstance(failure, Stops)), self.stopping.error)
 
     async def make_durable(self) -> None:
         """Return once every event that was recorded is durable. Raises `EventLogUnavailable`, and remembers that there is an outage."""

@@ -15,6 +15,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.keys import check_key_function
 from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import COMMIT_MODES, ORDERS, RetryInPlace
@@ -214,6 +215,8 @@ def _check_order(agent: Agent) -> None:
         )
     if agent.order_by is not None and not callable(agent.order_by):
         raise ConfigurationError(f"order_by of agent {name!r} is {agent.order_by!r}; give a function from a message to its key")
+    if agent.order_by is not None:
+        check_key_function(agent.order_by, f"order_by of agent {name!r}")
 
 
 #: Kinds of topics of a group of which it has one each.

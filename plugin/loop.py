@@ -18,7 +18,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
-from ackwise.middleware.rulings import stops
+from ackwise.middleware.usercode import is_a, stops
 from ackwise.plugin.client.authentication import CREDENTIALS
 from ackwise.plugin.decoder import decoder_of
 from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
@@ -271,7 +271,7 @@ class Reliable(Generic[T]):
                 "is committed"
             ) from error
         except BaseException as error:
-            if isinstance(error, GeneratorExit) or not stops(error):
+            if is_a(error, GeneratorExit) or not stops(error):
                 raise
             if error is not self._handover.stopped_by:  # else a body raised it, and it goes its way there
                 self._stopped_by = error

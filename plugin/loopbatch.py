@@ -13,7 +13,7 @@ from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import Raised, Returned, stops
+from ackwise.middleware.usercode import Raised, Returned, is_a, stops
 
 __all__ = ["Handover", "LoopBatch"]
 
@@ -36,7 +36,7 @@ class LoopBatch(Batch[T_co]):
         super().__init__(messages)
         self._opened = False
         self._assignment = current_assignment.get()
-        self._decided: asyncio.Future[Returned | Raised] = asyncio.get_running_loop().create_future()
+        self._decided: asyncio.Future[Returned[Any] | Raised] = asyncio.get_running_loop().create_future()
 
     @property
     def is_over(self) -> bool:
@@ -59,7 +59,7 @@ class LoopBatch(Batch[T_co]):
             self.leave_undecided()
         else:
             self._decide(Raised(error))
-        return isinstance(error, Exception)
+        return error is not None and is_a(error, Exception)
 
     def run(self, handler: Callable[[Batch[T_co]], Awaitable[ConsumeStatus | None]]) -> Coroutine[Any, Any, None]:
         """Call `handler` with this batch; what it returns or raises is what becomes of the batch.
@@ -104,14 +104,14 @@ class LoopBatch(Batch[T_co]):
             raise InvalidRuling(f"{self!r} was taken before; use `async with batch:` or `await batch.run(handler)`, once")
         self._opened = True
 
-    def _decide(self, outcome: Returned | Raised) -> None:
+    def _decide(self, outcome: Returned[Any] | Raised) -> None:
         if not self._decided.done():  # else it was called off meanwhile, and what the loop did comes too late
             self._decided.set_result(outcome)
 
 
 def _is_about_the_loop(error: BaseException) -> bool:
     """Whether `error`, or one in the group that it is, ends the loop from outside: nobody decided anything then."""
-    return any(isinstance(leaf, asyncio.CancelledError | GeneratorExit) for leaf in leaves(error))
+    return any(is_a(leaf, asyncio.CancelledError, GeneratorExit) for leaf in leaves(error))
 
 
 class _HandlerWork(Coroutine[Any, Any, None]):

@@ -11,6 +11,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Durable, Event, EventSink, durable_of
 from ackwise.middleware.log import Log
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import Returned, called, class_name
 from ackwise.plugin.signature import is_async, name_of
 
 __all__ = ["Observed", "Observer", "check_observer", "is_observer"]
@@ -49,13 +50,14 @@ class Observed:
         self._observers = tuple(observers)
         self._sink = sink
         self._clock = clock
-        self._failures: dict[Observer, int] = {}
-        self._warn_at: dict[Observer, float] = {}
+        self._names = [name_of(observer) for observer in self._observers]
+        self._failures: dict[int, int] = {}  #: by place
+        self._warn_at: dict[int, float] = {}
 
     @property
     def failures(self) -> dict[str, int]:
         """How often each observer raised, by its name; those that never did are not in it."""
-        return {name_of(observer): times for observer, times in self._failures.items()}
+        return {self._names[place]: times for place, times in self._failures.items()}
 
     @property
     def durable(self) -> Durable | None:
@@ -66,11 +68,10 @@ class Observed:
         """Give `event` to the sink, then to each observer."""
         if self._sink is not None:
             self._sink.record(event)
-        for observer in self._observers:
-            try:
-                observer(event)
-            except Exception as error:  # noqa: BLE001  # user code: it may look, never decide
-                self._failed(observer, error)
+        for place, observer in enumerate(self._observers):
+            outcome = called(observer, event)
+            if not isinstance(outcome, Returned):  # it may look, never decide
+                self._failed(place, outcome.error)
 
     async def flush(self) -> None:
         """As the sink does."""
@@ -87,16 +88,16 @@ class Observed:
         if self._sink is not None:
             await self._sink.close()
 
-    def _failed(self, observer: Observer, error: Exception) -> None:
-        times = self._failures[observer] = self._failures.get(observer, 0) + 1
+    def _failed(self, place: int, error: BaseException) -> None:
+        times = self._failures[place] = self._failures.get(place, 0) + 1
         now = self._clock()
-        if now >= self._warn_at.get(observer, now):
-            self._warn_at[observer] = now + _WARN_EVERY
+        if now >= self._warn_at.get(place, now):
+            self._warn_at[place] = now + _WARN_EVERY
             log.warning(
                 "an observer raised, nothing changes by it",
-                observer=name_of(observer),
+                observer=self._names[place],
                 times=times,
-                error=type(error).__name__,
+                error=class_name(error),
                 at=where_raised(error),
             )
 

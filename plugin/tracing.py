@@ -16,9 +16,10 @@ from ackwise.middleware.disposition import Dead, Disposition, Done, Later
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Headers, Message
-from ackwise.middleware.rulings import Raised, Returned, dispositions_of, stops
+from ackwise.middleware.rulings import dispositions_of
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.tracecontext import carrying
+from ackwise.middleware.usercode import Raised, Returned, class_name, is_a, stops
 from ackwise.plugin.client.logthrottle import LogThrottle
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ class Tracing:
                 try:
                     result: object = await call(work)
                 except BaseException as error:
-                    if isinstance(error, asyncio.CancelledError) or stops(error):
-                        _quietly(partial(_mark, span, type(error).__name__))  # nothing is ruled
+                    if is_a(error, asyncio.CancelledError) or stops(error):
+                        _quietly(partial(_mark, span, class_name(error)))  # nothing is ruled
                     else:
                         _quietly(partial(_tell, span, work, Raised(error), handler, keep_ack_index_on_error))
                     raise
@@ -114,9 +115,9 @@ def _quietly(step: Callable[[], _T]) -> _T | None:
     """What a step of tracing returns; `None` if it raises, since no message may fail of it. Samplers and propagators are the user's."""
     try:
         return step()
-    except Exception as error:  # noqa: BLE001  # as said
+    except BaseException as error:  # noqa: BLE001  # as said; it runs in the context of the handler, whose span is the current one
         if _throttle.is_due():
-            log.warning("tracing raised, messages are handled without it", error=type(error).__name__, at=where_raised(error))
+            log.warning("tracing raised, messages are handled without it", error=class_name(error), at=where_raised(error))
         return None
 
 
@@ -167,7 +168,7 @@ def _attributes(messages: Sequence[Message[Any]], kind: str, handler: str, group
     return {**found, "messaging.kafka.offset": first.offset, "ackwise.reconsume_times": first.reconsume_times}
 
 
-def _tell(span: Span, work: Any, result: Returned | Raised, handler: str, keep_ack_index_on_error: bool) -> None:
+def _tell(span: Span, work: Any, result: Returned[Any] | Raised, handler: str, keep_ack_index_on_error: bool) -> None:
     """Say how the messages were ruled on; what has failed, or is dead, makes the span an error."""
     if not span.is_recording():
         return

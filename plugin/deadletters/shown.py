@@ -9,6 +9,7 @@ from typing import Any, Final
 from ackwise.middleware.decoding import decoded
 from ackwise.middleware.plaintext import bytes_text, cut
 from ackwise.middleware.run import Run
+from ackwise.middleware.usercode import Returned, called, class_name, plain, shown
 from ackwise.plugin.deadletters.causes import Causes, Kind, Tally
 from ackwise.plugin.deadletters.letter import Letter
 from ackwise.plugin.deadletters.letterstate import LetterState
@@ -126,12 +127,12 @@ def _decoded(place: Place, letter: Letter) -> str | None:
     if agent.decodes_async:
         return "not shown: its decoder is asynchronous"
     values, bad = decoded(Run.of(letter.delivery), agent)  # this letter may be dead of its decoder
-    for error in bad.values():
-        return f"{type(error).__name__}: {error}"
-    try:
-        return cut(repr(values[0]), _DECODED)
-    except Exception as error:  # noqa: BLE001  # a model's __repr__ is the user's code
-        return f"not shown: {type(error).__name__} in the __repr__ of {type(values[0]).__name__}"
+    for raised in bad.values():
+        return f"{class_name(raised.error)}: {shown(raised.error)}"
+    text = called(repr, values[0])
+    if isinstance(text, Returned):
+        return cut(str(plain(text.value)), _DECODED)
+    return f"not shown: {class_name(text.error)} in the __repr__ of {class_name(values[0])}"
 
 
 def _state(state: LetterState | None) -> str:

@@ -20,8 +20,8 @@ from ackwise.middleware.disposition import Reject
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.rulings import stops
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import class_name, is_a, stops
 from ackwise.plugin.faust.stream import Stream, is_cancelled
 
 __all__ = ["Agent", "Feeder"]
@@ -101,7 +101,7 @@ class Agent(faust.Agent):
         log.error(
             "an agent raises before it takes a message, it is begun again",
             handler=self.name,
-            error=said(error) if isinstance(error, AckwiseError) else type(error).__name__,
+            error=said(error) if is_a(error, AckwiseError) else class_name(error),
             at=where_raised(error),
             retry_in=rest,
         )
@@ -114,7 +114,7 @@ class Agent(faust.Agent):
         return aref if isinstance(aref, Awaitable) else self._slurp(aref, aiter(aref))
 
     async def _call_on_error(self, error: BaseException) -> None:
-        if self._on_error is not None and not isinstance(error, ConsumeLater | Reject):
+        if self._on_error is not None and not is_a(error, ConsumeLater, Reject):
             await self._on_error(self, error)
 
     async def _give_way(self, aref: Any, error: asyncio.CancelledError) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -12,17 +12,15 @@ from faust.types import TopicT
 
 from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.assigned import Undecided, current_assignment
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import Raised, Returned, stops
+from ackwise.middleware.usercode import Called, Raised, Stops, in_a_task, is_a
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.declaredagents import is_fed, undecoded
 from ackwise.plugin.faust.message import says_types
 from ackwise.plugin.faust.stockapp import use
-from ackwise.plugin.faust.stream import Stream, is_cancelled
+from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.faust.work import Work
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler
 from ackwise.plugin.signature import name_of
@@ -138,25 +136,31 @@ async def _call_in_a_loop(stream: Any) -> None:
     declared = source.handler
     async for work in cast(Stream, stream).works(together=declared.kind == "batch"):
         await _call(declared, work)
-        if is_cancelled():  # and the handler did not let it through
-            raise asyncio.CancelledError
 
 
 async def _call(declared: Handler, work: Work) -> None:
-    call = cast(Callable[[Batch[Any] | Message[Any]], Awaitable[object]], declared.call)
+    """Call the handler in a task of its own: what cancels the actor is told from what the handler leaves behind."""
     current_assignment.set(work.members[0].assignment)  # what is called together is of one partition
-    try:
-        result: Returned | Raised = Returned(await call(work.batch if declared.kind == "batch" else work.batch[0]))
-    except asyncio.CancelledError as error:
-        if is_cancelled():
-            raise
-        result = Raised(error)
-    except Undecided:
+    task, found = in_a_task(declared.call, work.batch if declared.kind == "batch" else work.batch[0])
+    is_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            is_cancelled = True
+            task.cancel()
+    result = found[0] if found else Raised(asyncio.CancelledError())
+    if is_cancelled and isinstance(result, Raised) and is_a(result.error, asyncio.CancelledError):
+        raise result.error
+    _conclude(declared, work, result)
+    if is_cancelled:  # and the handler did not let it through
+        raise asyncio.CancelledError
+
+
+def _conclude(declared: Handler, work: Work, result: Called) -> None:
+    if isinstance(result, Stops):
+        work.stop(result.error)
+    elif isinstance(result, Raised) and is_a(result.error, Undecided):
         work.forsake()
-        return
-    except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling, or stops the app
-        if stops(error):
-            work.stop(error)
-            return
-        result = Raised(error)
-    work.conclude(result, keep_ack_index_on_error=declared.keep_ack_index_on_error)
+    else:
+        work.conclude(result, keep_ack_index_on_error=declared.keep_ack_index_on_error)

@@ -24,8 +24,8 @@ from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.log import Log
-from ackwise.middleware.rulings import stops
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import is_a, stops
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
 from ackwise.plugin.faust.work import Work, current_work
@@ -418,7 +418,7 @@ class Stream(faust.Stream[Any]):
                 if stops(error):
                     self.halt(error)
                     return None
-                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                if is_a(error, asyncio.CancelledError) and is_cancelled():
                     raise
                 log.debug("what forwarding raised", raised=error, at=where_raised(error))
                 self._fail(error, [self._forwarding])

@@ -13,7 +13,8 @@ from ackwise.middleware.disposition import DONE, Done, Failure, Later
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import Raised, Returned, dispositions_of
+from ackwise.middleware.rulings import dispositions_of
+from ackwise.middleware.usercode import Raised, Returned
 
 __all__ = ["Work", "current_batch", "current_work"]
 
@@ -78,7 +79,7 @@ class Work:
         """The agent raised `error` on it."""
         self.conclude(Raised(error))
 
-    def conclude(self, result: Returned | Raised, *, keep_ack_index_on_error: bool = False) -> None:
+    def conclude(self, result: Returned[Any] | Raised, *, keep_ack_index_on_error: bool = False) -> None:
         """The agent did this with it; what it ruled on holds as in a handler. It waits for what was sent only if a message can be done."""
         then = partial(self._conclude, result=result, keep_ack_index_on_error=keep_ack_index_on_error)
         if isinstance(result, Raised) and not keep_ack_index_on_error and (self._batch is None or not self._batch.rulings):
@@ -103,7 +104,7 @@ class Work:
             self._conclude(unsent)
 
     def _conclude(
-        self, unsent: BaseException | None, *, result: Returned | Raised = _RETURNED, keep_ack_index_on_error: bool = False
+        self, unsent: BaseException | None, *, result: Returned[Any] | Raised = _RETURNED, keep_ack_index_on_error: bool = False
     ) -> None:
         if unsent is not None and not isinstance(result, Raised):
             result = Raised(unsent)

@@ -43,6 +43,7 @@ from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.usercode import class_name, is_a
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.client.bounded import answer, ended
@@ -319,13 +320,13 @@ class Member:
     def _fail(self, error: BaseException, task: str) -> None:
         """A task of ours that fails stops the worker: what it did for the others would silently be missing."""
         cause = error.error if isinstance(error, HandlerStopped) else error
-        self.fatal = self.fatal or cause
-        ours = isinstance(cause, AckwiseError | KafkaError | OSError)  # of any other nobody knows whose words its text has
+        self.fatal = cause if self.fatal is None else self.fatal
+        ours = is_a(cause, AckwiseError, KafkaError, OSError)  # of any other nobody knows whose words its text has
         log.error(
             "the worker stops, nothing unsettled is committed",
             group=self.settings.group,
             task=task,
-            error=said(cause) if ours else type(cause).__name__,
+            error=said(cause) if ours else class_name(cause),
             at=where_raised(cause),
         )
         log.debug("what stops the worker", group=self.settings.group, raised=cause)

@@ -240,7 +240,7 @@ class AiokafkaHost:
         except (StoppedWhileStarting, asyncio.CancelledError):
             raise
         except BaseException as error:
-            self._member.fatal = self._member.fatal or error
+            self._member.fatal = error if self._member.fatal is None else self._member.fatal
             raise
 
     async def _consume(self) -> None:

@@ -19,8 +19,9 @@ from ackwise.middleware.ordering import LONGEST_DELAY, Order, RetryInPlace
 from ackwise.middleware.overtime import HANG_WARNING
 from ackwise.middleware.policies import Dedup, Events
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.rulings import STOPS, Raised, Returned, dispositions_of
+from ackwise.middleware.rulings import dispositions_of
 from ackwise.middleware.settlement import PUBLISH_AGAIN
+from ackwise.middleware.usercode import STOPS, Raised, Returned
 from ackwise.middleware.worker import FIRST_WAIT, LONGEST_WAIT
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.settings.entries import spelled
@@ -158,15 +159,15 @@ class _Failures:
         return self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
 
     def _of_batches(self, spelled_as: str) -> Iterator[FailurePath]:
-        def prefix(batch: Batch[Any]) -> Returned:
+        def prefix(batch: Batch[Any]) -> Returned[Any]:
             batch.ack_index = -1
             return Returned(None)
 
-        def one_later(batch: Batch[Any]) -> Returned:
+        def one_later(batch: Batch[Any]) -> Returned[Any]:
             batch.later(batch[0], delay=30)
             return Returned(None)
 
-        def one_dead(batch: Batch[Any]) -> Returned:
+        def one_dead(batch: Batch[Any]) -> Returned[Any]:
             batch.dead(batch[0], "why")
             return Returned(None)
 
@@ -304,7 +305,7 @@ class _Failures:
         return spelled(self._settings.commit_interval or 5.0)
 
     def _ruled(
-        self, when: str, act: Callable[[Batch[Any]], Raised | Returned], *, after: str | None = None, reason: str | None = None
+        self, when: str, act: Callable[[Batch[Any]], Raised | Returned[Any]], *, after: str | None = None, reason: str | None = None
     ) -> FailurePath:
         """What the rulings and the policy make of a batch of one message."""
         batch = Batch([_MESSAGE])

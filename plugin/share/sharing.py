@@ -16,13 +16,14 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.disposition import Failure, Later
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.fate import decide, log_broken_policy
+from ackwise.middleware.fate import decide
 from ackwise.middleware.flowcontrol import PAUSED
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.retry import SendBack
 from ackwise.middleware.run import Run, Stage, apart, ranges_of
 from ackwise.middleware.share import Share
+from ackwise.middleware.usercode import Raised, Stops
 from ackwise.plugin.client.bounded import ended
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.member import Member
@@ -205,7 +206,7 @@ class Sharing:
         """
         if portion.is_stopping and not portion.again:
             return
-        now, broken = self._member.worker.monotonic(), list[Exception]()
+        now, broken = self._member.worker.monotonic(), list[Raised | Stops]()
         is_over = now >= portion.deadline
         for run in [run for run in runs if run.stage <= Stage.FETCHED and not run.succeeded]:
             latest = portion.deadline if run.stage is Stage.WITHHELD else now  # what is withheld comes up again by itself
@@ -213,9 +214,9 @@ class Sharing:
                 why = _AGAIN if portion.again else _LATE if is_over else _HELD
                 for single in apart(runs, run):
                     self._send_aside(single, why, broken, timed_out=is_over and single.exec_ids is not None)
-        log_broken_policy(runs[0].pipeline.agent.name if runs and runs[0].pipeline is not None else "-", broken)
+        self._member.worker.report_broken(runs[0].pipeline.agent.name if runs and runs[0].pipeline is not None else "-", broken)
 
-    def _send_aside(self, run: Run, why: str, broken: list[Exception], *, timed_out: bool) -> None:
+    def _send_aside(self, run: Run, why: str, broken: list[Raised | Stops], *, timed_out: bool) -> None:
         if self._member.leases is not None:
             self._member.leases.give_back(run)
         run.forget_claim()

@@ -14,8 +14,8 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, InvalidReceipt, InvalidRuling
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.receiving import Answer, Invisibility
-from ackwise.middleware.rulings import stops
 from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.usercode import is_a, stops
 from ackwise.plugin.decoder import decoder_of
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
@@ -245,7 +245,7 @@ class SimpleConsumer(Generic[T]):
         try:
             await host.run(self._stop)
         except BaseException as error:
-            if isinstance(error, GeneratorExit) or not stops(error):
+            if is_a(error, GeneratorExit) or not stops(error):
                 raise
             self._stopped_by = error  # a task that raises SystemExit itself would break the event loop open
 

@@ -18,7 +18,7 @@ from ackwise.middleware.disposition import DONE, Dead, Disposition, Reason
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
+from ackwise.middleware.pipeline import Pipeline, follow
 from ackwise.middleware.receiving import EXPIRED, Answer, Receipts
 from ackwise.middleware.run import Run, Stage, apart, count, in_order
 from ackwise.middleware.settlement import Assignment
@@ -61,8 +61,7 @@ class ReceivingPipeline(Pipeline):
             await self._serve(runs, assignment)
         follow(runs)
         await self._settle(runs, assignment)
-        if stopped is not None:
-            raise HandlerStopped(stopped)
+        self._stop_if(stopped)
 
     async def _serve(self, runs: list[Run], lane: Lane) -> None:
         """Lend as many of `runs` as somebody wants. What has succeeded here, and lost its claim, is claimed anew in any case."""

@@ -210,7 +210,7 @@ async def _exists(*_: object, **__: object) -> None:
 async def desk(monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], object], *things: Any, **said: Any) -> AsyncIterator[Desk]:
     """A desk whose agents `declare` declares on a stock app that uses `things`; `said` are settings."""
     publisher = Publisher()
-    monkeypatch.setattr("ackwise.plugin.group.opening.KafkaPublisher", lambda settings: publisher)
+    monkeypatch.setattr("ackwise.plugin.group.opening.KafkaPublisher", lambda settings, **_: publisher)
     monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_WITHIN", 0.0)  # nobody here says what is paused
     app = faust.App("billing", broker="kafka://127.0.0.1:1")
     settings: Any = {"drain_timeout": 0.05, **said}

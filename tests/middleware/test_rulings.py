@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,8 @@ from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE,
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.rulings import STOPS, Raised, Returned, dispositions_of, stops
+from ackwise.middleware.rulings import dispositions_of
+from ackwise.middleware.usercode import STOPS, Raised, Returned, stops
 from ackwise.middleware.watermark import Watermark
 
 
@@ -21,7 +24,7 @@ def batch_of(size: int) -> Batch[bytes]:
     return Batch([Message(Delivery("orders", 0, 100 + i, 0, None, b"", (), Origin("orders", 0, 100 + i, 0)), b"") for i in range(size)])
 
 
-def result_of(handler: Handler, batch: Batch[bytes]) -> Returned | Raised:
+def result_of(handler: Handler, batch: Batch[bytes]) -> Returned[Any] | Raised:
     try:
         return Returned(handler(batch))
     except BaseException as error:  # noqa: BLE001  # the handler stands for user code

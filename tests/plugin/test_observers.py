@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -71,12 +72,17 @@ def test_an_observer_that_raises_is_counted_and_logged_once_a_minute_and_hinders
     assert "4111" not in caplog.text
 
 
-def test_what_stops_a_program_is_not_an_observers_failure() -> None:
-    def stops(event: Event) -> None:
-        raise KeyboardInterrupt
+def test_an_observer_stops_no_program_and_may_be_of_a_class_that_has_no_hash() -> None:
+    @dataclasses.dataclass
+    class Stops:
+        error: type[BaseException]
 
-    with pytest.raises(KeyboardInterrupt):
-        Observed([stops], None).record(EVENT)
+        def __call__(self, event: Event) -> None:
+            raise self.error
+
+    observed = Observed([Stops(KeyboardInterrupt), Stops(SystemExit)], None)
+    observed.record(EVENT)
+    assert observed.failures == {"Stops": 1}
 
 
 def test_a_function_of_one_argument_is_taken_for_an_observer() -> None:

@@ -121,9 +121,9 @@ async def use_wrongly(batch: Batch[int], message: Message[str]) -> None:
 # Policies
 
 
-def not_a_key(message: Message[Order]) -> int:
+def not_a_key(message: Message[Order]) -> float:
     """Answers no key."""
-    return 7
+    return 0.5
 
 
 def keyed_by_value(order: Order) -> str:
@@ -132,7 +132,7 @@ def keyed_by_value(order: Order) -> str:
 
 
 Dedup()  # type: ignore[call-arg]  # Dedup needs a store
-Dedup("memory://", key=not_a_key)  # type: ignore[arg-type]  # a key is text, bytes or None
+Dedup("memory://", key=not_a_key)  # type: ignore[arg-type]  # a key is a plain value that has an identity
 Dedup("memory://", key=keyed_by_value)  # type: ignore[arg-type]  # a key function takes a message
 Dedup("memory://", key=lambda message: message.id)  # type: ignore[attr-defined]  # the payload is message.value
 Dedup("memory://", on_store_down="wait")  # type: ignore[arg-type]  # there are three ways
