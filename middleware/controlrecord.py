@@ -3,6 +3,9 @@
     key    handler/bill | partition/orders/3
     value  {"version": 1, "paused": true, "dead": false, "at_ms": 1700000000000}
 
+    key    letters/graves
+    value  {"version": 1}, by each worker whose dead letters go there: after another deployment nothing else names the topic
+
 The topic is compacted, so that a worker which starts reads one record for each of them. `version`, `paused` are frozen over all versions.
 """
 
@@ -15,7 +18,7 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.pausing import Target
 
-__all__ = ["VERSION", "ControlRecord", "UnreadableControl", "decode", "encode"]
+__all__ = ["VERSION", "ControlRecord", "UnreadableControl", "decode", "encode", "encode_letters", "letters_topic"]
 
 VERSION: Final = 1
 
@@ -55,6 +58,19 @@ def decode(key: bytes | None, value: bytes | None) -> ControlRecord:
         return ControlRecord(target, said["paused"], said.get("dead") is True, at_ms if isinstance(at_ms, int) else 0)
     except (ValueError, RecursionError):
         raise UnreadableControl(f"the control record of {target} does not say whether it is paused") from None
+
+
+_LETTERS: Final = b"letters/"
+
+
+def encode_letters(topic: str) -> tuple[bytes, bytes]:
+    """Key and value by which a group remembers a topic of its dead letters."""
+    return _LETTERS + topic.encode(), json.dumps({"version": VERSION}).encode()
+
+
+def letters_topic(key: bytes | None) -> str | None:
+    """The topic that such a key names; `None` for any other key."""
+    return key.removeprefix(_LETTERS).decode("utf-8", "replace") if key is not None and key.startswith(_LETTERS) else None
 
 
 def _target(key: bytes | None) -> Target:

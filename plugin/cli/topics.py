@@ -18,6 +18,7 @@ from ackwise.plugin.cli.waiting import wait_for
 if TYPE_CHECKING:
     from ackwise.plugin.group.group import Group
     from ackwise.plugin.group.leftovers import Leftovers
+    from ackwise.plugin.group.strays import Strays
     from ackwise.plugin.group.topicplan import TopicReview
 
 __all__ = ["HELP", "check", "create"]
@@ -60,6 +61,7 @@ async def _review(group: Group) -> list[TopicReview]:
     from ackwise.plugin.group.leftovers import find_leftovers
     from ackwise.plugin.group.matching import matched_by
     from ackwise.plugin.group.othernames import find_copies_elsewhere
+    from ackwise.plugin.group.strays import find_strays
     from ackwise.plugin.group.topicplan import TopicReview, review_topics
     from ackwise.plugin.group.topics import read_topics
 
@@ -72,9 +74,19 @@ async def _review(group: Group) -> list[TopicReview]:
         *(TopicReview(topic, "passed over", None, found.get(topic), "nothing", (), why) for topic, why in matched.of_groups.items()),
         *review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place),
     ]
+    reviews += _of_strays(await find_strays(group.settings, group.names))
     elsewhere, unread = await find_copies_elsewhere(group.settings, group.names, group.sources)
+    if not group.names.all:  # an instance that broadcasts has no topic beside which it could be said
+        reviews += [TopicReview(group.settings.group, "of before", None, None, "mend", (sentence,)) for sentence in elsewhere]
     reviews = [_with_other_names(review, elsewhere, unread) if review.role == "retry" else review for review in reviews]
     return _with_leftovers(reviews, await find_leftovers(group.settings, group.names, group.agents))
+
+
+def _of_strays(strays: Strays) -> list[TopicReview]:
+    """The topics of before, each with what is left in it."""
+    from ackwise.plugin.group.topicplan import TopicReview
+
+    return [TopicReview(stray.topic, "of before", None, None, "nothing", (), stray.sentence) for stray in strays.found]
 
 
 def _with_other_names(review: TopicReview, elsewhere: Sequence[str], unread: str | None) -> TopicReview:
@@ -123,6 +135,9 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     return await _review(group), dict.fromkeys(stamped, "changed") | {topic: _DONE[verb] for topic, verb in todo.items()}
 
 
+#: The roles of topics that the app does not need.
+_NOT_OURS: Final = ("passed over", "of before")
+
 _DONE: Final = {"create": "created", "extend": "extended"}
 
 
@@ -142,8 +157,8 @@ def _show(reviews: Sequence[TopicReview], done: Mapping[str, str], as_json: bool
 def _advice(reviews: Sequence[TopicReview]) -> list[str]:
     """What to do: what only the user can mend first, since nothing is created before."""
     faults = [f"{fault}." for review in reviews for fault in review.faults]
-    passed = [f"{review.advice}." for review in reviews if review.role == "passed over"]
-    better = [review.advice for review in reviews if review.advice is not None and review.role != "passed over"]
+    passed = [f"{review.advice}." for review in reviews if review.role in _NOT_OURS]
+    better = [review.advice for review in reviews if review.advice is not None and review.role not in _NOT_OURS]
     hints = [f"{better[0]}; so it is with {len(better)} topics." if len(better) > 1 else f"{better[0]}."] if better else []
     hints = [*passed, *hints]
     ours = sum(review.todo in ("create", "extend") for review in reviews)
@@ -177,8 +192,8 @@ def _duration(milliseconds: int) -> str:
 
 
 def _verdict(review: TopicReview, done: Mapping[str, str]) -> str:
-    if review.role == "passed over":
-        return "passed over"
+    if review.role in _NOT_OURS and review.todo == "nothing":
+        return review.role
     if review.todo == "nothing":
         return f"[green]{done.get(review.topic, 'ok')}[/green]"
     return "[red]missing[/red]" if review.found is None else "[red]wrong[/red]"

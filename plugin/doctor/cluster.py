@@ -16,7 +16,9 @@ from ackwise.plugin.client.opening import opened
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.matching import matched_by, with_matching
+from ackwise.plugin.group.othernames import find_copies_elsewhere
 from ackwise.plugin.group.patterns import Matched
+from ackwise.plugin.group.strays import find_strays
 from ackwise.plugin.group.topicplan import TopicReview, review_topics
 from ackwise.plugin.group.topics import read_topics
 from ackwise.plugin.settings.addresses import Address
@@ -100,7 +102,13 @@ async def topics(group: Group) -> list[Finding]:
     group = await with_matching(group)
     found = await read_topics(group.settings, {*group.sources, *group.names.all, group.names.control})
     reviews = review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place)
-    return judge_topics(reviews, are_created=group.settings.create_topics == "auto")
+    strays = await find_strays(group.settings, group.names)
+    elsewhere, _ = await find_copies_elsewhere(group.settings, group.names, group.sources)
+    return [
+        *judge_topics(reviews, are_created=group.settings.create_topics == "auto"),
+        *(Finding("topics", "problem", *_parted(sentence)) for sentence in elsewhere),
+        *(Finding("topics", "warning", *_parted(stray.sentence)) for stray in strays.found),
+    ]
 
 
 def judge_topics(reviews: Sequence[TopicReview], *, are_created: bool) -> list[Finding]:

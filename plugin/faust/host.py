@@ -296,6 +296,7 @@ class FaustHost:
             self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
         if not self._is_relaying:
             await member.opening.insist(lambda: member.opening.refuse_other_names(sources))
+            await member.opening.tell_strays()
             self._begin_relay(member)
         return [member.names.retry]
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl, decode, encode
+from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl, decode, encode, letters_topic
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
@@ -106,7 +106,7 @@ class Control:
                         self._take(record)
 
     def _take(self, record: Any) -> None:
-        if is_worker(record.key):
+        if is_worker(record.key) or letters_topic(record.key) is not None:
             return
         try:
             if is_command(record.key):

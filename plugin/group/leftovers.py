@@ -81,7 +81,7 @@ async def find_leftovers(settings: HostSettings, names: TopicNames, agents: Iter
 async def _look(reader: CopyReader, names: TopicNames, orders: Mapping[str, str], found: dict[str, Leftover]) -> None:
     """Add the first copy of each handler to `found`. The relay's topics come first: what moves on meanwhile is seen where it goes."""
     committed = await reader.committed()
-    for topics in (names.delays, [names.retry]):
+    for topics in (names.with_levels_of(await reader.topics()).delays, [names.retry]):
         partitions = await reader.partitions(topics)
         for partition, left in (await reader.left(partitions, committed)).items():
             if left.position < left.end and len(found) < len(orders):

@@ -290,6 +290,7 @@ class Member:
             lambda: _each_of(self.lanes),
             self.has_joined,
             lambda: control.is_there,
+            None if self.names.dead_letter == self.names.default_dead_letter else self.names.dead_letter,
         )
         if self.names.all:  # an instance that broadcasts has no topic for commands
             self.keep(control.follow, "control")

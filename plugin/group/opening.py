@@ -26,12 +26,12 @@ from ackwise.plugin.group.leftovers import find_leftovers
 from ackwise.plugin.group.othernames import find_copies_elsewhere
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.sources import Sources
+from ackwise.plugin.group.strays import find_strays
 from ackwise.plugin.group.topicplan import waits_in_place
 from ackwise.plugin.group.topics import TopicNames, ensure_topics, list_topics
 from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES
 
 __all__ = ["Opening"]
 
@@ -99,6 +99,7 @@ class Opening:
                 await self._find_sources()
                 await self.insist(self._refuse_leftovers)
                 await self.insist(lambda: self.refuse_other_names(self._sources.topics))
+                await self.tell_strays()
             parts = len(self._parts)
             for behind, part in enumerate(self._parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
@@ -222,7 +223,7 @@ class Opening:
         Raises `ConfigurationError`.
         """
         settings = self._settings
-        if settings.topic_names == DEFAULT_TOPIC_NAMES or settings.create_topics == "broker":
+        if settings.create_topics == "broker":
             return
         found, unread = await find_copies_elsewhere(settings, self._names, sources)
         for sentence in found:
@@ -233,6 +234,27 @@ class Opening:
                 group=settings.group,
                 error=unread,
             )
+
+    async def tell_strays(self) -> None:
+        """Say what is left in topics of before the configuration was changed. Nobody waits for what can't be looked at."""
+        if not self._names.all or self._settings.create_topics == "broker":
+            return
+        try:
+            found, unread = await find_strays(self._settings, self._names)
+        except Unavailable as error:
+            found, unread = [], said(error)
+        for stray in found:
+            if stray.are_letters:
+                log.warning("dead letters are left in a topic of before", group=stray.group, topic=stray.topic, records=stray.records)
+            else:
+                log.warning(
+                    "records wait in a topic of before, the relay reads it until nothing is left",
+                    group=stray.group,
+                    topic=stray.topic,
+                    records=stray.records,
+                )
+        if unread is not None:
+            log.warning("nobody knows whether something is left in topics of before", group=self._settings.group, error=unread)
 
     async def _require_one_database(self) -> None:
         """Rows of an outbox in another database would not be in the handlers' transactions. Raises `ConfigurationError`."""

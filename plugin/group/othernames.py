@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import said
 from ackwise.middleware.message import Delivery
+from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_copy
 from ackwise.plugin.group.copyreader import CopyReader, Left, reading
 from ackwise.plugin.group.topicnames import TopicNames
@@ -34,13 +35,21 @@ async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sourc
     """A sentence for each topic under other names in which something of the group waits; and why not everything was looked at, if so.
 
     Looked at are topics that the group or its relay has committed, and those that it would have by default; `sources` are what it reads.
+    An instance that broadcasts reads no copies at all: those of its group of before count, unless somebody is in that.
     Raises `Unavailable`.
     """
-    if not names.all:
-        return [], None
+    read, nobody = names, f"with topic_names={names.template.text!r} nobody brings it back"
+    advice = "let workers with the names before run the delay and retry topics dry, and change the names then"
+    if settings.instance:
+        read = TopicNames(settings.group.removesuffix(f"@{settings.instance}"), DelayLevels(), template=TopicTemplate(settings.topic_names))
+        nobody = f"an app that broadcasts reads none of group {read.group!r}"
+        advice = "let workers without Broadcasting run the delay and retry topics dry before"
     try:
-        async with reading(settings, names) as reader, asyncio.timeout(_TIMEOUT):
-            return await _look(reader, names, {*await reader.topics()}.difference(sources)), None
+        async with reading(settings, read) as reader, asyncio.timeout(_TIMEOUT):
+            there = {*await reader.topics()}.difference(sources)
+            if settings.instance and (await reader.membership(read.group)).members:
+                return [], None
+            found = await _look(reader, read, there, is_read=read.has_name_of_own if not settings.instance else _nothing)
     except TimeoutError:
         return [], f"not all topics could be read within {_TIMEOUT:g} s"
     except ConfigurationError as error:  # such as brokers that describe nothing
@@ -49,20 +58,41 @@ async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sourc
         if error.retriable:
             raise
         return [], said(error)
+    return [f"{waits.sentence(read.group)}, and {nobody}; {advice}" for waits in found], None
 
 
-async def _look(reader: CopyReader, names: TopicNames, there: set[str]) -> list[str]:
+class _Waits(NamedTuple):
+    """A topic in which something waits: the first of it, and how much."""
+
+    first: TopicPartition
+    offset: int
+    records: int
+
+    def sentence(self, group: str) -> str:
+        topic, partition = self.first
+        return (
+            f"topic {topic!r} has something of group {group!r} that waits (partition {partition}, offset {self.offset}; "
+            f"{self.records} in all)"
+        )
+
+
+async def _look(reader: CopyReader, names: TopicNames, there: set[str], *, is_read: Callable[[str], bool]) -> list[_Waits]:
     by_relay, committed = {each.topic for each in await reader.committed_by_relay()}, await reader.committed()
+    own = {topic for topic in there if (of := names.template.of(topic)) is not None and of.group == names.group and of.kind in _WAIT}
     by_default = {topic for topic in there if (of := _DEFAULT.of(topic)) is not None and of.group == names.group and of.kind in _WAIT}
-    certain = by_relay | by_default  # nothing else is in these
+    certain = by_relay | by_default | own  # nothing else is in these
     found = []
-    for topic in sorted(topic for topic in (certain | {each.topic for each in committed}) & there if not names.has_name_of_own(topic)):
+    for topic in sorted(topic for topic in (certain | {each.topic for each in committed}) & there if not is_read(topic)):
         left = await reader.left(await reader.partitions([topic]), committed)
         for partition, rest in sorted(left.items()):
             if (offset := await _first(reader, partition, rest, None if topic in certain else names.group)) is not None:
-                found.append(_sentence(partition, offset, names))
+                found.append(_Waits(partition, offset, sum(each.end - each.position for each in left.values())))
                 break
     return found
+
+
+def _nothing(_: str) -> bool:
+    return False
 
 
 async def _first(reader: CopyReader, partition: TopicPartition, left: Left, group: str | None) -> int | None:
@@ -84,11 +114,3 @@ def _is_copy(record: Delivery, group: str) -> bool:
     except OtherWire:
         return True
     return True
-
-
-def _sentence(partition: TopicPartition, offset: int, names: TopicNames) -> str:
-    return (
-        f"topic {partition.topic!r} has something of group {names.group!r} that waits (partition {partition.partition}, offset {offset}), "
-        f"and with topic_names={names.template.text!r} nobody brings it back; let workers with the names before run the delay and retry "
-        "topics dry, and change the names then"
-    )

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ackwise.middleware.agent import Agent, readers_of
-from ackwise.middleware.disposition import Dead, Failure, Reason
+from ackwise.middleware.disposition import Dead, Failure, Later, Reason
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Delivery, TopicPartition, delivery_of
 from ackwise.middleware.pipeline import Pipeline
+from ackwise.middleware.retry import SendBack
 from ackwise.middleware.run import Run
 from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_copy
 from ackwise.middleware.worker import Worker
+from ackwise.plugin.client.logthrottle import LogThrottle
 
-__all__ = ["Routes"]
+__all__ = ["HANDLER_MISSING_FOR", "Routes"]
 
 log = Log()
+
+#: Seconds since its first failure for which a copy waits for a worker that has its handler, and for how long each time.
+HANDLER_MISSING_FOR: Final = 3600.0
+_HANDLER_AGAIN: Final = 60.0
 
 
 class Routes:
@@ -27,6 +33,7 @@ class Routes:
     def __init__(self, worker: Worker, pipelines: Mapping[str, Pipeline], of_copies: Mapping[str, Pipeline]) -> None:
         self._worker = worker
         self._of_copies = of_copies
+        self._throttle = LogThrottle()
         self.out_of_order: Counter[str] = Counter()  #: copies that came for handlers with an order, by their names
         self._pipelines = pipelines
         self._by_topic = {topic: pipeline for pipeline in pipelines.values() for topic in pipeline.agent.topics}
@@ -55,15 +62,35 @@ class Routes:
             return self._undeliverable(delivery, Reason.FOREIGN_COPY, error)
         pipeline = self._of_copies.get(copy.handler or "")
         if pipeline is None:
-            known = ", ".join(sorted(self._of_copies))
-            return self._undeliverable(
-                copy, Reason.NO_HANDLER, ConfigurationError(f"no handler {copy.handler!r} in this app; it has {known}")
-            )
+            return self._without_handler(copy)
         run = Run.of(copy, pipeline)
         run.batch_limit = pipeline.batch_limit(run)
         if pipeline.agent.order != "none":
             run.out_of_order = True
             self._tell_out_of_order(copy, pipeline.agent)
+        return run
+
+    def _without_handler(self, copy: Delivery) -> Run:
+        """Another worker may have the handler, since a deployment goes on: the copy waits once more, until it is an hour old."""
+        known = ", ".join(sorted(self._of_copies))
+        error = ConfigurationError(f"no handler {copy.handler!r} in this app; it has {known}")
+        now_ms = round(self._worker.wall() * 1000)
+        if now_ms - (now_ms if copy.first_seen_ms is None else copy.first_seen_ms) >= HANDLER_MISSING_FOR * 1000:
+            return self._undeliverable(copy, Reason.NO_HANDLER, error)
+        if self._throttle.is_due(copy.handler):
+            log.warning(
+                "a copy came for a handler that this worker lacks, it goes back to a delay and is charged no attempt",
+                handler=copy.handler,
+                topic=copy.origin.topic,
+                partition=copy.origin.partition,
+                offset=copy.origin.offset,
+                at_most=HANDLER_MISSING_FOR,
+            )
+        run = self._unhandled(copy, error)
+        levels = self._worker.later.levels
+        level = levels.fitting(_HANDLER_AGAIN) or 1
+        run.send_back = SendBack(levels.delay(level), level, charged=False)
+        run.rule(Later())
         return run
 
     def _tell_out_of_order(self, copy: Delivery, agent: Agent) -> None:
@@ -81,9 +108,14 @@ class Routes:
             )
 
     def _undeliverable(self, delivery: Delivery, reason: str, error: AckwiseError) -> Run:
+        run = self._unhandled(delivery, error)
+        run.rule(Dead(reason, Failure.of(error)))
+        return run
+
+    def _unhandled(self, delivery: Delivery, error: AckwiseError) -> Run:
+        """A run that no handler of this worker gets."""
         run = Run.of(delivery, Pipeline(Agent(delivery.handler or "-", (), "message", _never, _never), self._worker))
         run.error = type(error).__name__
-        run.rule(Dead(reason, Failure.of(error)))
         return run
 
 

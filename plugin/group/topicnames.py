@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -108,10 +110,36 @@ class TopicNames:
         )
         return names
 
+    def with_levels_of(self, there: Collection[str]) -> TopicNames:
+        """These, with the delay and send topics of the group that are `there` besides: of other levels, or of before sends had none."""
+        if not self.retry:
+            return self
+        found = [(topic, of.kind) for topic in there if (of := self.template.of(topic)) is not None and of.group == self.group]
+        names = object.__new__(TopicNames)
+        fields: dict[str, object] = {each: getattr(self, each) for each in self.__slots__}
+        for field, kind in (("delays", "delay"), ("sends", "send")):
+            others = {topic for topic, its_kind in found if its_kind == kind} - {*getattr(self, field)}
+            if others:
+                fields[field] = tuple(sorted((*getattr(self, field), *others), key=self.level_of))
+        names._set(**fields)
+        return names
+
+    def level_of(self, topic: str) -> float:
+        """Seconds that records wait in a delay or send topic of the group, by its name."""
+        of = self.template.of(topic)
+        if of is None or of.kind not in ("delay", "send"):
+            raise ValueError(f"{topic!r} is no delay topic")
+        return parse_duration(of.words[1], what=topic)
+
     @property
     def all(self) -> tuple[str, ...]:
         """Every topic of the group that messages go to; none where it broadcasts."""
         return (self.retry, self.dead_letter, *self.delays, self.cancel, *self.sends) if self.retry else ()
+
+    @property
+    def default_dead_letter(self) -> str:
+        """Where dead letters are of an app that names no other topic."""
+        return self.template.name(self.group, "dlq")
 
     @property
     def control(self) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
+from ackwise.middleware.controlrecord import encode_letters
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.wire import Copy
 from ackwise.middleware.worker import Worker
@@ -45,7 +46,10 @@ class WorkerState:
         lanes: Callable[[], Iterable[Lane]],
         has_joined: asyncio.Event,
         is_there: Callable[[], bool],
+        letters: str | None = None,
     ) -> None:
+        """`letters` is the topic of dead letters, if no name says so: the group remembers it."""
+        self._letters = letters
         self._topic = topic
         self._client = client
         self._worker = worker
@@ -63,6 +67,8 @@ class WorkerState:
                 await self._has_joined.wait()
         while True:
             if is_there := self._is_there():
+                if self._letters is not None and await self._write(*encode_letters(self._letters)):
+                    self._letters = None
                 await self._write(*encode_worker(record_of(self._id, self._client, self._worker(), [*self._lanes()])))
             await asyncio.sleep(EVERY if is_there else _LOOK_AGAIN)
 
@@ -73,7 +79,7 @@ class WorkerState:
                 async with asyncio.timeout(_TAKEN_BACK_WITHIN):
                     await self._write(worker_key(self._id), None)
 
-    async def _write(self, key: bytes, value: bytes | None) -> None:
+    async def _write(self, key: bytes, value: bytes | None) -> bool:
         error: Exception | None
         try:
             (error,) = await self._worker().publisher.publish([Copy(self._topic, _PARTITION, key, value, ())])
@@ -83,6 +89,7 @@ class WorkerState:
             self._has_written = True
         elif self._throttle.is_due():
             log.warning("this worker can't say how it is, ackwise status shows what the brokers know", topic=self._topic, error=said(error))
+        return error is None
 
 
 def record_of(id: str, client: str, worker: Worker, lanes: Sequence[Lane]) -> WorkerRecord:

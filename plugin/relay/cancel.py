@@ -131,7 +131,8 @@ class _Search:
         """What is found. How far relay and group are is asked first: what moves on meanwhile is seen where it was, or where it is."""
         names, reader = self._group.names, self._reader
         committed = await reader.committed()
-        delays, retries = await reader.partitions(names.delays), await reader.partitions([names.retry])
+        delays = await reader.partitions(names.with_levels_of(await reader.topics()).delays)
+        retries = await reader.partitions([names.retry])
         found: dict[str, _Copies] = {}
         for near in (True, False):  # a copy is where its first record was, unless its topic was narrower then
             for partition in self._chosen(delays, found, near=near):

@@ -27,15 +27,16 @@ from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.relay.fetching import DelayFetch
 from ackwise.plugin.relay.line import DelayLine
 
-__all__ = ["DelayMember", "first_offset"]
+__all__ = ["DelayMember", "OtherLevels", "first_offset"]
 
 log = Log()
 
 #: Seconds: between two looks at the lines, between two questions where to begin, between two looks at the logs' ends, between two alarms.
 _POLL, _ASK_AGAIN, _BROKER_OFFSETS_EVERY, _ALARM = 0.5, 0.5, 30.0, 60.0
 
-#: Seconds between two questions for topics that are missing.
+#: Seconds between two questions for topics that are missing, and between two for delay topics of other levels.
 _LOOK_FOR_TOPICS: Final = 5.0
+_LOOK_FOR_LEVELS: Final = 300.0
 
 #: Seconds for a commit, for a look at the logs' ends, for what is being published when a partition is given up (a publisher answers
 #: within ten), and for leaving the group.
@@ -58,6 +59,14 @@ def first_offset(committed: int | None, start: int, end: int) -> int:
     return committed if committed is not None and start <= committed <= end else start
 
 
+class OtherLevels(AckwiseError):
+    """The group has delay or send topics that nobody reads, or no longer has some; `names` has those that there are."""
+
+    def __init__(self, names: TopicNames) -> None:
+        super().__init__("delay topics of other levels are there")
+        self.names = names
+
+
 class DelayMember(ConsumerRebalanceListener):
     """A member of the relay's group. `make_line` makes the line of a partition that begins at an offset."""
 
@@ -70,11 +79,13 @@ class DelayMember(ConsumerRebalanceListener):
         sink: EventSink | None,
         commit_interval: float,
         suspect: Callable[[], None] = lambda: None,
+        wanted: Callable[[Collection[str]], TopicNames] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`suspect` is called where a topic of the group may be gone."""
+        """`suspect` is called where a topic of the group may be gone. `wanted` are the names to read where these topics are there."""
         self._consumer = consumer
         self._suspect = suspect
+        self._wanted = wanted or (lambda _: names)
         self._names = names
         self._make_line = make_line
         self._sink = sink
@@ -86,14 +97,15 @@ class DelayMember(ConsumerRebalanceListener):
         self._asking: tuple[set[TopicPartition], asyncio.Task[Asked]] | None = None
         self._ended: set[asyncio.Task[None]] = set()
         self._beyond_end: Counter[TopicPartition] = Counter()
-        self._next_ask = self._next_commit = self._next_look = self._next_alarm = self._next_topics = 0.0
+        self._next_ask = self._next_commit = self._next_look = self._next_alarm = self._next_topics = self._next_levels = 0.0
         self._throttle = LogThrottle(clock=clock)
 
     async def relay(self) -> None:
-        """Join, and feed the lines. Ends with an error only, whatever it is."""
+        """Join, and feed the lines. Ends with an error only, whatever it is; with `OtherLevels` if there are other topics to read."""
         self._consumer.subscribe([*self._names.delays, *self._names.sends], listener=self)
         await self._start()
         while True:
+            await self._look_for_levels()
             await self._open_lines()
             await self._fetch.feed(_POLL, only_lines=bool(self._unopened))
             self._require_lines()
@@ -104,6 +116,19 @@ class DelayMember(ConsumerRebalanceListener):
             if self._sink is not None and self._clock() >= self._next_look:
                 self._next_look = self._clock() + _BROKER_OFFSETS_EVERY
                 await self._record_broker_offsets(self._sink)
+
+    async def _look_for_levels(self) -> None:
+        """What the group ever wrote to a topic of its own is read, whatever levels it has now."""
+        if self._clock() < self._next_levels:
+            return
+        self._next_levels = self._clock() + _LOOK_FOR_LEVELS
+        try:
+            there = await answer(self._consumer.topics(), within=_LOOK_TIMEOUT)
+        except Exception as error:  # noqa: BLE001  # whatever the client raises, it is looked again
+            log.debug("which delay topics there are can't be learnt now", error=said(error))
+            return
+        if (names := self._wanted(there)) != self._names:
+            raise OtherLevels(names)
 
     def _look_for_topics(self) -> None:
         """Ask for those that are missing, which the client would do every five minutes."""

@@ -30,7 +30,7 @@ from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.relay.cancellations import CancelTopic
 from ackwise.plugin.relay.line import LONGEST_REST, DelayLine
-from ackwise.plugin.relay.member import DelayMember
+from ackwise.plugin.relay.member import DelayMember, OtherLevels
 from ackwise.plugin.relay.sendline import SendingPublisher, SendLine
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
@@ -77,6 +77,7 @@ class DelayRelay:
         self._settings = settings
         self._names = names
         self._levels = levels
+        self._read = names  #: what is read: with the topics of other levels that there are
         self._publisher = publisher
         self._max_delay = max_delay
         self._counts = counts or DelayCounts()
@@ -86,9 +87,8 @@ class DelayRelay:
         self._cancellations = cancellations
         self._suspect = suspect
         self._budget = Budget(_PACKED)
-        self._send_names = names.of_sends()
         self._sender = Sender(settings, options=settings.producer_options)  # connects with the first message that is due
-        self._sending = SendingPublisher(self._sender, publisher, self._send_names)
+        self._sending = SendingPublisher(self._sender, publisher, names.of_sends())
         self._throttle = LogThrottle()
 
     @classmethod
@@ -122,6 +122,9 @@ class DelayRelay:
                 ended = await self._belong(stopping)
                 if ended is None:
                     return
+                if isinstance(ended, OtherLevels):
+                    self._take_levels(ended.names)
+                    continue
                 rest = _BEGIN_ANEW[0] if time.monotonic() - begun > _LASTED else rest
                 self._log_end(ended, rest)
                 await asyncio.wait({stopping}, timeout=rest)
@@ -135,6 +138,17 @@ class DelayRelay:
                 await self._publisher.stop()
             if self._cancellations is not None:
                 await self._cancellations.close()
+
+    def _take_levels(self, names: TopicNames) -> None:
+        """Read these from now on."""
+        before, now = {*self._read.delays, *self._read.sends}, {*names.delays, *names.sends}
+        log.info(
+            "the delay relay reads topics of other levels, until nothing is left there",
+            group=names.relay_group,
+            new=", ".join(sorted(now - before)) or None,
+            gone=", ".join(sorted(before - now)) or None,
+        )
+        self._read = names
 
     async def _prepare(self) -> None:
         """Connect before something is due, which would be late by that; what fails here is done again when it is needed."""
@@ -151,11 +165,12 @@ class DelayRelay:
         """
         member = DelayMember(
             self._consumer(),
-            self._names,
+            self._read,
             self._line,
             sink=self._sink,
             commit_interval=self._settings.commit_interval,
             suspect=self._suspect,
+            wanted=self._names.with_levels_of,
         )
         self._counts.standing = member.standing
         relaying = asyncio.create_task(member.relay(), name="ackwise relay")
@@ -212,13 +227,14 @@ class DelayRelay:
         )
 
     def _line(self, partition: TopicPartition, position: int) -> DelayLine:
-        sends = partition.topic in self._names.sends
+        sends = partition.topic in self._read.sends
+        names = self._read.of_sends() if sends else self._read
         return (SendLine if sends else DelayLine)(
             partition.topic,
             partition.partition,
             position,
-            names=self._send_names if sends else self._names,
-            levels=self._levels,
+            names=names,
+            levels=self._levels if len(names.delays) == len(self._levels) else DelayLevels([names.level_of(each) for each in names.delays]),
             publisher=self._sending if sends else self._publisher,
             clock=self._clock,
             max_delay=self._max_delay,

@@ -24,6 +24,8 @@ from ackwise.plugin.deadletters.letterstate import States
 from ackwise.plugin.deadletters.place import Place
 from ackwise.plugin.group.copyreader import CopyReader, Left, reading
 from ackwise.plugin.group.membership import GroupMember, Membership
+from ackwise.plugin.group.othernames import find_copies_elsewhere
+from ackwise.plugin.group.strays import other_letter_topics
 from ackwise.plugin.status.standing import (
     FORGOTTEN_AFTER,
     LettersStanding,
@@ -63,7 +65,8 @@ async def look_at(place: Place) -> Standing:
             )
         levels = _level_topics(place, topics)
         mine = {partition: commit for partition, commit in committed.items() if partition.topic in {*read, *levels}}
-        wanted = [*read, *levels, place.names.dead_letter, place.state_topic, place.names.control]
+        others = sorted(await other_letter_topics(copies, place.names, topics))
+        wanted = [*read, *levels, place.names.dead_letter, place.state_topic, place.names.control, *others]
         left = await copies.left(await copies.partitions(wanted), mine)
         paused, workers = await _told(copies, _of(left, place.names.control))
         return Standing(
@@ -76,6 +79,8 @@ async def look_at(place: Place) -> Standing:
             await _letters(copies, place.names.dead_letter, _of(left, place.names.dead_letter), _of(left, place.state_topic)),
             tuple(PausedByCommand(str(record.target), record.at_ms) for record in paused),
             tuple(workers),
+            tuple([each async for each in _other_letters(copies, others, left, place)]),
+            tuple((await find_copies_elsewhere(place.settings, place.names, place.app.sources))[0]) if place.app is not None else (),
         )
 
 
@@ -161,11 +166,9 @@ def _is_about(record: ControlRecord, partition: TopicPartition, handlers: Mappin
 
 
 def _level_topics(place: Place, topics: Collection[str]) -> list[str]:
-    """Those of the app in their order; of a group alone, all that are there."""
-    known = [topic for topic in (*place.names.delays, *place.names.sends) if topic in topics]
-    if place.app is not None:
-        return known
-    return [*known, *sorted(topic for topic in topics if _is_level(place, topic) and topic not in known)]
+    """All that are there, whatever the app has now: those that wait shortest first."""
+    names = place.names.with_levels_of(topics)
+    return [topic for topic in (*names.delays, *names.sends) if topic in topics]
 
 
 def _level(place: Place, topic: str) -> str:
@@ -206,6 +209,14 @@ async def _letters(
     newest = [await _newest(copies, partition, rest) for partition, rest in left.items() if rest.position < rest.end]
     ages = [_age(each) for each in newest if each is not None]
     return LettersStanding(topic, letters, max(0, letters - marked), min(ages, default=None))
+
+
+async def _other_letters(
+    copies: CopyReader, topics: Sequence[str], left: Mapping[TopicPartition, Left], place: Place
+) -> AsyncIterator[LettersStanding]:
+    for topic in topics:
+        if (found := await _letters(copies, topic, _of(left, topic), _of(left, place.state_topic))) is not None:
+            yield found
 
 
 def _is_there(letter: LetterId, oldest: Delivery | None) -> bool:

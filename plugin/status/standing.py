@@ -118,6 +118,10 @@ class Standing(NamedTuple):
     paused: tuple[PausedByCommand, ...]
     workers: tuple[WorkerStanding, ...] = ()
     """Those that said how they are, the newest word first. One that died is among them for a while."""
+    other_letters: tuple[LettersStanding, ...] = ()
+    """Dead letters in topics that the app had for them before."""
+    elsewhere: tuple[str, ...] = ()
+    """What waits where nobody reads it, a sentence for each topic."""
 
     @property
     def lag(self) -> int:
@@ -141,6 +145,8 @@ def findings(standing: Standing) -> list[Finding]:
         *_of_pauses(standing.paused),
         *_of_relay(standing),
         *_of_letters(standing.letters),
+        *_of_other_letters(standing.other_letters),
+        *map(Finding, standing.elsewhere),
     ]
 
 
@@ -174,3 +180,12 @@ def _of_relay(standing: Standing) -> Iterator[Finding]:
 def _of_letters(letters: LettersStanding | None) -> Iterator[Finding]:
     if letters is not None and letters.open:
         yield Finding(f"{letters.open} dead letters are open; ackwise dlq list shows what they died of", ("dlq", "list", GROUP))
+
+
+def _of_other_letters(others: Sequence[LettersStanding]) -> Iterator[Finding]:
+    for each in others:
+        if each.open:
+            yield Finding(
+                f"{each.open} dead letters are open in {each.topic}, where they went before; ackwise dlq list with --dlq shows them",
+                ("dlq", "list", GROUP, "--dlq", each.topic),
+            )

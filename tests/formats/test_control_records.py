@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.formats.golden import check
 
-from ackwise.middleware.controlrecord import ControlRecord, encode
+from ackwise.middleware.controlrecord import ControlRecord, encode, encode_letters
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.pausing import Target
 from ackwise.middleware.workerrecord import PartitionInHand, WorkerRecord, encode_worker
@@ -21,6 +21,7 @@ def test_version_1() -> None:
         encode(ControlRecord(Target("bill"), paused=True, at_ms=5)),
         encode(ControlRecord(Target(None, TopicPartition("orders", 3)), paused=False, dead=True, at_ms=5)),
         encode_worker(WORKER),
+        encode_letters("graves"),
         encode_state(LetterId(0, 7, 5_000), LetterState("redriven", 2, 6_000, "orders/3/100/5/bill")),
     ]
     check("control-records", [f"{key.decode()} {value.decode()}" for key, value in records])
