@@ -105,7 +105,8 @@ class Opening:
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await self.insist(part.open, part=type(part).__name__)
             await self.insist(self._require_one_database, part=type(self._inbox).__name__)
-            publisher = KafkaPublisher(self._settings, suspect=self._suspect)
+            publisher = KafkaPublisher(self._settings)
+            publisher.suspect = self._suspect
             sender = Sender(self._settings, options=self._settings.producer_options)  # it connects with the first message
             opened.push_async_callback(self._close, sender.stop, "sender", parts + 2)
             if self._names.all:  # else nothing is ever published

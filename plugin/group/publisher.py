@@ -42,12 +42,10 @@ _Answer = PublishUnavailable | PublishRefused | None
 class KafkaPublisher:
     """A producer that is not idempotent on purpose: a second copy is recognised by its attempt, a stuck producer by nobody."""
 
-    def __init__(
-        self, settings: HostSettings, *, suspect: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`suspect` is called where a topic may be gone. `clock`: seconds, by which a copy that fails by itself is refused in time."""
+    def __init__(self, settings: HostSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds, by which a copy that fails by itself is refused in time."""
+        self.suspect: Callable[[], None] = lambda: None  #: called where a topic may be gone
         self._settings = settings
-        self._suspect = suspect
         self._refusals = RecordRefusals(clock)
         self._producer: AIOKafkaProducer | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -85,11 +83,11 @@ class KafkaPublisher:
         try:
             await answer(_send(producer, copy, alone=alone), within=_TIMEOUT)
         except KafkaTimeoutError:
-            self._suspect()
+            self.suspect()
             return PublishUnavailable(f"{name} did not acknowledge the copy within {_TIMEOUT:g} s")
         except Exception as error:  # noqa: BLE001  # see above; whoever sent it keeps it
             if isinstance(error, UnknownTopicOrPartitionError):
-                self._suspect()
+                self.suspect()
             refusal = refusal_of(error)
             if refusal.is_about_record and not alone:
                 return await self._answer(producer, copy, alone=True)

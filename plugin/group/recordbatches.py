@@ -46,6 +46,9 @@ _UNBOUNDED: Final = 2**31 - 1
 
 _UNCOMPRESSED: Final = 0
 
+#: Copies in a row that fail by themselves until their partition is left alone.
+_MOST_IN_A_ROW: Final = 10
+
 #: What is raised of a topic that is gone; a time-out may have another reason.
 _MISSING: Final = (UnknownTopicOrPartitionError, KafkaTimeoutError)
 
@@ -102,12 +105,10 @@ class RecordBatches:
     batch that was refused or not acknowledged another producer is begun: the sequence has a hole, and brokers take nothing behind it.
     """
 
-    def __init__(
-        self, settings: HostSettings, *, suspect: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`suspect` is called where a topic may be gone. `clock`: seconds, by which a copy that fails by itself is refused in time."""
+    def __init__(self, settings: HostSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds, by which a copy that fails by itself is refused in time."""
+        self.suspect: Callable[[], None] = lambda: None  #: called where a topic may be gone
         self._settings = settings
-        self._suspect = suspect
         self._refusals = RecordRefusals(clock)
         self._producer: AIOKafkaProducer | None = None
         self._connecting = asyncio.Lock()
@@ -132,12 +133,24 @@ class RecordBatches:
         answers: list[_Answer] = [None] * len(copies)
         for (_, places), found in zip(packed, await self.send([batch for batch, _ in packed]), strict=True):
             if isinstance(found, PublishRefused | _AboutRecord) and len(places) > 1:  # it may be about some of them alone
-                alone = [await self.publish([copies[place]]) for place in places]
-                for place, (each,) in zip(places, alone, strict=True):
+                for place, each in zip(places, await self._publish_alone([copies[place] for place in places], found), strict=True):
                     answers[place] = each
                 continue
             for place in places:
                 answers[place] = self._judged(copies[place], found)
+        return answers
+
+    async def _publish_alone(self, copies: Sequence[Copy], found: PublishRefused | _AboutRecord) -> list[_Answer]:
+        """Send each in a batch of its own. Where many in a row fail the partition is left alone: each costs a producer."""
+        answers: list[_Answer] = []
+        in_a_row = 0
+        for copy in copies:
+            if in_a_row >= _MOST_IN_A_ROW:
+                answers.append(PublishUnavailable(str(found)))
+                continue
+            (answer_of_it,) = await self.publish([copy])
+            in_a_row = in_a_row + 1 if isinstance(answer_of_it, _AboutRecord) else 0
+            answers.append(answer_of_it)
         return answers
 
     def _judged(self, copy: Copy, found: _Answer) -> _Answer:
@@ -164,7 +177,7 @@ class RecordBatches:
         except Exception as error:  # noqa: BLE001  # what is not acknowledged may be there or not; whoever sent it keeps it
             failed = error
         if any(isinstance(error, _MISSING) for error in (failed, *map(_error_of, sent))):
-            self._suspect()
+            self.suspect()
         answers = [_answer_of(sent[place] if place < len(sent) else None, batch, failed) for place, batch in enumerate(batches)]
         for batch, found in zip(batches, answers, strict=True):
             if found is None:

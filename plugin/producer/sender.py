@@ -45,6 +45,9 @@ _LEARN: Final = 5.0
 #: Messages without an answer that are remembered; beyond that the oldest may be written twice.
 _MOST_UNANSWERED: Final = 10_000
 
+#: Messages in a row that fail by themselves until their partition is left alone: each costs a client, and the partition may be at fault.
+_MOST_IN_A_ROW: Final = 10
+
 #: To be sent again at once, alone in its batch and through a client that is in order. No caller sees it.
 _AGAIN: Final = SendFailed("the batch was refused", retriable=True)
 
@@ -214,6 +217,7 @@ class Sender:
         """
         answers: list[SendAnswer] = []
         failing: set[bytes | None] = set()  #: keys
+        in_a_row = 0  #: messages that failed by themselves
         while rest := messages[len(answers) :]:
             if failing:
                 rest = _before(rest, failing)
@@ -225,7 +229,9 @@ class Sender:
                 for message in [message for message, answer in zip(rest, found, strict=False) if _is_refusal(answer)]:
                     stopped.stop(message)
             answers += found
-            if isinstance(last := answers[-1], _FailedByItself):
+            last = answers[-1]
+            in_a_row = in_a_row + 1 if isinstance(last, _FailedByItself) else 0
+            if isinstance(last, _FailedByItself) and in_a_row < _MOST_IN_A_ROW:
                 failing.update({messages[len(answers) - 1].key} - {None})
             elif isinstance(last, SendFailed) and last.retriable:
                 answers += [last if last is _AGAIN else _BEHIND] * (len(messages) - len(answers))

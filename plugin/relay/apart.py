@@ -59,7 +59,7 @@ async def _relay(group: Group, stop: asyncio.Event, sink: EventSink | None, coun
         group.settings,
         group.names,
         group.levels,
-        RecordBatches(group.settings, suspect=own_topics.suspect),
+        RecordBatches(group.settings),
         max_delay=group.slots.later.max_delay,
         counts=counts,
         sink=sink,

@@ -127,13 +127,15 @@ class DelayMember(ConsumerRebalanceListener):
         except Exception as error:  # noqa: BLE001  # whatever the client raises, it is looked again
             log.debug("which delay topics there are can't be learnt now", error=said(error))
             return
-        if (names := self._wanted(there)) != self._names:
+        known = {*self._consumer.subscription()}.difference(missing_topics(self._consumer))  # a broker that has just started lists fewer
+        if (names := self._wanted({*there, *known})) != self._names:
             raise OtherLevels(names)
 
     def _look_for_topics(self) -> None:
         """Ask for those that are missing, which the client would do every five minutes."""
         if self._clock() >= self._next_topics and missing_topics(self._consumer):
             self._next_topics = self._clock() + _LOOK_FOR_TOPICS
+            self._next_levels = 0.0  # it may be one of a level of before, which nobody makes again
             self._suspect()
             look_for_topics(self._consumer)
 

@@ -86,6 +86,8 @@ class DelayRelay:
         self._longest_rest = longest_rest
         self._cancellations = cancellations
         self._suspect = suspect
+        if isinstance(publisher, RecordBatches):
+            publisher.suspect = suspect
         self._budget = Budget(_PACKED)
         self._sender = Sender(settings, options=settings.producer_options)  # connects with the first message that is due
         self._sending = SendingPublisher(self._sender, publisher, names.of_sends())
@@ -98,7 +100,7 @@ class DelayRelay:
             member.settings,
             member.names,
             member.later.levels,
-            RecordBatches(member.settings, suspect=member.own_topics.suspect),
+            RecordBatches(member.settings),
             max_delay=member.later.max_delay,
             counts=member.delay_counts,
             sink=member.sink,

@@ -84,3 +84,22 @@ async def test_messages_that_wait_to_be_sent_are_sent_after_delayed_sends_are_of
         worker.clock.advance_to(due + 0.01)
         await until(lambda: seen == [(0, 0)])
         assert [record.value for record in worker.kafka.records("orders")] == [b"later"]
+
+
+async def test_a_topic_of_before_that_is_deleted_once_it_is_empty_is_let_go_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.relay.member._LOOK_FOR_TOPICS", 0.1)
+    caplog.set_level("INFO", "ackwise")
+    app, seen = new_app()
+    worker = TestApp(app)
+    due = worker.clock() + 20
+    copy_in(worker, "billing.delay.5s", due)
+    async with worker:
+        worker.clock.advance_to(due + 0.01)
+        await until(lambda: seen == [(40, 1)])
+        worker.kafka.delete_topic("billing.delay.5s")
+        await until(lambda: "gone=billing.delay.5s" in caplog.text)
+        assert (await worker.deliver("orders", b"1")).kind == "done"
+    assert not worker.kafka.has_topic("billing.delay.5s")
+    assert "is made again" not in caplog.text

@@ -91,6 +91,15 @@ async def test_a_partition_that_takes_no_copy_refuses_none_however_long(kafka: M
     await publisher.stop()
 
 
+async def test_a_partition_that_takes_nothing_costs_the_relay_few_producers(kafka: MemoryKafka) -> None:
+    refusing = kafka.faults.refuse("Produce", UnknownError, times=None)
+    publisher = RecordBatches(HostSettings(kafka.bootstrap, "billing"), clock=Clock())
+    answers = await publisher.publish([copy(b"%d" % number) for number in range(200)])
+    assert all(isinstance(answer, PublishUnavailable) for answer in answers)
+    assert refusing.met <= 12
+    await publisher.stop()
+
+
 @BOTH
 async def test_a_copy_that_its_topic_never_takes_is_refused_in_time(kafka: MemoryKafka, make: _Make) -> None:
     clock = Clock()

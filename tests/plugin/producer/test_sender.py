@@ -191,6 +191,16 @@ async def test_a_record_is_refused_while_its_own_partition_takes_others_and_not_
     assert (refused.retriable, refused.error) == (False, error.__name__)
 
 
+async def test_a_partition_that_takes_nothing_costs_few_clients(kafka: MemoryKafka) -> None:
+    refusing = kafka.faults.refuse("Produce", UnknownError, times=None, topic="one")
+    async with sending(kafka, Clock()) as sender:
+        answers = await sender.send_many([Outgoing("one", b"%d" % number, b"%d" % number) for number in range(500)])
+        assert all(map(may_pass, answers))
+        refusing.end()
+        assert refusing.met <= 12
+        assert all(acked(await sender.send_many([Outgoing("one", b"v")])))
+
+
 async def test_a_message_that_can_t_be_written_is_refused_and_its_neighbours_are_sent(kafka: MemoryKafka, sender: Sender) -> None:
     unwritable = Outgoing("one", b"bad", b"k", headers=(("\udc80\ud800", b""),))
     answers = await sender.send_many([Outgoing("one", b"1", b"k"), unwritable, Outgoing("one", b"2", b"l")])
