@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -42,6 +43,7 @@ class Topic:
     """A topic with its partitions and what was set of it."""
 
     def __init__(self, partitions: int, configs: Mapping[str, str]) -> None:
+        self.id = uuid.uuid4()  #: one that is made anew has another
         self.partitions = [PartitionLog() for _ in range(partitions)]
         self.configs = dict(configs)
 

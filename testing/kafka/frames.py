@@ -13,7 +13,8 @@ import aiokafka.protocol
 from aiokafka.protocol.api import RequestHeader_v1, RequestHeader_v2, RequestStruct, ResponseHeader_v0, ResponseHeader_v1
 from aiokafka.protocol.types import Array, Schema
 
-import ackwise.plugin.client.staticrequests  # noqa: F401  # what it adds to aiokafka's requests is served as well
+import ackwise.plugin.client.staticrequests
+import ackwise.plugin.client.topicids  # noqa: F401  # what these add to aiokafka's requests is served as well
 from ackwise.testing.kafka.faults import APIS
 
 __all__ = ["Asked", "UnknownRequest", "decode", "encode", "versions"]
@@ -33,6 +34,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "is_internal": False,
     "offline_replicas": [],
     "timestamp": -1,
+    "leader_epoch": -1,
+    "authorized_operations": -(2**31),
 }
 
 

@@ -13,6 +13,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from ackwise.plugin.client.topicids import NO_TOPIC_ID
 from ackwise.testing.kafka.answers import NODE, Answer, Serve, Values, tried
 from ackwise.testing.kafka.cluster import DEFAULTS, Cluster, check_configs, is_topic_name
 from ackwise.testing.kafka.frames import Asked, versions
@@ -47,6 +48,8 @@ class TopicRequests:
 
     async def _metadata(self, asked: Asked, refused: int) -> Answer:
         names = asked.body.get("topics")
+        if names is not None:
+            names = [each if isinstance(each, str) else each["topic"] for each in names]
         if names is None or (asked.version == 0 and not names):
             names = sorted(self._cluster.topics)
         return {
@@ -65,6 +68,7 @@ class TopicRequests:
         return {
             "error_code": code,
             "topic": name,
+            "topic_id": NO_TOPIC_ID if code else self._cluster.topics[name].id,
             "partitions": [
                 {"error_code": 0, "partition": number, "leader": NODE, "replicas": [NODE], "isr": [NODE]} for number in partitions
             ],
