@@ -6,12 +6,14 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from aiokafka.structs import OffsetAndMetadata
 
+from ackwise.middleware.commitmetadata import CommitMetadata, group_hash, read_own
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
@@ -22,6 +24,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import Asked, Standing, ask
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.client.topicids import Topic, topics_of
 from ackwise.plugin.group.relaycounts import DelayStanding
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.relay.fetching import DelayFetch
@@ -37,6 +40,9 @@ _POLL, _ASK_AGAIN, _BROKER_OFFSETS_EVERY, _ALARM = 0.5, 0.5, 30.0, 60.0
 #: Seconds between two questions for topics that are missing, and between two for delay topics of other levels.
 _LOOK_FOR_TOPICS: Final = 5.0
 _LOOK_FOR_LEVELS: Final = 300.0
+
+#: Seconds between two looks at the ids of the delay topics.
+_IDS_EVERY: Final = 10.0
 
 #: Seconds for a commit, for a look at the logs' ends, for what is being published when a partition is given up (a publisher answers
 #: within ten), and for leaving the group.
@@ -97,6 +103,9 @@ class DelayMember(ConsumerRebalanceListener):
         self._asking: tuple[set[TopicPartition], asyncio.Task[Asked]] | None = None
         self._ended: set[asyncio.Task[None]] = set()
         self._beyond_end: Counter[TopicPartition] = Counter()
+        self._topics: dict[TopicPartition, Topic] = {}  #: whose logs the lines read
+        self._looking: asyncio.Task[None] | None = None
+        self._next_ids = 0.0
         self._next_ask = self._next_commit = self._next_look = self._next_alarm = self._next_topics = self._next_levels = 0.0
         self._throttle = LogThrottle(clock=clock)
 
@@ -113,6 +122,7 @@ class DelayMember(ConsumerRebalanceListener):
             if self._clock() >= self._next_commit:
                 self._next_commit = self._clock() + self._commit_interval
                 await self._commit(self._lines)
+            self._look_for_ids()
             if self._sink is not None and self._clock() >= self._next_look:
                 self._next_look = self._clock() + _BROKER_OFFSETS_EVERY
                 await self._record_broker_offsets(self._sink)
@@ -172,6 +182,8 @@ class DelayMember(ConsumerRebalanceListener):
         finally:
             if self._asking is not None:
                 self._asking[1].cancel()
+            if self._looking is not None:
+                self._looking.cancel()
             await close_consumer(self._consumer, within=_LEAVE_TIMEOUT)
 
     def standing(self) -> list[DelayStanding]:
@@ -245,7 +257,8 @@ class DelayMember(ConsumerRebalanceListener):
 
     def _open_line(self, partition: TopicPartition, standing: Standing) -> None:
         """A line begins with a seek to its position, in one step without an await, so that it misses nothing that is fetched."""
-        committed = None if standing.committed is None else standing.committed.offset
+        committed = self._committed(standing)
+        self._topics[partition] = standing.topic
         position = first_offset(committed, standing.start, standing.end)
         if committed is not None and position != committed:
             log.warning(
@@ -264,6 +277,29 @@ class DelayMember(ConsumerRebalanceListener):
         line.start().add_done_callback(self._ended.add)
         self._unopened.discard(partition)
         self._beyond_end.pop(partition, None)
+
+    def _committed(self, standing: Standing) -> int | None:
+        """What this relay's group committed of this very topic: of one that was deleted and made again nothing was moved yet."""
+        if standing.committed is None:
+            return None
+        left = read_own(standing.committed.metadata, self._names.relay_group)
+        return None if left is not None and left.is_about_another(standing.topic.id) else standing.committed.offset
+
+    def _look_for_ids(self) -> None:
+        """See now and then whether the topics are the same; no fetch tells it of one that was away and has grown."""
+        if (self._looking is None or self._looking.done()) and self._lines and self._clock() >= self._next_ids:
+            self._next_ids = self._clock() + _IDS_EVERY
+            self._looking = asyncio.create_task(self._reopen_made_again(dict(self._lines)), name="ackwise relay topics")
+
+    async def _reopen_made_again(self, lines: Mapping[TopicPartition, DelayLine]) -> None:
+        now, _ = await topics_of(self._consumer, lines)
+        for partition, topic in now.items():
+            ids = self._topics[partition].id, topic.id
+            if None not in ids and ids[0] != ids[1] and self._lines.get(partition) is lines[partition]:
+                log.warning(
+                    "delay topic was made again, the relay reads it from its start", topic=partition.topic, partition=partition.partition
+                )
+                self._reopen(partition)
 
     def _reopen(self, partition: TopicPartition) -> None:
         """Its log does not have the position of its line: where it begins is asked anew, and what is in hand is moved twice at most."""
@@ -309,7 +345,8 @@ class DelayMember(ConsumerRebalanceListener):
         if not offsets:
             return
         try:
-            await answer(self._consumer.commit(offsets), within=_COMMIT_TIMEOUT)
+            told = {partition: OffsetAndMetadata(offset, self._metadata(partition)) for partition, offset in offsets.items()}
+            await answer(self._consumer.commit(told), within=_COMMIT_TIMEOUT)
         except Exception as error:  # noqa: BLE001  # whatever the client raises, the next commit makes it good
             log.debug("the relay's commit failed, copies may come twice, which is told by their attempt", error=said(error))
             self._log_refused(error, len(offsets))
@@ -317,6 +354,9 @@ class DelayMember(ConsumerRebalanceListener):
         self._throttle.reset()
         for partition, offset in offsets.items():
             lines[partition].committed = offset
+
+    def _metadata(self, partition: TopicPartition) -> str:
+        return CommitMetadata(group=group_hash(self._names.relay_group), topic_id=self._topics[partition].id).fit()
 
     def _log_refused(self, error: Exception, partitions: int) -> None:
         """A refusal lasts until somebody lifts it, and the next relay would move everything since the last commit again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import SimpleNamespace
@@ -13,6 +14,10 @@ from aiokafka import TopicPartition
 __all__ = ["Client", "Cluster"]
 
 
+#: The number of the request.
+METADATA = 3
+
+
 class Cluster:
     """Records by partition, what the group committed, and what each request is answered. `harm` may raise for a call, after it moved."""
 
@@ -20,6 +25,8 @@ class Cluster:
         self.partitions = [TopicPartition(topic, number) for topic in topics for number in range(partitions)]
         self.logs: dict[TopicPartition, list[Any]] = defaultdict(list)
         self.committed: dict[TopicPartition, int] = {}
+        self.beside: dict[TopicPartition, str] = {}  #: the metadata of commits
+        self.topic_id = 1
         self.error_code = 0  #: of the coordinator's whole answer
         self.unreadable: dict[tuple[TopicPartition, int], BaseException] = {}  #: raised when this record is come to
         self.drops: Callable[[], bool] = lambda: False  #: whether what was drained is lost without a word
@@ -124,9 +131,10 @@ class Client:
     def assignment(self) -> Collection[TopicPartition]:
         return self._cluster.partitions
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, Any]) -> None:
         self._call("commit")
-        self._cluster.committed.update(offsets)
+        self._cluster.committed.update({partition: each.offset for partition, each in offsets.items()})
+        self._cluster.beside.update({partition: each.metadata for partition, each in offsets.items()})
 
     async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         self._call("starts")
@@ -142,12 +150,21 @@ class Client:
     async def _maybe_wait_metadata(self) -> None: ...
 
     async def send(self, node: int, request: Any) -> Any:
-        """Where the logs end, whatever transaction is open."""
+        """Where the logs end, whatever transaction is open, or which topics there are."""
+        if request.API_KEY == METADATA:
+            return self._say_topics(request)
         topics = [
             (topic, [(number, 0, -1, len(self._cluster.logs[TopicPartition(topic, number)])) for number, _ in partitions])
             for topic, partitions in request._topics
         ]
         return SimpleNamespace(API_VERSION=2, topics=topics)
+
+    def _say_topics(self, request: Any) -> Any:
+        topics = [
+            {"error_code": 0, "topic": topic, "topic_id": uuid.UUID(int=self._cluster.topic_id), "partitions": [{}]}
+            for _, topic, _ in request._topics
+        ]
+        return SimpleNamespace(to_object=lambda: {"topics": topics})
 
     async def ensure_coordinator_known(self) -> None: ...
 
@@ -157,7 +174,9 @@ class Client:
         self._call("committed")
         by_topic = defaultdict(list)
         for topic, number in [] if self._cluster.error_code else self._cluster.partitions:
-            by_topic[topic].append((number, self._cluster.committed.get(TopicPartition(topic, number), -1), "", 0))
+            by_topic[topic].append(
+                (number, self._cluster.committed.get(place := TopicPartition(topic, number), -1), self._cluster.beside.get(place, ""), 0)
+            )
         return SimpleNamespace(error_code=self._cluster.error_code, topics=list(by_topic.items()))
 
     def _call(self, call: str) -> None:

@@ -480,3 +480,27 @@ async def test_a_relay_that_is_cancelled_while_its_membership_does_not_end_close
     await asyncio.wait({running})
     may_end.set()
     assert closed.is_set()
+
+
+async def test_a_delay_topic_that_is_made_again_is_read_from_its_start_though_it_has_grown_past_the_commit(relay: Relay) -> None:
+    relay.put(*range(3))
+    async with relay.running():
+        await relay.committed(3)
+    relay.stop.clear()
+    relay.cluster.topic_id, relay.cluster.logs[FIRST][:] = 2, []
+    relay.put(*range(10, 15))
+    async with relay.running():
+        await relay.committed(5)
+    assert relay.moved == [*range(3), *range(10, 15)]
+
+
+async def test_a_delay_topic_that_is_made_again_while_nothing_is_fetched_of_it_is_read_from_its_start(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delaymember, "_IDS_EVERY", 0.01)
+    relay.put(*range(3))
+    async with relay.running():
+        await relay.committed(3)
+        relay.cluster.topic_id, relay.cluster.logs[FIRST][:] = 2, []
+        relay.put(*range(10, 15))
+        await until(lambda: set(range(10, 15)) <= {*relay.moved})
