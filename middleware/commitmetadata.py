@@ -1,34 +1,36 @@
 """Metadata of a commit: what a member leaves beside the offset for the next owner of the partition. Pure.
 
-    ackwise1:{crc32 of the rest, 8 hexadecimal digits}:{a JSON object in ASCII}
+    ackwise2:{crc32 of the rest, 8 hexadecimal digits}:{a JSON object in ASCII}
 
-The broker keeps a string of at most `LIMIT` bytes for each partition and understands nothing of it. Whoever reads it may
-find anything there, or nothing: metadata that is foreign, damaged or of another version is ignored, and the next commit overwrites it.
+The broker keeps a string of at most `LIMIT` bytes for each partition and understands nothing of it. A reader may find anything there, or
+nothing: metadata that is foreign, damaged or of another version is ignored, and the next commit overwrites it. Tools copy it to other
+groups and clusters, so it names the group, the cluster and the topic's id that it is about; `read_own` ignores what is about others.
 Names in the object that this version does not know are passed over, so a later one may add some.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-__all__ = ["LIMIT", "CommitMetadata", "FinishedMap", "InPlace", "LastCommit", "decode"]
+__all__ = ["LIMIT", "CommitMetadata", "FinishedMap", "InPlace", "LastCommit", "Tried", "decode", "group_hash", "read_own"]
 
 #: Bytes; what brokers allow unless they are told otherwise (`offset.metadata.max.bytes`).
 LIMIT: Final = 4096
 #: Characters of the entries in place, at most 100 of them, and of the map, which is about 16,000 offsets.
 _IN_PLACE_SHARE: Final = 1000
 _MOST_IN_PLACE: Final = 100
-_MAP_SHARE: Final = 2800
+_MAP_SHARE: Final = 2700
 #: Bytes that a map may have once it is unpacked: nobody may make a reader fill its memory.
 _LARGEST_MAP: Final = 1 << 16
 
-_ENVELOPE: Final = re.compile(r"ackwise1:([0-9a-f]{8}):(\{.*\})", re.ASCII)
+_ENVELOPE: Final = re.compile(r"ackwise2:([0-9a-f]{8}):(\{.*\})", re.ASCII)
 
 
 class InPlace(NamedTuple):
@@ -41,11 +43,22 @@ class InPlace(NamedTuple):
     """Epoch milliseconds."""
 
 
+class Tried(NamedTuple):
+    """Messages at which workers ended: they are tried in ever smaller portions, at last one alone."""
+
+    first: int
+    end: int
+    """Behind the last of their offsets."""
+    tries: int
+    """How often it was begun alone, where it is one message; otherwise 0."""
+    agent: str = ""
+    """Whose message it is, where one agent alone tried it; a hash of the name."""
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedMap:
     """The map: which offsets from `base` on are finished, and what must hold for it to be believed."""
 
-    cluster: str
     base: int
     """The offset that is committed."""
     base_ts: int
@@ -67,18 +80,48 @@ class CommitMetadata:
     """The last durable event of the writer."""
     finished: FinishedMap | None = None
     in_place: Sequence[InPlace] = ()
+    group: str | None = None
+    """A hash of the group's name."""
+    cluster: str | None = None
+    topic_id: str | None = None
+    """Of the topic: one that is deleted and made again has another."""
+    partitions: int | None = None
+    """How many the topic had when its group began with it: a partition with a higher number was made since."""
+    is_open: bool | None = None
+    """Whether the partition had an owner who had not ended in order."""
+    tried: Tried | None = None
+
+    def is_about_another(self, topic_id: str | None) -> bool:
+        """Whether it is about another topic than that, of the same name. Without ids nothing tells."""
+        return None not in (self.topic_id, topic_id) and self.topic_id != topic_id
+
+    def fit(self) -> str:
+        """Return `encode` of as much as has room: without the attempts in place if need be, then without the map too."""
+        for each in (self, replace(self, in_place=()), replace(self, in_place=(), finished=None)):
+            try:
+                return each.encode()
+            except ValueError:
+                continue
+        return ""
 
     def encode(self) -> str:
         """At most `LIMIT` characters of ASCII. Raises `ValueError` if the map or the entries take more than their share."""
         said: dict[str, Any] = {}
         if self.writer_id is not None and self.last_seq is not None:
             said |= {"w": f"{self.writer_id:016x}", "s": self.last_seq}
+        belongs = {"g": self.group, "c": self.cluster, "t": self.topic_id, "n": self.partitions}
+        said |= {name: value for name, value in belongs.items() if value is not None}
+        if self.is_open is not None:
+            said["o"] = int(self.is_open)
+        if self.tried is not None:
+            first, end, tries, agent = self.tried
+            said["r"] = [first, end - first, tries, agent]
         if self.finished is not None:
             said["f"] = _packed_map(self.finished)
         if self.in_place:
             said["i"] = _packed_entries(sorted(self.in_place))
         text = json.dumps(said, separators=(",", ":"))
-        envelope = f"ackwise1:{zlib.crc32(text.encode()):08x}:{text}"
+        envelope = f"ackwise2:{zlib.crc32(text.encode()):08x}:{text}"
         if len(envelope) > LIMIT:
             raise ValueError(f"the metadata of a commit has {len(envelope)} characters, and may have {LIMIT}")
         return envelope
@@ -105,6 +148,22 @@ def decode(metadata: str) -> CommitMetadata | None:
         return None
 
 
+def read_own(metadata: str, group: str, cluster: str | None = None) -> CommitMetadata | None:
+    """Return what `group` left in that cluster, `None` where it is another's: offsets are copied together with their metadata.
+
+    Without a `cluster` that of the metadata is believed.
+    """
+    found = decode(metadata)
+    if found is None or found.group != group_hash(group) or cluster not in (None, found.cluster):
+        return None
+    return found
+
+
+def group_hash(group: str) -> str:
+    """What stands for the name of a group."""
+    return hashlib.blake2b(group.encode(), digest_size=8).hexdigest()
+
+
 def _read(said: dict[str, Any]) -> CommitMetadata:
     writer_id = int(said["w"], 16) if "w" in said else None
     return CommitMetadata(
@@ -112,7 +171,17 @@ def _read(said: dict[str, Any]) -> CommitMetadata:
         None if writer_id is None else _number(said["s"]),
         None if "f" not in said else _unpacked_map(said["f"]),
         () if "i" not in said else tuple(_unpacked_entries(said["i"])),
+        None if "g" not in said else _text(said["g"]),
+        None if "c" not in said else _text(said["c"]),
+        None if "t" not in said else _text(said["t"]),
+        None if "n" not in said else _number(said["n"]),
+        None if "o" not in said else bool(_number(said["o"])),
+        None if "r" not in said else _tried(*said["r"]),
     )
+
+
+def _tried(first: object, number: object, tries: object, agent: object) -> Tried:
+    return Tried(_number(first), _number(first) + _number(number), _number(tries), _text(agent))
 
 
 def _packed_map(finished: FinishedMap) -> dict[str, Any]:
@@ -123,7 +192,7 @@ def _packed_map(finished: FinishedMap) -> dict[str, Any]:
     if len(text) > _MAP_SHARE or len(plain) > _LARGEST_MAP:
         raise ValueError(f"the map of finished offsets has {len(text)} characters, and may have {_MAP_SHARE}")
     times = [finished.base_ts, finished.last_ts]
-    return {"c": finished.cluster, "b": finished.base, "t": times, "a": finished.agents, name: text}
+    return {"b": finished.base, "t": times, "a": finished.agents, name: text}
 
 
 def _unpacked_map(said: dict[str, Any]) -> FinishedMap:
@@ -134,7 +203,7 @@ def _unpacked_map(said: dict[str, Any]) -> FinishedMap:
         if not unpacking.eof:
             raise ValueError("the map is too large, or cut")
     base_ts, last_ts = map(_number, said["t"])
-    return FinishedMap(_text(said["c"]), _number(said["b"]), base_ts, last_ts, _text(said["a"]), int.from_bytes(content, "little"))
+    return FinishedMap(_number(said["b"]), base_ts, last_ts, _text(said["a"]), int.from_bytes(content, "little"))
 
 
 def _packed_entries(entries: Sequence[InPlace]) -> list[Any]:

@@ -32,6 +32,11 @@ class Watermark:
         self._ends.append(self._next)
         return True
 
+    def skip(self, end: int) -> None:
+        """The log has nothing to read before `end` that was not tracked: what control and aborted records leave."""
+        if self._next is None or end > self._next:
+            self._next = end
+
     def finish(self, first: int, end: int | None = None) -> None:
         """The messages from `first` to before `end`, or that at `first`, are done, parked or dead. Untracked offsets are ignored."""
         end = first + 1 if end is None else end

@@ -11,10 +11,10 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from ackwise.plugin.broadcast.newpartitions import NewPartitions
 from ackwise.plugin.broadcast.offsetsfile import OffsetsFile
 from ackwise.plugin.client.internals import hear_assignments
-from ackwise.plugin.client.offsets import Asked, Committed, Standing, reaches
+from ackwise.plugin.client.offsets import Asked, Committed, Reach, Standing, reaches
+from ackwise.plugin.client.topicids import Topic, topics_of
 from ackwise.plugin.group.member import Client, Member
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.host.opening import Opening
@@ -32,7 +32,6 @@ class OwnFile:
         self._group = settings.group
         self._path = path
         self._file: OffsetsFile
-        self._new = NewPartitions()
 
     @asynccontextmanager
     async def opened(self, member: Member, consumer: AIOKafkaConsumer) -> AsyncIterator[Client]:
@@ -47,19 +46,21 @@ class OwnFile:
         file = self._file = OffsetsFile(self._path, self._group, cluster[-1])
         file.open()
         try:
-            self._new = NewPartitions({partition.topic for partition in file.positions})
             yield _FileClient(consumer, file)
         finally:
             await file.close()
 
     async def ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
         """See `MessageModel.ask`. The file says what was committed."""
-        return await self._new.ask(partial(self._ask, consumer), partitions)
+        topics, nameless = await topics_of(consumer, partitions)  # first, as `offsets.ask` says
+        reached, unknown = await reaches(consumer, topics)
+        known = {partition: self._standing(partition, reach, topics[partition]) for partition, reach in reached.items()}
+        return Asked(known, {**nameless, **unknown})
 
-    async def _ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
-        known, unknown = await reaches(consumer, partitions)
+    def _standing(self, partition: TopicPartition, reach: Reach, topic: Topic) -> Standing:
         positions = self._file.positions
-        return Asked({partition: Standing(positions.get(partition), *reach) for partition, reach in known.items()}, unknown)
+        others = [committed for other, committed in positions.items() if other.topic == partition.topic]
+        return Standing(positions.get(partition), *reach, topic, others)
 
     def join(self, member: Member, consumer: AIOKafkaConsumer, topics: Sequence[str], opening: Opening) -> None:
         """See `MessageModel.join`. All partitions are this instance's, those that are made later too."""

@@ -13,7 +13,6 @@ from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, Unavailable
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.broadcast.newpartitions import NewPartitions
 from ackwise.plugin.client.internals import partitions_of
 from ackwise.plugin.client.offsets import Asked, ask
 from ackwise.plugin.client.refusal import is_refusal
@@ -42,7 +41,6 @@ class OwnGroup:
     def __init__(self, settings: HostSettings) -> None:
         self.group_id: str | None = settings.group
         self._settings = settings
-        self._new = NewPartitions()
 
     @asynccontextmanager
     async def opened(self, member: Member, consumer: AIOKafkaConsumer) -> AsyncIterator[Client]:
@@ -53,7 +51,7 @@ class OwnGroup:
 
     async def ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
         """See `MessageModel.ask`."""
-        return await self._new.ask(partial(ask, consumer, self._settings.group), partitions)
+        return await ask(consumer, self._settings.group, partitions)
 
     def join(self, member: Member, consumer: AIOKafkaConsumer, topics: Sequence[str], opening: Opening) -> None:
         """See `MessageModel.join`."""

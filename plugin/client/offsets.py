@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_UNCOMMITTED, Fetcher
@@ -28,6 +28,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.internals import leader_of
+from ackwise.plugin.client.topicids import Topic, topics_of
 
 __all__ = ["Asked", "Committed", "Reach", "Standing", "ask", "committed_by", "offsets_of", "reaches"]
 
@@ -57,8 +58,9 @@ class Standing(NamedTuple):
     committed: Committed | None
     start: int
     end: int
-    is_new: bool = False
-    """It was made since its group began to read the topic: nothing of it was passed over on purpose."""
+    topic: Topic = Topic()
+    others: Sequence[Committed] = ()
+    """What the group committed of other partitions of the topic; it is asked for where nothing was committed of this one."""
 
 
 class Reach(NamedTuple):
@@ -76,26 +78,48 @@ class Asked(NamedTuple):
 
 
 async def ask(consumer: Any, group: str, partitions: Collection[TopicPartition], *, within: float = _WITHIN) -> Asked:
-    """What the brokers say of `partitions`, asked with one request to the coordinator of `group` and two to each broker.
+    """What the brokers say of `partitions`, asked with one or two requests to the coordinator of `group` and three to each broker.
 
     `consumer` is a started `AIOKafkaConsumer` of that group, which need not have the partitions. Raises nothing of the brokers'.
     """
     asked = sorted(partitions)
     if not asked:
         return Asked({}, {})
+    # The ids first: where a topic is made anew meanwhile, its old id is found wrong later. A new one beside old offsets never would be.
+    topics, nameless = await topics_of(consumer, asked, within=within)
+    found = Asked({}, dict(nameless))
     committed, (reached, unknown) = await asyncio.gather(
-        _committed(consumer, group, asked, within), reaches(consumer, asked, within=within)
+        _committed(consumer, group, sorted(topics), within), reaches(consumer, topics, within=within)
     )
-    found = Asked({}, {})
-    for partition in asked:
-        said = committed[partition]
-        if isinstance(said, KafkaError):
-            found.unknown[partition] = said
-        elif partition in unknown:
-            found.unknown[partition] = unknown[partition]
+    others = await _committed_of_others(consumer, group, topics, committed, within)
+    for partition in topics:
+        said, its_others = committed[partition], others.get(partition.topic, ())
+        errors = [each for each in (said, its_others, unknown.get(partition)) if isinstance(each, KafkaError)]
+        if errors:
+            found.unknown[partition] = errors[0]
         else:
-            found.known[partition] = Standing(said, *reached[partition])
+            of_others = () if said is not None else cast(Sequence[Committed], its_others)
+            found.known[partition] = Standing(cast("Committed | None", said), *reached[partition], topics[partition], of_others)
     return await _past_open_transactions(consumer, found, within)
+
+
+async def _committed_of_others(
+    consumer: Any,
+    group: str,
+    topics: Mapping[TopicPartition, Topic],
+    committed: Mapping[TopicPartition, Committed | KafkaError | None],
+    within: float,
+) -> dict[str, Sequence[Committed] | KafkaError]:
+    """What was committed of each topic of which a partition has no commit, or why that is not known."""
+    widths = {partition.topic: topic.partitions or 0 for partition, topic in topics.items() if committed[partition] is None}
+    asked = sorted({TopicPartition(topic, number) for topic, width in widths.items() for number in range(width)} - committed.keys())
+    said = {**committed, **(await _committed(consumer, group, asked, within) if asked else {})}
+    found: dict[str, Sequence[Committed] | KafkaError] = {}
+    for topic in widths:
+        its = [each for partition, each in said.items() if partition.topic == topic and each is not None]
+        error = next((each for each in its if isinstance(each, KafkaError)), None)
+        found[topic] = error or [each for each in its if isinstance(each, Committed)]
+    return found
 
 
 async def _past_open_transactions(consumer: Any, found: Asked, within: float) -> Asked:

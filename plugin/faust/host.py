@@ -31,6 +31,7 @@ from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.run import Run
 from ackwise.middleware.streaming import StreamingPipeline
 from ackwise.plugin.client.offsets import ask
+from ackwise.plugin.client.topicids import topics_of
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import ReliableConductor, ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.declaredagents import Declared, declared, discover, is_fed
@@ -47,6 +48,7 @@ from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.positions import Position, Positions
+from ackwise.plugin.group.topicwatch import TopicWatch
 from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.inspect.outboxstate import look_at_outbox
 from ackwise.plugin.inspect.state import State, look
@@ -256,6 +258,8 @@ class FaustHost:
             positions = Positions(member, functools.partial(consumer.call, ask, settings.group))
             self._opening = Opening(member, positions, self._begin)
             member.keep(self._opening.keep, "assignment")
+            watch = TopicWatch(lambda: member.lanes, functools.partial(consumer.call, topics_of), self._take_up_anew)
+            member.keep(watch.keep, "topic ids")
             member.spawn(self._watch(member), "watch")
             self._opened = opened.pop_all()
 
@@ -352,7 +356,9 @@ class FaustHost:
         if role == "retry":
             lanes.append(member.lane(*partition, "retry", position.next, make=self._undeliverable))
         self.cursors[partition] = Cursor(position.next)
-        member.add_lanes(partition, tuple(lanes), from_commit=position.committed, metadata=position.metadata)
+        member.add_lanes(
+            partition, tuple(lanes), from_commit=position.committed, metadata=position.metadata, topic=position.topic, end=position.end
+        )
 
     def _readers(self, tp: TP, role: str) -> list[Intake]:
         return [intake for intake in self.intakes.values() if role == "retry" or tp.topic in intake.topics]
@@ -450,6 +456,7 @@ class FaustHost:
         for partition, (cursor, position) in fetched.after.items():
             if self.cursors.get(partition) is cursor:
                 cursor.expected = cursor.resume = position
+                member.skip(partition, position)
         if lost := [partition for partition in fetched.lost if partition in self.cursors]:
             self._take_up_anew(lost)
         return rest

@@ -63,7 +63,10 @@ class Opening:
     async def _open(self) -> None:
         asked = dict(self._waiting)
         found = await self._positions.find(asked) if asked else {}
+        may_begin = await self._member.announce(
+            {partition: position for partition, position in found.items() if self._waiting.get(partition) == asked[partition]}
+        )
         for partition, position in found.items():
-            if self._waiting.get(partition) == asked[partition]:  # or it went meanwhile, and may have come again
+            if partition in may_begin and self._waiting.get(partition) == asked[partition]:  # or it went meanwhile, and may have come again
                 del self._waiting[partition]
                 self._begin(partition, position)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, OffsetMetadataTooLargeError
 from aiokafka.structs import OffsetAndMetadata
 
-from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap
+from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, Tried, group_hash, read_own
 from ackwise.middleware.events import Event, EventCode, EventSink, durable_of
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.progress import agents_hash, measure
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.client.topicids import Topic
 from ackwise.plugin.group.lane import MAX_SPAN, MOST_IN_PLACE, Lane, Told
+from ackwise.plugin.group.position import Position
 
 __all__ = ["Commits", "Offsets", "passed", "to_commit"]
 
@@ -26,8 +30,19 @@ log = Log()
 Offsets = Mapping[TopicPartition, tuple[tuple[Lane, ...], Told]]
 """The lanes of each partition, and what is to be told of it: the next offset that all of them have passed, and what stands beside it."""
 
+_Committed = dict[TopicPartition, OffsetAndMetadata]
+
 #: Seconds that a commit gets, however late it is.
 _AT_LEAST: Final = 0.5
+
+
+class _Room(enum.Enum):
+    """What the broker has room for beside a commit."""
+
+    ALL = enum.auto()
+    SHORT = enum.auto()
+    """No map, and no attempts in place."""
+    NONE = enum.auto()
 
 
 class Commits:
@@ -38,16 +53,18 @@ class Commits:
         group: str,
         agents: Sequence[str],
         sink: EventSink | None,
-        send: Callable[[dict[TopicPartition, OffsetAndMetadata]], Awaitable[Any]],
+        send: Callable[[_Committed], Awaitable[Any]],
+        lanes: Callable[[], Iterable[Lane]] = tuple,
     ) -> None:
-        """`agents` are the names of all agents of the group."""
+        """`agents` are the names of all agents of the group, `lanes` those of all its partitions here."""
         self.cluster: str | None = None  #: the id of the cluster; without it nobody could tell whose offsets a map is about
         self._group = group
         self._agents = agents
         self._sink = sink
         self._send = send
+        self._lanes = lanes
         self._under_way: dict[TopicPartition, asyncio.Future[None]] = {}  #: what the broker was told and has not answered
-        self._refuses_metadata = False  # the broker, with a lower limit than others have
+        self._room = _Room.ALL
         self._throttle = LogThrottle()
 
     def is_under_way(self, partition: TopicPartition) -> bool:
@@ -62,27 +79,12 @@ class Commits:
 
     async def commit(self, offsets: Offsets, by: float) -> bool:
         """Commit `offsets`, and record that; returns whether the broker took them. A failure is logged."""
-        now, answered = asyncio.get_running_loop().time, asyncio.get_running_loop().create_future()
-        self._under_way.update(dict.fromkeys(offsets, answered))
-        try:
-            await answer(self._with_metadata(offsets), within=max(_AT_LEAST, by - now()))
-        except (CommitFailedError, IllegalStateError) as error:
-            log.warning(
-                "a commit was refused since the partitions moved, the next owner goes on from the last one",
-                group=self._group,
-                partitions=len(offsets),
-                error=said(error),
-            )
+
+        def made() -> _Committed:
+            return {place: OffsetAndMetadata(told.offset, self._metadata(lanes, told)) for place, (lanes, told) in offsets.items()}
+
+        if not await self._commit(made, offsets.keys(), by):
             return False
-        except (KafkaError, OSError) as error:
-            self._log_failed(error, len(offsets))
-            return False
-        finally:
-            for partition in offsets:
-                if self._under_way.get(partition) is answered:
-                    del self._under_way[partition]
-            answered.set_result(None)
-        self._throttle.reset("commit")
         for partition, (lanes, told) in offsets.items():
             has_moved = lanes[0].committed != told.offset
             for lane in lanes:
@@ -91,12 +93,48 @@ class Commits:
                 self._sink.record(Event(EventCode.COMMITTED, *partition, range_end=told.offset))
         return True
 
+    async def announce(self, positions: Mapping[TopicPartition, Position], by: float) -> bool | None:
+        """Commit where partitions begin and that they have an owner, in one request.
+
+        Return whether the broker took it; `None` if the partitions are no longer ours. A failure is logged.
+        """
+
+        def made() -> _Committed:
+            return {place: OffsetAndMetadata(position.next, self._announcement(position)) for place, position in positions.items()}
+
+        return await self._commit(made, positions.keys(), by)
+
+    async def _commit(self, made: Callable[[], _Committed], partitions: Collection[TopicPartition], by: float) -> bool | None:
+        """Commit what `made` returns; returns whether the broker took it, `None` where the partitions have moved."""
+        now, answered = asyncio.get_running_loop().time, asyncio.get_running_loop().create_future()
+        self._under_way.update(dict.fromkeys(partitions, answered))
+        try:
+            await answer(self._with_metadata(made), within=max(_AT_LEAST, by - now()))
+        except (CommitFailedError, IllegalStateError) as error:
+            log.warning(
+                "a commit was refused since the partitions moved, the next owner goes on from the last one",
+                group=self._group,
+                partitions=len(partitions),
+                error=said(error),
+            )
+            return None
+        except (KafkaError, OSError) as error:
+            self._log_failed(error, len(partitions))
+            return False
+        finally:
+            for partition in partitions:
+                if self._under_way.get(partition) is answered:
+                    del self._under_way[partition]
+            answered.set_result(None)
+        self._throttle.reset("commit")
+        return True
+
     def resume(self, lanes: Sequence[Lane], metadata: CommitMetadata | None) -> None:
-        """Tell `lanes`, which are new, what their last owner had finished above its last commit: in this cluster, with the same agents."""
-        if self._refuses_metadata:
+        """Tell `lanes`, which are new, what their last owner had finished above its last commit, with the same agents."""
+        if self._room is not _Room.ALL:
             _keep_no_map(lanes)
         found = None if metadata is None else metadata.finished
-        if metadata is None or found is None or (found.cluster, found.agents) != (self.cluster, self._agents_of(lanes)):
+        if metadata is None or found is None or self.cluster is None or found.agents != self._agents_of(lanes):
             return
         for lane in lanes:
             if lane.max_span > MAX_SPAN and lane.position == found.base == lane.committed:
@@ -118,40 +156,58 @@ class Commits:
                 error=said(error),
             )
 
-    async def _with_metadata(self, offsets: Offsets) -> None:
-        """Commit with what the next owner is to know; a broker that allows less gets the bare offsets from then on."""
+    async def _with_metadata(self, made: Callable[[], _Committed]) -> None:
+        """Commit with what the next owner is to know; a broker that allows less gets less from then on, at last the bare offsets."""
         try:
-            await self._send(
-                {partition: OffsetAndMetadata(told.offset, self._metadata(lanes, told)) for partition, (lanes, told) in offsets.items()}
-            )
+            await self._send(made())
         except OffsetMetadataTooLargeError as error:
-            if self._refuses_metadata:
+            if self._room is _Room.NONE:
                 raise
-            self._refuses_metadata = True
+            self._room = _Room.SHORT if self._room is _Room.ALL else _Room.NONE
             log.warning(
                 "the broker refuses the metadata of a commit, from now on this worker commits without",
                 group=self._group,
                 error=said(error),
+                without="the map of what is finished" if self._room is _Room.SHORT else "any",
             )
-            for lanes, _ in offsets.values():
-                _keep_no_map(lanes)
-            await self._with_metadata(offsets)
+            _keep_no_map(self._lanes())
+            await self._with_metadata(made)
+
+    def own(self, metadata: str) -> CommitMetadata | None:
+        """What this group left beside a commit, in this cluster; `None` where that is foreign."""
+        return read_own(metadata, self._group, self.cluster)
 
     def _metadata(self, lanes: Sequence[Lane], told: Told) -> str:
-        if self._refuses_metadata:
-            return ""
-        durable = durable_of(self._sink)
         finished = None
         if told.finished is not None and self.cluster is not None:
             base_ts, last_ts, bits = told.finished
-            finished = FinishedMap(self.cluster, told.offset, base_ts, last_ts, self._agents_of(lanes), bits)
-        writer, last = durable or (None, None)
-        if finished is None:
-            return CommitMetadata(writer, last).encode()
-        try:
-            return CommitMetadata(writer, last, finished, told.in_place).encode()
-        except ValueError:  # attempts without measure take more room than there is
-            return CommitMetadata(writer, last, finished).encode()
+            finished = FinishedMap(told.offset, base_ts, last_ts, self._agents_of(lanes), bits)
+        in_place = () if finished is None else told.in_place
+        return self._text(CommitMetadata(finished=finished, in_place=in_place, is_open=told.is_open, tried=told.tried), lanes[0].log)
+
+    def _announcement(self, position: Position) -> str:
+        """What the last owner has left is told on: this one may end before it has fetched anything."""
+        left = self.own(position.metadata) or CommitMetadata()
+        if left.finished is None or left.finished.base != position.next:
+            left = replace(left, finished=None, in_place=())
+        return self._text(replace(left, is_open=True), position.topic)
+
+    def _text(self, metadata: CommitMetadata, topic: Topic) -> str:
+        """`metadata` with whose and of which log it is, as far as the broker has room for it."""
+        if self._room is _Room.NONE:
+            return ""
+        if self._room is _Room.SHORT:
+            metadata = replace(metadata, finished=None, in_place=())
+        writer, last = durable_of(self._sink) or (None, None)
+        return replace(
+            metadata,
+            writer_id=writer,
+            last_seq=last,
+            group=group_hash(self._group),
+            cluster=self.cluster,
+            topic_id=topic.id,
+            partitions=topic.partitions,
+        ).fit()
 
 
 def _keep_no_map(lanes: Iterable[Lane]) -> None:
@@ -175,20 +231,31 @@ def to_commit(lanes: Mapping[TopicPartition, tuple[Lane, ...]], partitions: Iter
 def _beside(lanes: Sequence[Lane], offset: int) -> Told:
     """`offset` with what is finished above it, and what waits there in place, as far as there is any."""
     in_place = sorted({entry for lane in lanes for entry in lane.in_place})
+    bare = Told(offset, is_open=not all(lane.is_closed for lane in lanes), tried=_tried(lanes))
     for lane in lanes:
         lane.forget_times(offset)
     times = {at: time for lane in lanes for at, time in lane.times.items()}
     before = lanes[0].finished_before
     if not (in_place or times or before) or any(lane.max_span <= MAX_SPAN for lane in lanes):
-        return Told(offset)
+        return bare
     base_ts = next((time for lane in lanes if (time := lane.time_at(offset)) is not None), None)
     if base_ts is None:
         if lanes[0].last_fetched is None or not (before or in_place):
-            return Told(offset)
+            return bare
         # Nothing is in hand, and more was told of what is not fetched yet: the last record, though finished, is the base of that.
         offset, base_ts = lanes[0].last_fetched
     finished = measure([lane.watermark for lane in lanes], offset, base_ts, {**times, offset: base_ts}, before)
-    return Told(offset, finished, in_place[:MOST_IN_PLACE]) if finished.bits or in_place else Told(offset)
+    bare = bare._replace(offset=offset)
+    return bare._replace(finished=finished, in_place=in_place[:MOST_IN_PLACE]) if finished.bits or in_place else bare
+
+
+def _tried(lanes: Sequence[Lane]) -> Tried | None:
+    """What the lanes of a partition try: that of the one that works alone, or the range that has what all of them try."""
+    found = {lane.tried for lane in lanes if lane.is_alone} or {lane.tried for lane in lanes}
+    tried = [each for each in found if each is not None]
+    if len(tried) <= 1:
+        return tried[0] if tried else None
+    return Tried(min(each.first for each in tried), max(each.end for each in tried), 0)
 
 
 def passed(lanes: Sequence[Lane]) -> int | None:

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError
 
-from ackwise.middleware.commitmetadata import decode
+from ackwise.middleware.commitmetadata import decode, read_own
 from ackwise.middleware.message import Delivery, delivery_of
 from ackwise.middleware.progress import holds
 from ackwise.plugin.client.internals import learn_topics
@@ -40,7 +40,7 @@ class Left(NamedTuple):
     position: int
     end: int
     metadata: str
-    """Of the commit."""
+    """Of the commit, if the group left it."""
 
     def unfinished(self) -> Callable[[int], bool]:
         """A test of whether an offset is unfinished, by the map of the commit."""
@@ -113,7 +113,8 @@ class CopyReader:
         for partition, start in starts.items():
             commit, end = committed.get(partition), ends[partition]
             position = start if commit is None or not start <= commit.offset <= end else commit.offset
-            found[partition] = Left(position, end, "" if commit is None else commit.metadata or "")
+            metadata = "" if commit is None else commit.metadata or ""
+            found[partition] = Left(position, end, metadata if read_own(metadata, self._names.group) else "")
         return found
 
     async def records(self, partition: TopicPartition, left: Left) -> AsyncIterator[tuple[Delivery, bool]]:

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from ackwise.middleware.commitmetadata import FinishedMap, InPlace
-from ackwise.middleware.flowcontrol import FlowControl
+from ackwise.middleware.commitmetadata import FinishedMap, InPlace, Tried
+from ackwise.middleware.flowcontrol import PAUSED, FlowControl
+from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.limits import Thresholds
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.progress import MAP_SPAN, Finished, holds, is_of
 from ackwise.middleware.run import Run, Stage, Taker, count, in_order, pick, ranges_of
+from ackwise.middleware.suspects import LONGEST, Suspects
 from ackwise.middleware.watermark import Watermark
+from ackwise.plugin.client.topicids import Topic
 from ackwise.plugin.group.backlog import MAX_MESSAGES, Backlog, Fresh, InSequence
 from ackwise.plugin.group.budget import LANE_BYTES, Budget, size_of
 from ackwise.plugin.group.parking import Parking
@@ -42,12 +45,23 @@ LONGEST_IN_PLACE = 30.0
 ALARM = 60.0
 
 
+#: Seconds for which one lane alone may work, and after which it is tried again where the worker did not come to rest.
+_ALONE = 30.0
+
+#: Seconds until it is looked again whether a handler is still paused whose messages are suspect.
+_HELD = 1.0
+
+
 class Told(NamedTuple):
     """What the broker has of a partition."""
 
     offset: int
     finished: Finished | None = None
     in_place: Sequence[InPlace] = ()
+    is_open: bool = True
+    """Whether it has an owner who has not ended in order."""
+    tried: Tried | None = None
+    """What it may be ended at."""
 
 
 class Lane:
@@ -75,6 +89,8 @@ class Lane:
         budget: Budget | None = None,
         put_off: Callable[[Run], None] | None = None,
         flow: FlowControl | None = None,
+        isolation: Isolation | None = None,
+        commit: Callable[[Lane], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -83,6 +99,7 @@ class Lane:
         `in_order` says the same of any other lane. `fresh` keeps what is new, and says which of it may be in a batch together.
         `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
         `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share.
+        `isolation` is that of all lanes of the worker, and `commit` commits this one: both for what workers ended at.
         `handler` takes everything that it has, if one does; `flow` says what is paused, and `put_off` rules on copies that are too many.
         """
         self.topic = topic
@@ -93,6 +110,8 @@ class Lane:
         self.handler = handler
         self.position = position  #: the next offset that the broker is asked for
         self.generation = generation
+        self.log = Topic()  #: whose log it is, and how many partitions the topic had when the group began with it
+        self.is_closed = False  #: nothing is at work here any more, and its end was in order
         self.told: Told | None = None  #: what the broker has accepted, with what stands beside it
         self.max_span = MAP_SPAN if generation is None else MAX_SPAN  #: of offsets in hand; what is finished among them is told
         self._finished_before: FinishedMap | None = None  #: by the last owner
@@ -120,6 +139,12 @@ class Lane:
         self._parking = Parking(flow, self.place, role, handler, self._backlog, put_off)
         self._burials = flow.burials
         self._in_order = in_order
+        self._isolation = isolation or Isolation()
+        self._commit = commit
+        self._suspects: Suspects | None = None  #: what the last owner may have ended at
+        self._suspected_until = 0.0  #: where no death tells which of them, monotonic seconds
+        self._is_alone = False  #: this lane alone works, on one message
+        self._try_at = 0.0  #: when suspects are tried again, monotonic seconds
         self.uncommitted: list[Run] = []  #: what succeeded, and is done once its handler says so (`commit="manual"`)
         self._has_said_stalled = False
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
@@ -147,6 +172,21 @@ class Lane:
         """
         self._finished_before, self._in_place_before = finished, {entry.offset: entry for entry in in_place}
 
+    def suspect(self, suspects: Suspects | None) -> None:
+        """What the last owner may have ended at. To be told before anything is offered."""
+        self._suspects = suspects
+        self._suspected_until = self._clock() + LONGEST
+
+    @property
+    def tried(self) -> Tried | None:
+        """What the next owner is to try, if this one ends now."""
+        return None if self._suspects is None else self._suspects.tried
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it works on one message, and no other lane of its worker works."""
+        return self._is_alone
+
     def offer(self, records: Sequence[Any], *, proved: bool = False) -> list[tuple[int, int]]:
         """Take what was fetched, in order; returns `(from, to)` for each range of offsets that the log does not have.
 
@@ -165,6 +205,7 @@ class Lane:
         if self._is_same_log:
             self.last_fetched = records[-1].offset, records[-1].timestamp
         runs = self._resumed(self._make(self.place, unfinished)) if unfinished else []
+        into = self._backlog if self._suspects is None else self._suspects
         if count(runs) != len(records):
             taken = {record.offset for run in runs for record in run.records}
             for record in records:
@@ -173,11 +214,22 @@ class Lane:
         for run in runs:
             run.sizes = [*map(size_of, run.records)]
         size = sum(run.size for run in runs)
-        self._backlog.add(runs)
+        into.add(runs)
         self.bytes += size
         self.budget.used += size
         self._wake.set()
         return [(end, first) for end, (first, _) in zip(ends, fetched, strict=False) if end < first]
+
+    def skip(self, end: int) -> bool:
+        """Pass over what a fetch has proved to be empty: the log has nothing to read from its position to before `end`.
+
+        Returns whether that moved it. An offset that a database has goes only where that does.
+        """
+        if end <= self.position or self._stopping or self.generation is not None:
+            return False
+        self.position = end
+        self.watermark.skip(end)
+        return True
 
     def _unfinished(self, records: Sequence[Any], *, is_hole_proved: bool) -> Sequence[Any]:
         """Those of `records` that the last owner has not finished. The first ones say whether it saw the same log."""
@@ -217,7 +269,7 @@ class Lane:
     @property
     def in_hand(self) -> int:
         """How many messages were fetched and are not settled."""
-        return len(self._backlog) + count(self.running) + count(self._lent) + count(self.uncommitted)
+        return len(self._backlog) + len(self._suspects or ()) + count(self.running) + count(self._lent) + count(self.uncommitted)
 
     @property
     def committed(self) -> int | None:
@@ -227,12 +279,12 @@ class Lane:
     @property
     def is_at_work(self) -> bool:
         """Whether it has something in a batch, or for the next one; what is held for later is neither."""
-        return bool(self._running or self._backlog.fresh.ripe)
+        return bool(self._running or self._backlog.fresh.ripe or self._suspects)
 
     @property
     def queued(self) -> tuple[Run, ...]:
         """What waits for a batch."""
-        return tuple(self._backlog.fresh)
+        return (*self._backlog.fresh, *(self._suspects or ()))
 
     @property
     def running(self) -> tuple[Run, ...]:
@@ -262,7 +314,7 @@ class Lane:
     @property
     def stalled(self) -> str | None:
         """Why it stands still for good, and what to do: its handler never said that what it consumed is done, and nothing else is left."""
-        if not self.uncommitted or self._full_since is None or self._running or len(self._backlog):
+        if not self.uncommitted or self._full_since is None or self._running or len(self._backlog) or self._suspects:
             return None
         number, (capacity, most_bytes, most_span) = count(self.uncommitted), self._bounds
         if 2 * number <= capacity and 2 * self.bytes <= most_bytes and 2 * self.watermark.span <= most_span:
@@ -290,6 +342,7 @@ class Lane:
     def look_again(self) -> None:
         """Something was resumed, here or elsewhere."""
         self._parking.look_again()
+        self._try_at = 0.0
         self._wake.set()
 
     def overflow(self) -> None:
@@ -326,7 +379,7 @@ class Lane:
 
     def unsettled(self) -> list[Run]:
         """Everything that was fetched and is not settled, once the lane has come to its end."""
-        return [*self.uncommitted, *self._backlog.held, *self._backlog.fresh]
+        return [*self.uncommitted, *self._backlog.held, *self.queued]
 
     def lend(self, run: Run) -> None:
         """Its pipeline takes `run` out of its batch: the lane neither waits for it nor gives its claim back, and counts it in hand.
@@ -392,30 +445,90 @@ class Lane:
 
     @property
     def _unsettled(self) -> Iterator[Run]:
-        return chain(self._lent, self.uncommitted, self.running, self._backlog.held, self._backlog.fresh)
+        return chain(self._lent, self.uncommitted, self.running, self._backlog.held, self.queued)
 
     async def _work(self, after: Collection[asyncio.Task[None]]) -> None:
         try:
             await self._wait_for(after)
             while True:
                 self._reap()
+                if self._suspects is not None:
+                    await self._try(self._suspects)
                 batch = [] if self.cut_off or self._is_busy() else self._backlog.take(stopping=self._stopping)
                 if not batch:
                     if self._stopping and not self._batches and (self.cut_off or not self._backlog.is_settleable()):
                         return
                     await self._wait()
-                elif (pipeline := batch[0].pipeline) is None:
-                    self._alarm(batch)
-                elif batch := self._backlog.in_turn(self._parking.admit(batch)):
-                    self._running.append(batch)
-                    if self._overlaps(pipeline):
-                        self._begin(pipeline, batch)
-                    else:
-                        await self._run(pipeline, batch)
+                else:
+                    await self._work_on(batch)
         finally:
             self._release(self.bytes)
             for task in self._batches:
                 task.cancel()
+
+    async def _work_on(self, batch: list[Run]) -> None:
+        if (pipeline := batch[0].pipeline) is None:
+            self._alarm(batch)
+        elif batch := self._backlog.in_turn(self._parking.admit(batch)):
+            self._running.append(batch)
+            if self._overlaps(pipeline):
+                self._begin(pipeline, batch)
+            else:
+                await self._run(pipeline, batch)
+
+    async def _try(self, suspects: Suspects) -> None:
+        """Take the next portion of what the last owner may have ended at, once the one before is tried."""
+        if self._stopping or self._is_trying or self._clock() < self._try_at:
+            return
+        if self._parking.is_held:  # nothing would be tried, but parked
+            self._try_at = self._clock() + _HELD
+            return
+        suspects.end()
+        if suspects.is_over(self.position) or (not suspects.is_known and self._clock() >= self._suspected_until):
+            self._suspects = None
+            self._backlog.add([*suspects])
+        elif suspects.is_alone:
+            await self._try_alone(suspects)
+        elif suspects.begin() and await self._commit_try(suspects):
+            self._backlog.add(suspects.take())
+
+    async def _try_alone(self, suspects: Suspects) -> None:
+        """Take one message while no other lane of this worker works; it is over with the commit that says so."""
+        async with self._isolation.exclusive(_ALONE) as is_idle:
+            self._try_at = 0.0 if is_idle else self._clock() + _ALONE
+            if not is_idle or self._stopping or not suspects.begin() or not await self._commit_try(suspects):
+                return
+            self._is_alone = True
+            try:
+                self._backlog.add(suspects.take())
+                while self._is_trying and not self.cut_off:
+                    self._reap()
+                    if batch := self._backlog.take(stopping=self._stopping):
+                        await self._work_on(batch)
+                    elif self._stopping and not self._batches:
+                        break
+                    else:
+                        await self._wait()
+                suspects.end()
+                await self._commit_now()
+            finally:
+                self._is_alone = False
+
+    async def _commit_try(self, suspects: Suspects) -> bool:
+        """Commit what is about to be tried; returns whether it may be. A broker that refuses commits keeps nobody from working."""
+        await self._commit_now()
+        if self._stopping:
+            suspects.give_up()
+        return not self._stopping
+
+    async def _commit_now(self) -> None:
+        if self._commit is not None and not self.cut_off:
+            await self._commit(self)
+
+    @property
+    def _is_trying(self) -> bool:
+        """Whether something was taken that has not been tried: what another worker has, or what is paused, is not waited for."""
+        return bool(self._running or self._backlog.fresh.ripe or any(map(_is_untried, self._backlog.held)))
 
     def _release(self, size: int) -> None:
         size = min(size, self.bytes)
@@ -435,7 +548,11 @@ class Lane:
 
     async def _run(self, pipeline: Taker, batch: list[Run]) -> None:
         try:
-            await pipeline(batch, self)
+            if self._is_alone:
+                await pipeline(batch, self)
+            else:
+                async with self._isolation.shared():
+                    await pipeline(batch, self)
         finally:
             self._running = [other for other in self._running if other is not batch]
             self._backlog.hold(run for run in batch if run.stage is not Stage.SETTLED)
@@ -466,6 +583,8 @@ class Lane:
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""
         at = None if self._is_busy() else self._backlog.next_at(stopping=self._stopping)
+        if self._suspects and not self._is_trying and not self._stopping:
+            at = self._try_at if at is None else min(self._try_at, at)
         self._wake.clear()
         if at is None:
             await self._wake.wait()
@@ -488,3 +607,9 @@ class Lane:
         for run in batch:
             run.not_before = now + ALARM
         self._backlog.hold(batch)
+
+
+def _is_untried(run: Run) -> bool:
+    """Whether nobody knows yet that a worker survives `run`, which is held."""
+    is_undecided = run.stage in (Stage.FETCHED, Stage.WITHHELD) and run.disposition is None
+    return is_undecided and not (run.in_place or run.elsewhere or run.why == PAUSED or run.pipeline is None)

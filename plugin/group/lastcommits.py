@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError, KafkaError, NotCoordinatorForGroupError
 
-from ackwise.middleware.commitmetadata import LastCommit, decode
+from ackwise.middleware.commitmetadata import LastCommit, read_own
 from ackwise.middleware.errors import Unavailable
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -37,7 +37,7 @@ async def last_commits(settings: HostSettings, groups: Collection[str]) -> list[
                     f"the brokers {settings.brokers!r} do not say what group {group!r} has committed ({type(error).__name__}); see that "
                     "this client may describe the group"
                 ) from error
-            said = [decode(each.metadata or "") for each in committed.values()]
+            said = [read_own(each.metadata or "", group) for each in committed.values()]
             found |= {
                 LastCommit(group, each.writer_id, each.last_seq)
                 for each in said

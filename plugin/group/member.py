@@ -21,12 +21,13 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.agent import Agent, readers_of
-from ackwise.middleware.commitmetadata import decode
+from ackwise.middleware.commitmetadata import CommitMetadata
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
+from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.limits import Thresholds, share_of
 from ackwise.middleware.log import Log, said
@@ -40,6 +41,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
 from ackwise.middleware.sendlater import send_later
 from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.suspects import Suspects, agent_hash
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
@@ -47,6 +49,7 @@ from ackwise.middleware.usercode import class_name, is_a
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.client.bounded import answer, ended
+from ackwise.plugin.client.topicids import Topic
 from ackwise.plugin.group.budget import LANE_BYTES, Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
 from ackwise.plugin.group.control import Control
@@ -55,6 +58,7 @@ from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
 from ackwise.plugin.group.opening import Opening
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.group.owntopics import OwnTopics
+from ackwise.plugin.group.position import Position
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
@@ -75,6 +79,8 @@ __all__ = ["Client", "Member", "owner_of"]
 log = Log()
 
 _Lanes = Mapping[TopicPartition, tuple[Lane, ...]]
+
+_NO_TOPIC = Topic()
 
 #: Seconds after a handler was cancelled until its partition is given up; it may not come back at all.
 _GRACE = 4.0
@@ -182,7 +188,12 @@ class Member:
         self.pipelines_of_copies: dict[str, Pipeline] = {}
         self._before = before
         self._tasks = Tasks(settings.group, self._fail)
-        self._commits = Commits(settings.group, [agent.name for agent in agents], sink, lambda offsets: self._client.commit(offsets))
+        names = [agent.name for agent in agents]
+        self._commits = Commits(settings.group, names, sink, lambda offsets: self._client.commit(offsets), lambda: _each_of(self.lanes))
+        #: Partitions that have no lane yet, and whether the broker knows that they have an owner.
+        self._announced: dict[TopicPartition, bool] = {}
+        self._isolation = Isolation()
+        self._suspected = 0  # partitions whose last owner has not ended in order
         self.own_topics = OwnTopics(settings, self.names, lambda: self.opening.ensure_again(), lambda: self.missing_topics())
         self._foreign = 0  # partitions that came with metadata of others
         self.opening = Opening(
@@ -426,21 +437,56 @@ class Member:
             budget=self.budget,
             put_off=partial(put_off, policy=self.later),
             flow=self.flow,
+            isolation=self._isolation,
+            commit=self._commit_lane,
         )
 
-    def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None, metadata: str = "") -> None:
+    async def announce(self, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
+        """Commit where partitions begin and that they have an owner, before anything of them is decoded; return those that may begin.
+
+        A first start that passes over records begins once that is committed: after a crash it would pass over more.
+        """
+        if not positions:
+            return set()
+        by = asyncio.get_running_loop().time() + _BROKER_TIMEOUT
+        await self._commits.wait(positions, by)
+        taken = await self._commits.announce(positions, by)
+        self._announced.update(dict.fromkeys(positions, bool(taken)))
+        if taken:
+            return set(positions)
+        return set() if taken is None else {partition for partition, position in positions.items() if not position.skips}
+
+    def own(self, metadata: str) -> CommitMetadata | None:
+        """What this group left beside a commit; `None` where that is foreign."""
+        return self._commits.own(metadata)
+
+    def add_lanes(
+        self,
+        partition: TopicPartition,
+        lanes: tuple[Lane, ...],
+        *,
+        from_commit: int | None,
+        metadata: str = "",
+        topic: Topic = _NO_TOPIC,
+        end: int | None = None,
+    ) -> None:
         """Begin with a partition, whose records go to each of `lanes`; those that it had before publish and commit nothing more.
 
-        `from_commit` is the offset that the broker has of this group, and `metadata` what was left beside it.
+        `from_commit` is the offset that the broker has of this group, and `metadata` what was left beside it. `topic` is whose log it is,
+        which ended at `end`.
         """
         first = lanes[0]
         for replaced in self.lanes.get(partition, ()):
             replaced.cut()
         self.lanes[partition] = lanes
+        is_announced = self._announced.pop(partition, None)
+        has = first.position if is_announced else from_commit
         for lane in lanes:
-            lane.told = None if from_commit is None else Told(from_commit)
-        found = decode(metadata)
+            lane.log = topic
+            lane.told = None if has is None else Told(has, is_open=is_announced is not False)
+        found = self.own(metadata)
         self._commits.resume(lanes, found)
+        self._suspect(lanes, found, end)
         self._share_thresholds()
         working = self._working.setdefault(partition, set())
         before = [*working]
@@ -454,6 +500,19 @@ class Member:
         attrs = None if found is None or found.writer_id is None else json.dumps({"writer": found.writer_id, "seq": found.last_seq})
         position = first.position
         self.record(Event(EventCode.ASSIGNED, *partition, position, role=first.role, from_commit=from_commit is not None, attrs=attrs))
+        if is_announced and from_commit != position:
+            self.record(Event(EventCode.COMMITTED, *partition, range_end=position))
+
+    def _suspect(self, lanes: Sequence[Lane], left: CommitMetadata | None, end: int | None) -> None:
+        """After an owner that did not end in order, what it may have ended at is tried first."""
+        found = [None if left is None else Suspects.after(left, lane.position, end, agent_hash(lane.agent)) for lane in lanes]
+        for lane, suspects in zip(lanes, found, strict=True):
+            lane.suspect(suspects)
+        self._suspected += any(each is not None for each in found)
+
+    async def _commit_lane(self, lane: Lane) -> None:
+        if lane in self.lanes.get(partition := TopicPartition(lane.topic, lane.partition), ()) and not self.is_gone(lane.topic):
+            await self.commit([partition])
 
     async def begin(self) -> None:
         """Say what there is to work on, and commit where it begins: a group that never committed must begin there after a crash too."""
@@ -470,6 +529,13 @@ class Member:
         if self._foreign:
             group, self._foreign, foreign = self.settings.group, 0, self._foreign
             log.info("commits have metadata that Ackwise did not write, it is overwritten", group=group, partitions=foreign)
+        if self._suspected:
+            group, self._suspected, suspected = self.settings.group, 0, self._suspected
+            log.warning(
+                "workers ended without leaving their partitions, the first messages of these are tried in portions",
+                group=group,
+                partitions=suspected,
+            )
         await self.commit([partition for partition, lanes in self.lanes.items() if lanes[0].committed is None])
 
     def offer(self, partition: TopicPartition, records: Sequence[Any], *, proved: bool | None = None) -> None:
@@ -483,6 +549,13 @@ class Member:
         for start, end in sorted({gap for lane in lanes for gap in lane.offer(records, proved=bool(proved))}):
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
+
+    def skip(self, partition: TopicPartition, end: int) -> None:
+        """A fetch from where the one before it ended has come to `end`, and the log has nothing to read behind what it gave."""
+        lanes = self.lanes.get(partition, ())
+        start = lanes[0].position if lanes else end
+        if [lane for lane in lanes if lane.skip(end)]:
+            self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=True))
 
     def _share_thresholds(self) -> None:
         """What an agent may have in hand is that of all its partitions, which share it."""
@@ -563,6 +636,8 @@ class Member:
         while left:
             if ready := {partition: lanes for partition, lanes in left.items() if not _tasks_of(lanes)}:
                 until = by if len(ready) == len(left) else cut_at  # no commit puts off the cut-off of the others
+                for lane in _each_of(ready):
+                    lane.is_closed = True
                 await self.commit(ready, within=min(_BROKER_TIMEOUT, until - now()))
                 self._let_go(ready)
             left = {partition: lanes for partition, lanes in left.items() if partition not in ready and self.lanes.get(partition) is lanes}

@@ -16,7 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from ackwise.middleware.agent import readers_of
-from ackwise.middleware.commitmetadata import InPlace, decode
+from ackwise.middleware.commitmetadata import InPlace, read_own
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.messagecommand import Do, MessageCommand
 from ackwise.middleware.waiting import MessageAt, key_text
@@ -130,7 +130,8 @@ async def _look(
 ) -> dict[MessageAt, _Found]:
     entries: dict[TopicPartition, list[InPlace]] = {}
     for place, committed in (await committed_of(admin, group.settings.group)).items():
-        told = decode(committed.metadata or "") if place.topic in topics and partition in (None, place.partition) else None
+        is_asked = place.topic in topics and partition in (None, place.partition)
+        told = read_own(committed.metadata or "", group.settings.group) if is_asked else None
         if told is not None and told.in_place:
             entries[place] = [entry for entry in told.in_place if entry.offset >= committed.offset]
     found: dict[MessageAt, _Found] = {}

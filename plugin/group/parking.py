@@ -49,6 +49,11 @@ class Parking:
         """Whether nothing more is to be fetched. A partition of the retry topic has copies for others than one paused handler."""
         return self._flow.is_shut(self._handler, self._place)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing may begin: the one handler is paused or stopped, or it is not known yet what is paused."""
+        return self._flow.held_until(self._handler or "", self._place) is not None
+
     def admit(self, batch: list[Run]) -> list[Run]:
         """Those of `batch`, all of one pipeline, that go on now: all, unless they are paused. What is decided needs no more user code."""
         pipeline = batch[0].pipeline

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from ackwise.middleware.commitmetadata import CommitMetadata
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.transaction import OffsetsStore, Progress, take_over_all
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import Asked, Standing
+from ackwise.plugin.client.topicids import Topic
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.position import Position
 
 __all__ = ["ASK_AGAIN", "Position", "Positions"]
 
@@ -27,15 +30,6 @@ ASK_AGAIN: Final = 0.5
 
 #: Looks at the end of a log until it is believed to end before a position in it: a new leader may not know its end at once.
 _LOOKS_AT_END = 10
-
-
-class Position(NamedTuple):
-    """Where a partition goes on."""
-
-    next: int
-    committed: int | None  #: the offset that the broker has of this group
-    generation: int | None = None  #: of the offset in the database, if it is kept there
-    metadata: str = ""  #: what was committed beside it
 
 
 class Positions:
@@ -50,6 +44,8 @@ class Positions:
         self._ask = ask
         self._looks: Counter[TopicPartition] = Counter()
         self._reported: dict[TopicPartition, tuple[int, int]] = {}
+        self._has_warned_of_expired = False
+        self._ids: dict[str, str] = {}  #: the first id that each topic had here
         self._throttle = LogThrottle()
 
     async def find(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
@@ -57,10 +53,11 @@ class Positions:
 
         Raises `ConfigurationError` if a log ends before what the database has passed.
         """
-        standings = await self._standings(partitions)
+        standings = {partition: self._checked(partition, each) for partition, each in (await self._standings(partitions)).items()}
         begins = {partition: self._begin_of(partition, standing) for partition, standing in standings.items()}
         kept = {partition: begin for partition, begin in begins.items() if self._is_kept(partition)}
         progress = await self.take_over(standings, kept) if kept else {}
+        self._warn_of_expired(standings)
         found = {}
         for partition, standing in standings.items():
             if partition in kept and partition not in progress:
@@ -68,8 +65,74 @@ class Positions:
             passed, generation = progress.get(partition, (begins[partition], None))
             if (next := self._within_log(partition, passed, standing)) is not None:
                 offset, metadata = standing.committed or (None, "")
-                found[partition] = Position(next, offset, generation, metadata)
+                topic = standing.topic._replace(partitions=self._count(partition, standing))
+                skips = offset is None and next > standing.start
+                found[partition] = Position(next, offset, generation, metadata, topic, standing.end, skips)
         return found
+
+    def _checked(self, partition: TopicPartition, standing: Standing) -> Standing:
+        """`standing` without what was committed of a topic of this name that is gone.
+
+        Raises `ConfigurationError` where a database has offsets of that too.
+        """
+        own = self._own(standing)
+        if known := standing.topic.id if own is None else own.topic_id:
+            self._ids.setdefault(partition.topic, known)
+        if standing.committed is None or own is None or not own.is_about_another(standing.topic.id):
+            return standing
+        if self._is_kept(partition):
+            raise ConfigurationError(
+                f"topic {partition.topic!r} was deleted and made again since its group committed, and the database has the offsets of the "
+                "one before; raise epoch of Transactional, and everything that is in the topics is run"
+            )
+        log.error(
+            "topic was deleted and made again, what was remembered of it is void and it is read from its start",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=standing.committed.offset,
+            goes_on_at=standing.start,
+        )
+        self._record_seek(partition, standing.committed.offset, standing.start, reason="made-again")
+        return standing._replace(committed=None)
+
+    def _warn_of_expired(self, standings: Mapping[TopicPartition, Standing]) -> None:
+        """Say it where a group has copies and no offset of the topic that they come back in: Kafka forgets those of an empty group."""
+        retry = self._member.names.retry
+        without = [each for each, standing in standings.items() if each.topic == retry and standing.committed is None and standing.end > 0]
+        if without and not self._has_warned_of_expired:
+            self._has_warned_of_expired = True
+            log.warning(
+                "group has copies in its retry topic and no committed offsets; they expired or were deleted, and messages may run again",
+                group=self._member.settings.group,
+                topic=retry,
+                partitions=len(without),
+            )
+
+    def _own(self, standing: Standing) -> CommitMetadata | None:
+        return None if standing.committed is None else self._member.own(standing.committed.metadata)
+
+    def _is_made_again(self, topic: str, now: Topic) -> bool:
+        """Whether this worker, or the last commit that it saw, knew another topic of that name."""
+        return now.id is not None and self._ids.get(topic, now.id) != now.id
+
+    def _count(self, partition: TopicPartition, standing: Standing) -> int | None:
+        """How many partitions the topic had when the group began with it; 0 for one that was made again, of which everything is read."""
+        if standing.committed is not None:
+            own = self._own(standing)
+            remembered = None if own is None else own.partitions
+        elif self._is_made_again(partition.topic, standing.topic):
+            return 0
+        else:
+            remembered = self._remembered(standing)
+        return standing.topic.partitions if remembered is None else remembered
+
+    def _remembered(self, standing: Standing) -> int | None:
+        """The least count that the commits of other partitions say; `None` for a topic that the group has not begun with."""
+        left = (self._member.own(each.metadata) for each in standing.others)
+        return min(
+            (own.partitions for own in left if own and own.partitions is not None and not own.is_about_another(standing.topic.id)),
+            default=None,
+        )
 
     def _is_kept(self, partition: TopicPartition) -> bool:
         """Whether its offset is in the database."""
@@ -98,9 +161,16 @@ class Positions:
         """Retry topics begin at their earliest record, or retries that were sent before would be missed; so does what was made since."""
         if standing.committed is not None:
             return standing.committed.offset
-        is_whole = standing.is_new or self._member.sources.begins_whole(partition.topic)
+        is_whole = self._is_new(partition, standing) or self._member.sources.begins_whole(partition.topic)
         earliest = partition.topic == self._member.names.retry or is_whole or self._member.settings.start == "earliest"
         return standing.start if earliest else standing.end
+
+    def _is_new(self, partition: TopicPartition, standing: Standing) -> bool:
+        """Whether it was made since the group began with its topic: nothing of it was passed over on purpose."""
+        if self._is_made_again(partition.topic, standing.topic):
+            return True
+        remembered = self._remembered(standing)
+        return remembered is not None and partition.partition >= remembered
 
     def _within_log(self, partition: TopicPartition, position: int, standing: Standing) -> int | None:
         """`position`, or the start of the log if that does not have it any more; `None` if it may have it yet.
@@ -123,9 +193,12 @@ class Positions:
             log_end=end,
             goes_on_at=start,
         )
-        attrs = json.dumps({"reason": "out-of-range", "goes_on_at": start})
-        self._member.record(Event(EventCode.SEEK, *partition, min(position, start), range_end=max(position, start), attrs=attrs))
+        self._record_seek(partition, position, start, reason="out-of-range")
         return start
+
+    def _record_seek(self, partition: TopicPartition, position: int, start: int, *, reason: str) -> None:
+        attrs = json.dumps({"reason": reason, "goes_on_at": start})
+        self._member.record(Event(EventCode.SEEK, *partition, min(position, start), range_end=max(position, start), attrs=attrs))
 
     def _has_looked(self, partition: TopicPartition) -> bool:
         """Whether this was the last look at a log that ends too early."""

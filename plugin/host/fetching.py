@@ -333,6 +333,7 @@ class Fetching:
             position = positions.get(partition)
             if position is not None and self._member.lanes.get(partition, ())[:1] == (lane,):
                 self._left_at[lane] = position
+                self._member.skip(partition, position)
             else:
                 self._left_at.pop(lane, None)
 

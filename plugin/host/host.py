@@ -33,7 +33,9 @@ from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_no_partitions, missing_topics
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.client.topicids import topics_of
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.topicwatch import TopicWatch
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.following import Following
@@ -259,6 +261,7 @@ class AiokafkaHost:
                     self._watching.begin()
                 self._model.join(member, self._consumer, member.sources.topics if self._sharing is None else [], opening)
                 member.keep(opening.keep, "assignment")
+                member.keep(TopicWatch(lambda: member.lanes, partial(topics_of, self._consumer), opening.begin_again).keep, "topic ids")
                 if member.sources.patterns:
                     member.keep(Following(member, self._consumer).follow, "topics")
                 await until(member.stop, fetching.poll(), grace=_POLL_GRACE)

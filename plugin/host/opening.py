@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Literal
 
@@ -39,7 +39,6 @@ class Opening:
         """These are ours from now on."""
         if self._member.stop.is_set():
             return
-        self._member.has_joined.set()
         for partition in assigned:
             self._assigned[partition] = next(self._epochs)
             self._await_lane(partition)
@@ -61,6 +60,8 @@ class Opening:
             await self._noted.wait()
             self._noted.clear()
             opened = await self._open()
+            if not self._waiting or (opened and self._member.settings.start == "earliest"):
+                self._member.has_joined.set()  # what is written from now on is read
             if opened or not self._waiting:
                 self._member.spawn(self._member.begin(), "begin")
             if self._waiting:
@@ -77,6 +78,15 @@ class Opening:
                 self._halt(partition)
                 self._member.spawn(self._look_after(partition, self._assigned[partition]), "position")
 
+    def begin_again(self, partitions: Iterable[TopicPartition]) -> None:
+        """Their log is another one now: settle what is in hand, and open them anew."""
+        ours = {each: self._assigned[each] for each in partitions if each in self._assigned and each not in self._looked_after}
+        if ours:
+            self._looked_after.update(ours)
+            for partition in ours:
+                self._halt(partition)
+            self._member.spawn(self._open_anew(ours), "position")
+
     def is_halted(self, partition: TopicPartition) -> bool:
         """Whether nothing must be fetched of it now, whatever room its lane has."""
         return partition in self._looked_after or partition in self._waiting
@@ -85,12 +95,18 @@ class Opening:
         """Open what can be opened now; returns how many lanes that made."""
         asked = {partition: self._assigned[partition] for partition in self._waiting}
         found = await self._positions.find(asked) if asked else {}
+        found = {partition: position for partition, position in found.items() if self._awaits(partition, asked[partition])}
+        may_begin = await self._member.announce(found)
         opened = 0
         for partition, position in found.items():
-            if self._assigned.get(partition) == asked[partition] and partition in self._waiting and self._is_ours(partition):
+            if partition in may_begin and self._awaits(partition, asked[partition]):
                 self._begin(partition, position)
                 opened += 1
         return opened
+
+    def _awaits(self, partition: TopicPartition, epoch: int) -> bool:
+        """Whether it is ours as it was in that epoch, and has no lane yet."""
+        return self._assigned.get(partition) == epoch and partition in self._waiting and self._is_ours(partition)
 
     def _begin(self, partition: TopicPartition, position: Position) -> None:
         """The lane and the seek to its position are one step without an await, so that nothing that was fetched can be missing from it."""
@@ -98,7 +114,9 @@ class Opening:
         self._seek(partition, position.next)
         role: Literal["source", "retry"] = "retry" if partition.topic == self._member.names.retry else "source"
         lane = self._member.lane(*partition, role, position.next, generation=position.generation)
-        self._member.add_lanes(partition, (lane,), from_commit=position.committed, metadata=position.metadata)
+        self._member.add_lanes(
+            partition, (lane,), from_commit=position.committed, metadata=position.metadata, topic=position.topic, end=position.end
+        )
 
     def _await_lane(self, partition: TopicPartition) -> None:
         self._waiting.add(partition)
@@ -126,11 +144,16 @@ class Opening:
             if standing.start <= lanes[0].position <= standing.end:
                 self._seek(partition, lanes[0].position)
                 return
-            await self._member.drain([partition], self._member.settings.revoke_timeout)
-            if self._assigned.get(partition) == epoch:
-                self.note([partition])
+            await self._open_anew({partition: epoch})
         finally:
             self._looked_after.discard(partition)
+
+    async def _open_anew(self, epochs: Mapping[TopicPartition, int]) -> None:
+        try:
+            await self._member.drain(epochs, self._member.settings.revoke_timeout)
+            self.note([partition for partition, epoch in epochs.items() if self._assigned.get(partition) == epoch])
+        finally:
+            self._looked_after.difference_update(epochs)
 
     async def _insist(self, partition: TopicPartition, epoch: int) -> Standing | None:
         """What is known of it; `None` once it is no longer ours, or ours anew, and nobody needs to know."""

@@ -62,7 +62,7 @@ class HostSettings:
     brokers: Annotated[str, "`host:port`, several with commas between"]
     group: str
     create_topics: Annotated[_CreateTopics, "missing topics of the group: created, refused, or left to the broker"] = "auto"
-    start: Annotated[_Start, "begin of a partition without a committed offset"] = "earliest"
+    start: Annotated[_Start, "where a group begins; a partition that is added later begins at its start"] = "earliest"
     topic_names: Annotated[str, "names of the group's own topics, in which `{group}` and `{kind}` stand"] = DEFAULT_TOPIC_NAMES
     pattern_interval: Annotated[float, "interval of looks for topics that an agent's `pattern` matches"] = 30.0
     commit_interval: Annotated[float, "interval of commits; 0 is after every batch"] = 5.0

@@ -81,6 +81,6 @@ def test_an_attempt_in_place_that_begins_anew_is_found() -> None:
 
 
 def test_a_commit_promises_what_is_below_it_and_what_its_map_has() -> None:
-    metadata = CommitMetadata(None, None, FinishedMap("c", 2, 5, 6, "a", 0b1010), [InPlace(2, 4, 99)]).encode()
+    metadata = CommitMetadata(None, None, FinishedMap(2, 5, 6, "a", 0b1010), [InPlace(2, 4, 99)]).encode()
     assert promised_by(2, metadata) == ([0, 1, 3, 5], [(2, 4)])
     assert promised_by(2, "") == ([0, 1], [])

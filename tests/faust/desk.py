@@ -21,6 +21,7 @@ from ackwise.middleware.run import Run
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.client.offsets import Asked, Standing
+from ackwise.plugin.client.topicids import Topic, topics_of
 from ackwise.plugin.faust import use
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.thread import Fetched
@@ -46,6 +47,7 @@ class Broker:
     def __init__(self) -> None:
         self.commits: list[dict[TopicPartition, int]] = []
         self.assigned: set[TP] = set()
+        self.topic = Topic()  #: that of every partition
         self.say_where: Callable[[Collection[TopicPartition]], Awaitable[Asked]] = _at_100
 
     def assignment(self) -> set[TP]:
@@ -54,6 +56,8 @@ class Broker:
     async def call(self, ask: Any, *args: Any) -> Any:
         if ask is standing.ask:
             return await self.say_where(args[1])
+        if ask is topics_of:
+            return dict.fromkeys(args[0], self.topic), {}
         return dict.fromkeys(args[0], 0)
 
     async def on_task_error(self, error: BaseException) -> None: ...

@@ -13,6 +13,7 @@ from faust.types import TP
 from tests.faust.desk import desk, reading
 
 from ackwise.plugin.client.offsets import Asked, Standing
+from ackwise.plugin.client.topicids import Topic
 
 MANY = [TopicPartition(topic, number) for topic in ("orders", "billing.retry") for number in range(10, 210)]
 
@@ -118,3 +119,37 @@ async def test_what_was_fetched_before_its_partition_moved_is_forgotten_and_fetc
         assert (here.host.cursors[here.orders].resume, here.lanes()[0].watermark.commit) == (100, 100)
         here.fetch(*[b"v"] * 7)
         await here.until_passed(107)
+
+
+def from_the_end(app: Any) -> object:
+    app._default_options[1]["consumer_auto_offset_reset"] = "latest"
+    return reading()(app)
+
+
+async def test_a_topic_that_is_made_again_is_read_from_its_start_though_nothing_of_it_was_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.group.topicwatch._EVERY", 0.01)
+    places = [TopicPartition("orders", 3), TopicPartition("billing.retry", 3)]
+    async with desk(monkeypatch, from_the_end) as here:
+
+        async def say(partitions: Collection[TopicPartition]) -> Asked:
+            return Asked(dict.fromkeys(partitions, Standing(None, 0, 150, here.broker.topic)), {})
+
+        here.broker.topic, here.broker.say_where = Topic("old", 4), say
+        here.host._take_up_anew(places)
+        await here.until(lambda: [here.host.cursors[place].resume for place in places if place in here.host.cursors] == [150, 0])
+        here.broker.topic = Topic("new", 4)
+        await here.until(lambda: [here.host.cursors[place].resume for place in places if place in here.host.cursors] == [0, 0])
+
+
+async def test_where_a_partition_begins_is_committed_before_anything_of_it_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk(monkeypatch, from_the_end) as here:
+        assert here.broker.commits == [{TopicPartition("orders", 3): 100, TopicPartition("billing.retry", 3): 100}]
+
+
+async def test_what_a_fetch_has_proved_to_be_empty_behind_the_last_record_is_committed_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk(monkeypatch, reading()) as here:
+        fetched = here.fetched(b"v")
+        fetched.after = {here.orders: (here.host.cursors[here.orders], 108)}
+        assert here.host.take(fetched) == {}
+        await here.until_passed(108)
+        assert await here.committed() == 108

@@ -28,7 +28,7 @@ def record(offset: int, timestamp: int) -> Any:
 
 
 def found(*finished: int, base: int = 100, base_ts: int = 7, last_ts: int = 9) -> FinishedMap:
-    return FinishedMap("cluster", base, base_ts, last_ts, "agents", sum(1 << offset - base for offset in finished))
+    return FinishedMap(base, base_ts, last_ts, "agents", sum(1 << offset - base for offset in finished))
 
 
 def test_what_is_finished_above_the_base_is_told_up_to_the_last_one_whose_time_is_known() -> None:
@@ -61,7 +61,7 @@ def test_a_map_ends_where_metadata_has_no_more_room_and_is_the_largest_that_fits
     every_second = range(101, 100 + 2 * MAP_SPAN, 2)
     told = measure([watermark(2 * MAP_SPAN, *every_second)], 100, 7, {offset: offset for offset in every_second})
     assert (told.bits.bit_length(), told.last_ts) == (MAP_SPAN, 100 + MAP_SPAN - 1)
-    metadata = CommitMetadata(2**64 - 1, 2**63, FinishedMap("x" * 22, 2**62, 2**42, 2**42, agents_hash(["bill"]), told.bits))
+    metadata = CommitMetadata(2**64 - 1, 2**63, FinishedMap(2**62, 2**42, 2**42, agents_hash(["bill"]), told.bits))
     assert decode(metadata.encode()) == metadata
 
 

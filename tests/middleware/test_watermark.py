@@ -106,3 +106,15 @@ def test_ranges_are_finished_in_whatever_pieces_and_order(sizes: list[int], hole
         unfinished -= {*range(first, end)}
         assert watermark.commit == min(unfinished, default=offset)
         assert watermark.count == len(unfinished)
+
+
+def test_a_tail_without_records_is_passed_once_what_is_before_it_is_finished() -> None:
+    watermark = Watermark(5)
+    watermark.skip(9)
+    assert watermark.commit == 9
+    watermark.track(9)
+    watermark.skip(12)
+    assert (watermark.commit, watermark.next, watermark.count) == (9, 12, 1)
+    watermark.skip(10)
+    watermark.finish(9)
+    assert watermark.commit == 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,13 @@ from aiokafka.errors import (
 
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.offsets import Committed, Standing, ask
+from ackwise.plugin.client.topicids import Topic
 
 ORDERS = TopicPartition("orders", 0)
 OTHERS = TopicPartition("orders", 1)
+ID = uuid.UUID(int=1)
+TOPIC = Topic("AAAAAAAAAAAAAAAAAAAAAQ", 2)
+METADATA = 3
 LOADING = GroupLoadInProgressError.errno
 
 Offsets = Mapping[TopicPartition, int]
@@ -41,7 +46,18 @@ class Brokers:
         self.is_coordinator_dead = False
         self.leaders: Mapping[TopicPartition, int] = {}
         self._coordinator = self
-        self._client = SimpleNamespace(cluster=SimpleNamespace(leader_for_partition=lambda partition: self.leaders.get(partition)))
+        self._client = SimpleNamespace(
+            cluster=SimpleNamespace(leader_for_partition=lambda partition: self.leaders.get(partition)),
+            get_random_node=lambda: 0,
+            send=self._say_topics,
+        )
+        self.width = 2
+
+    async def _say_topics(self, node: int, request: Any) -> Any:
+        self.asked.append("topics")
+        partitions = [{"partition": number} for number in range(self.width)]
+        topics = [{"error_code": 0, "topic": topic, "topic_id": ID, "partitions": partitions} for _, topic, _ in request._topics]
+        return SimpleNamespace(to_object=lambda: {"topics": topics})
 
     async def ensure_coordinator_known(self) -> None:
         self.is_coordinator_dead = False
@@ -70,12 +86,13 @@ async def test_where_to_begin_is_asked_for_all_partitions_with_one_request_of_ea
     brokers, partitions = many()
     known, unknown = await brokers.answer(partitions)
     assert (len(known), unknown) == (1000, {})
-    assert sorted(brokers.asked) == ["committed", "ends", "starts"]
+    assert sorted(brokers.asked) == ["committed", "ends", "starts", "topics"]
 
 
 async def test_a_commit_comes_with_its_metadata_and_a_group_without_one_has_none() -> None:
     known, _ = await Brokers().answer()
-    assert known == {ORDERS: Standing(Committed(7, "from us"), 3, 9), OTHERS: Standing(None, 3, 9)}
+    ours = Committed(7, "from us")
+    assert known == {ORDERS: Standing(ours, 3, 9, TOPIC), OTHERS: Standing(None, 3, 9, TOPIC, [ours])}
 
 
 async def test_a_coordinator_that_can_not_answer_is_not_a_group_that_never_committed() -> None:
@@ -231,7 +248,9 @@ async def test_a_log_ends_where_it_does_and_not_where_an_open_transaction_begins
         brokers.committed = [(0, 11, "", 0), (1, 7, "", 0)]
         requests: list[Any] = []
 
-        async def send(node: int, request: Any, requests: list[Any] = requests, true_end: int = true_end) -> Any:
+        async def send(node: int, request: Any, requests: list[Any] = requests, true_end: int = true_end, brokers: Any = brokers) -> Any:
+            if request.API_KEY == METADATA:
+                return await brokers._say_topics(node, request)
             requests.append(request)
             return SimpleNamespace(API_VERSION=2, topics=[("orders", [(0, 0, -1, true_end)])])
 
@@ -239,9 +258,10 @@ async def test_a_log_ends_where_it_does_and_not_where_an_open_transaction_begins
 
         cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
         client = SimpleNamespace(_maybe_wait_metadata=know, cluster=cluster, send=send)
+        brokers._client = client
         brokers._fetcher = SimpleNamespace(_client=client, _retry_backoff=0.0)
         known, _ = await brokers.answer()
-        assert known == {ORDERS: Standing(Committed(11, ""), 3, end), OTHERS: Standing(Committed(7, ""), 3, 9)}
+        assert known == {ORDERS: Standing(Committed(11, ""), 3, end, TOPIC), OTHERS: Standing(Committed(7, ""), 3, 9, TOPIC)}
         (request,) = requests
         assert (request._isolation_level, request._topics) == (0, [("orders", [(0, -1)])]), "asked of that one alone, and of all records"
 

@@ -57,7 +57,7 @@ async def test_a_dead_head_lets_its_followers_run_once_its_letter_is_there(shop:
 async def test_a_new_owner_holds_the_followers_behind_what_waited_in_place(shop: Any) -> None:
     here = shop(nothing, kind="message")
     due = round(here.worker.wall() * 1000) + 50
-    here.lane.resume(FinishedMap("cluster", 100, 1100, 1101, "agents", 0b10), [InPlace(100, 2, due)])
+    here.lane.resume(FinishedMap(100, 1100, 1101, "agents", 0b10), [InPlace(100, 2, due)])
     here.offer(keys=[b"a", b"b", b"a", b"c"])
     await here.settled(4)
     assert here.seen == [[103], [100], [102]]

@@ -8,7 +8,7 @@ from aiokafka.structs import OffsetAndMetadata
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
 
-from ackwise.middleware.commitmetadata import CommitMetadata, LastCommit
+from ackwise.middleware.commitmetadata import CommitMetadata, LastCommit, group_hash
 from ackwise.middleware.errors import Unavailable
 from ackwise.plugin.group.lastcommits import last_commits
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -18,14 +18,15 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 async def committed(kafka: SharedKafka, raw_kafka: RawKafka) -> str:
-    """A group with three partitions: two of one writer, one of somebody else."""
+    """A group with three partitions: two of one writer, one whose commit was copied from another group."""
     group = topic = await raw_kafka.new_topic(partitions=3)
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=group, enable_auto_commit=False)
     await consumer.start()
     try:
         partitions = [TopicPartition(topic, number) for number in range(3)]
         consumer.assign(partitions)
-        beside = [CommitMetadata(2**62, 7).encode(), CommitMetadata(2**62, 9).encode(), "of a connector"]
+        ours = [CommitMetadata(2**62, seq, group=group_hash(group)).encode() for seq in (7, 9)]
+        beside = [*ours, CommitMetadata(2**62, 11, group=group_hash("another")).encode()]
         await consumer.commit({place: OffsetAndMetadata(0, text) for place, text in zip(partitions, beside, strict=True)})
     finally:
         await consumer.stop()

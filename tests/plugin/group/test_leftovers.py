@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import TopicAlreadyExistsError
 
 from ackwise import App, ConfigurationError, Message, RetryInPlace
-from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap
+from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, group_hash
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.wire import retry_copy
@@ -98,10 +98,12 @@ async def test_what_relay_and_group_have_committed_or_finished_does_not_count(ka
     assert await found(group) == [("bill", RETRY, 1)]
     await _commit(kafka, "billing", RETRY, 2, map_of(2, 0b1))
     assert await found(group) == []
+    await _commit(kafka, "billing", RETRY, 2, map_of(2, 0b1, "another"))
+    assert await found(group) == [("bill", RETRY, 1)], "a map that was copied from another group says nothing"
 
 
-def map_of(base: int, bits: int) -> str:
-    return CommitMetadata(finished=FinishedMap("c", base, 0, 0, "a", bits)).encode()
+def map_of(base: int, bits: int, group: str = "billing") -> str:
+    return CommitMetadata(finished=FinishedMap(base, 0, 0, "a", bits), group=group_hash(group)).encode()
 
 
 async def _commit(kafka: MemoryKafka, group: str, topic: str, offset: int, metadata: str) -> None:

@@ -21,7 +21,7 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 from tests import fakes
 
-from ackwise.middleware.commitmetadata import CommitMetadata, decode
+from ackwise.middleware.commitmetadata import CommitMetadata, decode, group_hash
 from ackwise.middleware.events import Durable, Event, EventCode
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
@@ -270,7 +270,7 @@ async def _commit_one(here: Any, offset: int = 100) -> str:
 async def test_a_commit_says_who_made_it_and_up_to_where_its_events_are_durable(world: Any) -> None:
     here = await world()
     here.sink.is_durable = Durable(5, 77)
-    assert decode(await _commit_one(here)) == CommitMetadata(5, 77)
+    assert decode(await _commit_one(here)) == CommitMetadata(5, 77, group=group_hash("billing"), is_open=True)
 
 
 async def test_a_broker_that_allows_less_metadata_gets_commits_without(world: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -279,7 +279,7 @@ async def test_a_broker_that_allows_less_metadata_gets_commits_without(world: An
     assert (await _commit_one(here), await _commit_one(here, 101)) == ("", "")
     assert here.client.commits == [{ORDERS: 101}, {ORDERS: 102}]
     assert here.sink.told(EventCode.COMMITTED) == [(None, 101), (None, 102)]
-    assert caplog.text.count("refuses the metadata") == 1
+    assert caplog.text.count("refuses the metadata") == 2  # first the map is left out, then everything
 
 
 def _assigned(here: World) -> Event:
@@ -288,16 +288,21 @@ def _assigned(here: World) -> Event:
 
 async def test_an_assignment_tells_who_committed_before_and_what_of_it_was_durable(world: Any) -> None:
     here = await world()
-    here.assign(metadata=CommitMetadata(5, 77).encode())
+    here.assign(metadata=CommitMetadata(5, 77, group=group_hash("billing")).encode())
     assert json.loads(_assigned(here).attrs or "") == {"writer": 5, "seq": 77}
 
 
 async def test_metadata_that_says_no_writer_is_told_of_nobody_and_never_carried_along(world: Any) -> None:
-    for metadata in ("", "somebody else's", CommitMetadata(5, 77).encode()[:-1], CommitMetadata().encode()):
+    for metadata in (
+        "",
+        "somebody else's",
+        CommitMetadata(5, 77).encode()[:-1],
+        CommitMetadata(5, 77, group=group_hash("shipping")).encode(),
+    ):
         here = await world()
         here.assign(metadata=metadata)
         assert _assigned(here).attrs is None, metadata
-        assert decode(await _commit_one(here)) == CommitMetadata()
+        assert decode(await _commit_one(here)) == CommitMetadata(group=group_hash("billing"), is_open=True)
 
 
 async def test_foreign_metadata_is_counted_in_one_line(world: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -85,7 +85,7 @@ async def test_O16_an_exception_or_a_wrong_result_suspends(shop: Any) -> None:
 
 async def test_O17_a_new_owner_goes_on_with_the_attempts_and_the_time_of_the_last_one(shop: Any) -> None:
     here = shop(counting(failing(0), counted := list[int]()), kind="message")
-    here.lane.resume(FinishedMap("cluster", 100, 1100, 1100, "agents", 0), [InPlace(100, 2, 0)])
+    here.lane.resume(FinishedMap(100, 1100, 1100, "agents", 0), [InPlace(100, 2, 0)])
     here.offer(2)
     await here.settled(2)
     assert counted == [2, 0]

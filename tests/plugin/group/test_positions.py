@@ -10,12 +10,14 @@ from aiokafka import TopicPartition
 from aiokafka.errors import GroupLoadInProgressError, KafkaConnectionError, KafkaError
 from tests.fakes import FULL_DISK, Sink
 
+from ackwise.middleware.commitmetadata import CommitMetadata, group_hash
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.policies import DeadLetter, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.transaction import Progress
 from ackwise.plugin.client.offsets import Asked, Committed, Standing
+from ackwise.plugin.client.topicids import Topic
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.positions import Position, Positions
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -54,8 +56,16 @@ class Scene:
         )
 
     async def find(self, standing: Standing | KafkaError, partition: TopicPartition = ORDERS) -> Position | None:
+        return _place(await self.ask(standing, partition))
+
+    async def ask(self, standing: Standing | KafkaError, partition: TopicPartition = ORDERS) -> Position | None:
         self.say = {partition: standing}
         return (await self.positions.find([partition])).get(partition)
+
+
+def _place(found: Position | None) -> Position | None:
+    """Where it goes on, without whose log it is."""
+    return found and Position(*found[:4])
 
 
 def at(committed: int | None, start: int, end: int) -> Standing:
@@ -81,7 +91,8 @@ async def test_nobody_begins_where_it_can_not_be_said_and_the_others_do_not_wait
     scene = Scene()
     scene.say = {RETRY: at(5, 3, 9), ORDERS: GroupLoadInProgressError()}
     for _ in range(3):
-        assert await scene.positions.find([ORDERS, RETRY]) == {RETRY: Position(5, 5, None, "metadata")}
+        found = await scene.positions.find([ORDERS, RETRY])
+        assert {partition: _place(each) for partition, each in found.items()} == {RETRY: Position(5, 5, None, "metadata")}
     assert caplog.text.count("where partitions go on can't be read now") == 1
     assert await scene.find(at(7, 3, 9)) == Position(7, 7, None, "metadata")
 
@@ -140,3 +151,96 @@ async def test_a_database_that_knows_more_or_less_than_the_broker_is_believed_al
     assert "the database is believed" in caplog.text
     assert await Scene(database=Passed()).find(at(11, 0, 12)) == Position(10, 11, 2, "metadata")
     assert "the database is behind the broker" in caplog.text
+
+
+def left(topic: Topic, committed: int | None = None, others: Collection[Committed] = (), *, end: int = 9) -> Standing:
+    """A partition whose log has 3 to 9, and what its group left of it."""
+    return Standing(None if committed is None else Committed(committed, beside(topic)), 3, end, topic, [*others])
+
+
+def beside(topic: Topic, group: str = "billing", partitions: int | None = 2) -> str:
+    return CommitMetadata(group=group_hash(group), topic_id=topic.id, partitions=partitions, is_open=False).encode()
+
+
+async def test_a_topic_that_was_made_again_is_read_from_its_start_though_it_has_grown_past_the_commit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sink = Sink()
+    scene = Scene(sink=sink, start="latest")
+    found = await scene.ask(left(Topic("new", 2))._replace(committed=Committed(5, beside(Topic("old", 2)))))
+    assert found is not None
+    assert (found.next, found.committed, found.metadata) == (3, None, "")
+    assert caplog.text.count("topic was deleted and made again") == 1
+    assert [(event.code, event.offset, event.range_end) for event in sink.events] == [(EventCode.SEEK, 3, 5)]
+
+
+async def test_a_topic_that_was_made_again_is_read_from_its_start_though_its_commits_went_with_the_one_before() -> None:
+    scene = Scene(start="latest")
+    await scene.ask(left(Topic("old", 2), 5))
+    for partition in (ORDERS, TopicPartition("orders", 1)):
+        found = await scene.ask(left(Topic("new", 2)), partition)
+        assert found is not None
+        assert (found.next, found.topic.partitions) == (3, 0), "another worker reads all of the others too"
+
+
+async def test_an_offset_counts_where_no_id_says_that_it_is_about_another_topic() -> None:
+    for before, now in ((None, "new"), ("old", None), (None, None), ("same", "same")):
+        found = await Scene().ask(left(Topic(now, 2))._replace(committed=Committed(5, beside(Topic(before, 2)))))
+        assert found is not None
+        assert found.next == 5, (before, now)
+
+
+async def test_an_offset_that_was_copied_from_another_group_counts_and_what_stands_beside_it_does_not() -> None:
+    copied = Committed(5, beside(Topic("old", 2), "shipping", partitions=1))
+    found = await Scene().ask(left(Topic("new", 2))._replace(committed=copied))
+    assert found is not None
+    assert (found.next, found.topic.partitions) == (5, 2)
+
+
+async def test_offsets_in_a_database_of_a_topic_that_was_made_again_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"deleted and made again .* raise epoch of Transactional"):
+        await Scene(database=Passed()).ask(left(Topic("new", 2), end=50)._replace(committed=Committed(5, beside(Topic("old", 2)))))
+
+
+async def test_a_partition_that_was_made_since_the_group_began_with_its_topic_is_read_from_its_start() -> None:
+    now = Topic("id", 4)
+    for number, others, position in (
+        (1, [beside(now)], 9),  # it was there, and another worker has begun
+        (2, [beside(now)], 3),
+        (3, [beside(now)], 3),
+        (2, [beside(now), beside(now, partitions=4)], 3),  # the least is what the group began with
+        (2, [], 9),  # nobody has begun
+        (2, [beside(now, "shipping"), "somebody else's"], 9),
+    ):
+        partition = TopicPartition("orders", number)
+        found = await Scene(start="latest").ask(left(now, others=[Committed(5, metadata) for metadata in others]), partition)
+        assert found is not None
+        assert found.next == position, (number, others)
+
+
+async def test_the_count_of_partitions_that_a_group_began_with_is_told_on() -> None:
+    now = Topic("id", 4)
+    for standing, count in (
+        (left(now), 4),
+        (left(now, others=[Committed(5, beside(now))]), 2),
+        (left(now, 5), 2),
+        (left(now)._replace(committed=Committed(5, "somebody else's")), 4),
+    ):
+        found = await Scene(start="latest").ask(standing)
+        assert found is not None
+        assert found.topic == Topic("id", count)
+
+
+async def test_a_group_whose_offsets_are_gone_though_it_has_copies_is_told_that_messages_may_run_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for standing, partition, warnings in (
+        (at(None, 0, 0), RETRY, 0),
+        (at(None, 0, 9), ORDERS, 0),
+        (at(5, 0, 9), RETRY, 0),
+        (at(None, 0, 9), RETRY, 1),
+    ):
+        scene = Scene()
+        await scene.find(standing, partition)
+        await scene.find(standing, partition)
+        assert caplog.text.count("no committed offsets") == warnings, (standing, partition)

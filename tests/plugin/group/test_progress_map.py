@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from aiokafka import TopicPartition
 from tests.plugin.group.test_member import Client, keep
 
-from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, InPlace, decode
+from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, InPlace, decode, group_hash
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.progress import MAP_SPAN, agents_hash
 from ackwise.middleware.retry import ConsumeLater
@@ -26,10 +28,10 @@ ORDERS = TopicPartition("orders", 0)
 class Owner:
     """A member with lanes for `orders`/0, whose messages the test settles."""
 
-    def __init__(self, cluster: str | None = "cluster") -> None:
+    def __init__(self, cluster: str | None = "cluster", group: str = "billing") -> None:
         self.client = Client()
         self.member = Member(
-            HostSettings(brokers="nowhere:1", group="billing", commit_interval=60.0), [], later=ConsumeLater(), dead_letter=DeadLetter()
+            HostSettings(brokers="nowhere:1", group=group, commit_interval=60.0), [], later=ConsumeLater(), dead_letter=DeadLetter()
         )
         self.member.leases, self.member.pipelines = None, {}
         self.member._commits.cluster = cluster  # as the look at the topics finds it
@@ -110,7 +112,7 @@ async def test_the_next_owner_tells_on_what_it_was_told(owner: Any) -> None:
     _, metadata = await following.commit()
     found = decode(metadata)
     assert found is not None
-    assert found.finished == FinishedMap("cluster", 100, 1100, 1105, agents_hash(["bill"]), 0b101010)
+    assert found.finished == FinishedMap(100, 1100, 1105, agents_hash(["bill"]), 0b101010)
 
 
 async def test_what_an_owner_was_told_is_told_on_where_it_finishes_less_itself(owner: Any) -> None:
@@ -186,6 +188,7 @@ async def test_a_map_is_void_for_another(owner: Any) -> None:
         "topic made anew": {},
         "committed by others": {"committed": 99},
         "offset in a database": {"generation": 3},
+        "copied to another group": {"group": "shipping"},
     }
     for what, options in changes.items():
         following = await after(owner, **options)
@@ -221,7 +224,8 @@ async def test_without_the_id_of_the_cluster_and_of_an_offset_in_a_database_no_m
         here.assign(**options)
         here.offer(*range(100, 104))
         here.settle(100, 102)
-        assert await here.commit() == (101, CommitMetadata().encode())
+        nothing = CommitMetadata(group=group_hash("billing"), cluster=cluster, is_open=True)
+        assert await here.commit() == (101, nothing.encode())
         assert not options or here.lanes[0].max_span == MAX_SPAN
 
 
@@ -251,3 +255,22 @@ async def test_entries_without_room_are_left_out_and_the_map_is_told(owner: Any)
     found = decode((await here.commit())[1])
     assert found is not None
     assert (found.in_place, found.finished and found.finished.bits) == ((), 0b100000)
+
+
+async def test_a_map_that_has_no_room_is_left_out_and_ends_no_worker(owner: Any) -> None:
+    here = await owner(cluster="a cluster with a name of more than four thousand characters" * 80)
+    here.assign()
+    here.offer(*range(100, 104))
+    here.settle(100, 102)
+    assert await here.commit() == (101, "")
+    packed = FinishedMap(100, 1100, 1100, agents_hash(["bill"]), (1 << 200_000) - 2)
+    here = await owner()
+    here.assign(metadata=CommitMetadata(finished=packed, group=group_hash("billing"), cluster="cluster").encode())
+    here.offer(*range(100, 101), 102, 105)
+    here.member._commits._agents = [*map(str, range(10))]
+    draw = random.Random(0)
+    here.lanes[0]._finished_before = replace(packed, bits=draw.getrandbits(30_000) << 10)
+    here.lanes[0]._is_same_log = True
+    found = decode((await here.commit())[1])
+    assert found is not None
+    assert (found.finished, found.group) == (None, group_hash("billing"))

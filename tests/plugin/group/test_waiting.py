@@ -169,7 +169,7 @@ async def test_a_message_whose_handler_runs_is_buried_once_it_is_suspended_and_n
 
 async def test_a_new_owner_buries_what_was_told_before_it_began_whether_its_attempts_were_committed_or_not(shop: Any) -> None:
     """A worker died between the command and the letter."""
-    for order, found in product(("key", "partition"), (None, FinishedMap("c", 100, timestamp(100), timestamp(100), "a", 0))):
+    for order, found in product(("key", "partition"), (None, FinishedMap(100, timestamp(100), timestamp(100), "a", 0))):
         here = shop(reject_first, order=order, kind="batch")
         of(here).obey(MessageCommand(at(100), "bury", timestamp(100)), False)
         if found is not None:

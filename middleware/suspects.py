@@ -1,0 +1,139 @@
+"""Suspects: messages that a worker may have ended at, tried in portions that get smaller with each death. Pure.
+
+The last commit of an owner that died names what it was trying, or nothing. What comes first is taken portion by portion, and each
+portion is committed before anything of it is decoded. So the next owner knows where the death was, tries a part of that, and at
+last one message alone. Only tries alone count: no neighbour becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Final
+
+from ackwise.middleware.commitmetadata import CommitMetadata, Tried
+from ackwise.middleware.disposition import Dead, Reason
+from ackwise.middleware.run import Run, Stage, count
+
+__all__ = ["DEAD_AFTER", "FIRST_PORTION", "LARGEST_PORTION", "LONGEST", "Suspects", "agent_hash"]
+
+#: Messages that are tried at once after the first death: as many as a batch has by default. While nobody dies of them each portion
+#: is twice the one before, up to what a lane holds, so that a partition is soon as fast as ever.
+FIRST_PORTION: Final = 200
+LARGEST_PORTION: Final = 1000
+
+#: How many portions are made of one at which a worker ended.
+_PARTS: Final = 32
+
+#: Seconds for which that goes on where there is a backlog. In that time a worker comes further than it can have come since its last commit.
+LONGEST: Final = 30.0
+
+#: Tries alone after which a message is a dead letter.
+DEAD_AFTER: Final = 10
+
+
+class Suspects:
+    """Those of one lane, from `first` to before `end`: what is fetched of them waits here."""
+
+    def __init__(self, first: int, end: int, *, portion: int, tries: int = 0, is_known: bool = False, agent: str = "") -> None:
+        """`tries` are those of the first, if it is a single one. `is_known`: a worker ended while it tried these.
+
+        `agent` is whose lane it is, a hash.
+        """
+        self._first = first
+        self._end = end
+        self._portion = portion
+        self._tries = tries
+        self.is_known = is_known
+        self._agent = agent
+        self._waiting: deque[Run] = deque()
+        self._until = first  #: what is before it may be taken now
+        self._trying: Tried | None = None
+
+    @classmethod
+    def after(cls, left: CommitMetadata, position: int, log_end: int | None, agent: str = "") -> Suspects | None:
+        """What is suspect for the lane of `agent`, which begins at `position`; `left` is what the last owner left. `None`: nothing."""
+        end = sys.maxsize if log_end is None else log_end
+        if (tried := left.tried) is not None:
+            is_of_another = bool(tried.agent and agent) and tried.agent != agent
+            if is_of_another or tried.end <= position:
+                return None
+            number = tried.end - tried.first
+            return cls(tried.first, tried.end, portion=max(1, number // _PARTS), tries=tried.tries, is_known=True, agent=agent)
+        return cls(position, end, portion=FIRST_PORTION, agent=agent) if left.is_open and position < end else None
+
+    def __len__(self) -> int:
+        return count(self._waiting)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._waiting)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the next one runs as the only message of its worker."""
+        return self._portion == 1 and bool(self._waiting) and self._first <= self._waiting[0].first < self._end
+
+    @property
+    def tried(self) -> Tried | None:
+        """What the next owner is to try, if this one ends now."""
+        if self._trying is not None:
+            return self._trying
+        return Tried(self._first, self._end, self._tries) if self.is_known and self._first < self._end else None
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Take what was fetched, in order."""
+        self._waiting.extend(runs)
+
+    def begin(self) -> bool:
+        """Name the next portion; returns whether there is one now. What is before all suspects is one, and needs no name."""
+        if not self._waiting or (first := self._waiting[0].first) >= self._end:
+            return False
+        if first < self._first:
+            self._until = self._first
+            return True
+        if first > self._first:
+            self._tries = 0  # what was tried is gone, or finished
+        offsets = chain.from_iterable(run.offsets for run in self._waiting)
+        last = [offset for offset, _ in zip(offsets, range(self._portion), strict=False) if offset < self._end][-1]
+        self._until = last + 1
+        self._trying = Tried(first, last + 1, self._tries + 1, self._agent) if self.is_alone else Tried(first, last + 1, 0)
+        return True
+
+    def take(self) -> list[Run]:
+        """The messages of the portion that was named. One that was tried too often is dead."""
+        is_dead = self.is_alone and self._tries >= DEAD_AFTER
+        taken: list[Run] = []
+        while self._waiting and self._waiting[0].first < self._until:
+            run = self._waiting.popleft()
+            inside = sum(offset < self._until for offset in run.offsets)
+            if inside < len(run):
+                self._waiting.appendleft(run)
+                run = run.cut(inside)
+            taken.append(run)
+        for run in (run for run in taken if is_dead and run.stage is Stage.FETCHED and run.pipeline is not None):
+            run.rule(Dead(Reason.CRASHED_WORKER))
+        return taken
+
+    def give_up(self) -> None:
+        """The portion that was named is not tried."""
+        self._trying = None
+
+    def end(self) -> None:
+        """The portion was tried, and the worker lives."""
+        if self._trying is not None:
+            self._first = self._until = self._trying.end
+            self._tries, self._trying = 0, None
+            if not self.is_known:
+                self._portion = min(2 * self._portion, LARGEST_PORTION)
+
+    def is_over(self, position: int) -> bool:
+        """Whether nothing is suspect any more in a lane that has fetched up to `position`."""
+        return self._trying is None and (self._waiting[0].first if self._waiting else position) >= self._end
+
+
+def agent_hash(name: str | None) -> str:
+    """What stands for the agent of a lane, `None` for all of its group."""
+    return "" if name is None else hashlib.blake2b(name.encode(), digest_size=4).hexdigest()

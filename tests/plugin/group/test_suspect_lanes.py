@@ -1,0 +1,227 @@
+"""Lanes whose last owner died: what it died of becomes a dead letter alone, and everything else is handled, without a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import GroupAuthorizationFailedError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.plugin.group.test_member import Client
+
+from ackwise.middleware.commitmetadata import read_own
+from ackwise.middleware.disposition import Dead
+from ackwise.middleware.policies import DeadLetter
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, Stage
+from ackwise.middleware.suspects import LONGEST
+from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.position import Position
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+#: Deaths until a message that ends every worker is a dead letter: the first, two until it is found, and ten alone.
+MOST_DEATHS = 13
+
+
+class Broker:
+    """Partitions of `orders`, with what was committed of them; `killers` end the worker that decodes them."""
+
+    def __init__(self, number: int, killers: Sequence[tuple[int, int]], partitions: int = 1) -> None:
+        self.number = number
+        self.killers = set(killers)
+        self.partitions = [TopicPartition("orders", partition) for partition in range(partitions)]
+        self.committed: dict[TopicPartition, tuple[int, str]] = dict.fromkeys(self.partitions, (0, ""))
+        self.handled: set[tuple[int, int]] = set()
+        self.dead: set[tuple[int, int]] = set()
+        self.deaths = 0
+        self.commits = 0
+
+
+class Worker(Client):
+    """One worker, which takes all partitions, until it dies or all is handled."""
+
+    def __init__(self, broker: Broker, max_batch: int = 200, *, overlaps: bool = False, waits: bool = False) -> None:
+        super().__init__()
+        self.broker = broker
+        self.is_dead = asyncio.Event()
+        self.batches: list[list[tuple[int, int]]] = []
+        self.working = 0
+        self.waits = waits  #: until it is known what is paused
+        self.member = Member(
+            HostSettings(brokers="nowhere:1", group="billing", instance="a", commit_interval=60.0),
+            [],
+            later=ConsumeLater(),
+            dead_letter=DeadLetter(),
+        )
+        self.member.leases, self.member.pipelines = None, {}
+        self.agent: Any = SimpleNamespace(name="bill", max_batch=max_batch, within=0.0, overlaps=overlaps, room=400)
+
+    async def commit(self, offsets: Any, /) -> object:
+        if self.is_dead.is_set():
+            await asyncio.Event().wait()
+        self.broker.commits += 1
+        self.broker.committed.update({place: (each.offset, each.metadata) for place, each in offsets.items()})
+        return None
+
+    async def __call__(self, runs: list[Run], lane: Any) -> None:
+        """As a pipeline: what is decoded may end the worker, what is dead has its letter."""
+        batch = [(run.place.partition, offset) for run in runs for offset in run.offsets if run.stage is Stage.FETCHED]
+        self.batches.append(batch)
+        self.working += 1
+        await asyncio.sleep(0)
+        if self.is_dead.is_set() or self.broker.killers & {*batch}:
+            if not self.is_dead.is_set():
+                self.broker.deaths += 1
+                self.is_dead.set()
+            await asyncio.Event().wait()
+        self.working -= 1
+        for run in runs:
+            into = self.broker.dead if isinstance(run.disposition, Dead) else self.broker.handled
+            into.update((run.place.partition, offset) for offset in run.offsets)
+            run.stage = Stage.SETTLED
+
+    @asynccontextmanager
+    async def working_on_all(self) -> AsyncIterator[None]:
+        async with self.member.working(self):
+            if self.waits:
+                self.member.flow.await_control()
+                asyncio.get_running_loop().call_later(0.02, self.member.flow.know_control)
+            topic = Topic("id", len(self.broker.partitions))
+            found = {
+                place: Position(offset, offset, None, metadata, topic, self.broker.number)
+                for place, (offset, metadata) in self.broker.committed.items()
+            }
+            assert await self.member.announce(found) == {*found}
+            for place, position in found.items():
+                lane = self.member.lane(*place, "source", position.next, make=lambda at, records: [Run(at, records, self)])
+                self.member.add_lanes(place, (lane,), from_commit=position.next, metadata=position.metadata, topic=topic, end=position.end)
+            feeding = asyncio.create_task(self._feed())
+            yield
+            feeding.cancel()
+
+    async def _feed(self) -> None:
+        while not self.is_dead.is_set():
+            for place, (lane,) in self.member.lanes.items():
+                first = lane.position
+                if first < self.broker.number and not lane.is_full():
+                    about = {"topic": "orders", "partition": place.partition, "key": None, "value": b"", "headers": ()}
+                    offsets = range(first, min(first + 500, self.broker.number))
+                    self.member.offer(place, [SimpleNamespace(offset=at, timestamp=at, **about) for at in offsets], proved=True)
+            await asyncio.sleep(0)
+
+    @property
+    def is_done(self) -> bool:
+        return all(lane.watermark.commit == self.broker.number for (lane,) in self.member.lanes.values())
+
+
+async def live(broker: Broker, **options: Any) -> Worker:
+    """A worker until it dies or all is done; then it leaves in order."""
+    worker = Worker(broker, **options)
+    async with asyncio.timeout(30), worker.working_on_all():
+        await _until(lambda: worker.is_dead.is_set() or worker.is_done)
+        if not worker.is_dead.is_set():
+            await worker.member.drain([*broker.partitions], 1.0)
+    return worker
+
+
+@given(
+    st.integers(1, 1500).flatmap(lambda number: st.tuples(st.just(number), st.integers(0, number - 1))),
+    st.sampled_from([1, 20, 200]),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+async def test_a_message_that_ends_each_worker_is_a_dead_letter_after_ten_tries_alone_and_all_others_are_handled(
+    log: tuple[int, int], max_batch: int, overlaps: bool
+) -> None:
+    number, killer = log
+    broker = Broker(number, [(0, killer)])
+    for _ in range(MOST_DEATHS + 1):
+        await live(broker, max_batch=max_batch, overlaps=overlaps)
+    assert broker.deaths <= MOST_DEATHS
+    assert broker.dead == {(0, killer)}
+    assert broker.handled == {(0, offset) for offset in range(number)} - broker.dead
+
+
+async def test_what_waits_until_it_is_known_what_is_paused_is_tried_after_that() -> None:
+    broker = Broker(300, [(0, 220)])
+    for _ in range(MOST_DEATHS + 1):
+        await live(broker, waits=True)
+    assert (broker.dead, broker.deaths) == (broker.killers, MOST_DEATHS)
+
+
+async def test_two_killers_in_different_partitions_of_one_worker_die_and_no_neighbour_does() -> None:
+    broker = Broker(50, [(0, 7), (2, 30)], partitions=4)
+    for _ in range(2 * MOST_DEATHS + 1):
+        await live(broker)
+    assert broker.dead == broker.killers
+    assert len(broker.handled) == 4 * 50 - 2
+
+
+async def test_from_then_on_the_message_runs_while_nothing_else_does() -> None:
+    broker = Broker(20, [(0, 7)], partitions=3)
+    for _ in range(3):
+        await live(broker)
+    worker = await live(broker)
+    assert worker.batches[-1] == [(0, 7)]
+    assert worker.working == 1
+    left = read_own(broker.committed[broker.partitions[0]][1], "billing@a")
+    assert left is not None
+    assert left.tried is not None
+    assert left.tried[:2] == (7, 8)
+
+
+async def test_a_kill_without_a_reason_makes_nothing_a_dead_letter_and_costs_a_commit_for_each_portion() -> None:
+    broker = Broker(1000, [(0, 999)])
+    await live(broker)
+    broker.killers.clear()
+    before = broker.commits
+    await live(broker)
+    assert broker.dead == set()
+    assert len(broker.handled) == 1000
+    assert broker.commits - before <= 5, "at its begin and its end, and one for 200, 400 and the rest"
+
+
+async def test_where_no_death_tells_which_a_backlog_is_taken_as_ever_after_half_a_minute() -> None:
+    broker = Broker(5000, [(0, 4999)])
+    await live(broker)
+    broker.killers.clear()
+    broker.committed[broker.partitions[0]] = (0, broker.committed[broker.partitions[0]][1])
+    before, worker = broker.commits, Worker(broker)
+    async with asyncio.timeout(30), worker.working_on_all():
+        ((lane,),) = worker.member.lanes.values()
+        lane._clock = lambda: LONGEST + 1e9
+        await _until(lambda: worker.is_done)
+    assert broker.commits - before == 1
+
+
+async def test_a_lane_whose_owner_left_in_order_pays_no_commit_more() -> None:
+    broker = Broker(1000, [])
+    await live(broker)
+    broker.number = 2000
+    before = broker.commits
+    worker = await live(broker)
+    assert broker.commits - before == 2, "one at its begin, one at its end"
+    assert len(worker.batches) >= 5
+
+
+async def test_a_broker_that_refuses_commits_keeps_nobody_from_working(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(300, [(0, 299)])
+    await live(broker)
+    broker.killers.clear()
+    worker = Worker(broker)
+    async with asyncio.timeout(30), worker.working_on_all():
+        worker.refuse = GroupAuthorizationFailedError()
+        monkeypatch.setattr(worker, "commit", lambda offsets: Client.commit(worker, offsets))
+        await _until(lambda: worker.is_done)
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0)
