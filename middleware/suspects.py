@@ -38,10 +38,12 @@ DEAD_AFTER: Final = 10
 class Suspects:
     """Those of one lane, from `first` to before `end`: what is fetched of them waits here."""
 
-    def __init__(self, first: int, end: int, *, portion: int, tries: int = 0, is_known: bool = False, agent: str = "") -> None:
+    def __init__(
+        self, first: int, end: int, *, portion: int, tries: int = 0, is_known: bool = False, agent: str = "", only: str = ""
+    ) -> None:
         """`tries` are those of the first, if it is a single one. `is_known`: a worker ended while it tried these.
 
-        `agent` is whose lane it is, a hash.
+        `agent` is whose lane it is, a hash; `only` the one agent that tried them.
         """
         self._first = first
         self._end = end
@@ -49,6 +51,7 @@ class Suspects:
         self._tries = tries
         self.is_known = is_known
         self._agent = agent
+        self._only = only
         self._waiting: deque[Run] = deque()
         self._until = first  #: what is before it may be taken now
         self._trying: Tried | None = None
@@ -62,7 +65,9 @@ class Suspects:
             if is_of_another or tried.end <= position:
                 return None
             number = tried.end - tried.first
-            return cls(tried.first, tried.end, portion=max(1, number // _PARTS), tries=tried.tries, is_known=True, agent=agent)
+            return cls(
+                tried.first, tried.end, portion=max(1, number // _PARTS), tries=tried.tries, is_known=True, agent=agent, only=tried.agent
+            )
         return cls(position, end, portion=FIRST_PORTION, agent=agent) if left.is_open and position < end else None
 
     def __len__(self) -> int:
@@ -81,7 +86,7 @@ class Suspects:
         """What the next owner is to try, if this one ends now."""
         if self._trying is not None:
             return self._trying
-        return Tried(self._first, self._end, self._tries) if self.is_known and self._first < self._end else None
+        return Tried(self._first, self._end, self._tries, self._only) if self.is_known and self._first < self._end else None
 
     def add(self, runs: Iterable[Run]) -> None:
         """Take what was fetched, in order."""

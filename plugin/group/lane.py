@@ -496,23 +496,28 @@ class Lane:
         """Take one message while no other lane of this worker works; it is over with the commit that says so."""
         async with self._isolation.exclusive(_ALONE) as is_idle:
             self._try_at = 0.0 if is_idle else self._clock() + _ALONE
-            if not is_idle or self._stopping or not suspects.begin() or not await self._commit_try(suspects):
+            if not is_idle or self._stopping:
                 return
-            self._is_alone = True
+            self._is_alone = True  # from the commit on that names it
             try:
-                self._backlog.add(suspects.take())
-                while self._is_trying and not self.cut_off:
-                    self._reap()
-                    if batch := self._backlog.take(stopping=self._stopping):
-                        await self._work_on(batch)
-                    elif self._stopping and not self._batches:
-                        break
-                    else:
-                        await self._wait()
-                suspects.end()
-                await self._commit_now()
+                if suspects.begin() and await self._commit_try(suspects):
+                    await self._work_on_one(suspects)
             finally:
                 self._is_alone = False
+
+    async def _work_on_one(self, suspects: Suspects) -> None:
+        """Until it is tried, and that is committed."""
+        self._backlog.add(suspects.take())
+        while self._is_trying and not self.cut_off:
+            self._reap()
+            if batch := self._backlog.take(stopping=self._stopping):
+                await self._work_on(batch)
+            elif self._stopping and not self._batches:
+                break
+            else:
+                await self._wait()
+        suspects.end()
+        await self._commit_now()
 
     async def _commit_try(self, suspects: Suspects) -> bool:
         """Commit what is about to be tried; returns whether it may be. A broker that refuses commits keeps nobody from working."""

@@ -92,6 +92,8 @@ def test_what_one_agent_tried_alone_is_not_suspect_for_another() -> None:
     suspects.add(runs([100, 101]))
     assert portion(suspects) == [100]
     assert suspects.tried == Tried(100, 101, 5, "aaaa")
+    suspects.give_up()
+    assert suspects.tried == Tried(100, 101, 4, "aaaa"), "nor for another agent of the next owner"
 
 
 def test_tries_are_those_of_the_message_that_was_tried_and_no_other() -> None:

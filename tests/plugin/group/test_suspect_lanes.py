@@ -40,6 +40,7 @@ class Broker:
         self.committed: dict[TopicPartition, tuple[int, str]] = dict.fromkeys(self.partitions, (0, ""))
         self.handled: set[tuple[int, int]] = set()
         self.dead: set[tuple[int, int]] = set()
+        self.of_ship: tuple[set[tuple[int, int]], set[tuple[int, int]]] = set(), set()  #: dead and handled, of another agent
         self.deaths = 0
         self.commits = 0
 
@@ -47,12 +48,15 @@ class Broker:
 class Worker(Client):
     """One worker, which takes all partitions, until it dies or all is handled."""
 
-    def __init__(self, broker: Broker, max_batch: int = 200, *, overlaps: bool = False, waits: bool = False) -> None:
+    def __init__(
+        self, broker: Broker, max_batch: int = 200, *, overlaps: bool = False, waits: bool = False, agents: Sequence[str | None] = (None,)
+    ) -> None:
         super().__init__()
         self.broker = broker
         self.is_dead = asyncio.Event()
         self.batches: list[list[tuple[int, int]]] = []
         self.working = 0
+        self.agents = agents
         self.waits = waits  #: until it is known what is paused
         self.member = Member(
             HostSettings(brokers="nowhere:1", group="billing", instance="a", commit_interval=60.0),
@@ -76,14 +80,15 @@ class Worker(Client):
         self.batches.append(batch)
         self.working += 1
         await asyncio.sleep(0)
-        if self.is_dead.is_set() or self.broker.killers & {*batch}:
+        if self.is_dead.is_set() or (lane.agent in (None, "bill") and self.broker.killers & {*batch}):
             if not self.is_dead.is_set():
                 self.broker.deaths += 1
                 self.is_dead.set()
             await asyncio.Event().wait()
         self.working -= 1
         for run in runs:
-            into = self.broker.dead if isinstance(run.disposition, Dead) else self.broker.handled
+            dead, handled = (self.broker.dead, self.broker.handled) if lane.agent != "ship" else self.broker.of_ship
+            into = dead if isinstance(run.disposition, Dead) else handled
             into.update((run.place.partition, offset) for offset in run.offsets)
             run.stage = Stage.SETTLED
 
@@ -100,15 +105,18 @@ class Worker(Client):
             }
             assert await self.member.announce(found) == {*found}
             for place, position in found.items():
-                lane = self.member.lane(*place, "source", position.next, make=lambda at, records: [Run(at, records, self)])
-                self.member.add_lanes(place, (lane,), from_commit=position.next, metadata=position.metadata, topic=topic, end=position.end)
+                lanes = tuple(
+                    self.member.lane(*place, "source", position.next, make=lambda at, records: [Run(at, records, self)], agent=agent)
+                    for agent in self.agents
+                )
+                self.member.add_lanes(place, lanes, from_commit=position.next, metadata=position.metadata, topic=topic, end=position.end)
             feeding = asyncio.create_task(self._feed())
             yield
             feeding.cancel()
 
     async def _feed(self) -> None:
         while not self.is_dead.is_set():
-            for place, (lane,) in self.member.lanes.items():
+            for place, (lane, *_) in self.member.lanes.items():
                 first = lane.position
                 if first < self.broker.number and not lane.is_full():
                     about = {"topic": "orders", "partition": place.partition, "key": None, "value": b"", "headers": ()}
@@ -118,7 +126,7 @@ class Worker(Client):
 
     @property
     def is_done(self) -> bool:
-        return all(lane.watermark.commit == self.broker.number for (lane,) in self.member.lanes.values())
+        return all(lane.watermark.commit == self.broker.number for lanes in self.member.lanes.values() for lane in lanes)
 
 
 async def live(broker: Broker, **options: Any) -> Worker:
@@ -162,6 +170,15 @@ async def test_two_killers_in_different_partitions_of_one_worker_die_and_no_neig
         await live(broker)
     assert broker.dead == broker.killers
     assert len(broker.handled) == 4 * 50 - 2
+
+
+async def test_of_two_agents_of_one_partition_only_the_one_that_dies_of_it_gets_a_dead_letter() -> None:
+    broker = Broker(60, [(0, 20)], partitions=2)
+    for number in range(MOST_DEATHS + 1):
+        await live(broker, agents=("bill", "ship") if number % 2 else ("ship", "bill"))
+    assert (broker.dead, broker.of_ship[0]) == (broker.killers, set())
+    assert len(broker.handled) == 2 * 60 - 1
+    assert len(broker.of_ship[1]) == 2 * 60
 
 
 async def test_from_then_on_the_message_runs_while_nothing_else_does() -> None:
