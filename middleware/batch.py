@@ -140,7 +140,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         self._index = self._index or {id(message): index for index, message in enumerate(self._messages)}
         index = self._index.get(id(message))
         if index is None:
-            raise InvalidRuling(f"{message!r} is not in this batch of {len(self)}; rule on the messages that the batch holds")
+            raise InvalidRuling(f"{shown(message, repr)} is not in this batch of {len(self)}; rule on the messages that the batch holds")
         return index
 
     def _set_ruling(self, message: Message[object], disposition: Disposition | None) -> None:

@@ -22,6 +22,7 @@ from ackwise.middleware.message import Message, Origin
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.run import Run, pick
 from ackwise.middleware.sendlater import refuse_too_late
+from ackwise.middleware.usercode import shown
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Due", "Publication", "Publications", "Publishing", "apart_with_publishes", "identified", "publish", "publishing"]
@@ -91,7 +92,9 @@ class Publishing:
         if message is None and not _is_in(call):
             raise InvalidRuling("app.publish in a task that the handler started must say for which message; give it for_=message")
         if message is not None and message is not call.in_hand:
-            raise InvalidRuling(f"{message!r} is not what the handler has now; leave out for_=, or give it the handler's own message")
+            raise InvalidRuling(
+                f"{shown(message, repr)} is not what the handler has now; leave out for_=, or give it the handler's own message"
+            )
         first: int = call.working_on[0].first
         return first
 

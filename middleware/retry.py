@@ -186,11 +186,11 @@ class ConsumeLater(Exception):
     ) -> None:
         super().__init__()
         if max_reconsume_times is not None and (not _is_whole(max_reconsume_times) or max_reconsume_times < 0):
-            raise ConfigurationError(f"max_reconsume_times is {max_reconsume_times!r}; it must be a whole number, 0 or more")
+            raise ConfigurationError(f"max_reconsume_times is {shown(max_reconsume_times, repr)}; it must be a whole number, 0 or more")
         if delay_level is not None and delay is not None:
             raise ConfigurationError("ConsumeLater was given both delay_level and delay; give one of them")
         if delay_level is not None and not _is_whole(delay_level):
-            raise ConfigurationError(f"delay_level is {delay_level!r}; it must be a whole number")
+            raise ConfigurationError(f"delay_level is {shown(delay_level, repr)}; it must be a whole number")
         self.max_reconsume_times = 16 if max_reconsume_times is None else max_reconsume_times
         self.levels = _DEFAULT if levels is None else DelayLevels(levels)
         self.retry = retry

@@ -27,6 +27,7 @@ from ackwise.middleware.sequence import first_unfinished
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, Transaction, TransactionalStore, TransactionAnswer
+from ackwise.middleware.usercode import is_a
 from ackwise.middleware.worker import Worker
 
 __all__ = ["UNDONE", "RollBack", "TransactionalPipeline", "finish_of", "finishes_of", "one_by_one"]
@@ -166,7 +167,7 @@ class TransactionalPipeline(Pipeline):
                 run.undo()
 
     def _blame(self, run: Run, error: BaseException) -> None:
-        if isinstance(error, TransactionAborted):  # it was taken for a success until it was to be committed
+        if is_a(error, TransactionAborted):  # it was taken for a success until it was to be committed
             broken = decide(run, Later(failure=Failure.of(error)), self._worker.later, error, in_place=self.agent.in_place)
             self._worker.report_broken(self.agent.name, [] if broken is None else [broken])
         run.succeeded = False

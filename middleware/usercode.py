@@ -25,10 +25,12 @@ __all__ = [
     "called",
     "class_name",
     "close_coroutine",
+    "ended",
     "failure_of",
     "in_a_task",
     "is_a",
     "looked",
+    "outcome_of",
     "plain",
     "shown",
     "stops",
@@ -123,6 +125,23 @@ def in_a_task(function: Callable[..., Any], *arguments: Any) -> tuple[asyncio.Ta
     return asyncio.ensure_future(call()), found
 
 
+async def ended(task: asyncio.Task[None]) -> bool:
+    """Wait until `task` has ended; what cancels this cancels it. Returns whether something did: `task` itself may say anything."""
+    is_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            is_cancelled = True
+            task.cancel()
+    return is_cancelled
+
+
+def outcome_of(found: list[Called]) -> Called:
+    """What a call in a task of its own came to; `CancelledError` where it was cancelled before it began."""
+    return found[0] if found else Raised(asyncio.CancelledError())
+
+
 async def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return await function(*arguments)
 
@@ -150,8 +169,7 @@ def looked(look: Callable[..., T], *arguments: Any, otherwise: OtherT) -> T | Ot
 
 def class_name(value: object) -> str:
     """The name of the class of `value`."""
-    name: str = _name_of(type(value))
-    return name
+    return str.__str__(_name_of(type(value)))
 
 
 def plain(value: object) -> object:

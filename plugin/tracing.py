@@ -128,7 +128,8 @@ def _current(start: Callable[[], AbstractContextManager[Span]]) -> Iterator[Span
 
     stack = ExitStack()
     try:
-        yield _quietly(lambda: stack.enter_context(start())) or trace.INVALID_SPAN
+        span = _quietly(lambda: stack.enter_context(start()))
+        yield trace.INVALID_SPAN if span is None else span
     finally:
         _quietly(stack.close)
 

@@ -9,6 +9,7 @@ from ackwise.middleware.changes import Change, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, PublishRefused
 from ackwise.middleware.outgoing import Acked, Outgoing, SendFailed
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a
 from ackwise.plugin.cdc.route import Aside, Parcel, Verdict
 
 __all__ = ["Mapping", "MappedRows"]
@@ -35,20 +36,22 @@ class MappedRows:
 
     def judge(self, change: Change) -> Verdict:
         """What the function says. Raises `UnreadableChange` with where it raised; never with what, which may be of a row."""
-        try:
-            made = self._mapping(change)
-        except AckwiseError:
-            raise
-        except Exception as error:  # the user's function is the user's code
+        outcome = called(self._mapping, change)
+        if not isinstance(outcome, Returned):
+            error = outcome.error
+            if isinstance(outcome, Stops) or is_a(error, AckwiseError):
+                raise error
             raise UnreadableChange(
-                f"{self._name} raised {type(error).__name__} at {where_raised(error)} for change {change.number} of {change.table}, "
+                f"{self._name} raised {class_name(error)} at {where_raised(error)} for change {change.number} of {change.table}, "
                 f"committed at {change.position}; nothing from there on is sent: correct it, and start again"
             ) from error
+        made = outcome.value
         if made is None:
             return Aside.NOTHING
-        if not isinstance(made, Outgoing):
+        if not is_a(made, Outgoing):
+            close_coroutine(made)
             raise UnreadableChange(
-                f"{self._name} returned {type(made).__name__} for a change of {change.table}; return an Outgoing, or None to send nothing"
+                f"{self._name} returned {class_name(made)} for a change of {change.table}; return an Outgoing, or None to send nothing"
             )
         return Parcel(dataclasses.replace(made, message_id=change.id), change.position)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from ackwise.middleware.errors import Unavailable
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import BarrierStore, Prepared, TransactionOutcome
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import Called, Returned, class_name, ended, in_a_task, is_a, outcome_of
 from ackwise.plugin.client.logthrottle import LogThrottle
 
 __all__ = ["CHECK_TIMEOUT", "PROBE_WAIT", "Check", "Witnesses"]
@@ -67,16 +68,25 @@ class Witnesses:
         if self._check is None:
             self._wait(first, "it has no barrier, and there is no check callback here")
             return None
-        try:
-            async with asyncio.timeout(CHECK_TIMEOUT):
-                outcome = await self._check(first)
-        except Exception as error:  # noqa: BLE001  # the user's code; whatever it raises is no answer
-            self._tell(first, type(error).__name__, where_raised(error))
+        outcome = await self._checked(self._check, first)
+        if not isinstance(outcome, Returned):
+            self._tell(first, class_name(outcome.error), where_raised(outcome.error))
             return None
-        if isinstance(outcome, TransactionOutcome):
-            return outcome
-        self._tell(first, f"it returned {type(outcome).__name__}, and no TransactionOutcome", None)
+        if is_a(outcome.value, TransactionOutcome):
+            return cast(TransactionOutcome, outcome.value)
+        self._tell(first, f"it returned {class_name(outcome.value)}, and no TransactionOutcome", None)
         return None
+
+    async def _checked(self, check: Check, first: Prepared) -> Called:
+        """In a task of its own: whatever the user's code raises is no answer, and what it leaves of a cancellation meets no other check."""
+        task, found = in_a_task(check, first)
+        timer = asyncio.get_running_loop().call_later(CHECK_TIMEOUT, task.cancel)
+        try:
+            if await ended(task):
+                raise asyncio.CancelledError
+        finally:
+            timer.cancel()
+        return outcome_of(found)
 
     def _tell(self, first: Prepared, error: str, at: str | None) -> None:
         log.warning(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import faust
@@ -21,8 +22,8 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.middleware.usercode import class_name, is_a, stops
-from ackwise.plugin.faust.stream import Stream, is_cancelled
+from ackwise.middleware.usercode import Returned, Stops, class_name, ended, in_a_task, is_a, outcome_of
+from ackwise.plugin.faust.stream import Stream
 
 __all__ = ["Agent", "Feeder"]
 
@@ -68,29 +69,29 @@ class Agent(faust.Agent):
         _current_agent.set(self)
         rest = 0.0
         while True:
-            try:
-                await coro
-            except asyncio.CancelledError as error:
-                if is_cancelled():
-                    await self._leave(root, Stream.forsake)
-                    if self.should_stop or aref.should_stop:
-                        raise
-                    return await self._give_way(aref, error)
-                rest = await self._fail(root, error, rest)  # raised by user code, of something else that was cancelled
-            except BaseException as error:
-                if stops(error):
-                    told = [stream.halt(error) for stream in _chain(root)]
-                    await self._leave(root, Stream.forsake)
-                    if not any(told):
-                        raise
-                    return None
-                await self._call_on_error(error)
-                rest = await self._fail(root, error, rest)
-            else:
-                await self._leave(root, Stream.end)
+            task, found = in_a_task(_same, coro)  # what cancels the actor is told from what the agent leaves behind
+            is_cancelled = await ended(task)
+            outcome = outcome_of(found)
+            if isinstance(outcome, Returned):
+                await self._leave(root, partial(Stream.end, task=task))
                 if not (self.app.should_stop or aref.should_stop):
                     log.error("an agent has returned, and nobody takes its messages until the worker is started again", handler=self.name)
                 return None
+            error = outcome.error
+            if isinstance(outcome, Stops):
+                told = [stream.halt(error) for stream in _chain(root)]
+                await self._leave(root, Stream.forsake)
+                if not any(told):
+                    raise error
+                return None
+            if not is_a(error, asyncio.CancelledError):
+                await self._call_on_error(error)
+            elif is_cancelled:
+                await self._leave(root, Stream.forsake)
+                if self.should_stop or aref.should_stop:
+                    raise error
+                return await self._give_way(aref, error)
+            rest = await self._fail(root, error, rest)
             coro = self._begin_again(aref, root)
 
     async def _fail(self, root: Stream, error: BaseException, rest: float) -> float:
@@ -117,7 +118,7 @@ class Agent(faust.Agent):
         if self._on_error is not None and not is_a(error, ConsumeLater, Reject):
             await self._on_error(self, error)
 
-    async def _give_way(self, aref: Any, error: asyncio.CancelledError) -> None:
+    async def _give_way(self, aref: Any, error: BaseException) -> None:
         """As Faust: the supervisor begins it anew."""
         await aref.crash(error)
         self.supervisor.wakeup()
@@ -130,6 +131,10 @@ class Agent(faust.Agent):
         await root.stop()
         for stream in streams:
             stream.service_reset()
+
+
+def _same(awaitable: Awaitable[Any]) -> Awaitable[Any]:
+    return awaitable
 
 
 def _chain(root: Stream) -> list[Stream]:

@@ -15,7 +15,7 @@ from ackwise.middleware.assigned import Undecided, current_assignment
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.middleware.usercode import Called, Raised, Stops, in_a_task, is_a
+from ackwise.middleware.usercode import Called, Raised, Stops, ended, in_a_task, is_a, outcome_of
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.declaredagents import is_fed, undecoded
 from ackwise.plugin.faust.message import says_types
@@ -142,14 +142,8 @@ async def _call(declared: Handler, work: Work) -> None:
     """Call the handler in a task of its own: what cancels the actor is told from what the handler leaves behind."""
     current_assignment.set(work.members[0].assignment)  # what is called together is of one partition
     task, found = in_a_task(declared.call, work.batch if declared.kind == "batch" else work.batch[0])
-    is_cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            is_cancelled = True
-            task.cancel()
-    result = found[0] if found else Raised(asyncio.CancelledError())
+    is_cancelled = await ended(task)
+    result = outcome_of(found)
     if is_cancelled and isinstance(result, Raised) and is_a(result.error, asyncio.CancelledError):
         raise result.error
     _conclude(declared, work, result)

@@ -25,7 +25,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.log import Log
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.middleware.usercode import is_a, stops
+from ackwise.middleware.usercode import Returned, Stops, ended, in_a_task, is_a, outcome_of
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
 from ackwise.plugin.faust.work import Work, current_work
@@ -233,9 +233,9 @@ class Stream(faust.Stream[Any]):
         self._leave()
         return bool(works)
 
-    def end(self) -> None:
-        """The agent returned: what it worked on last is done. What it should have acknowledged itself, and did not, is not."""
-        for loop in [loop for loop in self._loops if loop.task is asyncio.current_task()]:
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """The agent, which ran in `task`, returned: what it worked on last is done. What it should have acknowledged itself is not."""
+        for loop in [loop for loop in self._loops if loop.task is task]:
             if loop.work is not None and self.enable_acks:
                 loop.work.succeed()
                 self._leave(loop)
@@ -410,19 +410,27 @@ class Stream(faust.Stream[Any]):
         self._passive_started.set()
         await self.begin()
         while not self.should_stop:
+            task, found = in_a_task(self._forward)  # until a key function or a filter of the user's raises, or a broker refuses
+            is_cancelled = await ended(task)
+            outcome = outcome_of(found)
+            if isinstance(outcome, Returned):
+                return None
+            error = outcome.error
+            if isinstance(outcome, Stops):
+                self.halt(error)
+                return None
+            if is_cancelled and is_a(error, asyncio.CancelledError):
+                raise error
+            log.debug("what forwarding raised", raised=error, at=where_raised(error))
+            self._fail(error, [self._forwarding])
+        return None
+
+    async def _forward(self) -> None:
+        while not self.should_stop:
             try:
                 await self.next_value(self._forwarding)
             except StopAsyncIteration:
-                return None
-            except BaseException as error:  # a key function or a filter of the user's, or a broker that refuses
-                if stops(error):
-                    self.halt(error)
-                    return None
-                if is_a(error, asyncio.CancelledError) and is_cancelled():
-                    raise
-                log.debug("what forwarding raised", raised=error, at=where_raised(error))
-                self._fail(error, [self._forwarding])
-        return None
+                return
 
 
 class _Loop:

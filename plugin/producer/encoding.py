@@ -10,6 +10,7 @@ import pydantic_core
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Headers
 from ackwise.middleware.outgoing import Outgoing, new_message_id, refuse_own_headers
+from ackwise.middleware.usercode import Returned, called, class_name, is_a, plain
 
 __all__ = ["GivenHeaders", "encoded", "outgoing"]
 
@@ -27,13 +28,22 @@ def outgoing(
     message_id: str | None = None,
 ) -> Outgoing:
     """The message. Raises `ConfigurationError` for what can't be sent, with nothing of the value in it."""
+    made = called(_made, topic, value, key, headers, partition, message_id)
+    if isinstance(made, Returned):
+        return made.value
+    if is_a(made.error, ConfigurationError):
+        raise made.error
+    raise ConfigurationError(f"of what was given no message can be made ({class_name(made.error)}); give plain texts, numbers and bytes")
+
+
+def _made(topic: str, value: Any, key: Any, headers: GivenHeaders, partition: int | None, message_id: str | None) -> Outgoing:
     message = Outgoing(
-        topic,
+        cast(str, plain(topic)),
         encoded(value, f"the value of a message to {topic!r}"),
         _text(key, f"the key of a message to {topic!r}"),
         _headers(headers, topic),
-        partition,
-        new_message_id() if message_id is None else message_id,
+        cast("int | None", plain(partition)),
+        new_message_id() if message_id is None else cast(str, plain(message_id)),
     )
     refuse_own_headers(message)
     return message
@@ -41,29 +51,27 @@ def outgoing(
 
 def encoded(value: Any, what: str) -> bytes | None:
     """Bytes as they are, a text as UTF-8, `None` as no value, everything else as JSON, as a handler that annotates its type reads it."""
-    if value is None or isinstance(value, bytes):
-        return value
-    try:
-        return value.encode() if isinstance(value, str) else pydantic_core.to_json(value)
-    except (ValueError, TypeError, RecursionError) as error:  # the error may repeat the value
-        raise ConfigurationError(
-            f"{what} is of type {type(value).__qualname__}, which can't be encoded ({type(error).__name__}); "
-            "give bytes, str, a pydantic model, or what JSON can hold"
-        ) from None
+    own: Any = plain(value)
+    if own is None or type(own) is bytes:
+        return own
+    outcome = called(str.encode if type(own) is str else pydantic_core.to_json, own)
+    if isinstance(outcome, Returned):
+        return outcome.value
+    raise ConfigurationError(  # the error may repeat the value
+        f"{what} is of type {class_name(value)}, which can't be encoded ({class_name(outcome.error)}); "
+        "give bytes, str, a pydantic model, or what JSON can hold"
+    )
 
 
 def _text(value: object, what: str) -> bytes | None:
-    match value:
-        case None | bytes():
-            return value
-        case str():
-            return encoded(value, what)
-    raise ConfigurationError(f"{what} is of type {type(value).__qualname__}; give str, bytes or None")
+    if value is None or is_a(value, bytes, str):
+        return encoded(value, what)
+    raise ConfigurationError(f"{what} is of type {class_name(value)}; give str, bytes or None")
 
 
 def _headers(given: GivenHeaders, topic: str) -> Headers:
     try:
         pairs = cast("Iterable[tuple[str, str | bytes | None]]", given.items() if isinstance(given, Mapping) else given)
-        return tuple((name, _text(value, f"a header of a message to {topic!r}")) for name, value in pairs)
+        return tuple((cast(str, plain(name)), _text(value, f"a header of a message to {topic!r}")) for name, value in pairs)
     except (TypeError, ValueError):
         raise ConfigurationError(f"headers of a message to {topic!r} are {type(given).__qualname__}; give a dict or pairs") from None

@@ -78,7 +78,9 @@ async def test_what_a_loop_left_in_the_middle_has_failed_when_its_task_begins_an
     async for _ in stream:
         assert became(members) == [Later, None]
         break
-    stream.end()
+    task = asyncio.current_task()
+    assert task is not None
+    stream.end(task)
     assert became(members) == [Later, DONE]
 
 

@@ -14,6 +14,7 @@ from tests.tables import each
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.disposition import Failure, Reject
+from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.log import Log, said
@@ -199,6 +200,37 @@ async def test_texts_and_numbers_of_classes_of_the_users_are_plain_in_rulings(ma
     spine = make_spine(handler)
     await spine.run(spine.entries(3))
     assert spine.sent() == [("billing.dlq", b"v100"), ("billing.delay.5s", b"v101"), ("billing.delay.30s", b"v102")]
+
+
+@each("kind", KINDS)
+@contained
+async def test_what_a_handler_gives_to_its_batch_is_refused_by_a_ruling_that_it_can_catch(
+    make_spine: Any, kind: type[BaseException]
+) -> None:
+    refused: list[str] = []
+
+    async def handler(batch: Batch[Any]) -> None:
+        given = hostile_value(kind)
+        for rule in (
+            lambda: batch.done(given),
+            lambda: batch.later(given),
+            lambda: batch.dead(batch[0], given),
+            lambda: batch.later(batch[0], delay=given),
+            lambda: batch.later(batch[0], delay_level=given),
+            lambda: setattr(batch, "ack_index", given),
+            lambda: setattr(batch, "delay_level", given),
+            lambda: batch[0].extend(given),
+            lambda: ConsumeLater(delay=given),
+            lambda: ConsumeLater(delay_level=given),
+        ):
+            try:
+                rule()
+            except AckwiseError as error:
+                refused.append(str(error))
+
+    spine = make_spine(handler)
+    await spine.run(spine.entries(2))
+    assert (len(refused), spine.sent(), spine.watermark.commit) == (10, [], 102)
 
 
 # Functions beside the handler

@@ -82,6 +82,26 @@ async def test_a_worker_lives_through_whatever_functions_beside_the_handler_find
     assert await kinds_of(app_of(handler, Middle())) == ("later", "done")
 
 
+@each("kind", [ValueError, Odd, SystemExit], side_by_side=True)
+@contained
+async def test_what_a_handler_publishes_is_refused_by_an_error_that_it_can_catch(kind: type[BaseException]) -> None:
+    app = App("billing", config=Config())
+    given, refused = hostile_value(kind), list[str]()
+
+    @app.agent("orders")
+    async def handler(order: Order) -> None:
+        things: list[dict[str, Any]] = [{"value": given}, *({"value": b"", name: given} for name in ("key", "headers", "message_id"))]
+        for thing in (*things, {"value": b"", "partition": given}, {"value": {"a": given}}):
+            try:
+                app.publish("paid", **thing)
+            except ConfigurationError as error:
+                refused.append(str(error))
+
+    async with TestApp(app) as worker:
+        assert (await worker.deliver("orders", {"id": 1})).kind == "done"
+    assert len(refused) == 6
+
+
 @contained
 async def test_a_message_whose_handler_always_returns_what_raises_is_a_dead_letter_in_the_end() -> None:
     async def handler(order: Order) -> Any:
