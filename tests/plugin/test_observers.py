@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import Clock
+from tests.hostileobjects import contained
 from tests.tables import each
 
 from ackwise import App, ConfigurationError, Event, EventCode
@@ -72,6 +73,7 @@ def test_an_observer_that_raises_is_counted_and_logged_once_a_minute_and_hinders
     assert "4111" not in caplog.text
 
 
+@contained
 def test_an_observer_stops_no_program_and_may_be_of_a_class_that_has_no_hash() -> None:
     @dataclasses.dataclass
     class Stops:

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.hostileobjects import Odd, contained, hostile_error, hostile_value
+from tests.hostileobjects import KINDS, Odd, contained, hostile_error, hostile_value
+from tests.plugin.share.desk import Desk
+from tests.plugin.simple.conftest import TOPIC, World
 from tests.tables import each
 
-from ackwise import App, Batch, ConsumeLater, Dedup, Message, RateLimit, RetryInPlace
+from ackwise import Answer, App, Batch, ConsumeLater, Dedup, LoopBatch, Message, RateLimit, RetryInPlace
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.usercode import Raised, Returned, awaited
 from ackwise.plugin.settings.config import Config
-from ackwise.testing import TestApp
+from ackwise.testing import MemoryKafka, TestApp
 
 
 class Order(BaseModel):
@@ -35,6 +38,7 @@ async def kinds_of(app: App, first: object = {"id": 1}, second: object = {"id": 
     return fates[0].kind, fates[1].kind
 
 
+@pytest.mark.slow  # starts nine workers
 @each("kind", [ValueError, Odd, SystemExit], side_by_side=True)
 @contained
 async def test_a_worker_lives_through_whatever_a_handler_returns_or_raises(kind: type[BaseException]) -> None:
@@ -53,6 +57,7 @@ async def test_a_worker_lives_through_whatever_a_handler_returns_or_raises(kind:
         assert await kinds_of(app_of(handler)) == ("later", "done")
 
 
+@pytest.mark.slow  # starts fifteen workers
 @each("kind", [ValueError, Odd, SystemExit], side_by_side=True)
 @contained
 async def test_a_worker_lives_through_whatever_functions_beside_the_handler_find(kind: type[BaseException]) -> None:
@@ -147,6 +152,54 @@ async def test_an_attempt_in_place_has_the_order_that_was_written() -> None:
     async with TestApp(app_of(handler, order="partition", in_place=in_place)) as worker:
         assert (await worker.deliver("orders", {"id": 1})).kind == "done"
     assert posted == [100, 100, 100]
+
+
+# Through the other hosts
+
+
+@each("kind", KINDS)
+@contained
+async def test_a_loop_goes_on_whatever_its_body_raises_or_its_handler_returns(kind: type[BaseException]) -> None:
+    body, run = LoopBatch[bytes]([]), LoopBatch[bytes]([])
+    value = hostile_value(kind)
+
+    async def handler(batch: Batch[bytes]) -> Any:
+        return value
+
+    async with body:
+        raise hostile_error(kind)
+    await run.run(handler)
+    assert isinstance(await awaited(body.decision), Raised)
+    returned = await awaited(run.decision)
+    assert isinstance(returned, Returned)
+    assert returned.value is value
+
+
+@each("kind", KINDS)
+@contained
+async def test_a_record_of_a_share_group_is_accepted_whatever_its_handler_returns(kind: type[BaseException]) -> None:
+    async def handler(batch: Batch[bytes]) -> Any:
+        return hostile_value(kind) if batch[0].offset == 3 else None
+
+    desk = Desk(handler, max_batch=1)
+    await desk.deliver(3, 4)
+    assert ([(topic, value) for topic, value, *_ in desk.copies()], desk.accepted()) == ([("billing.delay.10s", b"v3")], [3, 4])
+
+
+@pytest.mark.slow  # starts three consumers
+@each("kind", [ValueError, Odd, SystemExit])
+@contained
+async def test_a_message_is_received_whatever_the_key_of_the_one_before_it_is(kind: type[BaseException]) -> None:
+    def key(message: Message[bytes]) -> Any:
+        return hostile_value(kind) if message.raw == b"a" else "key"
+
+    async with MemoryKafka(longest_fetch=0.05) as kafka:
+        kafka.create_topic(TOPIC)
+        world = World(kafka)
+        kafka.produce(TOPIC, b"a", b"b")
+        async with world.consumer(Dedup(world.store, key=key)) as consumer:
+            (received,) = await consumer.receive(2, invisible="1m", wait=10)
+            assert (received.value, await consumer.ack(received)) == (b"b", Answer.ACKED)
 
 
 # What is refused where it is declared
