@@ -55,6 +55,7 @@ class Suspects:
         self._waiting: deque[Run] = deque()
         self._until = first  #: what is before it may be taken now
         self._trying: Tried | None = None
+        self._given_up: Tried | None = None
 
     @classmethod
     def after(cls, left: CommitMetadata, position: int, log_end: int | None, agent: str = "") -> Suspects | None:
@@ -123,14 +124,19 @@ class Suspects:
         return taken
 
     def give_up(self) -> None:
-        """The portion that was named is not tried."""
-        self._trying = None
+        """The portion that was named is not being tried: the worker is about to do something else, or nothing."""
+        self._given_up, self._trying = self._trying or self._given_up, None
+
+    def again(self) -> bool:
+        """Name once more what was given up."""
+        self._trying = self._given_up
+        return self._trying is not None
 
     def end(self) -> None:
         """The portion was tried, and the worker lives."""
         if self._trying is not None:
             self._first = self._until = self._trying.end
-            self._tries, self._trying = 0, None
+            self._tries, self._trying, self._given_up = 0, None, None
             if not self.is_known:
                 self._portion = min(2 * self._portion, LARGEST_PORTION)
 

@@ -144,6 +144,7 @@ class Lane:
         self._suspects: Suspects | None = None  #: what the last owner may have ended at
         self._suspected_until = 0.0  #: where no death tells which of them, monotonic seconds
         self._is_alone = False  #: this lane alone works, on one message
+        self._is_blocked = False  #: what was tried alone came back without having run
         self._try_at = 0.0  #: when suspects are tried again, monotonic seconds
         self.uncommitted: list[Run] = []  #: what succeeded, and is done once its handler says so (`commit="manual"`)
         self._has_said_stalled = False
@@ -181,6 +182,18 @@ class Lane:
     def tried(self) -> Tried | None:
         """What the next owner is to try, if this one ends now."""
         return None if self._suspects is None else self._suspects.tried
+
+    def close(self) -> None:
+        """Its end was in order: what was named is tried, or is not to be counted."""
+        self.is_closed = True
+        if self._suspects is not None and not self._is_trying:
+            self._suspects.end()
+        self.spare()
+
+    def spare(self) -> None:
+        """The worker lives, and gives the partition up: what was named does not count as tried."""
+        if self._suspects is not None:
+            self._suspects.give_up()
 
     @property
     def is_alone(self) -> bool:
@@ -454,7 +467,8 @@ class Lane:
                 self._reap()
                 if self._suspects is not None:
                     await self._try(self._suspects)
-                batch = [] if self.cut_off or self._is_busy() else self._backlog.take(stopping=self._stopping)
+                is_shut = self.cut_off or self._is_busy() or (self._is_blocked and not self._stopping)
+                batch = [] if is_shut else self._backlog.take(stopping=self._stopping)
                 if not batch:
                     if self._stopping and not self._batches and (self.cut_off or not self._backlog.is_settleable()):
                         return
@@ -478,10 +492,13 @@ class Lane:
 
     async def _try(self, suspects: Suspects) -> None:
         """Take the next portion of what the last owner may have ended at, once the one before is tried."""
-        if self._stopping or self._is_trying or self._clock() < self._try_at:
+        if self._stopping or self._clock() < self._try_at or (self._is_trying and not self._is_blocked):
             return
         if self._parking.is_held:  # nothing would be tried, but parked
             self._try_at = self._clock() + _HELD
+            return
+        if self._is_blocked:
+            await self._try_alone(suspects)
             return
         suspects.end()
         if suspects.is_over(self.position) or (not suspects.is_known and self._clock() >= self._suspected_until):
@@ -500,23 +517,30 @@ class Lane:
                 return
             self._is_alone = True  # from the commit on that names it
             try:
-                if suspects.begin() and await self._commit_try(suspects):
+                is_named = suspects.again() if self._is_blocked else suspects.begin()
+                if is_named and await self._commit_try(suspects):
                     await self._work_on_one(suspects)
             finally:
                 self._is_alone = False
 
     async def _work_on_one(self, suspects: Suspects) -> None:
-        """Until it is tried, and that is committed."""
-        self._backlog.add(suspects.take())
-        while self._is_trying and not self.cut_off:
+        """Until it is tried, or comes back since nothing can be tried now, as while a store is away; and that is committed."""
+        if not self._is_blocked:
+            self._backlog.add(suspects.take())
+        self._is_blocked = False
+        while not self.cut_off:
             self._reap()
             if batch := self._backlog.take(stopping=self._stopping):
                 await self._work_on(batch)
-            elif self._stopping and not self._batches:
-                break
-            else:
+            elif self._running or (self._backlog.fresh.ripe and not self._stopping):
                 await self._wait()
-        suspects.end()
+            else:
+                break
+        if untried := list(filter(_is_untried, self._backlog.held)):
+            self._is_blocked, self._try_at = True, min(run.not_before for run in untried)
+            suspects.give_up()
+        else:
+            suspects.end()
         await self._commit_now()
 
     async def _commit_try(self, suspects: Suspects) -> bool:
@@ -588,8 +612,8 @@ class Lane:
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""
         at = None if self._is_busy() else self._backlog.next_at(stopping=self._stopping)
-        if self._suspects and not self._is_trying and not self._stopping:
-            at = self._try_at if at is None else min(self._try_at, at)
+        if not self._stopping and (self._is_blocked or (self._suspects and not self._is_trying)):
+            at = self._try_at if self._is_blocked else self._try_at if at is None else min(self._try_at, at)
         self._wake.clear()
         if at is None:
             await self._wake.wait()

@@ -637,7 +637,7 @@ class Member:
             if ready := {partition: lanes for partition, lanes in left.items() if not _tasks_of(lanes)}:
                 until = by if len(ready) == len(left) else cut_at  # no commit puts off the cut-off of the others
                 for lane in _each_of(ready):
-                    lane.is_closed = True
+                    lane.close()
                 await self.commit(ready, within=min(_BROKER_TIMEOUT, until - now()))
                 self._let_go(ready)
             left = {partition: lanes for partition, lanes in left.items() if partition not in ready and self.lanes.get(partition) is lanes}
@@ -649,6 +649,8 @@ class Member:
 
     async def _cut_off(self, late: _Lanes, by: float, *, stopping: bool) -> None:
         """From here on `late` publishes nothing, and commits only what it had settled before."""
+        for lane in _each_of(late):
+            lane.spare()
         running, offsets = _tasks_of(_each_of(late)), to_commit(self.lanes, late)
         for lane in _each_of(late):
             lane.cut()

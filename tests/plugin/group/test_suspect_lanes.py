@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -39,6 +40,8 @@ class Broker:
         self.partitions = [TopicPartition("orders", partition) for partition in range(partitions)]
         self.committed: dict[TopicPartition, tuple[int, str]] = dict.fromkeys(self.partitions, (0, ""))
         self.handled: set[tuple[int, int]] = set()
+        self.blocked: set[tuple[int, int]] = set()  #: what can't be begun now, as while a store is away
+        self.hanging: set[tuple[int, int]] = set()  #: what takes longer than a partition stays here
         self.dead: set[tuple[int, int]] = set()
         self.of_ship: tuple[set[tuple[int, int]], set[tuple[int, int]]] = set(), set()  #: dead and handled, of another agent
         self.deaths = 0
@@ -54,6 +57,7 @@ class Worker(Client):
         super().__init__()
         self.broker = broker
         self.is_dead = asyncio.Event()
+        self.came = asyncio.Event()  #: it came to what is blocked, or hangs
         self.batches: list[list[tuple[int, int]]] = []
         self.working = 0
         self.agents = agents
@@ -86,8 +90,15 @@ class Worker(Client):
                 self.broker.deaths += 1
                 self.is_dead.set()
             await asyncio.Event().wait()
+        while self.broker.hanging & {*batch}:
+            self.came.set()
+            await asyncio.sleep(0.001)
         self.working -= 1
         for run in runs:
+            if run.stage is Stage.FETCHED and (run.place.partition, run.first) in self.broker.blocked:
+                self.came.set()
+                run.postpone(time.monotonic() + 0.002, "the store is away")
+                continue
             dead, handled = (self.broker.dead, self.broker.handled) if lane.agent != "ship" else self.broker.of_ship
             into = dead if isinstance(run.disposition, Dead) else handled
             into.update((run.place.partition, offset) for offset in run.offsets)
@@ -180,6 +191,63 @@ async def test_of_two_agents_of_one_partition_only_the_one_that_dies_of_it_gets_
     assert (broker.dead, broker.of_ship[0]) == (broker.killers, set())
     assert len(broker.handled) == 2 * 60 - 1
     assert len(broker.of_ship[1]) == 2 * 60
+
+
+async def tried_alone() -> Broker:
+    """A log whose message 7 was tried alone, and that has nothing that ends a worker any more."""
+    broker = Broker(20, [(0, 7)])
+    for _ in range(4):
+        await live(broker)
+    broker.killers.clear()
+    assert tries(broker) > 0
+    return broker
+
+
+def tries(broker: Broker) -> int | None:
+    left = read_own(broker.committed[broker.partitions[0]][1], "billing@a")
+    assert left is not None
+    return None if left.tried is None else left.tried.tries
+
+
+async def test_a_message_that_can_not_be_begun_is_not_counted_however_often_its_worker_is_killed() -> None:
+    broker = await tried_alone()
+    broker.blocked = {(0, 7)}
+    before = tries(broker)
+    for _ in range(12):
+        worker = Worker(broker)
+        async with asyncio.timeout(30), worker.working_on_all():
+            await worker.came.wait()
+            ((lane,),) = worker.member.lanes.values()
+            await _until(lambda lane=lane: lane.tried is not None and not lane.is_alone)
+            await asyncio.sleep(0.001)
+            worker.is_dead.set()
+    assert tries(broker) == before
+    broker.blocked = set()
+    await live(broker)
+    assert (broker.dead, len(broker.handled)) == (set(), 20)
+
+
+async def test_a_message_whose_partition_goes_while_it_runs_is_not_counted() -> None:
+    broker = await tried_alone()
+    broker.hanging = {(0, 7)}
+    before = tries(broker)
+    for _ in range(12):
+        worker = Worker(broker)
+        async with asyncio.timeout(30), worker.working_on_all():
+            await worker.came.wait()
+            await worker.member.drain([*broker.partitions], 0.01)
+    assert tries(broker) == before
+    broker.hanging = set()
+    await live(broker)
+    assert (broker.dead, len(broker.handled)) == (set(), 20)
+
+
+async def test_two_that_end_workers_beside_each_other_are_both_dead() -> None:
+    broker = Broker(60, [(0, 7), (0, 8), (0, 40)])
+    for _ in range(3 * MOST_DEATHS + 1):
+        await live(broker)
+    assert broker.dead == broker.killers
+    assert len(broker.handled) == 60 - 3
 
 
 async def test_from_then_on_the_message_runs_while_nothing_else_does() -> None:
