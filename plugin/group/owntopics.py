@@ -23,9 +23,10 @@ log = Log()
 #: Seconds between two questions to the client, which cost nothing, whether it misses a topic.
 _LOOK_EVERY: Final = 5.0
 
-#: Seconds after which the brokers are asked once more whether a topic is gone. One that has just started may not know all; and clients
-#: see meanwhile that it is gone, so that none goes on in the new log where it was in the old one.
-_CONFIRM: Final = 5.0
+#: Seconds after which the brokers are asked once more whether a topic is gone. One that has just started may not know all. And meanwhile
+#: clients see that it is gone, and the last commit has been given up, which may be tried for ten seconds: in the new log, where it would
+#: succeed, it is about other records.
+_CONFIRM: Final = 12.0
 
 #: Seconds until the next look after one that was of use, doubling up to the second.
 _FIRST, _LONGEST = 5.0, 60.0

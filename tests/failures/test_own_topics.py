@@ -22,10 +22,11 @@ from ackwise.testing import MemoryKafka, TestApp
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("_LOOK_EVERY", 0.05), ("_CONFIRM", 0.5), ("_FIRST", 0.05), ("_LONGEST", 0.05)):
+    for name, seconds in (("_LOOK_EVERY", 0.05), ("_CONFIRM", 1.0), ("_FIRST", 0.05), ("_LONGEST", 0.05)):
         monkeypatch.setattr(f"ackwise.plugin.group.owntopics.{name}", seconds)
     monkeypatch.setattr("ackwise.plugin.host.fetching._LOOK_FOR_TOPICS", 0.2)
     monkeypatch.setattr("ackwise.plugin.relay.member._LOOK_FOR_TOPICS", 0.2)
+    monkeypatch.setattr("ackwise.plugin.relay.member._COMMIT_TIMEOUT", 0.2)
     monkeypatch.setattr("ackwise.plugin.group.publisher._TIMEOUT", 1.0)
     monkeypatch.setattr("ackwise.plugin.group.recordbatches._TIMEOUT", 1.0)
     monkeypatch.setattr("ackwise.middleware.settlement.PUBLISH_AGAIN", 0.2)
@@ -59,6 +60,7 @@ async def test_a_topic_of_the_group_that_goes_is_made_again_and_what_is_forgotte
         first = await worker.deliver("orders", b"1")
         assert (await worker.redeliver(first)).kind == "dead"
         worker.kafka.create_topic("billing.dlq.state", cleanup_policy="compact")
+        await until(lambda: worker.kafka.committed("billing")["billing.retry", 0].offset == 1)  # else it is tried for ten seconds
         for gone in (topic, "billing.dlq.state"):
             worker.kafka.delete_topic(gone)
         second = await worker.deliver("orders", b"2", within=20)

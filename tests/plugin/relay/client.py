@@ -78,6 +78,11 @@ class Client:
     def subscribe(self, topics: list[str], listener: Any) -> None:
         self._listener = listener
 
+    def force_metadata_update(self) -> asyncio.Future[bool]:
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        done.set_result(True)
+        return done
+
     def subscription(self) -> Collection[str]:
         return {partition.topic for partition in self._cluster.partitions}
 

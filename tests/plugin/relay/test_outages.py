@@ -382,6 +382,21 @@ async def test_commits_of_the_relay_that_kafka_refuses_are_an_alarm_and_are_made
     assert relay.moved == [1, 2]
 
 
+async def test_nothing_is_committed_of_a_topic_that_is_gone(relay: Relay) -> None:
+    """The client would repeat the commit until the topic is made again, and pass over the first records of that."""
+    async with relay.running():
+        await until(lambda: relay.cluster.clients and relay.cluster.clients[0].seeks)
+        (client,) = relay.cluster.clients
+        known, client.cluster.partitions_for_topic = client.cluster.partitions_for_topic, lambda topic: None
+        relay.put(1, 2)
+        await until(lambda: relay.moved == [1, 2])
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert relay.cluster.committed.get(FIRST) is None
+        client.cluster.partitions_for_topic = known
+        await relay.committed(2)
+
+
 class Hops(Relay):
     """A relay whose copies arrive where they are published to, also those of which nobody is told so. `now` is the time."""
 
