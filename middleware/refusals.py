@@ -22,7 +22,7 @@ Place = tuple[str, int]
 
 
 class RecordRefusals:
-    """Records that fail by themselves, alone in their batch, and since when. `clock` is seconds.
+    """Records that fail by themselves, alone in their batch, and since when; each is known by a hash or an id. `clock` is seconds.
 
     One that fails for `REFUSED_AFTER` seconds is refused, if its own partition has taken another record meanwhile: a partition that
     takes nothing is at fault itself. Where the broker has judged the record (`certain`), the time alone decides.
@@ -32,6 +32,10 @@ class RecordRefusals:
         self._clock = clock
         self._failing: dict[Hashable, tuple[float, float]] = {}  #: since when, and when it failed last
         self._taken: dict[Place, float] = {}  #: when each partition last took a record, while any record fails
+
+    def __bool__(self) -> bool:
+        """Whether any record fails now; otherwise nothing has to be noted of those that are taken."""
+        return bool(self._failing)
 
     def take(self, record: Hashable, place: Place) -> None:
         """Note that `place` has taken `record`."""

@@ -24,6 +24,9 @@ log = Log()
 #: Seconds until what was not acknowledged is sent again, as a copy is.
 _AGAIN = 5.0
 
+#: Seconds that a topic may be missing until what is published to it has failed.
+_PATIENCE = REFUSED_AFTER
+
 
 class Sending:
     """Sends for the messages of `agent`."""
@@ -31,7 +34,7 @@ class Sending:
     def __init__(self, agent: Agent, worker: Worker) -> None:
         self._agent = agent
         self._worker = worker
-        self._missing = MissingTopics(REFUSED_AFTER, worker.monotonic)
+        self._missing = MissingTopics(_PATIENCE, worker.monotonic)
 
     async def __call__(self, publishing: Sequence[Run]) -> None:
         """Send what each of `publishing` publishes, and leave it PUBLISHED if all is acknowledged, held if not.

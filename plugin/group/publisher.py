@@ -92,11 +92,11 @@ class KafkaPublisher:
             if refusal.is_about_record and not alone:
                 return await self._answer(producer, copy, alone=True)
             if refusal is Refusal.OF_RECORD or (
-                refusal is Refusal.OF_RECORD_IN_TIME and self._refusals.is_refused(copy, place, certain=is_certain(error))
+                refusal is Refusal.OF_RECORD_IN_TIME and self._refusals.is_refused(hash(copy), place, certain=is_certain(error))
             ):
                 return PublishRefused(f"{name} refuses the copy for good ({type(error).__name__})")
             return PublishUnavailable(f"{name} did not acknowledge the copy ({type(error).__name__})")
-        self._refusals.take(copy, place)
+        self._refusals.take(hash(copy), place)
         return None
 
     async def _connected(self) -> AIOKafkaProducer:

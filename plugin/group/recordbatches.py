@@ -157,8 +157,8 @@ class RecordBatches:
         """The answer of a copy; that of one which failed by itself is a refusal after a while."""
         place = copy.topic, copy.partition
         if found is None:
-            self._refusals.take(copy, place)
-        elif isinstance(found, _AboutRecord) and self._refusals.is_refused(copy, place, certain=found.certain):
+            self._refusals.take(hash(copy), place)
+        elif isinstance(found, _AboutRecord) and self._refusals.is_refused(hash(copy), place, certain=found.certain):
             return PublishRefused(f"{found}; it is refused for good")
         return found
 

@@ -264,7 +264,7 @@ class Sender:
             if sent.is_alone and refusal_of(error) is Refusal.OF_RECORD_IN_TIME:
                 return [self._judge(sent.messages[0], partition, error)]
             return [_failure(error, topic, is_last=is_last, alone=sent.is_alone)] * len(places)
-        for place in places:
+        for place in places if self._refusals else ():
             self._refusals.take((topic, sent.messages[place].message_id), (topic, partition))
         return acked
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.fakes import Clock
 from tests.servers import RawKafka
 
 from ackwise import Acked, App, ConsumeLater, Message, Outgoing, Producer, PublishRefused, SendFailed
+from ackwise.middleware.refusals import REFUSED_AFTER
+from ackwise.plugin.producer.sender import Sender
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 pytestmark = pytest.mark.kafka
 
@@ -30,6 +34,20 @@ async def test_a_message_that_is_too_large_is_refused_and_its_neighbours_are_wri
         assert dict(record.headers)["message-id"] == answer.message_id.encode()
         assert record.timestamp == answer.timestamp
     assert [answer.offset for answer in written] == sorted(answer.offset for answer in written)
+
+
+async def test_kafka_s_judgement_of_a_record_is_known_and_its_neighbours_are_written(raw_kafka: RawKafka) -> None:
+    topic, clock = await raw_kafka.new_topic(1, cleanup_policy="compact"), Clock()
+    sender = Sender(HostSettings(raw_kafka.bootstrap, "producing"), clock=clock)
+    messages = [Outgoing(topic, b"1", b"k"), Outgoing(topic, b"2"), Outgoing(topic, b"3", b"l")]
+    answers = await sender.send_many(messages)
+    assert [answer.error for answer in answers if isinstance(answer, SendFailed)] == ["InvalidRecordError"]
+    clock.now += REFUSED_AFTER
+    (refused,) = await sender.send_many([messages[1]])
+    await sender.stop()
+    assert isinstance(refused, SendFailed)
+    assert not refused.retriable
+    assert [record.value for record in await raw_kafka.records(topic)] == [b"1", b"3"]
 
 
 async def test_thousands_side_by_side_are_each_there_once(raw_kafka: RawKafka) -> None:
