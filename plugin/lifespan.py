@@ -99,11 +99,12 @@ class Lifespans:
         try:
             for name, lifespan in self._lifespans:
                 yielded += _each(await _enter(entered, name, lifespan, stop))
-            token = _FOUND.set({handler: handler.among(yielded) for handler in self.handlers})
+            before = _FOUND.get({})
+            _FOUND.set({handler: handler.among(yielded) for handler in self.handlers})
             try:
                 yield
             finally:
-                _FOUND.reset(token)
+                _FOUND.set(before)  # by value, since Faust leaves in another context than it entered
         finally:
             for opened in reversed(entered):
                 await _leave(opened, group, time_to_leave())

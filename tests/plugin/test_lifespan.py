@@ -15,6 +15,7 @@ from tests.tables import each
 from ackwise import App, Batch, Dedup, Message, StoreUnavailable
 from ackwise.middleware.columns import ColumnExchange, ColumnResult
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.settings.config import Config
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing import MemoryKafka, TestApp
@@ -465,3 +466,11 @@ async def test_one_that_hangs_as_it_is_left_keeps_no_other_open_and_the_worker_e
     with pytest.raises(SystemExit):
         await app.serve(asyncio.Event())
     assert log == ["leave inner", "leave outer"]
+
+
+async def test_they_may_be_left_in_another_task_than_they_were_entered_in(caplog: pytest.LogCaptureFixture) -> None:
+    lifespans = Lifespans()
+    opened = lifespans.opened("billing", asyncio.Event(), time_to_leave=lambda: 1.0)
+    await asyncio.create_task(opened.__aenter__())
+    await asyncio.create_task(opened.__aexit__(None, None, None))
+    assert not caplog.records
