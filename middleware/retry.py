@@ -106,6 +106,7 @@ class Exponential:
     def __post_init__(self) -> None:
         if not (0 < self.initial <= self.maximum < math.inf and self.multiplier >= 1 and 0 <= self.jitter < 1):
             raise ConfigurationError(f"{self!r} needs initial > 0, a finite maximum >= initial, multiplier >= 1 and 0 <= jitter < 1")
+        refuse_async(self.draw, "draw of Exponential")
 
     def delay(self, attempt: int) -> float:
         """See the class; saturates at `maximum` instead of overflowing."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ackwise.middleware.changes import Change, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, PublishRefused
+from ackwise.middleware.keys import refuse_async
 from ackwise.middleware.outgoing import Acked, Outgoing, SendFailed
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a
@@ -22,6 +23,7 @@ class MappedRows:
     """The route of tables that are no outbox. What can't be sent stops the relay, since there is no row to park."""
 
     def __init__(self, mapping: Mapping) -> None:
+        refuse_async(mapping, "the function that maps changes")
         self._mapping = mapping
 
     async def open(self) -> None:

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ackwise.middleware.log import Log
+from ackwise.middleware.usercode import is_a, looked, plain
 
 __all__ = ["AT_EXIT", "AtExit", "Watchdog", "code_of"]
 
@@ -75,9 +76,10 @@ AT_EXIT: Final = AtExit()
 
 def code_of(error: BaseException) -> int:
     """Return the code that a process exits with which `error` ends."""
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+    if is_a(error, SystemExit):
+        code = plain(looked(lambda: cast(SystemExit, error).code, otherwise=1))
+        return code if type(code) is int else int(code is not None)
+    return 130 if is_a(error, KeyboardInterrupt) else 1
 
 
 def _at_the_end_of_main(call: Callable[[], object]) -> None:

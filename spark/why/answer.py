@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
@@ -171,7 +173,16 @@ def _meanings(key: str, topics: Collection[str]) -> dict[str, bytes]:
     """Return the possible meanings of a key, each with its dedup id."""
     header = key.encode("utf-8", "surrogatepass")
     on_topics = {f"the message id on topic {topic}": message_id(topic, header) for topic in sorted(topics)}
-    return {"the business key": business_id(key), **on_topics}
+    return {"the business key": business_id(key), **_plain_keys(key), **on_topics}
+
+
+def _plain_keys(key: str) -> dict[str, bytes]:
+    """The keys of other types that a text may stand for."""
+    found: dict[str, bytes] = {}
+    for name, read in (("number", int), ("UUID", UUID)):
+        with suppress(ValueError):
+            found[f"the business key, as a {name},"] = business_id(read(key))
+    return found
 
 
 def _with_mates(files: EventFiles, origins: Sequence[Event], wanted: Collection[Message], found: list[str]) -> list[Event]:
