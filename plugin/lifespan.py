@@ -17,6 +17,7 @@ from typing import Any, Final
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import class_name
 
 __all__ = ["Lifespan", "Lifespans", "StoppedWhileStarting", "WithResources"]
 
@@ -127,7 +128,7 @@ async def _enter(
             raise StoppedWhileStarting from error
         log.debug("what a lifespan failed with", lifespan=name, raised=error)
         raise AckwiseError(
-            f"lifespan {name!r} failed ({type(error).__name__} at {where_raised(error)}), so the worker does not start; "
+            f"lifespan {name!r} failed ({class_name(error)} at {where_raised(error)}), so the worker does not start; "
             "the log at level debug has its text"
         ) from error
 
@@ -137,8 +138,10 @@ async def _leave(opened: AbstractAsyncContextManager[object], group: str, within
     try:
         async with asyncio.timeout(within):
             await opened.__aexit__(None, None, None)
-    except Exception as error:  # noqa: BLE001  # the user's own code
-        log.error("a lifespan was not left in order", group=group, error=type(error).__name__, at=where_raised(error))
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  # the user's own code, and the worker ends anyway
+        log.error("a lifespan was not left in order", group=group, error=class_name(error), at=where_raised(error))
         log.debug("what a lifespan failed with as it was left", raised=error)
 
 
