@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
-from ackwise.middleware.keys import Key, check_key_function
+from ackwise.middleware.keys import Key, check_key_function, refuse_async
 from ackwise.middleware.message import Message
 from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.store import ClaimStore
@@ -225,6 +225,7 @@ class Events:
     def __post_init__(self) -> None:
         if self.mode not in ("before_settle", "async"):
             raise ConfigurationError(f"mode of Events is {self.mode!r}; it is 'before_settle' or 'async'")
+        refuse_async(getattr(self.sink, "record", None), "the method record of the event sink")
         if not isinstance(self.file_mode, str) or _FILE_MODE.fullmatch(self.file_mode) is None:
             raise ConfigurationError(
                 f"file_mode of Events is {self.file_mode!r}; write it in octal, such as '0640', as a text: "

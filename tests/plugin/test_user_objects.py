@@ -12,9 +12,10 @@ from tests.plugin.share.desk import Desk
 from tests.plugin.simple.conftest import TOPIC, World
 from tests.tables import each
 
-from ackwise import Answer, App, Batch, ConsumeLater, Dedup, LoopBatch, Message, RateLimit, RetryInPlace
+from ackwise import Answer, App, Batch, ConsumeLater, Dedup, Events, Exponential, LoopBatch, Message, RateLimit, RetryInPlace
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.usercode import Raised, Returned, awaited
+from ackwise.plugin.cdc.mapping import MappedRows
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka, TestApp
 
@@ -224,6 +225,8 @@ class Waits:
     async def delay(self, attempt: int) -> float:
         return 1.0
 
+    async def record(self, event: object) -> None: ...
+
 
 @each("key", [waits, yields, a_dict, Waits()])
 @contained
@@ -246,7 +249,11 @@ def with_raises(declare: Any, refused: str) -> None:
 
 
 @contained
-def test_a_retry_policy_that_waits_is_refused_where_it_is_declared() -> None:
+def test_what_would_have_to_be_awaited_is_refused_where_it_is_declared() -> None:
     policy: Any = Waits()
+    draw: Any = policy.delay
+    with_raises(lambda: Exponential(draw=draw), "nobody awaits it")
+    with_raises(lambda: Events(policy), "nobody awaits it")
+    with_raises(lambda: MappedRows(draw), "nobody awaits it")
     with_raises(lambda: ConsumeLater(3, retry=policy), "nobody awaits it")
     with_raises(lambda: ConsumeLater(3, on={ValueError: policy}), "nobody awaits it")
