@@ -16,8 +16,9 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import CodecUnavailable
 from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.message import Message
+from ackwise.middleware.owntask import in_a_task
 from ackwise.middleware.run import Run
-from ackwise.middleware.usercode import Called, Raised, Returned, Stops, called, in_a_task, is_a
+from ackwise.middleware.usercode import Called, Raised, Returned, Stops, called, is_a
 
 __all__ = ["CODEC_AWAY", "decode_again", "decoded", "decoded_ahead", "ends", "has_failed", "take", "unavailable"]
 

@@ -6,7 +6,6 @@ itself, a value may raise when it is compared, and a key function may call `sys.
 
 from __future__ import annotations
 
-import asyncio
 import types
 from collections.abc import Callable, Generator
 from contextvars import copy_context
@@ -25,12 +24,9 @@ __all__ = [
     "called",
     "class_name",
     "close_coroutine",
-    "ended",
     "failure_of",
-    "in_a_task",
     "is_a",
     "looked",
-    "outcome_of",
     "plain",
     "shown",
     "stops",
@@ -110,36 +106,6 @@ def awaited(function: Callable[..., Any], *arguments: Any) -> Generator[Any, Any
             raise
         except BaseException as error:  # noqa: BLE001  # the task is cancelled: the function is told
             step, given = coroutine.throw, error
-
-
-def in_a_task(function: Callable[..., Any], *arguments: Any) -> tuple[asyncio.Task[None], list[Called]]:
-    """As `awaited`, in a task of its own: what a call leaves of a cancellation meets nobody else.
-
-    Returns the task, which raises nothing, and a list that has what the call came to, once it did.
-    """
-    found: list[Called] = []
-
-    async def call() -> None:
-        found.append(await awaited(function, *arguments))
-
-    return asyncio.ensure_future(call()), found
-
-
-async def ended(task: asyncio.Task[None]) -> bool:
-    """Wait until `task` has ended; what cancels this cancels it. Returns whether something did: `task` itself may say anything."""
-    is_cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            is_cancelled = True
-            task.cancel()
-    return is_cancelled
-
-
-def outcome_of(found: list[Called]) -> Called:
-    """What a call in a task of its own came to; `CancelledError` where it was cancelled before it began."""
-    return found[0] if found else Raised(asyncio.CancelledError())
 
 
 async def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

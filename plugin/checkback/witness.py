@@ -9,8 +9,9 @@ from typing import Final, cast
 from ackwise.middleware.errors import Unavailable
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import BarrierStore, Prepared, TransactionOutcome
+from ackwise.middleware.owntask import ended, in_a_task, outcome_of
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.middleware.usercode import Called, Returned, class_name, ended, in_a_task, is_a, outcome_of
+from ackwise.middleware.usercode import Called, Returned, class_name, is_a
 from ackwise.plugin.client.logthrottle import LogThrottle
 
 __all__ = ["CHECK_TIMEOUT", "PROBE_WAIT", "Check", "Witnesses"]

@@ -20,9 +20,10 @@ from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.disposition import Reject
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.owntask import ended, in_a_task, outcome_of
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.middleware.usercode import Returned, Stops, class_name, ended, in_a_task, is_a, outcome_of
+from ackwise.middleware.usercode import Returned, Stops, class_name, is_a
 from ackwise.plugin.faust.stream import Stream
 
 __all__ = ["Agent", "Feeder"]

@@ -15,7 +15,8 @@ from ackwise.middleware.assigned import Undecided, current_assignment
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.middleware.usercode import Called, Raised, Stops, ended, in_a_task, is_a, outcome_of
+from ackwise.middleware.owntask import ended, in_a_task, outcome_of
+from ackwise.middleware.usercode import Called, Raised, Stops, is_a
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.declaredagents import is_fed, undecoded
 from ackwise.plugin.faust.message import says_types

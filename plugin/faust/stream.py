@@ -24,8 +24,9 @@ from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.log import Log
+from ackwise.middleware.owntask import ended, in_a_task, outcome_of
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.middleware.usercode import Returned, Stops, ended, in_a_task, is_a, outcome_of
+from ackwise.middleware.usercode import Returned, Stops, is_a
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
 from ackwise.plugin.faust.work import Work, current_work

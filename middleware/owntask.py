@@ -1,0 +1,44 @@
+"""Calls of the user's asynchronous functions in a task of their own: what one leaves of a cancellation meets nobody else.
+
+Nothing asks a task in which user code ran whether it is cancelled. Who waits for it knows what was asked of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ackwise.middleware.usercode import Called, Raised, awaited
+
+__all__ = ["ended", "in_a_task", "outcome_of"]
+
+
+def in_a_task(function: Callable[..., Any], *arguments: Any) -> tuple[asyncio.Task[None], list[Called]]:
+    """As `awaited`, in a task of its own: what a call leaves of a cancellation meets nobody else.
+
+    Returns the task, which raises nothing, and a list that has what the call came to, once it did.
+    """
+    found: list[Called] = []
+
+    async def call() -> None:
+        found.append(await awaited(function, *arguments))
+
+    return asyncio.ensure_future(call()), found
+
+
+async def ended(task: asyncio.Task[None]) -> bool:
+    """Wait until `task` has ended; what cancels this cancels it. Returns whether something did: `task` itself may say anything."""
+    is_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            is_cancelled = True
+            task.cancel()
+    return is_cancelled
+
+
+def outcome_of(found: list[Called]) -> Called:
+    """What a call in a task of its own came to; `CancelledError` where it was cancelled before it began."""
+    return found[0] if found else Raised(asyncio.CancelledError())
