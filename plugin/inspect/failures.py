@@ -282,7 +282,7 @@ class _Failures:
             yield self._held(
                 "the worker is killed", "delivered again, and run again unless it was completed", f"{partitions}, {lease}", _NOT_HERE
             )
-            yield from self._of_killers()
+        yield from self._of_killers()
         then = "publishes and commits nothing; delivered again"
         yield self._held(
             "a batch still runs revoke_timeout after its partition was taken away", then, spelled(self._settings.revoke_timeout), _NOT_HERE
@@ -295,10 +295,11 @@ class _Failures:
         )
 
     def _of_killers(self) -> Iterator[FailurePath]:
-        if self._dedup is not None:
-            lease = f"{spelled(float(self._dedup.lease))} for its claims"
-            yield self._held(f"workers are killed by one message, {ALONE_AFTER} times", "it runs alone", lease, _NOT_HERE)
-            yield self._dead(f"… {DEAD_AFTER} times", Reason.CRASHED_WORKER, attempts=None)
+        if self._dedup is None and self._shares:
+            return  # a share group keeps no offsets that could say what was tried
+        lease = "" if self._dedup is None else f"{spelled(float(self._dedup.lease))} for its claims"
+        yield self._held(f"workers are killed by one message, {ALONE_AFTER} times", "it runs alone", lease, _NOT_HERE)
+        yield self._dead(f"… {DEAD_AFTER} times", Reason.CRASHED_WORKER, attempts=None)
 
     @property
     def _commit_interval(self) -> str:
