@@ -9,6 +9,7 @@ from tests.fakes import FULL_DISK
 from tests.tables import each
 
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.events import EventCode
 from ackwise.middleware.run import Stage
 
 
@@ -31,6 +32,40 @@ async def test_nothing_is_begun_until_the_log_is_durable_again(make_spine: Any, 
     assert await spine.run(second) == [Stage.SETTLED]
     assert await spine.run(first) == [Stage.SETTLED]
     assert (ran, spine.watermark.commit) == ([100, 101], 102)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a success whose events can't be written is given back with its partition: a claim has no room for its exec id and origin",
+)
+@each("by_key", [False, True])
+async def test_a_success_that_could_not_be_recorded_is_not_run_again_by_the_next_owner_which_records_it(
+    make_spine: Any, by_key: bool
+) -> None:
+    ran: list[int] = []
+
+    async def handler(batch: Batch[Any]) -> None:
+        ran.extend(message.offset for message in batch)
+
+    async def fill_the_disk(batch: Batch[Any]) -> None:
+        await handler(batch)
+        first.sink.error = FULL_DISK
+
+    dedup = {"key": lambda message: "one"} if by_key else True
+    first = make_spine(fill_the_disk, dedup=dedup)
+    (entry,) = entries = first.entries(1)
+    assert await first.run(entries) == [Stage.PUBLISHED]
+    (claimed,) = [event for event in first.sink.events if event.code is EventCode.CLAIMED]
+    first.leases.give_back(entry)  # as when its partition leaves
+    await first.leases.flush()
+    second = make_spine(handler, dedup=dedup, store=first.store, clock=first.clock)
+    assert await second.run(second.entries(1)) == [Stage.SETTLED]
+    assert ran == [100]
+    (suppressed,) = [event for event in second.sink.events if event.code is EventCode.DUP_SUPPRESSED]
+    assert suppressed.exec_id == claimed.exec_id
+    if by_key:  # so it is for another record with that key, of which the audit must not say that it ran
+        assert await second.run(second.entries(1, start=200)) == [Stage.SETTLED]
+        assert ran == [100]
 
 
 @each(("dedup", "stage"), [(False, Stage.FETCHED), (True, Stage.PUBLISHED)])
