@@ -1,8 +1,8 @@
 """Runs what `make bench` promises: what a message costs beside others, on Faust, in each store, what the event journal costs, and what the
 reconciliation.
 
-By themselves run the long ones: `python -m benchmarks.two_workers`, `benchmarks.concurrency`, `benchmarks.delays`, `benchmarks.outbox` and
-`benchmarks.cdc`.
+By themselves run the long ones: `python -m benchmarks.two_workers`, `benchmarks.concurrency`, `benchmarks.delays`, `benchmarks.outbox`,
+`benchmarks.cdc` and `benchmarks.kills`.
 """
 
 from __future__ import annotations
