@@ -35,11 +35,12 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 def is_printable(error: BaseException) -> bool:
     """Whether so few exceptions are in `error`, or led to it, that a traceback of all of them can be printed."""
-    seen, waiting = 0, [error]
+    seen, known, waiting = 0, set[int](), [error]
     while waiting and seen <= _MOST:
         each = waiting.pop()
         seen += 1
+        known.add(id(each))
         before = _context(each) if (cause := _cause(each)) is None else cause
-        waiting += () if before is None else (before,)
+        waiting += () if before is None or id(before) in known else (before,)
         waiting += _members(each) if issubclass(type(each), BaseExceptionGroup) else ()
     return seen <= _MOST

@@ -23,7 +23,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.owntask import ended, in_a_task, outcome_of
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.middleware.usercode import Returned, Stops, class_name, is_a
+from ackwise.middleware.usercode import Returned, Stops, awaited, class_name, is_a
 from ackwise.plugin.faust.stream import Stream
 
 __all__ = ["Agent", "Feeder"]
@@ -116,8 +116,16 @@ class Agent(faust.Agent):
         return aref if isinstance(aref, Awaitable) else self._slurp(aref, aiter(aref))
 
     async def _call_on_error(self, error: BaseException) -> None:
-        if self._on_error is not None and not is_a(error, ConsumeLater, Reject):
-            await self._on_error(self, error)
+        if self._on_error is None or is_a(error, ConsumeLater, Reject):
+            return
+        outcome = await awaited(self._on_error, self, error)
+        if not isinstance(outcome, Returned):
+            log.error(
+                "on_error of an agent raised, its messages have failed all the same",
+                handler=self.name,
+                error=class_name(outcome.error),
+                at=where_raised(outcome.error),
+            )
 
     async def _give_way(self, aref: Any, error: BaseException) -> None:
         """As Faust: the supervisor begins it anew."""

@@ -75,6 +75,26 @@ async def test_a_handler_and_an_agent_may_raise_any_exception(monkeypatch: pytes
                 assert here.sent() == [(LATER, b"a")]
 
 
+@each("kind", [ValueError, Odd, SystemExit])
+@contained
+async def test_an_agent_goes_on_whatever_its_on_error_raises(monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]) -> None:
+    async def on_error(*_: object) -> None:
+        raise hostile_error(kind)
+
+    async def bill(stream: Any) -> None:
+        async for value in stream:
+            if value == b"a":
+                raise ValueError
+
+    def declare(app: faust.App) -> None:
+        app.agent(app.topic("orders", value_serializer="raw"), name="bill", on_error=on_error)(bill)
+
+    async with desk(monkeypatch, declare) as here:
+        here.fetch(b"a", b"b")
+        await here.until_passed(102)
+        assert here.sent() == [(LATER, b"a")]
+
+
 @contained
 async def test_what_a_call_leaves_of_a_cancellation_meets_no_other_message(monkeypatch: pytest.MonkeyPatch) -> None:
     for declare in (of_messages, of_batches):

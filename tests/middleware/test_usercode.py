@@ -85,6 +85,21 @@ def test_exceptions_in_many_groups_are_looked_at_once_each() -> None:
     assert Failure.of(error).traceback == "<unprintable>"
 
 
+def test_exceptions_that_caused_each_other_are_printed() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert "second" in Failure.of(first).traceback
+
+
+def test_a_text_that_is_none_stands_for_itself() -> None:
+    class Odd(Exception):
+        def __str__(self) -> Any:
+            return 7
+
+    failure = Failure.of(Odd())
+    assert (failure.error, failure.message) == ("Odd", "<unprintable>")
+
+
 @contained
 def test_a_log_with_what_was_raised_is_written_though_it_can_not_be_printed(caplog: pytest.LogCaptureFixture) -> None:
     printed: list[str] = []
