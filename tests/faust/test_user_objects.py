@@ -87,7 +87,8 @@ async def test_an_agent_goes_on_whatever_its_on_error_raises(monkeypatch: pytest
                 raise ValueError
 
     def declare(app: faust.App) -> None:
-        app.agent(app.topic("orders", value_serializer="raw"), name="bill", on_error=on_error)(bill)
+        agent: Any = app.agent(app.topic("orders", value_serializer="raw"), name="bill")(bill)
+        agent._on_error = on_error
 
     async with desk(monkeypatch, declare) as here:
         here.fetch(b"a", b"b")
