@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.plugin.share.desk import Desk
 from tests.plugin.simple.conftest import TOPIC, World
 from tests.tables import each
 
-from ackwise import Answer, App, Batch, ConsumeLater, Dedup, Events, Exponential, LoopBatch, Message, RateLimit, RetryInPlace
+from ackwise import Answer, App, Batch, ConsumeLater, Dedup, Events, Exponential, LoopBatch, Message, RateLimit, RetryInPlace, Transactional
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.usercode import Raised, Returned, awaited
 from ackwise.plugin.cdc.mapping import MappedRows
@@ -153,6 +154,25 @@ async def test_an_attempt_in_place_has_the_order_that_was_written() -> None:
     async with TestApp(app_of(handler, order="partition", in_place=in_place)) as worker:
         assert (await worker.deliver("orders", {"id": 1})).kind == "done"
     assert posted == [100, 100, 100]
+
+
+@pytest.mark.slow  # starts two workers with a database
+@each("mode", ["inbox", "offsets"])
+async def test_the_halves_of_a_transaction_have_the_orders_that_were_written(tmp_path: Path, mode: Any) -> None:
+    seen: list[tuple[int, int]] = []
+
+    async def handler(batch: Batch[Order]) -> None:
+        for message in batch:
+            seen.append((message.value.id, message.value.amount))
+            message.value.amount = 0
+        if any(message.value.id == 2 for message in batch):
+            raise ValueError
+
+    async with TestApp(app_of(handler, Transactional(f"sqlite:///{tmp_path / mode}.db", mode=mode))) as worker:
+        fates = await worker.deliver_batch("orders", [{"id": number} for number in (1, 2, 3, 4)])
+    assert [fate.kind for fate in fates] == ["done", "later", "done", "done"]
+    assert {amount for _, amount in seen} == {100}
+    assert len(seen) > 4
 
 
 # Through the other hosts
