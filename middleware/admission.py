@@ -36,6 +36,9 @@ log = Log()
 ALONE_AFTER = 3
 DEAD_AFTER = 10
 
+#: Seconds within which the rate lets all begin that is claimed. A batch begins as a whole, so that it is claimed when it may begin.
+AHEAD = 2.0
+
 _MS_PER_DAY = 86_400_000
 
 _headers = attrgetter("headers")
@@ -56,13 +59,14 @@ class Admission:
         self._identity = None
         if dedup is not None:
             self._identity = identity.Identity(dedup.namespace, worker.group, agent.name, dedup.epoch)
+        self.ahead = 0.0 if agent.kind == "batch" else AHEAD  #: seconds within which what is claimed may begin by its rate
         self.undeduplicated = 0  #: messages whose key was None or ""
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     async def prepare(self, runs: list[Run]) -> BaseException | None:
         """As `decode_fully`; and what the rate of the handler does not let begin now is withheld."""
         stopped = await self.decode_fully(runs)
-        return self._worker.flow.limit(self._agent.name, runs) if stopped is None else stopped
+        return self._worker.flow.limit(self._agent.name, runs, ahead=self.ahead) if stopped is None else stopped
 
     async def decode_fully(self, runs: list[Run]) -> BaseException | None:
         """As `decode`, whatever the decoder has to wait for."""

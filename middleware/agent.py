@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Agent:
     ] = None
     max_bytes: Annotated[int | None, "the same in bytes"] = None
     batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets
+    loops: asyncio.Semaphore | None = None  #: one slot for each loop of the user's that takes its batches
     message: Callable[[Delivery], Message[Any]] | None = None  #: makes the message itself, where decoding takes more than the value
     decodes: Literal["value", "message"] = "value"  #: what `decode` takes
     decodes_async: bool = False  #: `decode` returns an awaitable

@@ -51,6 +51,9 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
     def __getitem__(self, index: int | slice) -> Message[T_co] | tuple[Message[T_co], ...]:
         return self._messages[index]
 
+    def take_back(self) -> None:
+        """It is not to start any more, if nobody has seen it: a handler has."""
+
     def __len__(self) -> int:
         return len(self._messages)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, cast
 from weakref import WeakSet
 
 from ackwise.middleware.agent import Agent
@@ -18,6 +18,7 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.decisions import Decisions
 from ackwise.middleware.decoding import decode_again
 from ackwise.middleware.disposition import Dead, Duplicate, Reason
+from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import log_spared
 from ackwise.middleware.handlercall import HandlerCall, HandlerTask
@@ -30,6 +31,7 @@ from ackwise.middleware.rulings import is_success
 from ackwise.middleware.run import Run, Stage, apart, count, in_order, pick
 from ackwise.middleware.sequence import hold_back
 from ackwise.middleware.settlement import Assignment
+from ackwise.middleware.startcontrol import NO_LEASE, StartControl
 from ackwise.middleware.usercode import Called, Raised, Returned, Stops, awaited, is_a
 from ackwise.middleware.work import Work, parts_of, running
 from ackwise.middleware.worker import Worker
@@ -37,9 +39,6 @@ from ackwise.middleware.worker import Worker
 __all__ = ["Execution"]
 
 log = Log()
-
-#: Seconds that stand for a lease where there is none.
-NO_LEASE: Final = 30.0
 
 
 class Execution:
@@ -49,7 +48,7 @@ class Execution:
         self._agent = agent
         self._worker = worker
         self._leases = worker.leases
-        self._slots = None if agent.slots is None else asyncio.Semaphore(agent.slots)
+        self.starts = StartControl(agent, worker)
         self.decisions = Decisions(agent, worker)
         self.overtime = Overtime(agent)
         self._calls: WeakSet[asyncio.Task[None]] = WeakSet()
@@ -77,6 +76,7 @@ class Execution:
             else:
                 ready = in_order(runs, [single for run in admitted for single in apart(runs, run)])
                 work = Work(runs, ready, deque(ready), assignment, call)
+            call.unstarted = work.queue
             for run in ready:
                 run.call = call
             await self._work_off(work, meanwhile)
@@ -85,6 +85,9 @@ class Execution:
         if self._agent.order == "partition":
             hold_back(runs, self._leases, self._worker.monotonic())
         if call.transaction is None:
+            if call.stopped is None and self.starts.is_shut(assignment, admitted[0].place, call):
+                self.give_up_unstarted(runs, [run for run in runs if run.stage is Stage.ADMITTED and not run.began])
+                await self.release()
             self.give_up(runs, [run for run in runs if run.stage is Stage.ADMITTED], call)
         return call
 
@@ -93,19 +96,16 @@ class Execution:
         """How many calls of the handler have not ended."""
         return sum(not task.done() for task in self._calls)
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """One of the calls of the handler that this worker makes at a time."""
-        if self._slots is None:
-            yield
-        else:
-            async with self._slots:
-                yield
-
     async def _work_off(self, work: Work, meanwhile: Callable[[], Awaitable[None]] | None) -> None:
         """In one task; in several where messages may run side by side, each of which is settled as soon as it is finished."""
-        beside = self._agent.kind == "message" and self._agent.overlaps and work.call.transaction is None
-        for call in [work.call.part() for _ in range(min(self._agent.concurrency or 1, len(work.ready)))] if beside else [work.call]:
+        beside = self.starts.runs_beside(work.call)
+        calls = [work.call.part() for _ in range(min(self._agent.concurrency or 1, len(work.ready)))] if beside else [work.call]
+        if beside:
+            for call in calls[: work.call.slots]:
+                call.slots = 1
+                work.call.slots -= 1
+            self.starts.end(work.call)  # it has more than were granted
+        for call in calls:
             self._start(work, call)
         try:
             await self._wait(work, meanwhile, settles=beside)
@@ -160,6 +160,7 @@ class Execution:
         if self._agent.order == "partition":
             hold_back(runs, self._leases, now)
             beginning = [run for run in beginning if run.stage is Stage.ADMITTED]
+        self._worker.flow.start(self._agent.name, beginning)
         for run in beginning:
             run.began, run.is_used, run.started_at, run.exec_ids, run.call = True, True, now, self._worker.exec_ids.take(len(run)), call
             if self._leases is not None and run.ids is not None:
@@ -198,18 +199,22 @@ class Execution:
         current_assignment.set(work.assignment)
         extending.set(partial(self._extend, call))
         publishing.set(Publishing(self._worker, call))
-        while work.queue and work.goes_on(call):
-            part: list[Run] = []
+        while (ready := await self.starts.next(work, call)) is not None:
             doomed: list[Run] | None = []
-            async with self.slot() if call.transaction is None else nullcontext():
-                ready = await self.renew(work.queue.popleft()) if work.goes_on(call) else []
-                if not (work.goes_on(call) and (part := self.begin(work.runs, ready, call))):
+            size = 0
+            try:
+                ready = await self.renew(ready)
+                if self.starts.is_shut(work.assignment, work.ready[0].place, work.call) or not work.goes_on(call):
+                    return
+                if not (part := self.begin(work.runs, ready, call)):
                     continue
                 key_ids, size = [key_id for run in part for key_id in run.ids or ()], count(part)
                 try:
                     doomed = await self._handle_batch(work, part, call)
                 finally:
                     self.end(key_ids, call)
+            finally:
+                self.starts.end(call)
             if doomed is None or not work.goes_on(call):
                 return
             if work.assignment.is_stopping:
@@ -280,14 +285,8 @@ class Execution:
         current_assignment.set(work.assignment)
         extending.set(partial(self._extend, call))
         publishing.set(Publishing(self._worker, call))
-        slots = self._slots if call.transaction is None else None
-        while work.queue and work.goes_on(call):
-            if slots is not None:
-                await slots.acquire()
+        while (run := await self.starts.next(work, call)) is not None:
             try:
-                if not (work.queue and work.goes_on(call)) or self._worker.flow.is_paused(self._agent.name, work.queue[0].place):
-                    return
-                run = work.queue.popleft()
                 if not self.begin(work.runs, [run], call):
                     continue
                 try:
@@ -297,8 +296,7 @@ class Execution:
                         run.call = None if run.stage is Stage.ADMITTED else work.call
                         self.end(run.ids or (), call)
             finally:
-                if slots is not None:
-                    slots.release()
+                self.starts.end(call)
             if not goes_on:
                 return
             if call is not work.call or work.assignment.is_stopping:
@@ -422,8 +420,37 @@ class Execution:
                 part.forget_claim()
                 part.postpone(self._worker.monotonic(), "its handler was called off")
                 given_up.append(part)
+        self._worker.flow.forget(self._agent.name, given_up)
         if given_up and not call.called_off:
             self._worker.postpone(given_up, "nobody decided on them")
+
+    def give_up_unstarted(self, runs: list[Run], unstarted: Sequence[Run]) -> None:
+        """They may not start now: as `give_up`, and nobody has failed to decide on them."""
+        call = HandlerCall()
+        call.called_off = True
+        self.give_up(runs, unstarted, call)
+        for run in unstarted:
+            run.why = "it may not start now"
+
+    async def release(self) -> None:
+        """Tell the store at once what was given back, since others may wait for it; while it is away, that waits."""
+        if self._leases is not None:
+            with suppress(StoreUnavailable):
+                await self._leases.flush()
+
+    async def _empty(self, work: Work) -> None:
+        """Nothing more of `work` starts: give back what has not, and end the tasks that wait to start something."""
+        for call in work.calls:
+            if isinstance(call.in_hand, Batch):
+                call.in_hand.take_back()
+            if call.is_waiting and call.task is not None:
+                call.task.cancel()
+        if work.queue and work.call.transaction is None:
+            unstarted = [run for waiting in work.queue for run in ([waiting] if isinstance(waiting, Run) else waiting)]
+            work.queue.clear()
+            self.give_up_unstarted(work.runs, [run for run in unstarted if run.stage is Stage.ADMITTED])
+            self._worker.isolation.look()
+            await self.release()
 
     def _record_release(self, run: Run) -> None:
         """CLAIMED has an end: else the events would show a claim that nobody gave back."""
@@ -438,6 +465,8 @@ class Execution:
             await asyncio.sleep(0)  # a handler that waits for nothing is over by then
             while tasks := self._go_on(work):
                 call.moved = loop.create_future()  # before what is finished is settled: more may be finished meanwhile
+                if self.starts.is_shut(work.assignment, work.ready[0].place, call):
+                    await self._empty(work)
                 if meanwhile is not None and (settles or work.assignment.is_stopping):
                     await meanwhile()
                     if any(task.done() for task in tasks):
@@ -445,6 +474,7 @@ class Execution:
                 done, _ = await asyncio.wait({*tasks, call.moved}, timeout=every, return_when=asyncio.FIRST_COMPLETED)
                 for gone in self.overtime.sweep([*work.calls], self._worker.monotonic()):
                     settles |= self._abandon(work, gone)
+                self._worker.isolation.look()
                 if not done:
                     waited += every
                     self._log_hanging(work, waited)

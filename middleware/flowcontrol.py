@@ -45,9 +45,10 @@ class FlowControl:
         self.pausing = pausing or Pausing()
         self.burials = Burials()  #: by code and by command
         self._is_known = True  #: what a command has paused; until then nothing begins
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: dict[object, Callable[[], None]] = {}
+        self._unlisten: Callable[[], None] | None = None
         self._breaker = breaker
-        self._rate_limit = rate_limit
+        self.rate_limit = rate_limit
         self._clock = clock
         self._limiters: dict[str, Limiter] = {}
         self._undecodable: dict[str, Circuit] = {}
@@ -70,7 +71,7 @@ class FlowControl:
 
     def is_paused(self, handler: str, partition: TopicPartition) -> bool:
         """Whether not even the rest of a batch of `handler` may begin."""
-        if handler in self._stopped and (circuit := self._failing.get(handler)) is not None and circuit.position is Position.OPEN:
+        if handler in self._stopped and any(circuit.position is Position.OPEN for circuit in self._circuits(handler)):
             return True
         return self.pausing.is_paused(handler, partition)
 
@@ -121,15 +122,40 @@ class FlowControl:
             for run in bad:
                 _withhold(run, until)
 
-    def limit(self, handler: str, runs: list[Run]) -> BaseException | None:
-        """Withhold what the rate of `handler` does not let begin now. Returns what stops the app if user code raised that."""
-        if self._rate_limit is None:
+    def limit(self, handler: str, runs: list[Run], *, ahead: float = 0.0) -> BaseException | None:
+        """Withhold what the rate of `handler` lets begin neither now nor within `ahead` seconds.
+
+        Returns what stops the app if user code raised that.
+        """
+        if (limiter := self._limiter(handler)) is None:
             return None
-        limiter = self._limiters.get(handler) or self._limiters.setdefault(handler, Limiter(self._rate_limit, handler))
-        if self.burials:
-            for run in runs:
-                run.paid = run.paid or len(self.burials.places(run)) == len(run)  # it never begins
-        return limiter.admit(runs, self._clock())
+        return limiter.admit(runs, self._clock(), ahead=ahead, but={run for run in runs if self._never_begins(run)})
+
+    # What is asked where a call starts, or does not.
+
+    def start_after(self, handler: str, runs: Sequence[Run]) -> float:
+        """Seconds until the rate lets all messages of `runs` begin together."""
+        if (limiter := self._limiter(handler)) is None:
+            return 0.0
+        return limiter.wait([run for run in runs if not self._never_begins(run)], self._clock())
+
+    def start(self, handler: str, runs: Sequence[Run]) -> None:
+        """All messages of `runs` begin now."""
+        if (limiter := self._limiter(handler)) is not None:
+            limiter.start(runs, self._clock())
+
+    def forget(self, handler: str, runs: Sequence[Run]) -> None:
+        """What of `runs` has not begun is not going to, before it is admitted again."""
+        if (limiter := self._limiter(handler)) is not None:
+            limiter.forget(runs)
+
+    def _never_begins(self, run: Run) -> bool:
+        return bool(self.burials) and len(self.burials.places(run)) == len(run)
+
+    def _limiter(self, handler: str) -> Limiter | None:
+        if self.rate_limit is None:
+            return None
+        return self._limiters.get(handler) or self._limiters.setdefault(handler, Limiter(self.rate_limit, handler))
 
     # What is called around handlers.
 
@@ -165,19 +191,22 @@ class FlowControl:
         self.has_changed()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` when something may begin that might not before, until what this returns is called."""
-        self._listeners.append(listener)
-        unlisten = self.pausing.listen(self.has_changed)
+        """Call `listener` when something may begin or may not that was otherwise before, until what this returns is called."""
+        key = object()
+        if not self._listeners:
+            self._unlisten = self.pausing.listen(self.has_changed)
+        self._listeners[key] = listener
 
         def end() -> None:
-            self._listeners.remove(listener)
-            unlisten()
+            del self._listeners[key]
+            if not self._listeners and self._unlisten is not None:
+                self._unlisten()
 
         return end
 
     def has_changed(self) -> None:
         """Tell those who listen."""
-        for listener in list(self._listeners):
+        for listener in [*self._listeners.values()]:
             listener()
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 from ackwise.middleware.transaction import Transaction
@@ -29,8 +29,8 @@ class HandlerCall:
     """
 
     __slots__ = (
-        "__weakref__", "called_off", "deadline", "in_hand", "is_abandoned", "moved", "needs_task", "parts", "publications", "raised",
-        "stopped", "task", "timed_out", "transaction", "whole", "working_on",
+        "__weakref__", "called_off", "deadline", "in_hand", "is_abandoned", "is_waiting", "moved", "needs_task", "parts", "publications",
+        "raised", "slots", "stopped", "task", "timed_out", "transaction", "unstarted", "whole", "working_on",
     )  # fmt: skip
 
     def __init__(self, transaction: Transaction | None = None) -> None:
@@ -43,6 +43,9 @@ class HandlerCall:
         self.stopped: BaseException | None = None  #: what the handler raised to stop the app
         self.whole: HandlerCall | None = None  #: what this is a part of
         self.parts: list[HandlerCall] = []
+        self.unstarted: Sized = ()  #: what is claimed for it, or may be by now, and is not started
+        self.slots = 0  #: that it has of those of its handler in this worker
+        self.is_waiting = False  #: for a slot or for its rate, with nothing in its hands
         self.working_on: Sequence[Any] = ()  #: the runs that the handler has now
         self.in_hand: object = None  #: the message or batch that the handler has now
         self.publications: dict[int, list[Any]] | None = None  #: what it publishes for them, by offset
@@ -62,10 +65,22 @@ class HandlerCall:
         self.stir()
 
     def stir(self) -> None:
-        """Something is finished: who waits for the handler may look."""
+        """Something is finished, or may start or not start: who waits for the handler may look."""
         moved = (self.whole or self).moved
         if moved is not None and not moved.done():
             moved.set_result(None)
+
+    async def wait(self, *tasks: asyncio.Future[Any], timeout: float | None = None) -> None:
+        """Until it is stirred, one of `tasks` has ended, or `timeout` seconds are over."""
+        self.moved = asyncio.get_running_loop().create_future()
+        await asyncio.wait({self.moved, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    def time_left(self, now: float) -> float:
+        """Seconds for which a message that is to run alone waits for it at most: for ever while something could yet be given back."""
+        if self.unstarted:
+            return float("inf")
+        calls = [call for call in (self, *self.parts) if call.deadline is not None and not (call.timed_out or call.is_abandoned)]
+        return max((call.deadline - now for call in calls if call.deadline is not None), default=0.0)
 
     def call_off(self) -> None:
         """Cancel the handler; what it has not ruled on stays undecided."""
@@ -74,3 +89,5 @@ class HandlerCall:
             part.call_off()
         if self.task is not None:
             self.task.cancel()
+        else:
+            self.stir()

@@ -29,7 +29,9 @@ class Where(enum.Enum):
 class InFlight(HandlerCall):
     """One message in a loop. Whoever runs the loop takes it, and decides on it once; what comes after counts for nothing."""
 
-    __slots__ = ("_begin", "_flight", "again_until", "assignment", "company", "disposition", "error", "limit", "message", "run", "where")
+    __slots__ = (
+        "_begin", "_due_in", "_flight", "again_until", "assignment", "company", "disposition", "error", "limit", "message", "run", "where",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -39,12 +41,17 @@ class InFlight(HandlerCall):
         *,
         again_until: float | None = None,
         begin: Callable[[InFlight], bool] | None = None,
+        due_in: Callable[[InFlight], float] | None = None,
         assignment: Assignment | None = None,
     ) -> None:
-        """`begin` is asked when the loop takes it: `False` if it must not run any more. `assignment` is where it is from."""
+        """`begin` is asked when the loop takes it: `False` if it must not run any more. `assignment` is where it is from.
+
+        `due_in` says before that for how many seconds its rate lets it wait.
+        """
         super().__init__()
         self.assignment = assignment
         self._begin = begin
+        self._due_in = due_in
         self.run = run
         self.message = message
         self.limit = limit  #: how many messages may be in a batch with it, itself included
@@ -56,6 +63,10 @@ class InFlight(HandlerCall):
             again_until  #: until when it may run again in smaller company (monotonic seconds), if it has failed in a larger one
         )
         self._flight: Flight | None = None
+
+    def due_in(self) -> float:
+        """Seconds for which a loop may not take it yet, since its rate lets it wait."""
+        return 0.0 if self._due_in is None else self._due_in(self)
 
     def take(self, now: float) -> bool:
         """A loop works on it from `now` on (monotonic seconds); `False` if it is not to run any more, and is back."""
@@ -92,8 +103,10 @@ class InFlight(HandlerCall):
     def recall(self) -> None:
         """Take it back if nobody has seen it: it comes up again, and no attempt is counted."""
         if self.where is Where.WAITING:
-            self.called_off = True
+            self.called_off, flight = True, self._flight
             self._return()
+            if flight is not None:
+                flight.stir()
 
     def call_off(self) -> None:
         """Give it up, seen or not. One whose claim was lost while a loop works on it is waited for: it must not run beside itself."""
@@ -130,11 +143,20 @@ class Flight:
         """Whether all of them are back, and were collected."""
         return self._away == 0 and not self._back
 
+    def __len__(self) -> int:
+        """How many of them hold a claim that could be given back."""
+        return len(self._back) + sum(member.where is Where.WAITING for member in self.members)
+
     def returned(self, member: InFlight) -> None:
         """`member` is back."""
         self._away -= 1
         self._back.append(member)
-        if self._away == 0 and self._waiter is not None and not self._waiter.done():
+        if self._away == 0:
+            self.stir()
+
+    def stir(self) -> None:
+        """Let who waits for them look."""
+        if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def collect(self) -> list[InFlight]:
@@ -152,7 +174,7 @@ class Flight:
         return (member for member in self.members if member.where is Where.TAKEN)
 
     async def wait(self, seconds: float) -> None:
-        """Until all of them are back, for at most `seconds`."""
+        """Until all of them are back, or who waits is to look, for at most `seconds`."""
         if self._away == 0:
             return
         self._waiter = asyncio.get_running_loop().create_future()

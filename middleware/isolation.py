@@ -1,69 +1,149 @@
-"""Isolation: a message that killed workers runs as the only claim of its worker."""
+"""Isolation: a message that killed workers runs as the only claim of its worker.
+
+From the moment when it is its turn nothing else starts, and what others have claimed and not started is given back. It waits
+for the calls that started before, each until its consume timeout at most.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Protocol
 
-__all__ = ["Isolation"]
+from ackwise.middleware.handlercall import HandlerCall
+
+__all__ = ["Company", "Isolation"]
+
+
+#: Who runs alone, where what asks began: the lane and the message of one trial are one.
+_within: ContextVar[object] = ContextVar("ackwise_alone", default=None)
+
+
+class Company(Protocol):
+    """Claims that are held beside those of others."""
+
+    def stir(self) -> None:
+        """A message is to run alone, or does no more: give back what is not started, or go on."""
+
+    def time_left(self, now: float) -> float:
+        """Seconds for which a message that is to run alone waits at most, from `now` (monotonic seconds); 0: not any more."""
+        ...
 
 
 class Isolation:
-    """Any number of ordinary batches at a time, or one message alone."""
+    """Any number of ordinary batches at a time, or one message alone. `clock` is monotonic."""
 
-    def __init__(self) -> None:
-        self._running = 0
-        self._open = asyncio.Event()
-        self._open.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._recalls: set[Callable[[], None]] = set()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._alone: object | None = None  #: who runs alone, or is the next to
+        self._present: dict[Company, None] = {}  #: who has claims
+        self._listeners: dict[Company, None] = {}
+        self._changed = asyncio.Event()
 
-    @asynccontextmanager
-    async def shared(self) -> AsyncIterator[None]:
-        """Wait while a message runs alone, then run beside others."""
-        while not self._open.is_set():
-            await self._open.wait()
-        self._running += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if self._running == 0:
-                self._idle.set()
+    def is_shut(self, company: object = None) -> bool:
+        """Whether `company` may start nothing, since a message of another one runs alone, or waits for the others to end.
+
+        What begins `within` it is not another one.
+        """
+        return self._alone is not None and self._alone is not company and self._alone is not _within.get()
+
+    async def wait(self) -> None:
+        """Until something has ended, or may start."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def is_alone(self, company: Company) -> bool:
+        """Whether nothing starts beside `company`."""
+        return self._alone is not None and (self._alone is company or self._alone is _within.get())
 
     @contextmanager
-    def recallable(self, recall: Callable[[], None]) -> Iterator[None]:
-        """A batch can give back what it has not begun: it is asked to when a message is to run alone, which would wait for all of it."""
-        self._recalls.add(recall)
+    def listening(self, company: Company) -> Iterator[None]:
+        """With `company` stirred whenever that changes."""
+        self._listeners[company] = None
         try:
             yield
         finally:
-            self._recalls.discard(recall)
+            del self._listeners[company]
+
+    @contextmanager
+    def within(self, company: Company) -> Iterator[None]:
+        """With what begins here as a part of `company`, which runs alone."""
+        before = _within.set(company)
+        try:
+            yield
+        finally:
+            _within.reset(before)
+
+    @contextmanager
+    def beside(self, company: Company) -> Iterator[None]:
+        """With the claims of `company`, for which a message that is to run alone waits."""
+        self._present[company] = None
+        try:
+            yield
+        finally:
+            del self._present[company]
+            self._changed.set()
+
+    def look(self) -> None:
+        """A call has ended, or nobody waits for it any more, or a partition takes nothing new."""
+        if self._alone is not None:
+            self._changed.set()
 
     @asynccontextmanager
-    async def exclusive(self, seconds: float) -> AsyncIterator[bool]:
-        """Keep others from starting for at most `seconds`; returns whether the worker was idle in that time.
+    async def exclusive(self, seconds: float, call: HandlerCall, *, is_over: Callable[[], bool] = lambda: False) -> AsyncIterator[bool]:
+        """Run `call` alone, for at most `seconds`: after that others start beside it, so that a message that hangs can't stop a worker.
 
-        When it returns `False` nothing may run: the others did not come to an end. After `seconds` the others go
-        on beside it, so that a message that hangs can't stop a worker.
+        Yields `False`, and lets the others go on, if `is_over` before it is its turn; `call` is stirred by whoever knows that.
         """
-        while not self._open.is_set():
-            await self._open.wait()
-        self._open.clear()
-        timer = asyncio.get_running_loop().call_later(seconds, self._open.set)
-        for recall in [*self._recalls]:
-            recall()
-        try:
-            try:
-                async with asyncio.timeout(seconds / 2):
-                    await self._idle.wait()
-            except TimeoutError:
+        if self.is_alone(call):
+            with self.beside(call):
+                yield True
+            return
+        while self._alone is not None:
+            if is_over():
                 yield False
-            else:
+                return
+            await self._wait(call)
+        self._alone = call
+        self._tell()
+        timer: asyncio.TimerHandle | None = None
+        try:
+            while (left := self._time_left()) > 0:
+                if is_over():
+                    yield False
+                    return
+                await self._wait(call, left)
+            timer = asyncio.get_running_loop().call_later(seconds, self._open, call)
+            with self.beside(call):
                 yield True
         finally:
-            timer.cancel()
-            self._open.set()
+            if timer is not None:
+                timer.cancel()
+            self._open(call)
+
+    def _time_left(self) -> float:
+        now = self.clock()
+        return max((company.time_left(now) for company in self._present), default=0.0)
+
+    async def _wait(self, call: HandlerCall, seconds: float = float("inf")) -> None:
+        """Until a batch or a call has ended, somebody stirs `call`, or `seconds` are over."""
+        self._changed.clear()
+        changing = asyncio.ensure_future(self._changed.wait())
+        try:
+            await call.wait(changing, timeout=None if seconds == float("inf") else seconds)
+        finally:
+            changing.cancel()
+
+    def _open(self, company: Company) -> None:
+        """Let others start, unless another one runs alone by now."""
+        if self._alone is company:
+            self._alone = None
+            self._changed.set()
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in [*self._listeners]:
+            listener.stir()

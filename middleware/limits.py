@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from ackwise.middleware.keys import check_key_function, key_from
 from ackwise.middleware.keytable import KeyTable
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
-from ackwise.middleware.run import Run, Stage, pick
+from ackwise.middleware.run import Run, Stage, divide
 from ackwise.middleware.usercode import Raised, Stops, class_name
 
 __all__ = ["Bucket", "Limiter", "RateLimit", "Thresholds", "check_threshold", "share_of"]
@@ -33,6 +34,13 @@ _PORTION: Final = 0.1
 
 #: Seconds between looks at the bucket of a key whether it is full, or as long as one token takes; a bit more than it needs for that.
 _LOOK_AGAIN: Final = 1.001
+
+#: Seconds for which what was not spent is kept for who waits, and in which no more than the rate and the burst are spent.
+_SECOND: Final = 1.0
+
+#: Seconds that a message waits for its rate at least, and the part of a token that is none.
+_SHORTEST: Final = 0.001
+_ALMOST: Final = 1e-9
 
 _WHY: Final = "RateLimit lets it wait"
 
@@ -93,40 +101,81 @@ class RateLimit:
 
 
 class Bucket:
-    """Tokens, which come back at `rate` per second until there are `most`. It begins full. Times are monotonic seconds."""
+    """Tokens, which come back at `rate` per second until there are `most`. It begins full. Times are monotonic seconds.
 
-    __slots__ = ("_at", "_most", "_rate", "_tokens")
+    While somebody waits for tokens those of a second are kept as well, so that whoever looks late has lost none. In no second more
+    than `rate` and `most` together are spent.
+    """
+
+    __slots__ = ("_at", "_most", "_rate", "_recent", "_spent", "_tokens", "_wanted_until")
 
     def __init__(self, rate: float, most: int, now: float) -> None:
         self._rate = rate
         self._most = most
         self._tokens = float(most)
         self._at = now
+        self._wanted_until = now  #: when somebody who waits will have looked
+        self._recent: deque[tuple[float, int]] = deque()  #: what was spent within a second, and when
+        self._spent = 0  #: their sum
 
-    def take(self, number: int, now: float) -> int:
-        """Take as many of `number` tokens as there are; returns how many."""
+    def available(self, now: float, ahead: float = 0.0) -> int:
+        """How many tokens there are, or will be in `ahead` seconds, for those who come now."""
         self._refill(now)
-        taken = min(number, int(self._tokens + 1e-9))
-        self._tokens -= taken
-        return taken
+        return int(self._tokens + ahead * self._rate + _ALMOST)
+
+    def due(self, number: int, now: float) -> float:
+        """Seconds until `number` tokens will have come, were it to hold so many."""
+        self._refill(now)
+        seconds = max(0.0, (number - self._tokens) / self._rate)
+        self._wanted_until = now + seconds + _SECOND
+        return seconds
 
     def wait(self, number: int, now: float) -> float:
-        """Seconds until there are `number` tokens, if nobody takes one meanwhile; for more than it holds, until so many have come."""
+        """Seconds until `number` tokens may be spent; for more than it ever holds, until it has as many as it can."""
         self._refill(now)
-        return max(0.0, (number - self._tokens) / self._rate)
+        number = min(number, int(max(self._most, self._rate)))
+        missing = number - self._tokens
+        seconds = max(missing / self._rate if missing > _ALMOST else 0.0, self._wait_for_room(number, now))
+        if not seconds:
+            return 0.0
+        self._wanted_until = now + seconds + _SECOND
+        return seconds
+
+    def spend(self, number: int, now: float) -> None:
+        """Take `number` tokens; who takes more than there are has waited as long as that helps."""
+        self._refill(now)
+        self._tokens -= number
+        if self._recent and int(self._recent[-1][0] / _SHORTEST) == int(now / _SHORTEST):  # there are a thousand at most
+            self._recent[-1] = now, self._recent[-1][1] + number
+        else:
+            self._recent.append((now, number))
+        self._spent += number
 
     def is_full(self, now: float) -> bool:
         """Whether nothing says that it was ever used."""
         self._refill(now)
-        return self._tokens >= self._most
+        return self._tokens >= self._most and not self._recent
+
+    def _wait_for_room(self, number: int, now: float) -> float:
+        """Seconds until so little was spent within a second that `number` may be."""
+        over, until = self._spent + number - self._rate * _SECOND - self._most, now
+        for at, spent in self._recent:
+            if over <= _ALMOST:
+                break
+            over -= spent
+            until = at + _SECOND
+        return until - now
 
     def _refill(self, now: float) -> None:
-        self._tokens = min(float(self._most), self._tokens + max(0.0, now - self._at) * self._rate)
+        most = max(float(self._most), self._rate * _SECOND) if now <= self._wanted_until else float(self._most)
+        self._tokens = min(most, self._tokens + max(0.0, now - self._at) * self._rate)
         self._at = now
+        while self._recent and self._recent[0][0] <= now - _SECOND:
+            self._spent -= self._recent.popleft()[1]
 
 
 class Limiter:
-    """The rate of one handler."""
+    """The rate of one handler. What is admitted and has not begun is expected: it counts for whoever comes, and spends where it begins."""
 
     def __init__(self, policy: RateLimit, handler: str) -> None:
         self._policy = policy
@@ -134,50 +183,84 @@ class Limiter:
         self._portion = max(1, int(policy.per_second * _PORTION))
         seconds = _LOOK_AGAIN * max(1.0, 1 / policy.per_second)
         self._buckets = KeyTable(lambda now: Bucket(policy.per_second, policy.most, now), seconds)
+        self._expected: Counter[Hashable] = Counter()
         self._has_warned = False
 
-    def admit(self, runs: list[Run], now: float) -> BaseException | None:
-        """Let those of `runs` that are decoded begin as far as the rate allows; the others are WITHHELD until there may be room.
+    def admit(self, runs: list[Run], now: float, *, ahead: float = 0.0, but: Collection[Run] = ()) -> BaseException | None:
+        """Let those of `runs` that are decoded be claimed as far as the rate lets them begin within `ahead` seconds.
 
-        Returns what stops the app if the key function raised that.
+        The others are WITHHELD until there may be room; those of `but` never begin. Returns what stops the app if the key function
+        raised that.
         """
-        waiting = [run for run in runs if run.stage is Stage.FETCHED and run.prepared and not run.paid]
-        if self._policy.key is not None:
-            return self._admit_by_key(runs, waiting, self._policy.key, now)
-        bucket, ahead = self._buckets.of(None, now), 0
+        waiting = [run for run in runs if run.stage is Stage.FETCHED and run.prepared and run not in but]
+        self.forget(waiting)
+        behind: Counter[Hashable] = Counter()
         for run in sorted(waiting, key=_first):
-            taken = 0 if ahead else bucket.take(len(run), now)
-            if taken == len(run):
-                run.paid = True
-                continue
-            if taken:
-                head = run.cut(taken)
-                head.paid = True
-                runs.append(head)
-            ahead += min(len(run), self._portion)
-            self._withhold(run, now + bucket.wait(ahead, now))
+            keys = self._keys(run)
+            if isinstance(keys, Stops):
+                return keys.error
+            run.rate_keys = keys
+            self._withhold(runs, run, self._late(keys, behind, now, ahead))
         return None
 
-    def _admit_by_key(
-        self, runs: list[Run], waiting: list[Run], key_of: Callable[[Message[Any]], object], now: float
-    ) -> BaseException | None:
-        ahead: dict[Hashable, int] = {}
-        for run in sorted(waiting, key=_first):
-            late: dict[int, float] = {}
-            for place, message in enumerate(run.messages()):
-                key = self._key(key_of, message)
-                if isinstance(key, Stops):
-                    return key.error
-                bucket = self._buckets.of(key, now)
-                if not ahead.get(key) and bucket.take(1, now):
-                    continue
-                ahead[key] = ahead.get(key, 0) + 1
-                late[place] = now + bucket.wait(ahead[key], now)
-            for single, until in zip(pick(runs, run, late), late.values(), strict=True):
-                self._withhold(single, until)
-            if run.stage is Stage.FETCHED:
-                run.paid = True
-        return None
+    def _late(self, keys: Sequence[Hashable], behind: Counter[Hashable], now: float, ahead: float) -> dict[float, list[int]]:
+        """The places of those that have to wait, by when they come up again; the others are expected from now on."""
+        rooms: dict[Hashable, int] = {}
+        late: dict[Hashable, list[int]] = {}
+        for place, key in enumerate(keys):
+            if key not in rooms:
+                rooms[key] = 0 if behind[key] else self._buckets.of(key, now).available(now, ahead) - self._expected[key]
+            if rooms[key] > 0:
+                rooms[key] -= 1
+                self._expected[key] += 1
+            else:
+                late.setdefault(key, []).append(place)
+        until: dict[float, list[int]] = {}
+        for key, places in late.items():
+            behind[key] += min(len(places), self._portion)
+            seconds = self._buckets.of(key, now).due(self._expected[key] + behind[key], now) - ahead
+            until.setdefault(now + max(seconds, _SHORTEST), []).extend(places)
+        return until
+
+    def _withhold(self, runs: list[Run], run: Run, late: Mapping[float, list[int]]) -> None:
+        """Those that come up again together stay together."""
+        for part, until in zip(divide(runs, run, [sorted(places) for places in late.values()]), late, strict=True):
+            part.stage = Stage.WITHHELD
+            part.postpone(until, _WHY)
+        run.is_expected = run.stage is Stage.FETCHED and len(run) > 0
+
+    def wait(self, runs: Iterable[Run], now: float) -> float:
+        """Seconds until all messages of `runs` may begin together."""
+        numbers = Counter(key for run in runs for key in run.rate_keys or (None,) * len(run))
+        return max((self._buckets.of(key, now).wait(number, now) for key, number in numbers.items()), default=0.0)
+
+    def start(self, runs: Iterable[Run], now: float) -> None:
+        """All messages of `runs` begin now."""
+        for run in runs:
+            for key, number in Counter(run.rate_keys or (None,) * len(run)).items():
+                self._buckets.of(key, now).spend(number, now)
+        self.forget(runs)
+
+    def forget(self, runs: Iterable[Run]) -> None:
+        """They have begun, or are not going to."""
+        for run in runs:
+            if run.is_expected:
+                run.is_expected = False
+                self._expected.subtract(run.rate_keys or ())
+                for key in {*(run.rate_keys or ())}:
+                    if not self._expected[key]:
+                        del self._expected[key]
+
+    def _keys(self, run: Run) -> Sequence[Hashable] | Stops:
+        """What each message of `run` counts for."""
+        if self._policy.key is None:
+            return [None] * len(run)
+        keys: list[Hashable] = []
+        for message in run.messages():
+            if isinstance(key := self._key(self._policy.key, message), Stops):
+                return key
+            keys.append(key)
+        return keys
 
     def _key(self, key_of: Callable[[Message[Any]], object], message: Message[Any]) -> Hashable | Stops:
         """What the function says; what it fails on, or what is no key, is all of one key: a limit must not cost an attempt."""
@@ -190,10 +273,6 @@ class Limiter:
                 "the key function of RateLimit raised, its messages share one rate", handler=self._handler, error=class_name(key.error)
             )
         return None
-
-    def _withhold(self, run: Run, until: float) -> None:
-        run.stage = Stage.WITHHELD
-        run.postpone(until, _WHY)
 
 
 def _first(run: Run) -> int:

@@ -42,7 +42,7 @@ class OffsetsPipeline(TransactionalPipeline):
         self._owner = owner
         self._in_doubt: weakref.WeakSet[Run] = weakref.WeakSet()
 
-    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
+    async def _process(self, runs: list[Run], assignment: Assignment) -> None:
         one_by_one(runs)
         partition = cast(OwnedPartition, assignment)
         stopped = await self._admission.prepare(runs)

@@ -7,8 +7,7 @@ is never an acknowledgement, and a step that failed is repeated alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -88,15 +87,22 @@ class Pipeline:
         return batch_limit(run, self.agent.max_batch, self._worker.later, self.agent.in_place)
 
     async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
+        try:
+            await self._process(runs, assignment)
+        finally:
+            self._worker.flow.forget(self.agent.name, runs)
+
+    async def _process(self, runs: list[Run], assignment: Assignment) -> None:
         stopped = await self._admission.prepare(runs)
         if stopped is None and await self._may_begin(runs, assignment):
-            async with self._turn(runs) as may_run:
-                if may_run and not assignment.cut_off:
+            call = HandlerCall()
+            async with self._execution.starts.turn(runs, assignment, call) as may_claim:
+                if may_claim:
                     if self.agent.commit == "manual":
                         go_along(runs, cast(ManualPartition, assignment))
                     await self._admission.claim(runs)
                     settle = partial(self._settle_finished, runs, assignment)
-                    stopped = (await self._execution.run(runs, assignment, HandlerCall(), meanwhile=settle)).stopped
+                    stopped = (await self._execution.run(runs, assignment, call, meanwhile=settle)).stopped
         follow(runs)
         await self._settle(runs, assignment)
         self._stop_if(stopped)
@@ -128,20 +134,6 @@ class Pipeline:
             self._worker.postpone(fetched, "the event log is not durable, nothing is begun", error)
             return False
         return True
-
-    @asynccontextmanager
-    async def _turn(self, runs: list[Run]) -> AsyncIterator[bool]:
-        """Beside other batches, or alone for a message that workers died of; `False` if the worker did not come to rest."""
-        isolation, leases = self._worker.isolation, self._worker.leases
-        alone = [run for run in runs if run.alone and run.stage is Stage.FETCHED]
-        if leases is None or not alone:
-            async with isolation.shared():
-                yield True
-            return
-        async with isolation.exclusive(leases.lease) as idle:
-            if not idle:
-                self._worker.postpone(alone, "it runs alone, and the worker is not idle", wait=leases.lease)
-            yield idle
 
 
 def follow(runs: Sequence[Run]) -> None:

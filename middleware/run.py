@@ -60,7 +60,20 @@ class Stage(enum.IntEnum):
 
 
 #: What a run has of each of its messages; `None` where it has none of it.
-_COLUMNS: Final = ("records", "values", "ahead", "made", "timestamps", "ids", "hashes", "tokens", "exec_ids", "sizes", "order_keys")
+_COLUMNS: Final = (
+    "records",
+    "values",
+    "ahead",
+    "made",
+    "timestamps",
+    "ids",
+    "hashes",
+    "tokens",
+    "exec_ids",
+    "sizes",
+    "order_keys",
+    "rate_keys",
+)
 
 _TIME_OF_DELIVERY, _TIME_OF_RECORD = attrgetter("timestamp_ms"), attrgetter("timestamp")
 
@@ -90,13 +103,14 @@ class Run:
         self.exec_ids: Sequence[int] | None = None
         self.sizes: Sequence[int] | None = None  #: raw bytes
         self.order_keys: Sequence[Hashable] | None = None  #: equal ones run one after the other; `None` among them: in no order
+        self.rate_keys: Sequence[Hashable] | None = None  #: what they count for at their rate
         self.lost_tokens: set[int] = set()  #: of claims that are lost
         self.stage = Stage.FETCHED
         self.prepared = False  #: decoded, and the keys are known
         self.is_used = False  #: a handler has had its values and may have changed them: they are decoded again before it runs again
         self.passed = False  #: the watermark knows that it is settled
         self.counted: Literal["", "good", "bad"] = ""  #: how the breaker has counted its value
-        self.paid = False  #: its rate lets this attempt begin
+        self.is_expected = False  #: its rate counts on it to begin
         self.in_place = 0  #: attempts that failed and were followed by no copy
         self.due_ms = 0  #: when the next of these is due, epoch milliseconds
         self.failure: Failure | None = None  #: of the last of these, if it was made here
@@ -314,7 +328,6 @@ class Run:
         self.failure = self.disposition.failure if isinstance(self.disposition, Suspended) else None
         self.forget_claim()
         self.in_place += 1
-        self.paid = False
         self.due_ms = due_ms
         for message in self.made or ():
             message.in_place = self.in_place

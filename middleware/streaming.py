@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
@@ -46,6 +47,20 @@ class Stretch(Assignment, Protocol):
         ...
 
 
+class _Away(HandlerCall):
+    """A batch in the hands of a loop."""
+
+    __slots__ = ("flight",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flight = Flight(())
+
+    def stir(self) -> None:
+        super().stir()
+        self.flight.stir()
+
+
 class StreamingPipeline(Pipeline):
     """The spine for one loop.
 
@@ -65,41 +80,44 @@ class StreamingPipeline(Pipeline):
         self._give = hand_over
         self._flush = flush
 
-    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
-        stretch = cast(Stretch, assignment)
+    async def _process(self, runs: list[Run], assignment: Assignment) -> None:
+        stretch, call = cast(Stretch, assignment), _Away()
         async with AsyncExitStack() as company:
             async with stretch.turn:
-                flight = Flight(())
                 stopped = await self._admission.prepare(runs)
                 begins = stopped is None and await self._may_begin(runs, stretch)
-                if begins and await company.enter_async_context(self._turn(runs)) and not stretch.cut_off:
-                    flight = await self._admit(runs, stretch)
-            with self._worker.isolation.recallable(flight.recall):
-                await self._land(flight, stretch)
+                if begins and await company.enter_async_context(self._execution.starts.turn(runs, stretch, call)):
+                    await self._admit(runs, stretch, call)
+            await self._land(call, stretch)
         follow(runs)
         await self._flush()
         await self._settle(runs, stretch)
         if stopped is None:
-            stopped = next((member.stopped for member in flight.members if member.stopped is not None), None)
+            stopped = next((member.stopped for member in call.flight.members if member.stopped is not None), None)
         self._stop_if(stopped)
 
-    async def _admit(self, runs: list[Run], stretch: Stretch) -> Flight:
+    async def _admit(self, runs: list[Run], stretch: Stretch, call: _Away) -> None:
         """Claim and hand over; a partition that is stopping by then is handed nothing."""
-        flight = Flight(())
         await self._admission.claim(runs)
         admitted = in_order(runs, [single for run in [*runs] if run.stage is Stage.ADMITTED for single in apart(runs, run)])
+        call.unstarted = call.flight
         if stretch.is_stopping or stretch.cut_off:
-            call = HandlerCall()
-            call.called_off = True
-            self._execution.give_up(runs, admitted, call)
+            self._execution.give_up_unstarted(runs, admitted)
+            await self._execution.release()
         else:
-            self._give_to(flight, admitted, stretch)
-        return flight
+            self._give_to(call, admitted, stretch)
 
-    def _begin(self, member: InFlight) -> bool:
+    def _begin(self, call: _Away, member: InFlight) -> bool:
+        assert member.assignment is not None
+        if self._execution.starts.is_shut(member.assignment, member.run.place, call):
+            member.called_off = True
+            return False
         return bool(self._execution.begin([member.run], [member.run], member))
 
-    def _give_to(self, flight: Flight, runs: Sequence[Run], stretch: Stretch, *, again_until: float | None = None) -> None:
+    def _due_in(self, member: InFlight) -> float:
+        return self._worker.flow.start_after(self.agent.name, [member.run])
+
+    def _give_to(self, call: _Away, runs: Sequence[Run], stretch: Stretch, *, again_until: float | None = None) -> None:
         """The loop may take `runs`, in no larger company than each of them bears."""
         members = []
         for run in runs:
@@ -108,25 +126,30 @@ class StreamingPipeline(Pipeline):
                 run.message,
                 self._company(run),
                 again_until=again_until,
-                begin=self._begin,
+                begin=partial(self._begin, call),
+                due_in=self._due_in,
                 assignment=stretch,
             )
             members.append(member)
-        flight.join(members)
+        call.flight.join(members)
         self._give(members)
 
     def _company(self, run: Run) -> int:
         limit = 1 if run.alone else self.batch_limit(run)
         return limit if run.at_most is None else min(limit, run.at_most)
 
-    async def _land(self, flight: Flight, stretch: Stretch) -> None:
+    async def _land(self, call: _Away, stretch: Stretch) -> None:
         """Rule on what comes back until all of it is; what takes long is settled meanwhile, slice by slice."""
-        silent, back = 0.0, list[Run]()
+        silent, back, flight = 0.0, list[Run](), call.flight
         try:
             while True:
                 await flight.wait(SLICE)
-                landed = await self._spare(flight, flight.collect(), stretch)
-                self._conclude_landed(landed)
+                if flight.members and self._execution.starts.is_shut(stretch, flight.members[0].run.place, call):
+                    flight.recall()
+                landed = await self._spare(call, flight.collect(), stretch)
+                if self._conclude_landed(landed):
+                    await self._execution.release()
+                self._worker.isolation.look()
                 if flight.is_over:
                     return
                 back += [member.run for member in landed if member.run.stage is not Stage.ADMITTED]  # those are away again
@@ -144,7 +167,7 @@ class StreamingPipeline(Pipeline):
                 member.call_off()
             raise
 
-    async def _spare(self, flight: Flight, landed: Sequence[InFlight], stretch: Stretch) -> list[InFlight]:
+    async def _spare(self, call: _Away, landed: Sequence[InFlight], stretch: Stretch) -> list[InFlight]:
         """Those of `landed` whose fate is known. The others would die together, and nobody knows of which of them.
 
         They run again in halves, under the same claim and attempt, for at most one lease; what is left then comes up again, and no
@@ -164,13 +187,14 @@ class StreamingPipeline(Pipeline):
         at = None if doomed[0].error is None else where_raised(doomed[0].error)
         log_spared(self.agent.name, [member.run for member in doomed], batch=doomed[0].company, at=at)
         if now < until and not stretch.is_stopping:
-            self._give_to(flight, await self._execution.renew([member.run for member in doomed]), stretch, again_until=until)
+            self._give_to(call, await self._execution.renew([member.run for member in doomed]), stretch, again_until=until)
             return [*known, *(member for member in doomed if member.run.stage is not Stage.ADMITTED)]
         for member in doomed:
             member.disposition = None
         return [*known, *doomed]
 
-    def _conclude_landed(self, landed: Sequence[InFlight]) -> None:
+    def _conclude_landed(self, landed: Sequence[InFlight]) -> bool:
+        """Return whether something is given back that did not start."""
         for member in landed:
             member.run.call = None
         landed = [member for member in landed if member.run.stage is Stage.ADMITTED]  # the others were not begun
@@ -188,6 +212,7 @@ class StreamingPipeline(Pipeline):
                 self._execution.give_up([*undecided_runs], undecided_runs, of_a_kind[0])
         for member in landed:
             self._execution.end(member.run.ids or (), member)
+        return any(member.called_off for member in undecided)
 
     def _log_hanging(self, flight: Flight, seconds: float) -> None:
         taken = list(flight.taken())

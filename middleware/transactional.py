@@ -48,7 +48,7 @@ class TransactionalPipeline(Pipeline):
         self._store = store
         self._retention = 0.0 if worker.dedup is None else float(worker.dedup.retention)
 
-    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
+    async def _process(self, runs: list[Run], assignment: Assignment) -> None:
         one_by_one(runs)
         stopped = await self._admission.prepare(runs)
         if stopped is None and await self._may_begin(runs, assignment):
@@ -94,17 +94,22 @@ class TransactionalPipeline(Pipeline):
 
     async def _attempt(self, fetched: Sequence[Run], assignment: Assignment) -> HandlerCall:
         """One transaction with one call of the handler; where that has to be rolled back, nothing of it stays."""
-        call, mine = HandlerCall(), list[Run]()
+        waiting, call, mine = HandlerCall(), HandlerCall(), list[Run]()
         try:
-            async with self._execution.slot(), self._store.begin(retention=self._retention) as transaction:
-                mine = await self._claim(transaction, fetched, assignment)
-                call = await self._execution.run(mine, assignment, HandlerCall(transaction))
-                if call.raised is not None or any(run.stage is Stage.ADMITTED for run in mine):
-                    raise RollBack
-                rows = OutboxRows(self._worker, self.agent.name, mine)
-                await self._publish_and_mark(transaction, mine, assignment)
-                await rows.write(transaction.connection)
-            rows.tell()
+            async with self._execution.starts.turn(fetched, assignment, waiting) as may_claim:
+                if not may_claim:
+                    return call
+                async with self._store.begin(retention=self._retention) as transaction:
+                    mine = await self._claim(transaction, fetched, assignment)
+                    call = HandlerCall(transaction)
+                    waiting.unstarted, waiting.parts = (), [call]
+                    await self._execution.run(mine, assignment, call)
+                    if call.raised is not None or any(run.stage is Stage.ADMITTED for run in mine):
+                        raise RollBack
+                    rows = OutboxRows(self._worker, self.agent.name, mine)
+                    await self._publish_and_mark(transaction, mine, assignment)
+                    await rows.write(transaction.connection)
+                rows.tell()
         except RollBack:
             self._roll_back(mine, call, alone=len(fetched) == 1)
         except TransactionAborted as error:

@@ -95,6 +95,9 @@ class Worker:
     stopping: Stopping = field(default_factory=Stopping)
     _next_line_at: dict[tuple[str, int, str], float] = field(default_factory=dict)  #: by topic, partition and reason of a postponement
 
+    def __post_init__(self) -> None:
+        self.isolation.clock = self.monotonic
+
     def text_of(self, failure: Failure | None) -> str | None:
         """The text of what user code raised, for a log; `None` unless it may be seen there."""
         return None if failure is None or self.error_text == "class" else failure.message

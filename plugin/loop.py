@@ -117,6 +117,7 @@ def reliable(
         within=parse_duration(within, what="within"),
         consume_timeout=0.0,
         batch=LoopBatch,
+        loops=handover.slots,
     )
     check_agent(agent)
     _refuse_modes(config.of_agent(name))

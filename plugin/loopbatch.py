@@ -30,11 +30,12 @@ class LoopBatch(Batch[T_co]):
     A batch with neither is undecided: it is not committed and comes up again.
     """
 
-    __slots__ = ("_assignment", "_decided", "_opened")
+    __slots__ = ("_assignment", "_decided", "_opened", "is_taken")
 
     def __init__(self, messages: Sequence[Message[T_co]]) -> None:
         super().__init__(messages)
         self._opened = False
+        self.is_taken = False  #: a loop has it
         self._assignment = current_assignment.get()
         self._decided: asyncio.Future[Returned[Any] | Raised] = asyncio.get_running_loop().create_future()
 
@@ -99,6 +100,11 @@ class LoopBatch(Batch[T_co]):
         self._decide(Raised(Undecided("its loop left it undecided")))
         return True
 
+    def take_back(self) -> None:
+        """Its partition is gone or paused: a loop that has not seen it does not get it."""
+        if not self.is_taken:
+            self.leave_undecided()
+
     def _open(self) -> None:
         if self._opened:
             raise InvalidRuling(f"{self!r} was taken before; use `async with batch:` or `await batch.run(handler)`, once")
@@ -143,9 +149,15 @@ class _HandlerWork(Coroutine[Any, Any, None]):
 
 
 class Handover:
-    """The batches that wait for a loop. As a handler it waits until the loop has decided."""
+    """The batches that wait for a loop. As a handler it waits until the loop has decided.
+
+    `slots`: one for each loop that has asked for a batch. Nothing is claimed that none of them could take.
+    """
 
     def __init__(self) -> None:
+        self.slots = asyncio.Semaphore(0)
+        self._loops = 0  #: that were in here at a time
+        self._asking = 0
         self._waiting: asyncio.Queue[LoopBatch[Any] | None] = asyncio.Queue()
         self._taken: set[LoopBatch[Any]] = set()
         self._is_closed = False
@@ -167,11 +179,24 @@ class Handover:
 
     async def take(self) -> LoopBatch[Any] | None:
         """The next batch that is still open; `None` once everything has ended."""
+        self._asking += 1
+        if self._asking + len(self._taken) > self._loops:
+            self._loops += 1
+            self.slots.release()
+        try:
+            batch = await self._next()
+        finally:
+            self._asking -= 1
+        if batch is not None:
+            batch.is_taken = True
+            self._taken.add(batch)
+        return batch
+
+    async def _next(self) -> LoopBatch[Any] | None:
         while (batch := await self._waiting.get()) is not None:
             if batch.is_cut_off:
                 batch.leave_undecided()
             elif not batch.is_over:
-                self._taken.add(batch)
                 return batch
         self._waiting.put_nowait(None)  # for the loops beside this one
         return None

@@ -50,11 +50,13 @@ class Inlet:
             self._raise_thrown()
             if (now := self._clock()) >= self._breathe_at:
                 now = await self._breathe()
-            while queue := self._again or self._waiting:
-                member = queue.popleft()
-                if member.where is Where.WAITING and member.take(now):
+            seconds: float | None = None
+            while seconds is None and (queue := self._again or self._waiting):
+                if queue[0].where is Where.WAITING and (due_in := queue[0].due_in()) > 0:
+                    seconds = due_in
+                elif (member := queue.popleft()).where is Where.WAITING and member.take(now):
                     return member
-            await self._sleep(None)
+            await self._sleep(seconds)
 
     async def gather_flight(self) -> list[InFlight]:
         """Take the next one, waiting for it, and those that were handed over with it. Raises what was thrown.
@@ -64,7 +66,9 @@ class Inlet:
         first = await self.get()
         flight = [first]
         queue, most = (self._waiting, None) if first.again_until is None else (self._again, first.limit)
-        while queue and len(flight) != most and (queue[0].where is not Where.WAITING or queue[0].is_with(first)):
+        while (
+            queue and len(flight) != most and (queue[0].where is not Where.WAITING or (queue[0].is_with(first) and not queue[0].due_in()))
+        ):
             member = queue.popleft()
             if member.where is Where.WAITING and member.take(first.run.started_at):
                 flight.append(member)
@@ -87,11 +91,20 @@ class Inlet:
             elif not batch:
                 deadline = None
             if is_full or (deadline is not None and now >= deadline):
-                for _ in batch:
+                taken: list[InFlight] = []
+                seconds = 0.0
+                for member in batch:
+                    if (seconds := member.due_in()) > 0:
+                        break
                     queue.popleft()
-                if taken := [member for member in batch if member.take(now)]:
+                    if member.take(now):
+                        taken.append(member)
+                if taken:
                     return taken
-                deadline = None
+                if seconds > 0:
+                    await self._sleep(seconds)
+                else:
+                    deadline = None
                 continue
             await self._sleep(None if deadline is None else deadline - now)
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from ackwise.middleware.commitmetadata import FinishedMap, InPlace, Tried
 from ackwise.middleware.flowcontrol import PAUSED, FlowControl
+from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.limits import Thresholds
 from ackwise.middleware.log import Log
@@ -377,6 +378,7 @@ class Lane:
         for run in self.running:
             if run.call is not None:
                 run.call.recall()
+        self._isolation.look()
         self._wake.set()
 
     def cut(self) -> None:
@@ -511,15 +513,17 @@ class Lane:
 
     async def _try_alone(self, suspects: Suspects) -> None:
         """Take one message while no other lane of this worker works; it is over with the commit that says so."""
-        async with self._isolation.exclusive(_ALONE) as is_idle:
-            self._try_at = 0.0 if is_idle else self._clock() + _ALONE
-            if not is_idle or self._stopping:
+        trial = HandlerCall()
+        async with self._isolation.exclusive(_ALONE, trial, is_over=lambda: self._stopping) as is_alone:
+            self._try_at = 0.0
+            if not is_alone or self._stopping:
                 return
             self._is_alone = True  # from the commit on that names it
             try:
                 is_named = suspects.again() if self._is_blocked else suspects.begin()
                 if is_named and await self._commit_try(suspects):
-                    await self._work_on_one(suspects)
+                    with self._isolation.within(trial):
+                        await self._work_on_one(suspects)
             finally:
                 self._is_alone = False
 
@@ -577,11 +581,9 @@ class Lane:
 
     async def _run(self, pipeline: Taker, batch: list[Run]) -> None:
         try:
-            if self._is_alone:
-                await pipeline(batch, self)
-            else:
-                async with self._isolation.shared():
-                    await pipeline(batch, self)
+            while not self._stopping and self._isolation.is_shut():
+                await self._isolation.wait()
+            await pipeline(batch, self)
         finally:
             self._running = [other for other in self._running if other is not batch]
             self._backlog.hold(run for run in batch if run.stage is not Stage.SETTLED)

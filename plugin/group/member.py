@@ -11,7 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol, cast
@@ -257,6 +257,7 @@ class Member:
             error_text=self.settings.error_text,
             clock_skew=self.settings.clock_skew,
             wall=self.clock,
+            isolation=self._isolation,
         )
         self.pipelines = {agent.name: self._pipeline(agent) for agent in self._agents}
         self.pipelines_of_copies = self._pipelines_of_copies()
@@ -681,13 +682,19 @@ class Member:
             )
 
     def _has_ended(self, lane: Lane, _: asyncio.Task[None]) -> None:
-        """After its cut-off nothing comes up again in `lane`: the claims of what is left there go back with the next trip.
+        """After its cut-off nothing comes up again in `lane`: the claims of what is left there go back at once.
 
         A drain that did not wait for it could not see them, and they would be renewed for ever.
         """
-        if self.leases is not None and lane.cut_off:
-            for run in lane.unsettled():
+        if self.leases is not None and lane.cut_off and (left := lane.unsettled()):
+            for run in left:
                 self.leases.give_back(run)
+            self._tasks.spawn(self._flush_claims(self.leases), "claims of a lane that has ended")
+
+    @staticmethod
+    async def _flush_claims(leases: Leases) -> None:
+        with suppress(StoreUnavailable):  # they go with the next trip that it answers
+            await leases.flush()
 
     def abandon_lanes(self) -> list[Lane]:
         """After an error of ours there was no drain: what is left publishes and commits nothing."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -165,9 +165,9 @@ class Sharing:
         """Take `runs` through the pipeline until all are accepted, or the worker stops."""
         pipeline, portion.runs = runs[0].pipeline, runs
         assert pipeline is not None
-        if self._member.worker.flow.held_until(pipeline.agent.name, portion.place) is not None:
-            for run in runs:
-                run.postpone(math.inf, PAUSED)
+        flow, name = self._member.worker.flow, pipeline.agent.name
+        if flow.held_until(name, portion.place) is not None:
+            _pause(runs)
         self._put_aside(runs, portion)
         while True:
             with self._calling_off(portion):
@@ -177,6 +177,8 @@ class Sharing:
                 return
             if portion.is_stopping and all(run.stage is Stage.FETCHED for run in portion.unsettled):
                 return
+            if flow.is_paused(name, portion.place):
+                _pause(runs)
             self._put_aside(runs, portion)
             await self._wait(portion)
 
@@ -255,3 +257,10 @@ class Sharing:
                 messages=len(offsets),
                 error=refused,
             )
+
+
+def _pause(runs: Iterable[Run]) -> None:
+    """What may not begin of `runs` waits for longer than any lock."""
+    for run in runs:
+        if run.stage <= Stage.FETCHED:
+            run.postpone(math.inf, PAUSED)

@@ -40,6 +40,7 @@ class Held(HandlerCall):
 
     def end(self) -> None:
         """It is in nobody's hands any more."""
+        self.deadline = None
         if not self.is_back.done():
             self.is_back.set_result(None)
 

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import Final
 
 from ackwise.middleware.agent import Agent
@@ -39,7 +40,8 @@ class ReceivingPipeline(Pipeline):
     """The spine for the receivers of one consumer, who ask at `desk`. `clock`: seconds that never go back, by which receipts expire."""
 
     def __init__(self, agent: Agent, member: Member, desk: Desk, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(agent, member.worker)
+        super().__init__(replace(agent, concurrency=None), member.worker)
+        self._admission.ahead = 0.0  # a receiver that asks does not wait for the rate of what is claimed
         self._member = member
         self._desk = desk
         self._clock = clock
@@ -52,7 +54,7 @@ class ReceivingPipeline(Pipeline):
         """As many as there are: each message is decided on by itself, and takes no neighbour with it."""
         return self.agent.max_batch
 
-    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
+    async def _process(self, runs: list[Run], assignment: Assignment) -> None:
         assert isinstance(assignment, Lane)
         stopped = await self._admission.prepare(runs)
         await self._settle(runs, assignment)
@@ -81,21 +83,24 @@ class ReceivingPipeline(Pipeline):
     async def _claim(self, runs: list[Run], chosen: list[Run], lane: Lane) -> list[Held]:
         """Claim `chosen`, which are among `runs`; what is granted is lent by `lane` from now on."""
         runs[:] = [run for run in runs if run not in chosen]
+        call = HandlerCall()
         async with AsyncExitStack() as company:
             try:
-                if await company.enter_async_context(self._turn(chosen)) and not lane.cut_off:
+                if await company.enter_async_context(self._execution.starts.turn(chosen, lane, call)):
                     await self._admission.claim(chosen)
                     follow(chosen)
                 granted = [run for run in chosen if run.stage is Stage.ADMITTED]
                 ready = in_order(chosen, [single for run in granted for single in apart(chosen, run)])
                 if lane.is_stopping or lane.cut_off:
                     self._give_up(ready)
+                    await self._release()
                     return []
                 brought = [Held(run, lane) for run in ready if not self._bury(run)]
                 for held in brought:
                     chosen.remove(held.run)
                     lane.lend(held.run)
-                    held.run.call = held
+                    held.run.call, held.whole = held, call
+                call.unstarted, call.parts = (), [*brought]
                 if brought:
                     self._member.spawn(_keep_company(company.pop_all(), brought), "received")
                 return brought
@@ -112,13 +117,24 @@ class ReceivingPipeline(Pipeline):
 
     def hand_out(self, held: Held, invisible: float) -> tuple[Message[object], str] | None:
         """A receiver has it from now on, for `invisible` seconds; returns the message and its receipt, or `None` if it must not run."""
+        if self._execution.starts.is_shut(held.lane, held.run.place, held.whole or held) or self._is_early(held):
+            self.give_back(held)
+            return None
         if not self._execution.begin([held.run], [held.run], held):
             self._return([held.run], held.lane)
             held.end()
             return None
+        return held.message, self._give(held, invisible)
+
+    def _is_early(self, held: Held) -> bool:
+        return self._worker.flow.start_after(self.agent.name, [held.run]) > 0
+
+    def _give(self, held: Held, invisible: float) -> str:
+        """A receipt that counts for `invisible` seconds: so long a message that is to run alone waits for it."""
+        held.deadline = self._worker.monotonic() + invisible
         receipt = self._receipts.give(held, self._clock() + invisible)
         self._watch()
-        return held.message, receipt
+        return receipt
 
     def give_back(self, held: Held) -> None:
         """Its receiver does not want it, or is gone before it had it: it comes up again, and no attempt is counted."""
@@ -148,10 +164,8 @@ class ReceivingPipeline(Pipeline):
     def change(self, receipt: str, invisible: float) -> str | None:
         """A newer receipt, which counts for `invisible` seconds from now; `None` if `receipt` does not count."""
         self.expire()
-        now = self._clock()
-        newer = self._receipts.replace(receipt, now + invisible, now)
-        self._watch()
-        return newer
+        held = self._receipts.use(receipt, self._clock())
+        return None if held is None else self._give(held, invisible)
 
     async def close(self, unwanted: Iterable[Held]) -> None:
         """What receivers have, and what is `unwanted`, comes up again, here or in another worker, and no attempt is counted.
@@ -202,11 +216,9 @@ class ReceivingPipeline(Pipeline):
                 await self._release()
 
     def _give_up(self, runs: Sequence[Run]) -> None:
-        call = HandlerCall()
-        call.called_off = True  # nobody failed
         for run in runs:
             run.call = None
-        self._execution.give_up([*runs], runs, call)
+        self._execution.give_up_unstarted([*runs], runs)
 
     def _return(self, runs: Sequence[Run], lane: Lane) -> None:
         """Let `runs` come up again in their lane. Once that has come to its end, what they hold goes back to the store instead."""

@@ -96,7 +96,7 @@ async def test_a_message_that_is_released_is_tried_at_once(shop: Any) -> None:
 async def test_each_attempt_in_place_waits_for_its_rate_where_it_is_seen_not_hurried_and_buried(shop: Any) -> None:
     for order in ("key", "partition"):
         here = shop(reject_first, order=order, in_place=RetryInPlace(3, delay=0.01))
-        here.worker.flow._rate_limit = RateLimit("1/m")
+        here.worker.flow.rate_limit = RateLimit("1/m")
         here.offer(1)
         await here.until(lambda here=here: here.lane.held and here.lane.held[0].stage is Stage.WITHHELD)
         waiting = of(here)

@@ -1,0 +1,193 @@
+"""Start control: what is asked at the instant at which a handler is called, for each message or batch anew.
+
+    no one runs alone → a slot → the claims → before each call: cut-off, pause, breaker, rate, slot
+
+A batch has no claims before it has its first slot. What waits for its rate or for a further slot keeps its claim; where the partition
+is cut off, its handler is paused or stopped, or a message is to run alone, what has not started gives its claim back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.message import TopicPartition
+from ackwise.middleware.run import Run, Stage, count
+from ackwise.middleware.settlement import Assignment
+from ackwise.middleware.work import Work
+from ackwise.middleware.worker import Worker
+
+__all__ = ["StartControl"]
+
+#: Seconds that stand for a lease where there is none.
+NO_LEASE: Final = 30.0
+
+
+class StartControl:
+    """The starts of the handler of `agent` in one worker."""
+
+    def __init__(self, agent: Agent, worker: Worker) -> None:
+        self._agent = agent
+        self._worker = worker
+        self._slots = agent.loops or (None if agent.slots is None else asyncio.Semaphore(agent.slots))
+
+    def is_shut(self, assignment: Assignment, place: TopicPartition, call: HandlerCall) -> bool:
+        """Whether nothing of `place` may start in `call`, and its claims are to be given back."""
+        flow, isolation = self._worker.flow, self._worker.isolation
+        return assignment.cut_off or flow.is_paused(self._agent.name, place) or isolation.is_shut(call)
+
+    @contextmanager
+    def listening(self, call: HandlerCall) -> Iterator[None]:
+        """With `call` stirred whenever something may start, or may not, that was otherwise before."""
+        unlisten = self._worker.flow.listen(call.stir)
+        try:
+            with self._worker.isolation.listening(call):
+                yield
+        finally:
+            unlisten()
+
+    @asynccontextmanager
+    async def turn(self, runs: Sequence[Run], assignment: Assignment, call: HandlerCall) -> AsyncIterator[bool]:
+        """Wait until `call` may claim `runs`: it has a slot then, and no one runs alone. `False`: nothing of them may start now.
+
+        What succeeded here is to be claimed and not to be run: it waits for nothing where its partition takes nothing new.
+        """
+        waiting = [run for run in runs if run.stage is Stage.FETCHED]
+        if not waiting or (assignment.is_stopping and all(run.succeeded for run in waiting)):
+            yield not assignment.cut_off
+            return
+        alone = self._worker.leases is not None and any(run.alone for run in waiting)
+        for run in waiting:
+            run.call = call  # its lane can stir it
+        try:
+            with self.listening(call):
+                async with self._company(waiting[0].place, count(waiting), assignment, call, alone=alone) as may_claim:
+                    call.unstarted = runs
+                    yield may_claim
+        finally:
+            call.unstarted = ()
+            if call.task is None or call.task.done():  # else its slot is that of what still runs
+                self.end(call)
+            for run in waiting:
+                if run.call is call:
+                    run.call = None
+
+    @asynccontextmanager
+    async def _company(
+        self, place: TopicPartition, messages: int, assignment: Assignment, call: HandlerCall, *, alone: bool
+    ) -> AsyncIterator[bool]:
+        """Beside other batches, or alone for a message that workers died of."""
+        isolation, leases = self._worker.isolation, self._worker.leases
+
+        def is_over() -> bool:
+            return call.called_off or assignment.cut_off or self._worker.flow.is_paused(self._agent.name, place)
+
+        def waits_no_more() -> bool:
+            return assignment.is_stopping or is_over()
+
+        while not is_over():
+            if alone:
+                async with isolation.exclusive(NO_LEASE if leases is None else leases.lease, call, is_over=waits_no_more) as is_alone:
+                    if is_alone and await self._take_slot(call, lambda: waits_no_more() or not isolation.is_alone(call)):
+                        yield True
+                        return
+                if not await self._take_slot(call, waits_no_more):  # calls without end have them all: others go on meanwhile
+                    break
+            elif isolation.is_shut(call):
+                self.end(call)
+                if assignment.is_stopping:
+                    break
+                await call.wait()
+            elif not self._has_slot(call):
+                if not await self._take_slot(call, waits_no_more):
+                    break
+                await self._take_more(call, messages)
+            else:
+                with isolation.beside(call):
+                    yield True
+                return
+        yield False
+
+    async def _take_slot(self, call: HandlerCall, is_over: Callable[[], bool]) -> bool:
+        """Wait for one of those that the handler has in this worker, unless it `is_over`."""
+        if self._slots is None or self._has_slot(call):
+            return not is_over()
+        if not self._slots.locked():
+            await self._slots.acquire()
+            call.slots += 1
+            return True
+        acquiring = asyncio.ensure_future(self._slots.acquire())
+        try:
+            while not (acquiring.done() or is_over()):
+                await call.wait(acquiring)
+        finally:
+            if acquiring.done():
+                call.slots += 1
+            else:
+                acquiring.cancel()
+        return call.slots > 0
+
+    async def _take_more(self, call: HandlerCall, messages: int) -> None:
+        """Take those that are free by now, for as many `messages` as may run side by side: what came first starts first."""
+        most = min(self._agent.concurrency or 1, messages) if self.runs_beside(call) else 1
+        while self._slots is not None and call.slots < most and not self._slots.locked():
+            await self._slots.acquire()
+            call.slots += 1
+
+    def runs_beside(self, call: HandlerCall) -> bool:
+        """Whether messages of one batch may run side by side."""
+        return self._agent.kind == "message" and self._agent.overlaps and call.transaction is None
+
+    def _has_slot(self, call: HandlerCall) -> bool:
+        return self._slots is None or call.slots > 0 or call.transaction is not None
+
+    async def next(self, work: Work, call: HandlerCall) -> Any | None:
+        """Take out of the queue of `work` what starts now, in `call`, which has a slot then; `None`: nothing more of it starts."""
+        while work.queue and work.goes_on(call) and not self.is_shut(work.assignment, work.ready[0].place, work.call):
+            place, seconds = self._first(work)
+            if seconds > 0:
+                self.end(call)
+                await self._wait(call, asyncio.sleep(seconds))
+            elif self._slots is not None and not self._has_slot(call):
+                await self._wait(call, self._slots.acquire())
+                call.slots += 1
+            else:
+                found = work.queue[place]
+                del work.queue[place]
+                return found
+        self.end(call)
+        return None
+
+    def _first(self, work: Work) -> tuple[int, float]:
+        """The place in the queue of what the rate lets start first, and the seconds until then."""
+        flow, name = self._worker.flow, self._agent.name
+        if flow.rate_limit is None:
+            return 0, 0.0
+        in_order = self._agent.order == "partition" or work.call.transaction is not None
+        waits = []
+        for place, waiting in enumerate(work.queue):
+            seconds = flow.start_after(name, [waiting] if isinstance(waiting, Run) else waiting)
+            if seconds <= 0 or in_order or flow.rate_limit.key is None:
+                return place, seconds
+            waits.append((seconds, place))
+        seconds, place = min(waits)
+        return place, seconds
+
+    async def _wait(self, call: HandlerCall, waiting: Awaitable[object]) -> None:
+        """Wait with nothing in hand: the task may be cancelled meanwhile."""
+        call.is_waiting = True
+        try:
+            await waiting
+        finally:
+            call.is_waiting = False
+
+    def end(self, call: HandlerCall) -> None:
+        """What `call` had is over: give its slot to the next one."""
+        while call.slots and self._slots is not None:
+            call.slots -= 1
+            self._slots.release()
+        self._worker.isolation.look()
