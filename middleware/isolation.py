@@ -41,7 +41,7 @@ class Isolation:
         self._alone: object | None = None  #: who runs alone, or is the next to
         self._present: dict[Company, None] = {}  #: who has claims
         self._listeners: dict[Company, None] = {}
-        self._changed = asyncio.Event()
+        self._change: asyncio.Future[None] | None = None  #: somebody waits for the next one
 
     def is_shut(self, company: object = None) -> bool:
         """Whether `company` may start nothing, since a message of another one runs alone, or waits for the others to end.
@@ -52,8 +52,7 @@ class Isolation:
 
     async def wait(self) -> None:
         """Until something has ended, or may start."""
-        self._changed.clear()
-        await self._changed.wait()
+        await asyncio.wait({self._next_change()})
 
     def is_alone(self, company: Company) -> bool:
         """Whether nothing starts beside `company`."""
@@ -85,12 +84,12 @@ class Isolation:
             yield
         finally:
             del self._present[company]
-            self._changed.set()
+            self._has_changed()
 
     def look(self) -> None:
         """A call has ended, or nobody waits for it any more, or a partition takes nothing new."""
         if self._alone is not None:
-            self._changed.set()
+            self._has_changed()
 
     @asynccontextmanager
     async def exclusive(self, seconds: float, call: HandlerCall, *, is_over: Callable[[], bool] = lambda: False) -> AsyncIterator[bool]:
@@ -130,18 +129,24 @@ class Isolation:
 
     async def _wait(self, call: HandlerCall, seconds: float = float("inf")) -> None:
         """Until a batch or a call has ended, somebody stirs `call`, or `seconds` are over."""
-        self._changed.clear()
-        changing = asyncio.ensure_future(self._changed.wait())
-        try:
-            await call.wait(changing, timeout=None if seconds == float("inf") else seconds)
-        finally:
-            changing.cancel()
+        await call.wait(self._next_change(), timeout=None if seconds == float("inf") else seconds)
+
+    def _next_change(self) -> asyncio.Future[None]:
+        """Shared by all who wait, and never cancelled: an event could be cleared by one of them before another one looks."""
+        if self._change is None:
+            self._change = asyncio.get_running_loop().create_future()
+        return self._change
+
+    def _has_changed(self) -> None:
+        change, self._change = self._change, None
+        if change is not None:
+            change.set_result(None)
 
     def _open(self, company: Company) -> None:
         """Let others start, unless another one runs alone by now."""
         if self._alone is company:
             self._alone = None
-            self._changed.set()
+            self._has_changed()
             self._tell()
 
     def _tell(self) -> None:

@@ -583,7 +583,8 @@ class Lane:
         try:
             while not self._stopping and self._isolation.is_shut():
                 await self._isolation.wait()
-            await pipeline(batch, self)
+            with self._isolation.beside(_Working(batch)):
+                await pipeline(batch, self)
         finally:
             self._running = [other for other in self._running if other is not batch]
             self._backlog.hold(run for run in batch if run.stage is not Stage.SETTLED)
@@ -644,3 +645,17 @@ def _is_untried(run: Run) -> bool:
     """Whether nobody knows yet that a worker survives `run`, which is held."""
     is_undecided = run.stage in (Stage.FETCHED, Stage.WITHHELD) and run.disposition is None
     return is_undecided and not (run.in_place or run.elsewhere or run.why == PAUSED or run.pipeline is None)
+
+
+class _Working:
+    """A batch at work, for which a message that is to run alone waits: while it is decoded or settled, and for its calls."""
+
+    def __init__(self, batch: list[Run]) -> None:
+        self._batch = batch
+
+    def stir(self) -> None:
+        """Its calls are told by themselves."""
+
+    def time_left(self, now: float) -> float:
+        calls = {run.call for run in self._batch if run.call is not None}
+        return max((call.time_left(now) for call in calls), default=float("inf"))
