@@ -122,7 +122,6 @@ class Leases:
         claims: Sequence[Column] = (),
         completes: Sequence[Column] = (),
         releases: Sequence[Column] = (),
-        renews: Sequence[Column] = (),
         gone: Sequence[str] = (),
     ) -> ColumnResult:
         """One trip to the store, with some of the releases and marks that could not be delivered before.
@@ -138,8 +137,8 @@ class Leases:
             if first or first_marks:  # what is released or completed and what is claimed never share a trip
                 await self._trip(ColumnExchange((), first_marks, first, (), self.lease, self.retention))
                 first, first_marks = [], []
-            owner = self._witness.owner if (claims or renews) and self._witness is not None else ""
-            asked = ColumnExchange(claims, [*completes, *marks], [*releases, *pending], renews, self.lease, self.retention, owner, gone)
+            owner = self._witness.owner if claims and self._witness is not None else ""
+            asked = ColumnExchange(claims, [*completes, *marks], [*releases, *pending], (), self.lease, self.retention, owner, gone)
             result = await self._trip(asked)
         except BaseException:
             self._releases.append(*first, *pending, *releases)
