@@ -183,10 +183,11 @@ class Commits:
             base_ts, last_ts, bits = told.finished
             finished = FinishedMap(told.offset, base_ts, last_ts, self._agents_of(lanes), bits)
         in_place = () if finished is None else told.in_place
-        return self._text(CommitMetadata(finished=finished, in_place=in_place, is_open=told.is_open, tried=told.tried), lanes[0].log)
+        durable = durable_of(self._sink) or (None, None)
+        return self._text(CommitMetadata(*durable, finished, in_place, is_open=told.is_open, tried=told.tried), lanes[0].log)
 
     def _announcement(self, position: Position) -> str:
-        """What the last owner has left is told on: this one may end before it has fetched anything."""
+        """What the last owner has left is told on: this one may end before it has fetched anything, or has said who was before it."""
         left = self.own(position.metadata) or CommitMetadata()
         if left.finished is None or left.finished.base != position.next:
             left = replace(left, finished=None, in_place=())
@@ -198,11 +199,8 @@ class Commits:
             return ""
         if self._room is _Room.SHORT:
             metadata = replace(metadata, finished=None, in_place=())
-        writer, last = durable_of(self._sink) or (None, None)
         return replace(
             metadata,
-            writer_id=writer,
-            last_seq=last,
             group=group_hash(self._group),
             cluster=self.cluster,
             topic_id=topic.id,

@@ -18,8 +18,10 @@ from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.progress import MAP_SPAN, agents_hash
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
+from ackwise.plugin.client.topicids import Topic
 from ackwise.plugin.group.lane import MAX_SPAN, Lane
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.position import Position
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 ORDERS = TopicPartition("orders", 0)
@@ -274,3 +276,13 @@ async def test_a_map_that_has_no_room_is_left_out_and_ends_no_worker(owner: Any)
     found = decode((await here.commit())[1])
     assert found is not None
     assert (found.finished, found.group) == (None, group_hash("billing"))
+
+
+async def test_what_the_last_owner_left_is_told_on_with_its_name_before_anything_is_fetched(owner: Any) -> None:
+    finished = FinishedMap(100, 1100, 1103, agents_hash(["bill"]), 0b1010)
+    left = CommitMetadata(5, 77, finished, (InPlace(104, 2, 9),), group_hash("billing"), "cluster", "id", 3, is_open=False)
+    for base, kept in ((100, left), (101, replace(left, finished=None, in_place=()))):
+        here = await owner()
+        position = Position(base, base, None, left.encode(), Topic("id", 3), 200)
+        assert await here.member.announce({ORDERS: position}) == {ORDERS}
+        assert [(offset, decode(metadata)) for offset, metadata in here.commits] == [(base, replace(kept, is_open=True))]
