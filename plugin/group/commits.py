@@ -183,8 +183,9 @@ class Commits:
             base_ts, last_ts, bits = told.finished
             finished = FinishedMap(told.offset, base_ts, last_ts, self._agents_of(lanes), bits)
         in_place = () if finished is None else told.in_place
-        durable = durable_of(self._sink) or (None, None)
-        return self._text(CommitMetadata(*durable, finished, in_place, is_open=told.is_open, tried=told.tried), lanes[0].log)
+        writer, last = durable_of(self._sink) or (None, None)
+        metadata = CommitMetadata(writer, last, finished, in_place, is_open=told.is_open, tried=told.tried)
+        return self._text(metadata, lanes[0].log)
 
     def _announcement(self, position: Position) -> str:
         """What the last owner has left is told on: this one may end before it has fetched anything, or has said who was before it."""
