@@ -9,7 +9,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    KafkaConnectionError,
+    NotCoordinatorForGroupError,
+)
 
 from ackwise.middleware.commitmetadata import decode, read_own
 from ackwise.middleware.message import Delivery, delivery_of
@@ -110,8 +115,10 @@ class CopyReader:
         starts: Mapping[TopicPartition, int] = await self._consumer.beginning_offsets(list(partitions))
         ends: Mapping[TopicPartition, int] = await self._consumer.end_offsets(list(partitions))
         found = {}
-        for partition, start in starts.items():
-            commit, end = committed.get(partition), ends[partition]
+        for partition in partitions:
+            if partition not in starts or partition not in ends:
+                raise KafkaConnectionError("the broker's answer leaves out the partition")
+            commit, start, end = committed.get(partition), starts[partition], ends[partition]
             position = start if commit is None or not start <= commit.offset <= end else commit.offset
             metadata = "" if commit is None else commit.metadata or ""
             found[partition] = Left(position, end, metadata if read_own(metadata, self._names.group) else "")

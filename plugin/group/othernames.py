@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.log import said
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.retry import DelayLevels
@@ -58,6 +58,10 @@ async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sourc
         if error.retriable:
             raise
         return [], said(error)
+    except Unavailable:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever a client raises, it keeps no worker from its start
+        return [], type(error).__name__
     return [f"{waits.sentence(read.group)}, and {nobody}; {advice}" for waits in found], None
 
 

@@ -14,7 +14,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from ackwise.middleware.controlrecord import letters_topic
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.log import said
 from ackwise.plugin.group.copyreader import CopyReader, reading
 from ackwise.plugin.group.topicnames import TopicNames
@@ -71,6 +71,10 @@ async def find_strays(settings: HostSettings, names: TopicNames) -> Strays:
         if error.retriable:
             raise
         return Strays((), said(error))
+    except Unavailable:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever a client raises, it keeps no worker from its start
+        return Strays((), type(error).__name__)
 
 
 async def _look(reader: CopyReader, names: TopicNames) -> list[Stray]:

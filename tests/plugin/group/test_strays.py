@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
 from tests.plugin.lines import until
 from typer.testing import CliRunner
 
@@ -17,6 +19,7 @@ from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.wire import dead_letter, retry_copy
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.doctor.cluster import topics as doctor_of_topics
+from ackwise.plugin.group.copyreader import reading
 from ackwise.plugin.group.strays import find_strays
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka
@@ -166,3 +169,31 @@ async def test_broadcasting_is_refused_while_copies_of_the_group_of_before_wait(
     kafka.group("billing").offsets["billing.retry", 0] = Committed(2, "")
     async with app_of(kafka, Broadcasting("web-1")).running() as worker:
         await worker.ready()
+
+
+async def test_a_client_that_raises_anything_keeps_no_worker_from_its_start(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def raise_anything(*_: object) -> None:
+        raise KeyError("orders")
+
+    monkeypatch.setattr("ackwise.plugin.group.copyreader.CopyReader.topics", raise_anything)
+    async with app_of(kafka).running() as worker:
+        await worker.ready()
+    assert "nobody knows whether something is left in topics of before: group=billing error=KeyError" in caplog.text
+    assert "nobody knows whether copies wait in topics with other names" in caplog.text
+
+
+async def test_a_short_answer_about_offsets_is_no_answer(kafka: MemoryKafka) -> None:
+    group = app_of(kafka).group()
+    async with reading(group.settings, group.names) as reader:
+        partition = TopicPartition("orders", 0)
+        assert (await reader.left([partition], {}))[partition].end == 0
+        reader._consumer.end_offsets = short
+        with pytest.raises(KafkaConnectionError, match="leaves out the partition"):
+            await reader.left([partition], {})
+        del reader._consumer.end_offsets
+
+
+async def short(_: object) -> dict[TopicPartition, int]:
+    return {}
