@@ -27,6 +27,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.host.fetching._LOOK_FOR_TOPICS", 0.2)
     monkeypatch.setattr("ackwise.plugin.relay.member._LOOK_FOR_TOPICS", 0.2)
     monkeypatch.setattr("ackwise.plugin.relay.member._COMMIT_TIMEOUT", 0.2)
+    monkeypatch.setattr("ackwise.plugin.group.workerstate.EVERY", 0.5)
     monkeypatch.setattr("ackwise.plugin.group.publisher._TIMEOUT", 1.0)
     monkeypatch.setattr("ackwise.plugin.group.recordbatches._TIMEOUT", 1.0)
     monkeypatch.setattr("ackwise.middleware.settlement.PUBLISH_AGAIN", 0.2)
