@@ -40,6 +40,7 @@ class Isolation:
         self.clock = clock
         self._alone: object | None = None  #: who runs alone, or is the next to
         self._present: dict[Company, None] = {}  #: who has claims
+        self._parts: dict[object, object] = {}  #: what began within one that ran alone, and that one
         self._listeners: dict[Company, None] = {}
         self._change: asyncio.Future[None] | None = None  #: somebody waits for the next one
 
@@ -48,7 +49,7 @@ class Isolation:
 
         What begins `within` it is not another one.
         """
-        return self._alone is not None and self._alone is not company and self._alone is not _within.get()
+        return self._alone is not None and not self._is_part(company)
 
     async def wait(self) -> None:
         """Until something has ended, or may start."""
@@ -56,7 +57,11 @@ class Isolation:
 
     def is_alone(self, company: Company) -> bool:
         """Whether nothing starts beside `company`."""
-        return self._alone is not None and (self._alone is company or self._alone is _within.get())
+        return self._alone is not None and self._is_part(company)
+
+    def _is_part(self, company: object) -> bool:
+        """Whether `company` is the one that runs alone, or began within it; a loop of Faust, or a receiver, asks from elsewhere."""
+        return self._alone is company or self._alone is _within.get() or self._parts.get(company) is self._alone
 
     @contextmanager
     def listening(self, company: Company) -> Iterator[None]:
@@ -80,10 +85,13 @@ class Isolation:
     def beside(self, company: Company) -> Iterator[None]:
         """With the claims of `company`, for which a message that is to run alone waits."""
         self._present[company] = None
+        if (alone := _within.get()) is not None:
+            self._parts[company] = alone
         try:
             yield
         finally:
             del self._present[company]
+            self._parts.pop(company, None)
             self._has_changed()
 
     def look(self) -> None:

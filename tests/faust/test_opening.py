@@ -12,7 +12,8 @@ from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
 from tests.faust.desk import desk, reading
 
-from ackwise.plugin.client.offsets import Asked, Standing
+from ackwise.middleware.commitmetadata import CommitMetadata, Tried, group_hash
+from ackwise.plugin.client.offsets import Asked, Committed, Standing
 from ackwise.plugin.client.topicids import Topic
 
 MANY = [TopicPartition(topic, number) for topic in ("orders", "billing.retry") for number in range(10, 210)]
@@ -153,3 +154,20 @@ async def test_what_a_fetch_has_proved_to_be_empty_behind_the_last_record_is_com
         assert here.host.take(fetched) == {}
         await here.until_passed(108)
         assert await here.committed() == 108
+
+
+async def test_what_the_last_owner_may_have_ended_at_is_tried_alone_by_the_loop_of_each_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = CommitMetadata(is_open=True, group=group_hash("billing"), tried=Tried(100, 103, 0)).encode()
+    async with desk(monkeypatch, reading()) as here:
+
+        async def say(partitions: Collection[TopicPartition]) -> Asked:
+            return Asked({partition: Standing(Committed(100, left), 100, 103) for partition in partitions}, {})
+
+        here.broker.say_where = say
+        lanes = here.lanes()
+        here.host._take_up_anew([here.orders])
+        await here.until(lambda: here.orders in here.host.lanes and here.lanes() is not lanes)
+        async with asyncio.timeout(10):
+            here.fetch(b"a", b"b", b"c")
+            await here.until_passed(103)
+        assert here.lanes()[0].tried is None
