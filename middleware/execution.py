@@ -36,7 +36,7 @@ from ackwise.middleware.usercode import Called, Raised, Returned, Stops, awaited
 from ackwise.middleware.work import Work, parts_of, running
 from ackwise.middleware.worker import Worker
 
-__all__ = ["Execution"]
+__all__ = ["Execution", "is_stuck"]
 
 log = Log()
 
@@ -110,8 +110,13 @@ class Execution:
         try:
             await self._wait(work, meanwhile, settles=beside)
         finally:
-            if self._agent.kind == "message":  # one line for the batch, however many of it failed
-                self.decisions.log_outcomes(work.ready, work.raised, work.broken, batch=len(work.ready))
+            if self._agent.kind == "message":  # one line for the batch, or for a portion, however many of it failed
+                self._log_outcomes(work, [run for run in work.ready if run not in work.told])
+
+    def _log_outcomes(self, work: Work, decided: Sequence[Run]) -> None:
+        self.decisions.log_outcomes(decided, work.raised, work.broken, batch=len(work.ready))
+        work.told.update(decided)
+        work.broken.clear()
 
     def _start(self, work: Work, call: HandlerCall) -> None:
         work.calls.append(call)
@@ -459,16 +464,20 @@ class Execution:
 
     async def _wait(self, work: Work, meanwhile: Callable[[], Awaitable[None]] | None, *, settles: bool) -> None:
         """Until all of `work` has come to its end, or its calls are abandoned. `settles`: what is finished meanwhile is settled."""
-        call, every, loop = work.call, self.overtime.every, asyncio.get_running_loop()
-        waited = 0.0
+        call, loop = work.call, asyncio.get_running_loop()
+        portions = self._settles_in_portions(call) and meanwhile is not None
+        every = min(self.overtime.every, self._worker.settle_interval) if portions else self.overtime.every
+        settled_at, waited, warned_at = loop.time(), 0.0, 0.0
         try:
             await asyncio.sleep(0)  # a handler that waits for nothing is over by then
             while tasks := self._go_on(work):
                 call.moved = loop.create_future()  # before what is finished is settled: more may be finished meanwhile
                 if self.starts.is_shut(work.assignment, work.ready[0].place, call):
                     await self._empty(work)
-                if meanwhile is not None and (settles or work.assignment.is_stopping):
-                    await meanwhile()
+                is_due = portions and loop.time() >= settled_at + self._worker.settle_interval
+                if meanwhile is not None and (settles or is_due or work.assignment.is_stopping):
+                    await self._settle_portion(work, meanwhile)
+                    settled_at = loop.time()
                     if any(task.done() for task in tasks):
                         continue
                 done, _ = await asyncio.wait({*tasks, call.moved}, timeout=every, return_when=asyncio.FIRST_COMPLETED)
@@ -477,23 +486,42 @@ class Execution:
                 self._worker.isolation.look()
                 if not done:
                     waited += every
+                if waited >= warned_at + HANG_WARNING:
+                    warned_at = waited
                     self._log_hanging(work, waited)
         except asyncio.CancelledError:
             call.call_off()
             raise
 
+    def _settles_in_portions(self, call: HandlerCall) -> bool:
+        """In a transaction the commit settles; an instance that broadcasts has nothing but its offsets."""
+        return self._agent.kind == "message" and call.transaction is None and self._worker.dropping is None
+
+    async def _settle_portion(self, work: Work, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        """Settle what is finished. If that can't be done now nothing more starts, and it is repeated, as that of a whole batch is."""
+        if self._agent.in_place is not None:  # what is suspended has no disposition after that
+            self._log_outcomes(work, [run for run in work.ready if run.stage is Stage.RULED and run not in work.told])
+        await meanwhile()
+        if not work.is_stuck and self._settles_in_portions(work.call) and any(map(is_stuck, work.runs)):
+            work.is_stuck = True
+            await self._empty(work)
+
     def _log_hanging(self, work: Work, waited: float) -> None:
-        if waited % HANG_WARNING < self.overtime.every and waited >= HANG_WARNING:
-            first = work.ready[0].origin
-            log.warning(
-                "a handler does not come back, its partition waits and nothing is lost",
-                handler=self._agent.name,
-                seconds=round(waited, 3),
-                messages=count(work.ready),
-                topic=first.topic,
-                partition=first.partition,
-                offset=first.offset,
-            )
+        first = work.ready[0].origin
+        log.warning(
+            "a handler does not come back, its partition waits and nothing is lost",
+            handler=self._agent.name,
+            seconds=round(waited, 3),
+            messages=count(work.ready),
+            topic=first.topic,
+            partition=first.partition,
+            offset=first.offset,
+        )
+
+
+def is_stuck(run: Run) -> bool:
+    """Whether the event log or the store does not take its outcome now."""
+    return run.stage in (Stage.PUBLISHED, Stage.RECORDED) and run.leader is None
 
 
 def _is_left(run: Run) -> bool:

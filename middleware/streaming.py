@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
+from ackwise.middleware.execution import is_stuck
 from ackwise.middleware.fate import is_last, log_spared
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.inflight import Flight, InFlight
@@ -30,9 +31,6 @@ from ackwise.middleware.worker import Worker
 __all__ = ["StreamingPipeline", "Stretch"]
 
 log = Log()
-
-#: Seconds after which what has come back of a batch is settled, while the rest is still away.
-SLICE: Final = 0.5
 
 #: Seconds between warnings about messages that do not come back.
 HANG_WARNING: Final = 60.0
@@ -79,6 +77,7 @@ class StreamingPipeline(Pipeline):
         super().__init__(agent, worker)
         self._give = hand_over
         self._flush = flush
+        self._slice = worker.settle_interval  #: seconds after which what has come back is settled, while the rest is still away
 
     async def _process(self, runs: list[Run], assignment: Assignment) -> None:
         stretch, call = cast(Stretch, assignment), _Away()
@@ -140,10 +139,10 @@ class StreamingPipeline(Pipeline):
 
     async def _land(self, call: _Away, stretch: Stretch) -> None:
         """Rule on what comes back until all of it is; what takes long is settled meanwhile, slice by slice."""
-        silent, back, flight = 0.0, list[Run](), call.flight
+        silent, warned_at, back, flight = 0.0, 0.0, list[Run](), call.flight
         try:
             while True:
-                await flight.wait(SLICE)
+                await flight.wait(self._slice)
                 if flight.members and self._execution.starts.is_shut(stretch, flight.members[0].run.place, call):
                     flight.recall()
                 landed = await self._spare(call, flight.collect(), stretch)
@@ -153,14 +152,17 @@ class StreamingPipeline(Pipeline):
                 if flight.is_over:
                     return
                 back += [member.run for member in landed if member.run.stage is not Stage.ADMITTED]  # those are away again
-                silent = 0.0 if landed else silent + SLICE
-                if silent and silent % HANG_WARNING == 0:
-                    self._log_hanging(flight, silent)
+                silent, warned_at = (0.0, 0.0) if landed else (silent + self._slice, warned_at)
+                if silent >= warned_at + HANG_WARNING:
+                    warned_at = silent
+                    self._log_hanging(flight, round(silent, 3))
                 now = self._worker.monotonic()
                 if due := [run for run in back if run.not_before <= now]:
                     await self._flush()
                     await self._settle(due, stretch)
                     stretch.pass_settled(due)
+                    if any(map(is_stuck, due)):  # nothing more starts before the event log and the store take it
+                        flight.recall()
                     back = [run for run in back if Stage.FETCHED < run.stage < Stage.SETTLED]
         except asyncio.CancelledError:
             for member in flight.members:

@@ -38,9 +38,15 @@ class Work:
     until: float | None = None
     """Until when what failed together may run again in halves, monotonic seconds."""
 
+    told: set[Run] = field(default_factory=set)
+    """What the log has told of."""
+    is_stuck: bool = False
+    """A portion of it could not be settled: nothing more of it starts."""
+
     def goes_on(self, call: HandlerCall) -> bool:
         """Whether `call` may begin with something."""
-        return not (self.assignment.cut_off or self.call.called_off or call.is_abandoned) and self.call.stopped is None
+        is_over = self.assignment.cut_off or self.is_stuck or self.call.called_off or call.is_abandoned
+        return not is_over and self.call.stopped is None
 
 
 def running(calls: Sequence[HandlerCall]) -> list[asyncio.Task[None]]:

@@ -25,12 +25,16 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, count
 from ackwise.middleware.usercode import Raised, Stops
 
-__all__ = ["Worker"]
+__all__ = ["SETTLE_INTERVAL", "Worker"]
 
 log = Log()
 
 #: Back-off of a step that failed: seconds at first, doubling up to the second.
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+
+
+#: Seconds after which what is finished of a batch of single messages is settled, while the rest goes on.
+SETTLE_INTERVAL = 0.1
 
 
 class ExecIds:
@@ -86,6 +90,7 @@ class Worker:
     dropping: Dropping | None = None  #: what fails is dropped; without it, it is published
     error_text: Literal["class", "message"] = "class"  #: what logs have of exceptions of user code
     clock_skew: float = 0.5  #: seconds added to due times, so that a copy is never early between clocks that differ by less
+    settle_interval: float = SETTLE_INTERVAL  #: seconds
     isolation: Isolation = field(default_factory=Isolation)
     flow: FlowControl = field(default_factory=FlowControl)
     monotonic: Callable[[], float] = time.monotonic

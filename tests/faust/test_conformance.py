@@ -206,7 +206,6 @@ async def test_A25_what_waits_behind_a_slow_message_is_not_begun_once_its_partit
 
 
 async def test_W01_to_W05_the_commit_is_the_smallest_offset_that_an_agent_has_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.middleware.streaming.SLICE", 0.005)
     events: list[Any] = []
 
     async def bill(orders: Any) -> None:

@@ -65,13 +65,13 @@ class Loop:
 
 
 @pytest.fixture
-async def loops(make_spine: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Loop]]:
+async def loops(make_spine: Any) -> AsyncIterator[Callable[..., Loop]]:
     """Makes loops over spines; a slice takes no time."""
-    monkeypatch.setattr("ackwise.middleware.streaming.SLICE", 0)
     made: list[Loop] = []
 
     def make(**options: Any) -> Loop:
         made.append(Loop(make_spine(None, **options)))
+        made[-1].pipeline._slice = 0
         return made[-1]
 
     yield make
@@ -374,9 +374,9 @@ async def test_nothing_is_handed_over_while_the_event_log_is_not_durable(loops: 
 async def test_a_loop_that_does_not_come_back_is_told_about_by_its_first_message(
     loops: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ackwise.middleware.streaming.SLICE", 0.001)
     monkeypatch.setattr("ackwise.middleware.streaming.HANG_WARNING", 0.002)
     loop = loops()
+    loop.pipeline._slice = 0.001
     await loop.begin(loop.spine.entries(2))
     loop.take()
     async with asyncio.timeout(5):
