@@ -13,6 +13,8 @@ from ackwise.middleware.disposition import DONE, Dead, Done, Duplicate, Failure,
 from ackwise.middleware.errors import AckwiseError, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.inflight import InFlight, Where
+from ackwise.middleware.limits import RateLimit
+from ackwise.middleware.pausing import Target
 from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import Exchange, Release
@@ -164,6 +166,35 @@ async def test_what_nobody_has_seen_is_taken_back_and_what_is_taken_is_waited_fo
     assert stages(entries) == [SETTLED, FETCHED, FETCHED]
     assert [release.sent_back for trip in loop.spine.store.trips for release in trip.releases] == [None, None]
     assert loop.spine.sent() == []
+
+
+async def test_what_waits_in_a_loop_when_its_handler_is_paused_gives_its_claim_back_at_once_and_is_not_taken(loops: Any) -> None:
+    loop = loops(dedup=True)
+    await loop.begin(loop.spine.entries(4))
+    (taken,) = loop.take(0)
+    loop.spine.worker.flow.pausing.pause(Target(loop.pipeline.agent.name), "code")
+    late = loop.given[1]
+    assert (late.take(loop.spine.clock()), late.where) == (False, Where.BACK)
+    await loop.rest()
+    assert [member.where for member in loop.given] == [Where.TAKEN, *[Where.BACK] * 3]
+    assert sum(len(trip.releases) for trip in loop.spine.store.trips) == 3
+    taken.decide()
+
+
+async def test_a_message_waits_in_a_loop_until_its_rate_lets_it_begin(loops: Any) -> None:
+    loop = loops(dedup=True, kind="message")
+    flow = loop.spine.worker.flow
+    flow.rate_limit, flow._clock = RateLimit("1/s", burst=2), loop.spine.clock
+    await loop.begin(loop.spine.entries(9))
+    assert len(loop.given) == 4  # two now, two within two seconds
+    loop.spine.clock.now += 10.0  # while the loop was busy
+    assert [member.due_in() for member in loop.given] == [0.0] * 4
+    loop.take(0, 1)
+    assert [member.due_in() > 0 for member in loop.given[2:]] == [True, True]
+    loop.spine.clock.now += 1.0
+    assert loop.given[2].due_in() == 0.0
+    for member in loop.given:
+        member.recall()
 
 
 async def test_what_is_called_off_is_waited_for_no_longer_and_what_the_loop_says_later_counts_for_nothing(loops: Any) -> None:

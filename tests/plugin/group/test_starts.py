@@ -340,3 +340,16 @@ async def test_a_lane_that_stops_while_its_message_waits_to_run_alone_ends_and_l
     await turns()
     assert calls.started == [(1, 100), (1, 101)]
     await stop(other)
+
+
+async def test_a_loop_of_the_users_that_asks_for_no_batch_has_no_claims(shop: Any, make_calls: Any) -> None:
+    calls = make_calls()
+    loops = asyncio.Semaphore(0)
+    here = shop(calls, kind="batch", max_batch=5, loops=loops)
+    here.offer(10)
+    await turns()
+    assert (held(here.store), calls.started) == (0, [])
+    loops.release()
+    await turns()
+    assert (held(here.store), len(calls.running)) == (5, 1)
+    await stop(here.lane)
