@@ -73,7 +73,8 @@ class ReceivingPipeline(Pipeline):
         chosen = again or _first(runs, ready, sum(number for _, number in promises))
         brought = list[Held]()
         try:
-            if chosen and not (lane.is_stopping or lane.cut_off):
+            # Waiting for a message that runs alone, it would keep from that the receivers who want one.
+            if chosen and not (lane.is_stopping or lane.cut_off or self._worker.isolation.is_shut()):
                 brought = await self._claim(runs, chosen, lane)
         finally:
             unwanted = self._desk.bring(promises, brought)
