@@ -62,7 +62,7 @@ def hostile_error(error: type[BaseException] = ValueError, base: type[BaseExcept
     """An exception, a `base`, that raises `error` whatever is asked of it."""
     asked = {name: property(_raising(error)) for name in (*_OF_ERRORS, *_OF_ERRORS_FOR_THE_LATER, "__class__")}
     kind: Any = type("HostileError", (base,), {**{name: _raising(error) for name in _LOOKS - {"__class__"}}, **asked})
-    arguments = ("several", [ValueError()]) if issubclass(base, BaseExceptionGroup) else ()
+    arguments: Any = ("several", [ValueError()]) if issubclass(base, BaseExceptionGroup) else ()
     made: BaseException = base.__new__(kind, *arguments)
     return made
 

@@ -98,7 +98,8 @@ async def test_what_a_handler_publishes_is_refused_by_an_error_that_it_can_catch
     @app.agent("orders")
     async def handler(order: Order) -> None:
         things: list[dict[str, Any]] = [{"value": given}, *({"value": b"", name: given} for name in ("key", "headers", "message_id"))]
-        for thing in (*things, {"value": b"", "partition": given}, {"value": {"a": given}}):
+        things += [{"value": b"", "partition": given}, {"value": {"a": given}}]
+        for thing in things:
             try:
                 app.publish("paid", **thing)
             except ConfigurationError as error:
