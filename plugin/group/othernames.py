@@ -45,20 +45,22 @@ async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sourc
         nobody = f"an app that broadcasts reads none of group {read.group!r}"
         advice = "let workers without Broadcasting run the delay and retry topics dry before"
     try:
-        async with reading(settings, read) as reader, asyncio.timeout(_TIMEOUT):
-            there = {*await reader.topics()}.difference(sources)
-            if settings.instance and (await reader.membership(read.group)).members:
-                return [], None
-            found = await _look(reader, read, there, is_read=read.has_name_of_own if not settings.instance else _nothing)
-    except TimeoutError:
-        return [], f"not all topics could be read within {_TIMEOUT:g} s"
+        async with reading(settings, read) as reader:
+            try:
+                async with asyncio.timeout(_TIMEOUT):
+                    there = {*await reader.topics()}.difference(sources)
+                    if settings.instance and (await reader.membership(read.group)).members:
+                        return [], None
+                    found = await _look(reader, read, there, is_read=read.has_name_of_own if not settings.instance else _nothing)
+            except TimeoutError:
+                return [], f"not all topics could be read within {_TIMEOUT:g} s"
+            except KafkaError as error:  # here, since `reading` takes any for brokers that are away
+                if error.retriable:
+                    raise
+                return [], said(error)
     except ConfigurationError as error:  # such as brokers that describe nothing
         return [], said(error)
-    except KafkaError as error:
-        if error.retriable:
-            raise
-        return [], said(error)
-    except Unavailable:
+    except (KafkaError, Unavailable):
         raise
     except Exception as error:  # noqa: BLE001  # whatever a client raises, it keeps no worker from its start
         return [], type(error).__name__

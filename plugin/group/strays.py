@@ -61,17 +61,19 @@ async def find_strays(settings: HostSettings, names: TopicNames) -> Strays:
     if not names.all:
         return Strays(())
     try:
-        async with reading(settings, names) as reader, asyncio.timeout(_TIMEOUT):
-            return Strays(await _look(reader, names))
-    except TimeoutError:
-        return Strays((), f"not all topics could be read within {_TIMEOUT:g} s")
+        async with reading(settings, names) as reader:
+            try:
+                async with asyncio.timeout(_TIMEOUT):
+                    return Strays(await _look(reader, names))
+            except TimeoutError:
+                return Strays((), f"not all topics could be read within {_TIMEOUT:g} s")
+            except KafkaError as error:  # here, since `reading` takes any for brokers that are away
+                if error.retriable:
+                    raise
+                return Strays((), said(error))
     except ConfigurationError as error:  # such as brokers that describe nothing
         return Strays((), said(error))
-    except KafkaError as error:
-        if error.retriable:
-            raise
-        return Strays((), said(error))
-    except Unavailable:
+    except (KafkaError, Unavailable):
         raise
     except Exception as error:  # noqa: BLE001  # whatever a client raises, it keeps no worker from its start
         return Strays((), type(error).__name__)
