@@ -657,5 +657,7 @@ class _Working:
         """Its calls are told by themselves."""
 
     def time_left(self, now: float) -> float:
+        if not self._batch:
+            return 0.0  # all of it was lent, to who is present by itself
         calls = {run.call for run in self._batch if run.call is not None}
         return max((call.time_left(now) for call in calls), default=float("inf"))

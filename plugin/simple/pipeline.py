@@ -83,8 +83,10 @@ class ReceivingPipeline(Pipeline):
 
     async def _claim(self, runs: list[Run], chosen: list[Run], lane: Lane) -> list[Held]:
         """Claim `chosen`, which are among `runs`; what is granted is lent by `lane` from now on."""
-        runs[:] = [run for run in runs if run not in chosen]
         call = HandlerCall()
+        rest = runs[:] = [run for run in runs if run not in chosen]
+        for run in rest:
+            run.call = call  # it waits for this: a message that is to run alone does not wait for it in turn
         async with AsyncExitStack() as company:
             try:
                 if await company.enter_async_context(self._execution.starts.turn(chosen, lane, call)):
@@ -106,6 +108,8 @@ class ReceivingPipeline(Pipeline):
                     self._member.spawn(_keep_company(company.pop_all(), brought), "received")
                 return brought
             finally:
+                for run in rest:
+                    run.call = None
                 runs += chosen
 
     def _bury(self, run: Run) -> bool:

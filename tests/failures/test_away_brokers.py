@@ -61,7 +61,10 @@ async def bill(values):
         Path(os.environ["GROUP"] + "-" + value.decode()).touch()
 """
 
-COMMANDS = {"host": ("ackwise.plugin.cli", "run", "worker:app"), "faust": ("faust", "-A", "offaust", "worker", "-l", "info")}
+COMMANDS = {
+    "host": ("ackwise.plugin.cli", "run", "worker:app"),
+    "faust": ("faust", "-A", "offaust", "worker", "-l", "info", "--without-web"),
+}
 
 
 class Workers:

@@ -53,7 +53,7 @@ def write(name: str, value: int) -> None:
 async def start(folder: Path, kafka: RawKafka, topic: str, group: str) -> asyncio.subprocess.Process:
     (folder / "shop.py").write_text(APP.replace("GROUP", group).replace("TOPIC", topic).replace("BROKERS", kafka.bootstrap))
     with (folder / "log").open("wb") as log:
-        command = (sys.executable, "-m", "faust", "-A", "shop", "worker", "-l", "info")
+        command = (sys.executable, "-m", "faust", "-A", "shop", "worker", "-l", "info", "--without-web")
         return await asyncio.create_subprocess_exec(*command, cwd=folder, stdout=log, stderr=log)
 
 
