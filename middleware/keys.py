@@ -20,7 +20,7 @@ from uuid import UUID
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.usercode import Raised, Returned, Stops, called, class_name, close_coroutine
 
-__all__ = ["Key", "check_key_function", "identifies", "key_from", "packed", "refuse_async"]
+__all__ = ["Key", "check_key_function", "identifies", "innermost", "key_from", "packed", "refuse_async"]
 
 Key = str | bytes | int | UUID | Decimal | date | enum.Enum | tuple[Any, ...] | None
 """What a key function may return; see above."""
@@ -116,6 +116,19 @@ def check_key_function(function: Callable[..., Any], what: str) -> None:
         raise ConfigurationError(f"{what} returns {_spelled(annotation)} by its annotation; {_ALLOWED}")
 
 
+def innermost(function: Any) -> Any:
+    """The function inside of decorators, methods and partials, or the object whose class is callable."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        else:
+            return function
+
+
 def refuse_async(function: object, what: str) -> None:
     """Refuse a function that would have to be awaited, or that yields. Raises `ConfigurationError`."""
     for each in (function, getattr(type(function), "__call__", None)):  # noqa: B004  # an object whose class is callable
@@ -127,15 +140,7 @@ def refuse_async(function: object, what: str) -> None:
 
 def _returned(function: Any) -> Any:
     """What the definition says; `Any` where that says nothing, or names what is not there."""
-    while True:
-        if isinstance(function, functools.partial):
-            function = function.func
-        elif inspect.ismethod(function):
-            function = function.__func__
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        else:
-            break
+    function = innermost(function)
     if isinstance(function, type):
         return Any
     if not inspect.isroutine(function):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import types
@@ -11,6 +10,7 @@ from collections.abc import Callable, Collection
 from typing import Annotated, Any, Final, Union
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.keys import innermost
 
 __all__ = ["UNTYPED", "bare", "first_parameter", "is_async", "name_of", "resolved", "spelled"]
 
@@ -19,21 +19,8 @@ UNTYPED: Final = inspect.Parameter.empty
 
 def name_of(function: object) -> str:
     """The name that messages call `function` by."""
-    function = plain(function)
+    function = innermost(function)
     return str(getattr(function, "__name__", type(function).__name__))
-
-
-def plain(function: Any) -> Any:
-    """The function inside of decorators, methods and partials, or the object whose class is callable."""
-    while True:
-        if isinstance(function, functools.partial):
-            function = function.func
-        elif inspect.ismethod(function):
-            function = function.__func__
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        else:
-            return function
 
 
 def is_async(function: object) -> bool:
@@ -62,7 +49,7 @@ def resolved(function: Callable[..., Any], parameter: inspect.Parameter, what: s
     """The annotation of `parameter` alone: what the others and the result are annotated with need not exist at run time."""
     if not isinstance(parameter.annotation, str):
         return parameter.annotation
-    function = plain(function)
+    function = innermost(function)
     namespace = getattr(function, "__globals__", None) or vars(sys.modules[type(function).__module__])
     only = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     try:

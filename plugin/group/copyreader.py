@@ -13,10 +13,13 @@ from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     KafkaConnectionError,
+    KafkaError,
     NotCoordinatorForGroupError,
 )
 
 from ackwise.middleware.commitmetadata import decode, read_own
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.log import said
 from ackwise.middleware.message import Delivery, delivery_of
 from ackwise.middleware.progress import holds
 from ackwise.plugin.client.internals import learn_topics
@@ -26,7 +29,7 @@ from ackwise.plugin.group.membership import Membership, read_membership
 from ackwise.plugin.group.topics import TopicNames, connected
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["CopyReader", "Left", "reading"]
+__all__ = ["CopyReader", "Left", "look", "reading"]
 
 #: Milliseconds of one look for what was fetched, and how much of it is taken.
 _FETCH_MS, _FETCH = 200, 5000
@@ -152,3 +155,30 @@ async def reading(settings: HostSettings, names: TopicNames) -> AsyncIterator[Co
         consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, client_id=client_id, auto_offset_reset="none", **options)
         async with opened(consumer):
             yield CopyReader(admin, consumer, names)
+
+
+async def look(
+    settings: HostSettings, names: TopicNames, what: Callable[[CopyReader], Awaitable[T]], *, within: float
+) -> tuple[T | None, str | None]:
+    """Return what `what` finds within so many seconds, or why it could not look at everything.
+
+    A start looks, and no refusal or oddity of a client may keep a worker from it. Raises `Unavailable` or a retriable `KafkaError`
+    if the brokers do not answer.
+    """
+    try:
+        async with reading(settings, names) as reader:
+            try:
+                async with asyncio.timeout(within):
+                    return await what(reader), None
+            except TimeoutError:
+                return None, f"not everything could be read within {within:g} s"
+            except KafkaError as error:  # here, since `reading` takes any for brokers that are away
+                if error.retriable:
+                    raise
+                return None, said(error)
+    except ConfigurationError as error:  # such as brokers that describe nothing
+        return None, said(error)
+    except (KafkaError, Unavailable):
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever a client raises
+        return None, type(error).__name__

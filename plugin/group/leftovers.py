@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.log import said
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_copy, reason_of
-from ackwise.plugin.group.copyreader import CopyReader, Left, reading
+from ackwise.plugin.group.copyreader import CopyReader, Left, look
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -62,20 +58,8 @@ async def find_leftovers(settings: HostSettings, names: TopicNames, agents: Iter
     if not orders or not names.all:
         return Leftovers(())
     found: dict[str, Leftover] = {}
-    try:
-        async with reading(settings, names) as reader:
-            try:
-                async with asyncio.timeout(within):
-                    await _look(reader, names, orders, found)
-            except TimeoutError:
-                return Leftovers([*found.values()], f"not all copies could be read within {within:g} s")
-            except KafkaError as error:
-                if error.retriable:
-                    raise
-                return Leftovers([*found.values()], said(error))
-    except ConfigurationError as error:  # such as brokers that describe nothing
-        return Leftovers((), said(error))
-    return Leftovers([*found.values()])
+    _, unread = await look(settings, names, lambda reader: _look(reader, names, orders, found), within=within)
+    return Leftovers([*found.values()], unread)
 
 
 async def _look(reader: CopyReader, names: TopicNames, orders: Mapping[str, str], found: dict[str, Leftover]) -> None:

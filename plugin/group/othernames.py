@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 
-from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.middleware.log import said
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_copy
-from ackwise.plugin.group.copyreader import CopyReader, Left, reading
+from ackwise.plugin.group.copyreader import CopyReader, Left, look
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topictemplate import TopicTemplate
@@ -44,27 +40,15 @@ async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sourc
         read = TopicNames(settings.group.removesuffix(f"@{settings.instance}"), DelayLevels(), template=TopicTemplate(settings.topic_names))
         nobody = f"an app that broadcasts reads none of group {read.group!r}"
         advice = "let workers without Broadcasting run the delay and retry topics dry before"
-    try:
-        async with reading(settings, read) as reader:
-            try:
-                async with asyncio.timeout(_TIMEOUT):
-                    there = {*await reader.topics()}.difference(sources)
-                    if settings.instance and (await reader.membership(read.group)).members:
-                        return [], None
-                    found = await _look(reader, read, there, is_read=read.has_name_of_own if not settings.instance else _nothing)
-            except TimeoutError:
-                return [], f"not all topics could be read within {_TIMEOUT:g} s"
-            except KafkaError as error:  # here, since `reading` takes any for brokers that are away
-                if error.retriable:
-                    raise
-                return [], said(error)
-    except ConfigurationError as error:  # such as brokers that describe nothing
-        return [], said(error)
-    except (KafkaError, Unavailable):
-        raise
-    except Exception as error:  # noqa: BLE001  # whatever a client raises, it keeps no worker from its start
-        return [], type(error).__name__
-    return [f"{waits.sentence(read.group)}, and {nobody}; {advice}" for waits in found], None
+
+    async def find(reader: CopyReader) -> list[_Waits]:
+        there = {*await reader.topics()}.difference(sources)
+        if settings.instance and (await reader.membership(read.group)).members:
+            return []
+        return await _look(reader, read, there, is_read=read.has_name_of_own if not settings.instance else _nothing)
+
+    found, unread = await look(settings, read, find, within=_TIMEOUT)
+    return [f"{waits.sentence(read.group)}, and {nobody}; {advice}" for waits in found or ()], unread
 
 
 class _Waits(NamedTuple):

@@ -6,17 +6,13 @@ people, who look where the app sends them now.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 
 from ackwise.middleware.controlrecord import letters_topic
-from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.middleware.log import said
-from ackwise.plugin.group.copyreader import CopyReader, reading
+from ackwise.plugin.group.copyreader import CopyReader, look
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -60,23 +56,8 @@ async def find_strays(settings: HostSettings, names: TopicNames) -> Strays:
     """Look for topics of before in which something is left. Raises `Unavailable` if the brokers do not answer."""
     if not names.all:
         return Strays(())
-    try:
-        async with reading(settings, names) as reader:
-            try:
-                async with asyncio.timeout(_TIMEOUT):
-                    return Strays(await _look(reader, names))
-            except TimeoutError:
-                return Strays((), f"not all topics could be read within {_TIMEOUT:g} s")
-            except KafkaError as error:  # here, since `reading` takes any for brokers that are away
-                if error.retriable:
-                    raise
-                return Strays((), said(error))
-    except ConfigurationError as error:  # such as brokers that describe nothing
-        return Strays((), said(error))
-    except (KafkaError, Unavailable):
-        raise
-    except Exception as error:  # noqa: BLE001  # whatever a client raises, it keeps no worker from its start
-        return Strays((), type(error).__name__)
+    found, unread = await look(settings, names, lambda reader: _look(reader, names), within=_TIMEOUT)
+    return Strays(found or (), unread)
 
 
 async def _look(reader: CopyReader, names: TopicNames) -> list[Stray]:

@@ -120,7 +120,7 @@ async def test_what_can_not_be_read_in_time_is_said_and_refuses_nothing(kafka: M
     wait(kafka, RETRY)
     group = app(kafka).group()
     leftovers = await find_leftovers(group.settings, group.names, group.agents, within=0.0)
-    assert leftovers == ([], "not all copies could be read within 0 s")
+    assert leftovers == ([], "not everything could be read within 0 s")
 
 
 async def test_a_copy_that_comes_all_the_same_runs_and_is_flagged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
