@@ -76,7 +76,7 @@ class HandlerCall:
         await asyncio.wait({self.moved, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     def time_left(self, now: float) -> float:
-        """Seconds for which a message that is to run alone waits for it at most: for ever while something could yet be given back."""
+        """Seconds for which a message that is to run alone waits for it at most: without end while something could yet be given back."""
         if self.unstarted:
             return float("inf")
         calls = [call for call in (self, *self.parts) if call.deadline is not None and not (call.timed_out or call.is_abandoned)]

@@ -11,10 +11,10 @@ __all__ = ["REFUSED_AFTER", "RecordRefusals"]
 #: Seconds for which a record is tried before an error about it, or a topic that is missing, is a refusal for good.
 REFUSED_AFTER: Final = 120.0
 
-#: Seconds without a try after which a record counts as failing anew: much more than from one try to the next.
+#: Seconds without a try after which a record counts as failing again from the start: much more than from one try to the next.
 _PAUSE: Final = 900.0
 
-#: Records that are remembered as failing; of more, the oldest begin anew.
+#: Records that are remembered as failing; of more, the oldest start again.
 _MOST: Final = 10_000
 
 Place = tuple[str, int]

@@ -117,7 +117,7 @@ class Settlement:
             run.batch_limit = batch_limit(run, self._agent.max_batch, self._worker.later, self._agent.in_place)
 
     async def _confirm(self, ruled: Sequence[Run]) -> None:
-        """Past the local deadline, or after a pause, only a renewed claim may publish; a lost one is claimed anew."""
+        """Past the local deadline, or after a pause, only a renewed claim may publish; a lost one is claimed again."""
         if self._leases is None:
             return
         doubtful = [

@@ -1,4 +1,4 @@
-"""Start control: what is asked at the instant at which a handler is called, for each message or batch anew.
+"""Start control: what is asked at the instant at which a handler is called, for each message or batch.
 
     no one runs alone → a slot → the claims → before each call: cut-off, pause, breaker, rate, slot
 

@@ -165,9 +165,9 @@ async def _ask(
         if node is None:
             raise KafkaConnectionError("the client knows no broker")
         found = _read(await answer(client.send(node, _Metadata(names)), within=within))
-    except (IncompatibleBrokerVersion, NotImplementedError):
+    except (IncompatibleBrokerVersion, NotImplementedError):  # aiokafka raises either for a broker that does not know version 10
         return {partition: Topic(None, len(client.cluster.partitions_for_topic(partition.topic) or ()) or None) for partition in partitions}
-    except (KafkaError, OSError) as error:
+    except Exception as error:  # noqa: BLE001  # whatever the client raises, or an answer that can't be read: it is asked again
         return dict.fromkeys(partitions, error if isinstance(error, KafkaError) else KafkaConnectionError(type(error).__name__))
     silent = KafkaConnectionError("the broker's answer leaves out the topic")
     return {partition: found.get(partition.topic, silent) for partition in partitions}

@@ -9,7 +9,7 @@ from typing import Final
 
 from aiokafka.errors import KafkaError
 
-from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.topicnames import TopicNames
@@ -58,7 +58,7 @@ class OwnTopics:
         self._suspected.set()
 
     async def keep(self) -> None:
-        """Make again what goes, for ever."""
+        """Make again what goes, until cancelled."""
         rest = _FIRST
         while True:
             await self._wait_for_suspicion()
@@ -67,9 +67,9 @@ class OwnTopics:
             try:
                 if gone := await self._gone():
                     await self._make(gone)
-            except (ConfigurationError, Unavailable, KafkaError) as error:
+            except Exception as error:  # noqa: BLE001  # whatever the client raises, it ends no worker
                 self._suspected.set()
-                if gone or isinstance(error, ConfigurationError):  # else the brokers are away, which others say
+                if gone or not isinstance(error, Unavailable | KafkaError):  # else the brokers are away, which others say
                     self._tell_failed(gone, error, rest)
             await asyncio.sleep(rest)
             rest = min(2 * rest, _LONGEST) if gone or self._suspected.is_set() else _FIRST
@@ -104,7 +104,7 @@ class OwnTopics:
                 "topics of the group may be gone and can't be made again now",
                 group=self._settings.group,
                 topics=", ".join(sorted(gone)) or None,
-                error=said(error),
+                error=said(error) if isinstance(error, AckwiseError | KafkaError | OSError) else type(error).__name__,
                 retry_in=rest,
             )
 

@@ -27,7 +27,7 @@ _LARGEST: Final = 2**31 - 1
 
 
 class Topic(NamedTuple):
-    """What the brokers say about a topic. Retention is in milliseconds, -1 for ever; sizes are in bytes, -1 without a limit."""
+    """What the brokers say about a topic. Retention is in milliseconds, -1 without a limit; sizes are in bytes, -1 without a limit."""
 
     partitions: int
     replication: int

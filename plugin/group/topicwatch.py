@@ -33,7 +33,7 @@ class TopicWatch:
     def __init__(
         self, lanes: Callable[[], Mapping[TopicPartition, tuple[Lane, ...]]], ask: _Ask, begin_again: Callable[[list[TopicPartition]], None]
     ) -> None:
-        """`begin_again` opens partitions anew whose topic was made again."""
+        """`begin_again` opens again the partitions whose topic was made again."""
         self._lanes = lanes
         self._ask = ask
         self._begin_again = begin_again
@@ -51,8 +51,8 @@ class TopicWatch:
             return
         try:
             known, _ = await self._ask(asked)
-        except KafkaError as error:
-            log.debug("the ids of topics can't be read now", error=said(error))
+        except Exception as error:  # noqa: BLE001  # whatever the client raises, it ends no worker
+            log.debug("the ids of topics can't be read now", error=said(error) if isinstance(error, KafkaError) else type(error).__name__)
             return
         lanes = self._lanes()
         found = [

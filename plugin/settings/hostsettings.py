@@ -73,7 +73,7 @@ class HostSettings:
     ] = SETTLE_INTERVAL
     revoke_timeout: Annotated[float, "time for running batches when their partition is taken away; at most 30 s"] = 25.0
     drain_timeout: Annotated[float, "time for running batches when the app stops"] = 25.0
-    start_timeout: Annotated[float, "wait of a start for absent brokers and stores; 0 is for ever"] = 0.0
+    start_timeout: Annotated[float, "wait of a start for absent brokers and stores; 0 is without a limit"] = 0.0
     session_timeout: Annotated[float, "time that a crashed worker keeps its partitions"] = 10.0
     clock_skew: Annotated[float, "added to due times, since clocks differ"] = 0.5
     delayed_sends: Annotated[bool, "topics for `app.publish` and `Producer.send` with `delay` or `at`, one per delay level"] = False
