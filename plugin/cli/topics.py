@@ -77,16 +77,16 @@ async def _review(group: Group) -> list[TopicReview]:
     reviews += _of_strays(await find_strays(group.settings, group.names))
     elsewhere, unread = await find_copies_elsewhere(group.settings, group.names, group.sources)
     if not group.names.all:  # an instance that broadcasts has no topic beside which it could be said
-        reviews += [TopicReview(group.settings.group, "of before", None, None, "mend", (sentence,)) for sentence in elsewhere]
+        reviews += [TopicReview(group.settings.group, "earlier", None, None, "mend", (sentence,)) for sentence in elsewhere]
     reviews = [_with_other_names(review, elsewhere, unread) if review.role == "retry" else review for review in reviews]
     return _with_leftovers(reviews, await find_leftovers(group.settings, group.names, group.agents))
 
 
 def _of_strays(strays: Strays) -> list[TopicReview]:
-    """The topics of before, each with what is left in it."""
+    """The topics of an earlier configuration, each with what is left in it."""
     from ackwise.plugin.group.topicplan import TopicReview
 
-    return [TopicReview(stray.topic, "of before", None, None, "nothing", (), stray.sentence) for stray in strays.found]
+    return [TopicReview(stray.topic, "earlier", None, None, "nothing", (), stray.sentence) for stray in strays.found]
 
 
 def _with_other_names(review: TopicReview, elsewhere: Sequence[str], unread: str | None) -> TopicReview:
@@ -136,7 +136,7 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
 
 
 #: The roles of topics that the app does not need.
-_NOT_OURS: Final = ("passed over", "of before")
+_NOT_OURS: Final = ("passed over", "earlier")
 
 _DONE: Final = {"create": "created", "extend": "extended"}
 

@@ -534,7 +534,7 @@ class Member:
         if self._suspected:
             group, self._suspected, suspected = self.settings.group, 0, self._suspected
             log.warning(
-                "workers ended without leaving their partitions, the first messages of these are tried in portions",
+                "workers ended without giving up their partitions, the first messages of these are tried in portions",
                 group=group,
                 partitions=suspected,
             )

@@ -155,7 +155,7 @@ class Opening:
             )
             return
         log.warning(
-            "a part can't be opened now, the worker waits for it",
+            "a store or log can't be opened now, the worker waits for it",
             group=group,
             part=part,
             error=said(error),
@@ -237,7 +237,7 @@ class Opening:
             )
 
     async def tell_strays(self) -> None:
-        """Say what is left in topics of before the configuration was changed. Nobody waits for what can't be looked at."""
+        """Log what is left in topics of an earlier configuration. What can't be read holds no start."""
         if not self._names.all or self._settings.create_topics == "broker":
             return
         try:
@@ -246,16 +246,18 @@ class Opening:
             found, unread = [], said(error)
         for stray in found:
             if stray.are_letters:
-                log.warning("dead letters are left in a topic of before", group=stray.group, topic=stray.topic, records=stray.records)
+                log.warning(
+                    "dead letters remain in the previous dead-letter topic", group=stray.group, topic=stray.topic, records=stray.records
+                )
             else:
                 log.warning(
-                    "records wait in a topic of before, the relay reads it until nothing is left",
+                    "records wait in a topic of an earlier configuration, the relay reads it until it is drained",
                     group=stray.group,
                     topic=stray.topic,
                     records=stray.records,
                 )
         if unread is not None:
-            log.warning("nobody knows whether something is left in topics of before", group=self._settings.group, error=unread)
+            log.warning("topics of an earlier configuration could not be checked", group=self._settings.group, error=unread)
 
     async def _require_one_database(self) -> None:
         """Rows of an outbox in another database would not be in the handlers' transactions. Raises `ConfigurationError`."""

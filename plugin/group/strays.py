@@ -23,7 +23,7 @@ _TIMEOUT: Final = 15.0
 
 
 class Stray(NamedTuple):
-    """A topic of before, and how many records are left in it."""
+    """A topic of an earlier configuration, and how many records are left in it."""
 
     topic: str
     records: int
@@ -53,7 +53,7 @@ class Strays(NamedTuple):
 
 
 async def find_strays(settings: HostSettings, names: TopicNames) -> Strays:
-    """Look for topics of before in which something is left. Raises `Unavailable` if the brokers do not answer."""
+    """Look for topics of an earlier configuration in which records are left. Raises `Unavailable` if the brokers do not answer."""
     if not names.all:
         return Strays(())
     found, unread = await look(settings, names, lambda reader: _look(reader, names), within=_TIMEOUT)

@@ -51,7 +51,7 @@ class TopicReview(NamedTuple):
     """One topic that a group needs, and what is to be done about it."""
 
     topic: str
-    role: Literal["source", "passed over", "of before", "retry", "dead letter", "delay", "cancel", "control"]
+    role: Literal["source", "passed over", "earlier", "retry", "dead letter", "delay", "cancel", "control"]
     wanted: Demand | None  #: `None` for a source, and for all as long as there is no source to measure them by
     found: Topic | None
     todo: Literal["nothing", "create", "extend", "mend"]  #: only the user can mend

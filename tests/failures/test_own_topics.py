@@ -146,7 +146,7 @@ async def test_a_store_that_is_down_at_the_start_is_waited_for_and_said(policy: 
     async with TestApp(app, store=store) as worker:
         assert (await worker.deliver("orders", b"1")).kind == "done"
     assert (seen, store.down) == ([b"1"], 0)
-    (said,) = (record for record in caplog.records if "a part can't be opened now, the worker waits for it" in record.getMessage())
+    (said,) = (record for record in caplog.records if "a store or log can't be opened now, the worker waits for it" in record.getMessage())
     assert (said.levelname, "redis at 10.0.0.1 does not answer" in said.getMessage()) == ("WARNING", True)
 
 

@@ -124,10 +124,10 @@ async def test_start_check_doctor_and_status_say_it(
     app = module(kafka, tmp_path, monkeypatch)
     async with app_of(kafka, DeadLetter("graves")).running() as worker:
         await worker.ready()
-    assert "dead letters are left in a topic of before: group=billing topic=billing.dlq records=2" in caplog.text
-    assert "the relay reads it until nothing is left: group=billing topic=billing.delay.7s records=3" in caplog.text
+    assert "dead letters remain in the previous dead-letter topic: group=billing topic=billing.dlq records=2" in caplog.text
+    assert "the relay reads it until it is drained: group=billing topic=billing.delay.7s records=3" in caplog.text
     code, checked = await ackwise("topics", "check", app)
-    said = {each["topic"]: each["advice"] for each in checked["topics"] if each["role"] == "of before"}
+    said = {each["topic"]: each["advice"] for each in checked["topics"] if each["role"] == "earlier"}
     assert code == 0, "a worker can start"
     assert said["billing.delay.7s"].startswith("topic 'billing.delay.7s' has 3 records of group 'billing' that wait")
     assert "ackwise dlq list billing --dlq billing.dlq shows them" in said["billing.dlq"]
@@ -180,7 +180,7 @@ async def test_a_client_that_raises_anything_keeps_no_worker_from_its_start(
     monkeypatch.setattr("ackwise.plugin.group.copyreader.CopyReader.topics", raise_anything)
     async with app_of(kafka).running() as worker:
         await worker.ready()
-    assert "nobody knows whether something is left in topics of before: group=billing error=KeyError" in caplog.text
+    assert "topics of an earlier configuration could not be checked: group=billing error=KeyError" in caplog.text
     assert "nobody knows whether copies wait in topics with other names" in caplog.text
 
 
