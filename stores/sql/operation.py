@@ -1,0 +1,164 @@
+"""Operations on a database, as generators of statements: what is asked and decided, without I/O.
+
+A generator yields a packet, which are statements that may share one trip, and gets an answer for each of them. A runner sends
+packets through one driver, one statement at a time where the driver takes no more. So the same operation runs on asyncpg, asyncmy,
+sqlite3 and a connection of SQLAlchemy, asynchronously or not.
+
+An operation *owns* its connection, or *borrows* that of the caller. Whoever runs an owned one takes a connection, bounds the time,
+repeats it and closes the connection if it has to; the operation itself may begin and commit. A borrowed one sends its statements
+into the transaction that is open, and nothing else: it neither begins nor commits, makes no setting and is never repeated.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+
+__all__ = [
+    "Answer",
+    "Borrowed",
+    "Failure",
+    "Owned",
+    "Packet",
+    "Problem",
+    "Runner",
+    "Statement",
+    "Steps",
+    "SyncRunner",
+    "borrowed",
+    "owned",
+    "run",
+    "run_now",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Statement(NamedTuple):
+    """One statement as its dialect writes it, with the values of its placeholders."""
+
+    text: str
+    values: Sequence[Any] = ()
+
+
+class Answer(NamedTuple):
+    """What one statement came to."""
+
+    rows: Sequence[Sequence[Any]] = ()
+    changed: int = 0
+    """Rows that it inserted, updated or deleted."""
+
+
+Packet: TypeAlias = Sequence[Statement]
+Steps: TypeAlias = Generator[Packet, Sequence[Answer], T]
+
+
+class Problem(enum.Enum):
+    """What a failure means for the operation, in any database."""
+
+    CONFLICT = "the server chose this transaction to give way, and asking again is all it takes"
+    LOST = "the connection is lost or of no use any more, and a new one may help"
+    BUSY = "somebody else held what was asked for until the time was up"
+    ENDED = "the transaction that was open is gone, or takes nothing any more"
+    MISSING = "there is no such table"
+    FORBIDDEN = "this user has not the right"
+    REFUSED = "anything else that the driver or the server says"
+
+
+class Failure(Exception):
+    """An error of the driver or the server, as it is thrown into an operation; `error` is the driver's own."""
+
+    def __init__(self, problem: Problem, error: Exception) -> None:
+        super().__init__(problem.value)
+        self.problem = problem
+        self.error = error
+
+
+class Runner(Protocol):
+    """Sends packets through one connection of a driver."""
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        """Return an answer for each statement, in their order. Raises `Failure`, and then nothing of the packet is repeated here."""
+        ...
+
+
+class SyncRunner(Protocol):
+    """The same, through a driver that is not asynchronous."""
+
+    def send(self, packet: Packet) -> Sequence[Answer]:
+        """See `Runner.send`."""
+        ...
+
+
+async def run(steps: Steps[T], runner: Runner) -> T:
+    """Return what `steps` return, with the answers of `runner`; what it raises comes back in them. Cancelled, they do nothing more."""
+    with closing(steps):
+        advance: Callable[[], Packet] = functools.partial(next, steps)
+        while True:
+            try:
+                packet = advance()
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # of a generator's end, which has no type
+            try:
+                advance = functools.partial(steps.send, await runner.send(packet))
+            except Failure as failure:
+                advance = functools.partial(steps.throw, failure)
+
+
+def run_now(steps: Steps[T], runner: SyncRunner) -> T:
+    """See `run`."""
+    with closing(steps):
+        advance: Callable[[], Packet] = functools.partial(next, steps)
+        while True:
+            try:
+                packet = advance()
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # as above
+            try:
+                advance = functools.partial(steps.send, runner.send(packet))
+            except Failure as failure:
+                advance = functools.partial(steps.throw, failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned(Generic[T]):
+    """An operation on a connection of ours. Its steps begin anew each time that it is tried."""
+
+    begin: Callable[[], Steps[T]]
+    repeats: bool = True
+    """Whether it may be tried again though it may have been applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed(Generic[T]):
+    """An operation in the transaction that is open on somebody else's connection: statements alone."""
+
+    begin: Callable[[], Steps[T]]
+
+
+def owned(*, repeats: bool) -> Callable[[Callable[P, Steps[T]]], Callable[P, Owned[T]]]:
+    """The decorator of a generator function whose operation owns its connection. See `Owned`."""
+
+    def decorate(steps: Callable[P, Steps[T]]) -> Callable[P, Owned[T]]:
+        @functools.wraps(steps)
+        def operation(*args: P.args, **kwargs: P.kwargs) -> Owned[T]:
+            return Owned(functools.partial(steps, *args, **kwargs), repeats)
+
+        return operation
+
+    return decorate
+
+
+def borrowed(steps: Callable[P, Steps[T]]) -> Callable[P, Borrowed[T]]:
+    """The decorator of a generator function whose operation borrows its connection. See `Borrowed`."""
+
+    @functools.wraps(steps)
+    def operation(*args: P.args, **kwargs: P.kwargs) -> Borrowed[T]:
+        return Borrowed(functools.partial(steps, *args, **kwargs))
+
+    return operation
