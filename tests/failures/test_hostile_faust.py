@@ -70,5 +70,6 @@ async def test_whatever_the_client_does_nothing_is_lost_and_the_worker_goes_on(n
 
 
 @parted(with_more(AT_START, MORE_AT_START), 3)
+@pytest.mark.slow  # starts workers until each fault of a plan has struck
 async def test_a_start_that_fails_says_why_and_the_next_one_goes_on(new_world: NewWorld, plans: Sequence[str]) -> None:
     await suffer(new_world, plans, may_end=True)

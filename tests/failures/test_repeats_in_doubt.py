@@ -92,6 +92,7 @@ async def repeats(world: World, fault: Fault) -> int:
     return len(repeated)
 
 
+@pytest.mark.slow  # kills workers one after the other and reconciles what they left
 @pytest.mark.parametrize("kills", [KILLS, pytest.param(FURTHER, marks=pytest.mark.nightly)], ids=["kills", "further"])
 async def test_what_ran_again_after_a_kill_without_claims_is_in_doubt_and_never_said_to_have_run_once(
     new_world: NewWorld, kills: Sequence[Fault]

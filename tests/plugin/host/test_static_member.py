@@ -168,6 +168,7 @@ def seen_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.nightly
+@pytest.mark.slow  # starts processes, and restarts them one by one
 async def test_several_processes_of_one_command_are_members_of_their_own_also_when_they_are_restarted_one_by_one(
     raw_kafka: RawKafka, tmp_path: Path
 ) -> None:
