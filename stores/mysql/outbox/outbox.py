@@ -19,10 +19,10 @@ from ackwise.stores.mysql.failures import FAILURES, is_broken, is_conflict
 from ackwise.stores.mysql.outbox import inspecting, preparing, relaying
 from ackwise.stores.mysql.outbox.sql import BEGIN, NOW
 from ackwise.stores.mysql.outbox.tables import OutboxTables
-from ackwise.stores.mysql.outbox.watching import watched
 from ackwise.stores.mysql.outbox.writing import Block, MySQLOutboxTransaction
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Options, parse
+from ackwise.stores.mysql.watching import watched
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.outboxrows import columns_of

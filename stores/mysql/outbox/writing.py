@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from asyncmy.errors import MySQLError
@@ -16,6 +17,7 @@ from ackwise.stores.mysql.outbox.tables import OutboxTables
 from ackwise.stores.protocol.outboxliterals import inserts
 from ackwise.stores.protocol.outboxwriting import ENDED, Buffer
 from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.sql.watching import Effect, Effects, undoes
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -128,7 +130,14 @@ class Block(MySQLOutboxTransaction):
             self._connection.close()
             raise
 
-    def drop(self, *, ended: bool = False) -> None:
-        """See `Watcher.drop`."""
-        self.rows.clear()
-        self.is_closed = self.is_closed or ended
+    def before(self, effects: Effects) -> Awaitable[None] | None:
+        """See `Watcher.before`: what was added before a savepoint, or what may end the transaction, is written before it."""
+        if undoes(effects):
+            return None
+        return self.complete() if Effect.COMMITS in effects else self.flush()
+
+    def after(self, effects: Effects) -> None:
+        """See `Watcher.after`: what was not written belongs to what was rolled back."""
+        if undoes(effects):
+            self.rows.clear()
+            self.is_closed = self.is_closed or effects[0] is Effect.ROLLS_BACK

@@ -14,12 +14,12 @@ from ackwise.stores.postgres import checking, schema
 from ackwise.stores.postgres.connections import Connections
 from ackwise.stores.postgres.failures import FAILURES, is_broken, is_conflict
 from ackwise.stores.postgres.outbox import inspecting, preparing, relaying
-from ackwise.stores.postgres.outbox.savepoints import watched
 from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.postgres.outbox.waking import Listening, Waking, say_idle
 from ackwise.stores.postgres.outbox.writing import Joined, PostgresOutboxTransaction, asyncpg_connection, insert
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
+from ackwise.stores.postgres.watching import watched
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of

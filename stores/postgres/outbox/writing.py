@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwriting import BROKEN, ENDED, Buffer
 from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.sql.watching import Effects, undoes
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -97,9 +98,14 @@ class PostgresOutboxTransaction(Buffer):
             raise as_store_error(error, self._address, self._timeout, OUTBOX.tables, OUTBOX.init) from error
         self.written(count)
 
-    def drop(self) -> None:
-        """Forget what was not written, since what it belongs to was rolled back."""
-        self.rows.clear()
+    def before(self, effects: Effects) -> Awaitable[None] | None:
+        """See `Watcher.before`: what was added before a savepoint or a commit is written before it."""
+        return None if undoes(effects) else self.flush()
+
+    def after(self, effects: Effects) -> None:
+        """See `Watcher.after`: what was not written belongs to what was rolled back."""
+        if undoes(effects):
+            self.rows.clear()
 
 
 class Joined:

@@ -13,8 +13,8 @@ from ackwise.middleware.outbox import Outbox
 from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.sqlalchemy.outbox.failures import refusing
 from ackwise.stores.sqlalchemy.outbox.statements import DIALECTS, Statements
-from ackwise.stores.sqlalchemy.outbox.watching import watched
-from ackwise.stores.sqlalchemy.outbox.writing import Block, SessionOutboxTransaction, sync
+from ackwise.stores.sqlalchemy.outbox.writing import Block, SessionOutboxTransaction
+from ackwise.stores.sqlalchemy.watching import watched
 
 __all__ = ["SQLAlchemyOutbox"]
 
@@ -53,7 +53,7 @@ class SQLAlchemyOutbox(Sends):
         block = Block(mine, self._statements)
         connection = await block.begin()
         try:
-            with watched(mine.sync_session, sync(connection), block), self.within(block):
+            with watched(mine.sync_session, connection, block), self.within(block):
                 yield block
             await block.finish()
             await block.commit(self.wake)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
 from ackwise.stores.protocol.outboxwriting import ENDED, Buffer
+from ackwise.stores.sql.watching import Effect, Effects, undoes
 from ackwise.stores.sqlalchemy.outbox.failures import ENDED_INSIDE, IN_DOUBT, refusing
 from ackwise.stores.sqlalchemy.outbox.statements import Statements
 from ackwise.stores.sqlalchemy.transaction import begin_as_writer
@@ -45,21 +46,18 @@ class SessionOutboxTransaction(Buffer):
             self._statements.insert(connection, self.rows[:count])
         self.written(count)
 
-    def drop(self) -> None:
-        """See `Watcher.drop`."""
-        self.rows.clear()
-
 
 class Block(SessionOutboxTransaction):
     """The same for the block of `outbox.transaction`: a savepoint, which is there as long as its transaction is."""
 
     _savepoint: AsyncSessionTransaction
+    _connection: Connection
 
     def __init__(self, session: AsyncSession, statements: Statements) -> None:
         super().__init__(session, statements)
         self._is_joined = session.in_transaction()
 
-    async def begin(self) -> AsyncConnection:
+    async def begin(self) -> Connection:
         """Begin the transaction, if none is open, and the savepoint; return their connection. Raises what SQLAlchemy raises."""
         if not self._is_joined:
             await self._session.begin()
@@ -68,15 +66,23 @@ class Block(SessionOutboxTransaction):
             if self._statements.dialect_of(sync(connection)) == "sqlite":
                 await begin_as_writer(connection)
             self._savepoint = await self._session.begin_nested()
-            return await self._session.connection()
+            self._connection = sync(await self._session.connection())
         except BaseException:
             if not self._is_joined:
                 await self._session.rollback()
             raise
+        return self._connection
 
-    def end(self) -> None:
-        """See `Watcher.end`."""
-        self.is_closed = True
+    def before(self, effects: Effects) -> None:
+        """See `Watcher.before`: what was added before a savepoint, or what may end the transaction, is written before it."""
+        if not undoes(effects):
+            self.write(self._connection)
+
+    def after(self, effects: Effects) -> None:
+        """See `Watcher.after`: what was not written belongs to what was rolled back."""
+        if undoes(effects):
+            self.rows.clear()
+        self.is_closed = self.is_closed or effects[0] in (Effect.COMMITS, Effect.ROLLS_BACK)
 
     async def finish(self) -> None:
         """Write what is left, unless a commit or a rollback in the block has ended it; then nothing else may be open."""

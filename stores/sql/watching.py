@@ -1,0 +1,252 @@
+"""What a statement of somebody else does to the transaction that is open: whether it opens a savepoint, undoes or ends it. Pure.
+
+A hook of each driver looks at every statement of a connection while a `watched` block lasts. It asks the watchers first, any of which may
+write what belongs before the statement, or refuse it by raising; and tells them afterwards.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+__all__ = [
+    "ENDING",
+    "MARIADB",
+    "POSTGRES",
+    "PREPARED",
+    "SQLITE",
+    "Effect",
+    "Effects",
+    "Grammar",
+    "Refusing",
+    "Watched",
+    "Watcher",
+    "execute",
+    "undoes",
+]
+
+T = TypeVar("T")
+Step = TypeVar("Step")
+Step_co = TypeVar("Step_co", covariant=True)
+
+
+class Effect(enum.Enum):
+    """What a statement does to the transaction that is open."""
+
+    SAVEPOINT = "it opens a savepoint"
+    UNDOES = "it undoes what came after a savepoint"
+    COMMITS = "it commits, and says so"
+    COMMITS_BY_ITSELF = "it ends the transaction before it does what it is for"
+    ROLLS_BACK = "it rolls all back"
+    ANYTHING = "it may do any of these, as a procedure can"
+
+
+#: Those of the statements of a packet that do something, in their order.
+Effects: TypeAlias = tuple[Effect, ...]
+
+ENDING: Final = frozenset({Effect.COMMITS, Effect.COMMITS_BY_ITSELF, Effect.ROLLS_BACK})
+
+PREPARED: Final = "a savepoint, or what may end a transaction, can't be a prepared statement inside a transaction of Ackwise; execute it"
+
+
+def undoes(effects: Effects) -> bool:
+    """Return whether a packet begins by taking back what was done before it."""
+    return effects[0] in (Effect.UNDOES, Effect.ROLLS_BACK)
+
+
+class Watcher(Protocol[Step_co]):
+    """Whoever has a part in the transaction that is open on a connection."""
+
+    def before(self, effects: Effects) -> Step_co | None:
+        """A statement with `effects`, at least one, comes next: return what has to be done first, or raise to refuse it."""
+        ...
+
+    def after(self, effects: Effects) -> None:
+        """It was executed."""
+        ...
+
+
+class Refusing:
+    """A watcher that lets nobody else end the transaction; `error` is what such a statement raises."""
+
+    def __init__(self, error: Callable[[], Exception], refused: Collection[Effect] = ENDING) -> None:
+        self._error, self._refused = error, frozenset(refused)
+
+    def before(self, effects: Effects) -> None:
+        """See `Watcher.before`."""
+        if not self._refused.isdisjoint(effects):
+            raise self._error()
+
+    def after(self, effects: Effects) -> None:
+        """See `Watcher.after`."""
+
+
+class Watched(Generic[Step]):
+    """A connection with those who watch it; the last to come is the first to be asked. `Step` is what a driver does for them."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self._watchers: list[Watcher[Step]] = []
+        self._is_ours = False  #: a statement of the watchers' own
+
+    @property
+    def by_none(self) -> bool:
+        """Whether nobody watches it."""
+        return not self._watchers
+
+    @contextmanager
+    def by(self, watcher: Watcher[Step]) -> Iterator[None]:
+        """Ask and tell `watcher` until the block ends."""
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
+
+    def effects(self, packet: str | bytes) -> Effects:
+        """Return what `packet` does that the watchers have to know."""
+        if self._is_ours:
+            return ()
+        return self._grammar.effects(packet if isinstance(packet, str) else packet.decode("utf-8", "surrogateescape"))
+
+    def steps(self, effects: Effects) -> Generator[Step, None, None]:
+        """Return what is to be done before a statement with `effects`, one watcher after the other. Raises what they raise."""
+        self._is_ours = True
+        try:
+            for watcher in reversed(self._watchers):
+                if (step := watcher.before(effects)) is not None:
+                    yield step
+        finally:
+            self._is_ours = False
+
+    def done(self, effects: Effects) -> None:
+        """Tell all watchers that such a statement was executed."""
+        for watcher in [*self._watchers]:
+            watcher.after(effects)
+
+
+async def execute(watched: Watched[Awaitable[object]], packet: str | bytes, send: Callable[[], Awaitable[T]]) -> T:
+    """Return what `send` does, which executes `packet`; the watchers are asked before."""
+    if not (effects := watched.effects(packet)):
+        return await send()
+    with closing(watched.steps(effects)) as steps:
+        for step in steps:
+            await step
+    answer = await send()
+    watched.done(effects)
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """How the statements of a database are told apart, and what those do that are more than reading or writing."""
+
+    hidden: re.Pattern[str]
+    """Comments, texts and quoted names."""
+    rules: tuple[tuple[re.Pattern[str], Effect | None], ...]
+    """The beginning of a statement, in capitals with single spaces, and what it does; the first that fits."""
+    otherwise: Effect | None = None
+    several: bool = True
+    """Whether a packet may be several statements."""
+
+    def effects(self, packet: str) -> Effects:
+        """Return what the statements of `packet` do."""
+        if _OFTEN.match(packet) and not (self.several and ";" in packet):
+            return ()
+        bare = self.hidden.sub(" ", packet)
+        return tuple(filter(None, map(self._effect, bare.split(";") if self.several else [bare])))
+
+    def _effect(self, bare: str) -> Effect | None:
+        statement = " ".join(bare.split()).upper().lstrip("( ")
+        if not statement:
+            return None
+        return next((effect for beginning, effect in self.rules if beginning.match(statement)), self.otherwise)
+
+
+#: Spared a closer look: nearly every statement is one of these.
+_OFTEN: Final = re.compile(r"\s*(?:select|insert|update|delete)\s", re.IGNORECASE)
+
+_TEXT: Final = r"'(?:[^']|'')*+'"
+_NAME: Final = r'"(?:[^"]|"")*+"'
+_LINE: Final = r"--[^\n]*"
+_COMMENT: Final = r"/\*.*?\*/"
+
+
+def _hidden(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.DOTALL | re.IGNORECASE)
+
+
+def _rules(*rules: tuple[str, Effect | None]) -> tuple[tuple[re.Pattern[str], Effect | None], ...]:
+    return tuple((re.compile(rf"(?:{beginning})(?!\w)"), effect) for beginning, effect in rules)
+
+
+POSTGRES: Final = Grammar(
+    _hidden(
+        r"(?<!\w)e'(?:[^'\\]|\\.|'')*+'",
+        _TEXT,
+        _NAME,
+        r"\$((?:[a-z_]\w*)?)\$.*?\$\1\$",
+        _LINE,
+        r"/\*(?:[^*/]|\*(?!/)|/(?!\*)|/\*.*?\*/)*+\*/",  # one inside of another
+        r"\bbegin\s+atomic\b.*?;\s*end\b",  # the body of a function
+    ),
+    _rules(
+        ("SAVEPOINT", Effect.SAVEPOINT),
+        ("(ROLLBACK|ABORT)( WORK| TRANSACTION)? TO", Effect.UNDOES),
+        ("(COMMIT|ROLLBACK) PREPARED", None),
+        ("ROLLBACK|ABORT", Effect.ROLLS_BACK),
+        ("COMMIT|END", Effect.COMMITS),
+        ("PREPARE TRANSACTION", Effect.COMMITS_BY_ITSELF),
+    ),
+)
+
+SQLITE: Final = Grammar(
+    _hidden(_TEXT, _NAME, r"`[^`]*+`", r"\[[^\]]*+\]", _LINE, _COMMENT),
+    _rules(
+        ("SAVEPOINT", Effect.SAVEPOINT),
+        ("ROLLBACK( TRANSACTION)? TO", Effect.UNDOES),
+        ("ROLLBACK", Effect.ROLLS_BACK),
+        ("COMMIT|END", Effect.COMMITS),
+    ),
+    several=False,
+)
+
+_READS_AND_WRITES: Final = (
+    "SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|VALUES|TABLE|SHOW|EXPLAIN|DESCRIBE|DESC|DO|SET|USE|HELP|HANDLER|KILL|RELEASE|PREPARE|DEALLOCATE|"
+    "ANALYZE|CHECKSUM|LOAD|SIGNAL|RESIGNAL|GET"
+)
+_COMMITS_BY_ITSELF: Final = (
+    "ALTER|BACKUP|BEGIN|CACHE|CHANGE|CHECK|CLONE|CREATE|DROP|FLUSH|GRANT|IMPORT|INSTALL|LOCK|OPTIMIZE|PURGE|RENAME|REPAIR|RESET|RESTART|REVOKE|"
+    "SHUTDOWN|START|STOP|TRUNCATE|UNINSTALL|UNLOCK|XA"
+)
+
+# What comes after "/*!" is executed.
+MARIADB: Final = Grammar(
+    _hidden(
+        r"'(?:[^'\\]|\\.|'')*+'",
+        r'"(?:[^"\\]|\\.|"")*+"',
+        r"`[^`]*+`",
+        r"--(?=\s|$)[^\n]*",
+        r"#[^\n]*",
+        r"/\*(?!M?!).*?\*/",
+        r"/\*M?!\d*",
+        r"\*/(?!\*)",
+    ),
+    _rules(
+        ("SAVEPOINT", Effect.SAVEPOINT),
+        ("ROLLBACK( WORK)? TO", Effect.UNDOES),
+        ("ROLLBACK", Effect.ROLLS_BACK),
+        ("COMMIT", Effect.COMMITS),
+        ("BEGIN NOT ATOMIC|SET STATEMENT", Effect.ANYTHING),
+        (r"SET PASSWORD|SET .*(?<![^@]@)\bAUTOCOMMIT *+:?= *+(?!(?:0|OFF|FALSE)(?!\w)).*", Effect.COMMITS_BY_ITSELF),
+        (r"(CREATE( OR REPLACE)?|DROP) TEMPORARY", None),
+        (r"ANALYZE( LOCAL| NO_WRITE_TO_BINLOG)? TABLE|LOAD INDEX", Effect.COMMITS_BY_ITSELF),
+        (_READS_AND_WRITES, None),
+        (_COMMITS_BY_ITSELF, Effect.COMMITS_BY_ITSELF),
+    ),
+    otherwise=Effect.ANYTHING,
+)
