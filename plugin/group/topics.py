@@ -47,6 +47,7 @@ log = Log()
 _TIMEOUT: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 10_000
 _LOOK_AGAIN: Final = 0.2
+_LOOK_SOON: Final = 0.01  # after the first look; most brokers know of a topic as soon as they have made it
 
 #: Seconds in which a topic that was made just before must have become known to the broker that is asked.
 _KNOWN_WITHIN: Final = 3.0
@@ -214,12 +215,13 @@ async def _await_plan(
 ) -> None:
     """Other workers start at the same time, and brokers learn of a new topic one by one, a while after it was made: look until it is so."""
     now = asyncio.get_running_loop().time
-    begun = now()
+    begun, pause = now(), 0.0
     while True:
+        await asyncio.sleep(pause)
+        pause = min(max(2 * pause, _LOOK_SOON), _LOOK_AGAIN)
         found = await _look(admin, {*sources, *names.all, names.control})
         absent = {*sources, *made} - found.keys()
         if absent and now() - begun < (_TIMEOUT / 2 if absent & set(made) else _KNOWN_WITHIN):
-            await asyncio.sleep(_LOOK_AGAIN)
             continue
         plan = plan_topics(names, sources, found, longest_delay=longest_delay, in_place=in_place)
         if not plan.create and not plan.extend and (plan.control is None or settings.create_topics == "never"):
@@ -230,7 +232,6 @@ async def _await_plan(
             return
         await _create(admin, plan)
         await _extend(admin, plan)
-        await asyncio.sleep(_LOOK_AGAIN)
 
 
 def _refuse(plan: TopicPlan) -> None:
