@@ -27,7 +27,10 @@ help: ## list these commands
 demo: $(FOR_DEMO) ## install Ackwise and run `ackwise demo`; with HOST=faust on Faust
 	$(BIN)/ackwise demo $(if $(HOST),--host $(HOST))
 
-test: lint types imports docs age tests ## run everything that guards a promise; starts Kafka, Redis, PostgreSQL, MariaDB and Spark
+# The type checkers take what the tests leave of both cores, since many tests wait. What they say is printed if they find something.
+test: lint imports docs age servers ## run everything that guards a promise; starts Kafka, Redis, PostgreSQL, MariaDB and Spark
+	@said=$$(mktemp); nice $(MAKE) --no-print-directory types >$$said 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory tests; result=$$?; wait $$types || { cat $$said; result=1; }; rm -f $$said; exit $$result
 
 nightly: $(FOR_DEV) servers ## run the other tests: further seeds, wide matrices, long runs; writes tests/nightly.json
 	$(BIN)/python .ci/nightly.py
@@ -72,11 +75,11 @@ age: # when the nightly tests ran last
 imports: $(FOR_DEV)
 	$(BIN)/lint-imports
 
-pure: $(FOR_DEV) # in three processes on two cores, since tests wait for timers; a test that starts a process fails
-	$(BIN)/python -m pytest -q -p tests.pure -n 3 -m "not (embedded or kafka or servers or slow or spark or nightly)" $(PURE)
+pure: $(FOR_DEV) # in four processes on two cores, since tests wait for timers; a test that starts a process fails
+	$(BIN)/python -m pytest -q -p tests.pure -n 4 -m "not (embedded or kafka or servers or slow or spark or nightly)" $(PURE)
 
-tests: $(FOR_DEV) servers # three files at a time on two cores, since many tests wait; one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
-	$(BIN)/pytest -n 3 -m "not nightly"
+tests: $(FOR_DEV) servers # four files at a time on two cores, since many tests wait; one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
+	$(BIN)/pytest -n 4 -m "not nightly"
 
 sabotage: $(FOR_DEV) servers ## break the library one line at a time and demand that a test fails
 	$(BIN)/python -m tests.sabotage $(TWINS)

@@ -16,8 +16,9 @@ from tests.databases.postgres import postgres_server
 from tests.databases.redis import redis_cluster, redis_server
 from tests.databases.server import Server, skip_if_missing
 from tests.durations import Durations, known_durations
+from tests.scheduling import ByServers, guess
 from tests.servers import RawKafka, kafka_or_skip
-from tests.shared import LOGICAL, SharedKafka, SharedServer, give_address, owner_of, shared, tell_of_spark
+from tests.shared import LOGICAL, SharedKafka, SharedServer, give_address, owner_of, shared, tell_of_tests
 
 from ackwise.plugin.local.broker import EmbeddedBroker, LocalKafka
 from ackwise.plugin.local.broker import embedded_broker as start_embedded_broker
@@ -68,11 +69,9 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    from tests.scheduling import ByServers
-
     owner = owner_of(config)
     assert owner is not None
-    return ByServers(config, log, of_spark=lambda: owner.of_spark, seconds=known_durations(config))
+    return ByServers(config, log, of_spark=lambda: owner.of_spark, guessed=lambda: owner.guessed, seconds=known_durations(config))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -82,7 +81,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # after what was chosen on the command line
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    tell_of_spark(config, [item.nodeid for item in items if item.get_closest_marker("spark")])
+    tell_of_tests(config, [item.nodeid for item in items if item.get_closest_marker("spark")], guess(items))
 
 
 def pytest_collection_finish() -> None:

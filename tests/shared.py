@@ -23,7 +23,7 @@ from tests.servers import PROPERTIES
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.local.broker import local_kafka
 
-__all__ = ["LOGICAL", "Owner", "SharedKafka", "SharedServer", "give_address", "owner_of", "shared", "tell_of_spark"]
+__all__ = ["LOGICAL", "Owner", "SharedKafka", "SharedServer", "give_address", "owner_of", "shared", "tell_of_tests"]
 
 #: Settings of a PostgreSQL whose log can be decoded.
 LOGICAL: Final[Mapping[str, object]] = {"wal_level": "logical", "max_replication_slots": 20}
@@ -122,6 +122,8 @@ class Owner:
         self._key = os.urandom(16)
         #: The tests that need Spark.
         self.of_spark: frozenset[str] = frozenset()
+        #: The seconds that each file takes by its marks, for those that nobody has measured.
+        self.guessed: Mapping[str, float] = {}
 
     def find(self, kind: str) -> _Answer:
         """Where the server of this kind is; starts it if nobody has asked for it yet."""
@@ -154,8 +156,9 @@ class Owner:
     def _serve(self, connection: Connection) -> None:
         with connection:
             subject, said = connection.recv()
-            if subject == "spark":
-                self.of_spark = frozenset(said)
+            if subject == "tests":
+                of_spark, self.guessed = said
+                self.of_spark = frozenset(of_spark)
                 connection.send(None)
             else:
                 connection.send(self.find(said))
@@ -191,10 +194,10 @@ def shared(config: pytest.Config, kind: str) -> Any:
     return answer.server
 
 
-def tell_of_spark(config: pytest.Config, tests: list[str]) -> None:
-    """Tell the owner which tests need Spark."""
+def tell_of_tests(config: pytest.Config, of_spark: list[str], guessed: Mapping[str, float]) -> None:
+    """Tell the owner which tests need Spark, and the seconds that each file takes by its marks."""
     if owner_of(config) is None:
-        _ask(config, "spark", tests)
+        _ask(config, "tests", (of_spark, guessed))
 
 
 def _ask(config: pytest.Config, subject: str, said: object) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from tests.scheduling import ByServers
+from tests.scheduling import ByServers, guess
 
 
 class Node:
@@ -25,11 +25,17 @@ class Node:
         self.shutting_down = True
 
 
-def handed_out(tests: Sequence[str], seconds: Mapping[str, float], of_spark: Sequence[str], workers: int = 2) -> list[list[str]]:
+def handed_out(
+    tests: Sequence[str],
+    seconds: Mapping[str, float],
+    of_spark: Sequence[str],
+    workers: int = 2,
+    guessed: Mapping[str, float] = MappingProxyType({}),
+) -> list[list[str]]:
     """What each worker is told to run, if each finishes a test in turn."""
     option = SimpleNamespace(loadscopereorder=True, verbose=0)
     config: Any = SimpleNamespace(option=option, getvalue=lambda _: ["popen"] * workers, hook=None)
-    scheduling = ByServers(config, None, of_spark=lambda: of_spark, seconds=seconds)
+    scheduling = ByServers(config, None, of_spark=lambda: of_spark, guessed=lambda: guessed, seconds=seconds)
     nodes: list[Any] = [Node() for _ in range(workers)]
     for node in nodes:
         scheduling.add_node(node)
@@ -61,3 +67,18 @@ def test_all_tests_with_spark_are_one_piece_that_comes_first_and_then_the_files_
 def test_files_that_nobody_has_measured_are_handed_out_in_their_order() -> None:
     tests = [f"test_{letter}.py::test_{number}" for letter in "abc" for number in range(2)]
     assert handed_out(tests, {}, [], workers=1) == [tests]
+
+
+def test_of_files_that_nobody_has_measured_those_whose_marks_promise_most_come_first() -> None:
+    tests = [f"test_{letter}.py::test" for letter in "abcd"]
+    guessed = {"test_a.py": 0.1, "test_b.py": 6.0, "test_c.py": 2.0, "test_d.py": 9.0}
+    (told,) = handed_out(tests, {"test_d.py::test": 1.0}, [], workers=1, guessed=guessed)
+    assert [test[5] for test in told] == ["b", "c", "d", "a"]
+
+
+def test_the_marks_of_its_tests_tell_how_long_a_file_may_take() -> None:
+    marked: list[Any] = [
+        SimpleNamespace(nodeid=f"{file}.py::test", get_closest_marker=set(marks).__contains__)
+        for file, marks in (("a", ["slow", "kafka"]), ("a", ["kafka"]), ("b", ["servers"]), ("c", []))
+    ]
+    assert guess(marked) == {"a.py": 8.0, "b.py": 0.5, "c.py": 0.05}

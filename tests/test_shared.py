@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.databases.server import Missing
-from tests.shared import Owner, SharedServer, Start, give_address, owner_of, shared, tell_of_spark
+from tests.shared import Owner, SharedServer, Start, give_address, owner_of, shared, tell_of_tests
 
 
 class Counted:
@@ -79,7 +79,7 @@ def test_only_the_first_process_owns_servers(pytestconfig: pytest.Config) -> Non
         assert given == {"shared_servers": owner.listen()}
 
 
-def test_the_owner_is_told_which_tests_need_spark(tmp_path: Path) -> None:
+def test_the_owner_is_told_which_tests_need_spark_and_how_long_files_may_take(tmp_path: Path) -> None:
     with closing(owner_with(tmp_path)) as owner:
-        tell_of_spark(worker_of(owner), ["a", "b"])
-        assert owner.of_spark == {"a", "b"}
+        tell_of_tests(worker_of(owner), ["a", "b"], {"a": 1.5})
+        assert (set(owner.of_spark), dict(owner.guessed)) == ({"a", "b"}, {"a": 1.5})
