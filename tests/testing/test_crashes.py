@@ -42,6 +42,7 @@ def shop(billed: list[str], *, dedup: bool = True) -> App:
     [*((point, True) for point in CRASH_POINTS), *((point, False) for point in WITHOUT_DEDUP)],
     side_by_side=True,
 )
+@pytest.mark.slow  # lets two workers die at each point, one after the other
 async def test_nothing_is_lost_wherever_a_worker_dies(point: CrashPoint, dedup: bool) -> None:
     billed: list[str] = []
     async with TestApp(shop(billed, dedup=dedup)) as worker:

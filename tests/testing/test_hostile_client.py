@@ -23,6 +23,7 @@ def shop(billed: list[str]) -> App:
 
 
 @each("fault", ["worker.drain:raises-after", "worker.drain:cancelled-after", "worker.OffsetCommit:raises", "worker.Fetch:corrupt"])
+@pytest.mark.slow  # waits until each fault has struck
 async def test_a_worker_under_a_hostile_client_loses_nothing(fault: str) -> None:
     billed: list[str] = []
     with hostile_client(fault) as plan:

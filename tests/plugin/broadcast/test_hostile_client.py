@@ -65,6 +65,7 @@ async def suffer_each(faults: Iterable[tuple[str, Path | None]], monkeypatch: py
     assert not failed
 
 
+@pytest.mark.slow  # waits until each fault has struck
 @pytest.mark.parametrize("turn", [0, 1], ids=["one way", "the other way"])
 async def test_whatever_the_client_does_an_instance_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int) -> None:
     """Faults take turns at both ways to keep positions."""
@@ -72,6 +73,7 @@ async def test_whatever_the_client_does_an_instance_misses_nothing(tmp_path: Pat
     await suffer_each(zip(ANY, files, strict=True), monkeypatch)
 
 
+@pytest.mark.slow  # waits until each fault has struck
 async def test_whatever_the_coordinator_answers_an_instance_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     await suffer_each(((fault, None) for fault in OF_A_GROUP), monkeypatch)
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
-from tests.plugin.group.owning import LEASE, Call, How, Mode, Owner, Partition, VirtualLoop, rest
+from tests.plugin.group.owning import LEASE, Call, How, Mode, Owner, Partition, VirtualLoop
+from tests.waiting import turns
 
 HOWS = st.sampled_from(["acknowledged", "acknowledged", "lost", "unheard"])
 KEYS = st.lists(st.sampled_from([b"a", b"b", b"c", None]), min_size=1, max_size=6)
@@ -51,7 +52,7 @@ class Machine(RuleBasedStateMachine):
         async def do() -> None:
             if what is not None:
                 await what
-            await rest()
+            await turns()
 
         self.loop.run_until_complete(do())
 
@@ -189,10 +190,16 @@ MODES = {
 }
 
 
-AT_NIGHT = ("key, batches", "partition", "none, one at a time")
+#: One mode for each commit, others with all tests; what is left is much the same, and tried at night.
+MARKS = {
+    "partition, batches": pytest.mark.slow,  # tries twenty histories of thirty steps
+    "none, eight at a time": pytest.mark.slow,  # as above
+    "none, batches": pytest.mark.slow,  # as above
+    **dict.fromkeys(("key, batches", "partition", "none, one at a time"), pytest.mark.nightly),
+}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly) if name in AT_NIGHT else name for name in MODES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in MODES])
 def test_whatever_owners_handlers_and_commits_do_nothing_is_lost_out_of_order_or_run_against_a_promise(name: str) -> None:
     chosen = settings(
         max_examples=20, stateful_step_count=30, deadline=None, database=None, derandomize=True, suppress_health_check=HEALTH_CHECKS,

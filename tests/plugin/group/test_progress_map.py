@@ -33,7 +33,10 @@ class Owner:
     def __init__(self, cluster: str | None = "cluster", group: str = "billing") -> None:
         self.client = Client()
         self.member = Member(
-            HostSettings(brokers="nowhere:1", group=group, commit_interval=60.0), [], later=ConsumeLater(), dead_letter=DeadLetter()
+            HostSettings(brokers="nowhere:1", group=group, commit_interval=60.0, drain_timeout=0.01),
+            [],
+            later=ConsumeLater(),
+            dead_letter=DeadLetter(),
         )
         self.member.leases, self.member.pipelines = None, {}
         self.member._commits.cluster = cluster  # as the look at the topics finds it
