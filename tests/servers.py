@@ -14,6 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from tests.waiting import until
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.local.broker import LocalKafka, local_kafka
@@ -129,9 +130,7 @@ class RawKafka:
     async def delete(self, topic: str) -> None:
         """Delete a topic, and wait until nobody names it."""
         await self._admin.delete_topics([topic])
-        async with asyncio.timeout(30):
-            while topic in await self.topics():  # noqa: ASYNC110  # the broker tells nobody
-                await asyncio.sleep(0.05)
+        await until(self.topics, lambda topics: topic not in topics)
 
     async def alter(self, topic: str, **config: object) -> None:
         """Set these settings of a topic, and no others."""

@@ -21,6 +21,7 @@ import httpx
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.servers import RawKafka
+from tests.waiting import until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange
@@ -210,11 +211,9 @@ async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kaf
     command = ["-m", "ackwise.plugin.cli", "relay", "--outbox", "sqlite:///shop.db", "--brokers", raw_kafka.bootstrap]
     relay = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=tmp_path, stderr=asyncio.subprocess.PIPE)
     try:
-        async with asyncio.timeout(60):
-            while len(await raw_kafka.records("taken")) < 3:  # noqa: ASYNC110  # a topic tells nobody
-                await asyncio.sleep(0.1)
-            relay.send_signal(signal.SIGINT)
-            _, errors = await relay.communicate()
+        await until(lambda: raw_kafka.records("taken"), lambda taken: len(taken) >= 3)
+        relay.send_signal(signal.SIGINT)
+        _, errors = await relay.communicate()
         assert relay.returncode == 0, errors.decode()
     finally:
         if relay.returncode is None:
@@ -340,8 +339,7 @@ async def test_faust_orders_charges_what_the_bank_refused_at_first_and_counts_it
             said.append(line.decode().rpartition("] ")[2].strip())
             if {*charged, *posted, *ordered} <= set(said):
                 break
-        while len(await raw_kafka.records("shop.dlq")) < 2:  # noqa: ASYNC110  # the broker tells nobody
-            await asyncio.sleep(0.1)
+        await until(lambda: raw_kafka.records("shop.dlq"), lambda letters: len(letters) >= 2)
         await worker.stop()
     # What two agents print is in no order: a busy one may post the first invoices when the last order was charged.
     assert [line for line in said if line.startswith("charged ")] == charged
@@ -369,9 +367,7 @@ async def test_a_web_application_bills_orders_beside_its_requests(raw_kafka: Raw
         async with web.router.lifespan_context(web):
             assert (await client.get("/ready")).status_code == 503
             await write(raw_kafka, "web-orders", *({"id": id, "customer": "ann", "amount": 5} for id in "ab"))
-            async with asyncio.timeout(60):
-                while (await client.get("/billed")).json() != {"ann": 10}:  # noqa: ASYNC110  # nobody tells
-                    await asyncio.sleep(0.05)
+            await until(lambda: client.get("/billed"), lambda answer: answer.json() == {"ann": 10})
             assert (await client.get("/ready")).json() == {"ready": True}
         assert (await client.get("/ready")).status_code == 503
 
@@ -384,9 +380,7 @@ async def test_faststream_and_a_worker_consume_in_one_process(raw_kafka: RawKafk
     await write(raw_kafka, "beside-orders", *({"id": id, "amount": 5} for id in "ab"))
     await write(raw_kafka, "beside-clicks", *({"page": "/"} for _ in range(3)))
     running = asyncio.create_task(example.stream.run())
-    async with asyncio.timeout(60):
-        while len(example.billed) < 2 or example.clicks["/"] < 3:  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.05)
+    await until(lambda: len(example.billed) >= 2 and example.clicks["/"] >= 3)
     example.stream.exit()
     await running
     assert sorted(example.billed) == ["a", "b"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.servers import connected
 from tests.tables import each
+from tests.waiting import until
 
 
 class Client:
@@ -38,6 +39,4 @@ async def test_a_client_is_stopped_though_who_used_it_is_cancelled_as_he_leaves_
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await using
-    async with asyncio.timeout(10):
-        while not client.is_stopped:  # noqa: ASYNC110  # nothing tells of it
-            await asyncio.sleep(0)
+    await until(lambda: client.is_stopped)

@@ -126,7 +126,7 @@ async def drain(store: OutboxStore, sender: FileSender) -> None:
     relay = OutboxRelay(store, POLICY, name="outbox", new_sender=lambda: sender, brokers_answer=_answers)
     relaying = asyncio.create_task(relay.run(stop))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while (await store.status()).waiting:
                 assert not relaying.done(), relaying.result()
                 await asyncio.sleep(0.02)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.plugin.lines import until
+from tests.waiting import until
 
 from ackwise import App, ConsumeLater, Message
 from ackwise.middleware.message import Delivery, Origin

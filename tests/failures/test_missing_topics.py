@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from tests.failures.test_unreadable import Given, committed_at, eventually, host
+from tests.failures.test_unreadable import Given, committed_at, host
 from tests.servers import RawKafka, connected
+from tests.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
@@ -29,11 +30,9 @@ async def test_a_topic_that_was_away_is_read_again_soon_after_it_is_there(
     ):
         await committed_at(raw_kafka, group, TopicPartition(topic, 0), 1)
         await admin.delete_topics([topic])
-        await eventually(
-            lambda: f"topics are missing, they are looked for until they are there: group={group} topics={topic}" in caplog.text
-        )
-        await eventually(lambda: any(f"group={group}" in line and f"missing={topic}" in line for line in caplog.text.splitlines()))
+        await until(lambda: f"topics are missing, they are looked for until they are there: group={group} topics={topic}" in caplog.text)
+        await until(lambda: any(f"group={group}" in line and f"missing={topic}" in line for line in caplog.text.splitlines()))
         answer: Any = await admin.create_topics([NewTopic(topic, 1, 1)])
         assert not any(code for _, code, *_ in answer.topic_errors)
         await raw_kafka.produce(topic, b"b", b"c")
-        await eventually(lambda: len(given[TopicPartition(topic, 0)]) >= 3)
+        await until(lambda: len(given[TopicPartition(topic, 0)]) >= 3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import Sink
-from tests.plugin.lines import until
+from tests.waiting import until
 
 from ackwise import App, ConsumeLater, DeadLetter, Dedup, Message
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable, Unavailable

@@ -94,7 +94,6 @@ async def repeats(world: World, fault: Fault) -> int:
 
 @pytest.mark.slow  # kills workers one after the other and reconciles what they left
 @pytest.mark.parametrize("kills", [KILLS, pytest.param(FURTHER, marks=pytest.mark.nightly)], ids=["kills", "further"])
-@pytest.mark.slow  # kills a worker at each of these places, and waits for the next one
 async def test_what_ran_again_after_a_kill_without_claims_is_in_doubt_and_never_said_to_have_run_once(
     new_world: NewWorld, kills: Sequence[Fault]
 ) -> None:

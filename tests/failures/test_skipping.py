@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from tests.failures.test_unreadable import committed_at, eventually
+from tests.failures.test_unreadable import committed_at
 from tests.servers import RawKafka, connected
+from tests.waiting import until
 from typer.testing import CliRunner
 
 from ackwise.plugin.cli.root import new_app
@@ -109,7 +110,7 @@ async def test_what_nobody_can_read_is_passed_on_purpose_and_is_no_loss(
     monkeypatch.setattr("aiokafka.codec.cramjam", None)
     async with shop.working():
         await committed_at(raw_kafka, shop.group, partition, 3)
-        await eventually(lambda: "a partition can't be read" in caplog.text)
+        await until(lambda: "a partition can't be read" in caplog.text)
         code, said = await shop.skip(f"{shop.topic}/0/3-4", "--yes")
         assert (code, "still has members (1); stop all of its workers first" in said) == (2, True)
     for wrong in ("2-4", "3-5", "4-4", "0-1", "5-6"):
@@ -187,7 +188,7 @@ async def test_what_nobody_can_read_on_the_retry_topic_is_passed_too(
     await send_batch(raw_kafka, retry.topic, b"d" * 50, b"e" * 50, compression="zstd")
     monkeypatch.setattr("aiokafka.codec.cramjam", None)
     async with shop.working():
-        await eventually(lambda: f"topic={retry.topic}" in caplog.text)
+        await until(lambda: f"topic={retry.topic}" in caplog.text)
     code, said = await shop.skip(f"{retry.topic}/0/0-1", "--yes")
     assert (code, "passed; the group goes on at 2" in said) == (0, True), said
     assert await shop.committed(retry) == 2

@@ -20,6 +20,7 @@ from tests.failures.transacting import account_of, main
 from tests.servers import RawKafka
 from tests.shared import SharedServer
 from tests.stores.mysql.database import mysql_database
+from tests.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(280)]  # a worker that was killed is missed only after its session
 
@@ -194,9 +195,7 @@ async def test_what_a_killed_worker_consumes_writes_and_sends_is_there_once(
     await scene.send(300)
     await raw_kafka.create(f"{scene.topic}-out")
     worker = await scene.kill_at((60, 180), seed)
-    async with asyncio.timeout(120):
-        while (await shop.ask("SELECT count(*) FROM ackwise_outbox"))[0][0]:  # noqa: ASYNC110  # a database tells nobody
-            await asyncio.sleep(0.05)
+    await until(lambda: shop.ask("SELECT count(*) FROM ackwise_outbox"), lambda rows: rows[0][0] == 0, within=120)
     await scene.require_once(worker)
     sent = {dict(record.headers)["message-id"]: record.value for record in await raw_kafka.records(f"{scene.topic}-out")}
     assert Counter(sent.values()) == Counter(id.encode() for id in scene.ids), "once for each id, behind the consumer's Dedup"

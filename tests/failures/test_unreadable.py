@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import Any
@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from tests.servers import RawKafka, connected
+from tests.waiting import until
 
 from ackwise import reliable
 from ackwise.middleware.agent import Agent
@@ -66,14 +67,6 @@ async def loop(raw: RawKafka, group: str, topics: Sequence[str], given: Given) -
         finally:
             batches.stop()
             await running
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.05)
 
 
 async def committed_at(raw: RawKafka, group: str, partition: TopicPartition, offset: int) -> None:
@@ -134,15 +127,15 @@ async def test_a_bad_an_aborted_and_a_compacted_partition_side_by_side_cost_no_h
     with monkeypatch.context() as without:
         without.setattr("aiokafka.codec.cramjam", None)
         async with consuming(raw_kafka, group, [one.topic for one in (bad, holes, transactions, plain)], given):
-            await eventually(lambda: (len(given[plain]), len(given[transactions]), given[holes][-1:]) == (4000, len(kept), left[-1:]))
+            await until(lambda: (len(given[plain]), len(given[transactions]), given[holes][-1:]) == (4000, len(kept), left[-1:]))
             await committed_at(raw_kafka, group, plain, 4000)
-            await eventually(lambda: "a partition can't be read" in caplog.text)
+            await until(lambda: "a partition can't be read" in caplog.text)
     still_there = {record.offset for record in await raw_kafka.records(holes.topic)}
     assert still_there <= set(given[holes]) <= set(left)
     assert given == {plain: [*range(4000)], holes: sorted(set(given[holes])), transactions: kept}
     assert (await raw_kafka.committed(group)).get(bad, 0) == 0
     async with consuming(raw_kafka, group, [one.topic for one in (bad, holes, transactions, plain)], given):
-        await eventually(lambda: len(given[bad]) == 500)
+        await until(lambda: len(given[bad]) == 500)
         await committed_at(raw_kafka, group, bad, 500)
     assert given.pop(holes)[-1] == left[-1]
     assert given == {plain: [*range(4000)], transactions: kept, bad: [*range(500)]}
@@ -174,7 +167,7 @@ async def test_a_header_name_that_is_not_utf8_makes_a_dead_letter_and_stops_nobo
     await raw_kafka.produce(other, *[b"x"] * 100)
     given: Given = defaultdict(list)
     async with consuming(raw_kafka, group, [topic, other], given):
-        await eventually(lambda: len(given[TopicPartition(topic, 0)]) == 5 and len(given[TopicPartition(other, 0)]) == 100)
+        await until(lambda: len(given[TopicPartition(topic, 0)]) == 5 and len(given[TopicPartition(other, 0)]) == 100)
         await committed_at(raw_kafka, group, TopicPartition(topic, 0), 6)
         await send_with_header(raw_kafka, f"{group}.retry", b"\xff\xfe", b"stray")
         await committed_at(raw_kafka, group, TopicPartition(f"{group}.retry", 0), 3)

@@ -380,7 +380,7 @@ async def test_a_client_that_sends_nothing_any_more_does_not_keep_the_app_from_s
     producer = producer_that_flushes_at_once(monkeypatch, stopped=stopped)
     monkeypatch.setattr(Producer, "flush", flush)
     producer._producer = SimpleNamespace(flush=flush, _sender=SimpleNamespace(sender_task=ended), client=SimpleNamespace(_sync_task=None))
-    await asyncio.wait_for(producer.flush(), 1)
+    await asyncio.wait_for(producer.flush(), 30)
     producer.send_soon(FutureMessage(message=cast(Any, None)))
     delivering = asyncio.create_task(producer.deliver())
     await asyncio.sleep(0)

@@ -11,6 +11,7 @@ import faust
 import pytest
 from pydantic import BaseModel
 from tests.faust.desk import desk
+from tests.waiting import turns
 
 from ackwise import CONSUME_LATER, CONSUME_SUCCESS, Batch, ConfigurationError, Dedup, Message
 from ackwise.middleware.agent import Agent as Handler
@@ -128,8 +129,7 @@ async def test_a_batch_waits_for_within_to_fill(monkeypatch: pytest.MonkeyPatch)
 
     async with desk(monkeypatch, declaring(bill, max_batch=4, within="1m")) as here:
         here.fetch(b"v", b"v")
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         assert seen == []
         here.fetch(b"v", b"v", start=102)
         await here.until_passed(104)
@@ -357,7 +357,7 @@ async def test_a_handler_that_swallows_its_cancellation_keeps_no_worker_from_lea
         except asyncio.CancelledError:
             return
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async with desk(monkeypatch, declaring(bill)) as here:
             here.fetch(b"v")
             await begun.wait()

@@ -12,9 +12,6 @@ import pytest
 from tests.faust.desk import desk
 from tests.tables import each
 
-#: Seconds until an actor that was stopped by mistake has not gone on.
-PATIENCE = 15.0
-
 
 async def leave_a_cancellation() -> None:
     """As a time-out does that cancels the task and forgets to take it back."""
@@ -76,7 +73,6 @@ class Billing:
 @each("style", [Billing.values, Billing.takes, Billing.yields, Billing.processes])
 async def test_what_fails_beside_a_leftover_cancellation_comes_later_and_its_actor_goes_on(style: Callable[..., Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.faust.desk.DEADLINE", PATIENCE)
         billing = Billing()
 
         def declare(app: faust.App) -> None:
@@ -98,7 +94,6 @@ async def test_what_fails_beside_a_leftover_cancellation_comes_later_and_its_act
 async def test_what_can_not_be_forwarded_beside_a_leftover_cancellation_comes_later_and_the_others_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.faust.desk.DEADLINE", PATIENCE)
     billing = Billing()
 
     async def key(value: bytes) -> bytes:

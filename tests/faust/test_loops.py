@@ -89,7 +89,7 @@ async def test_a_loop_whose_every_step_is_a_task_goes_on_all_the_same(stream: St
     members = waiting(stream, 2)
     stream.inlet.put(members)
     values = aiter(stream)
-    assert [await asyncio.wait_for(anext(values), 5.0) for _ in range(2)] == [0, 1]
+    assert [await asyncio.wait_for(anext(values), 30) for _ in range(2)] == [0, 1]
     assert became(members) == [DONE, None]
 
 

@@ -11,6 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
 from tests.faust.desk import desk, reading
+from tests.waiting import turns
 
 from ackwise.middleware.commitmetadata import CommitMetadata, Tried, group_hash
 from ackwise.plugin.client.offsets import Asked, Committed, Standing
@@ -92,8 +93,7 @@ async def test_what_is_not_ours_any_more_is_opened_by_no_answer(monkeypatch: pyt
         await here.until(lambda: bool(coordinator.asked))
         await here.host.revoked([TP(*partition)])
         coordinator.say(7, partition)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         assert partition not in here.host.cursors
         assert not here.host.is_full(TP(*partition))
 
@@ -167,7 +167,7 @@ async def test_what_the_last_owner_may_have_ended_at_is_tried_alone_by_the_loop_
         lanes = here.lanes()
         here.host._take_up_anew([here.orders])
         await here.until(lambda: here.orders in here.host.lanes and here.lanes() is not lanes)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             here.fetch(b"a", b"b", b"c")
             await here.until_passed(103)
         await here.until(lambda: here.lanes()[0].tried is None)  # once its commit is acknowledged

@@ -92,7 +92,7 @@ class Desk:
         self.faust += [record.offset for records in rest.values() for record in records]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not condition():
                 await self.poll()
 

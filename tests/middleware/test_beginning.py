@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.tables import each
+from tests.waiting import turns
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, Duplicate
@@ -39,11 +40,6 @@ class Hand:
             await self.go.wait()
 
 
-async def rest() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0)
-
-
 @each("dedup", [False, True])
 async def test_after_the_cut_off_a_message_handler_does_not_begin_the_rest_of_its_batch(make_spine: Any, dedup: bool) -> None:
     hand = Hand(at=101)
@@ -71,14 +67,14 @@ async def test_while_it_drains_a_message_handler_goes_on_and_what_is_done_can_be
     assert spine.watermark.commit == 100
     spine.partition.is_stopping = True
     entries[0].call.recall()
-    await rest()
+    await turns()
     assert (spine.watermark.commit, hand.saw) == (102, [100, 101, 102])
     hand.at = 104
     hand.there.clear()
     hand.go.set()
     hand.go = asyncio.Event()
     await hand.there.wait()
-    await rest()
+    await turns()
     assert (spine.watermark.commit, hand.saw) == (104, [100, 101, 102, 103, 104])
     hand.go.set()
     assert await running == [SETTLED] * 5
@@ -97,7 +93,7 @@ async def test_a_revoke_that_is_heard_while_a_batch_is_admitted_settles_after_ea
     spine.store.fail = revoked
     running = asyncio.create_task(spine.run(entries))
     await hand.there.wait()
-    await rest()
+    await turns()
     assert spine.watermark.commit == 101
     hand.go.set()
     await running
@@ -288,7 +284,7 @@ async def test_a_batch_that_waits_for_a_loop_is_not_begun_after_the_cut_off(make
     spine.pipeline = Pipeline(replace(spine.agent, batch=LoopBatch), spine.worker)
     entries = spine.entries(2)
     running = asyncio.create_task(spine.run(entries))
-    await rest()
+    await turns()
     spine.partition.cut_off = True
     handover.end()
     assert await handover.take() is None

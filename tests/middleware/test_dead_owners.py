@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from tests.waiting import turns
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.run import Stage
@@ -88,8 +89,7 @@ async def test_what_an_owner_took_over_is_not_taken_for_the_dead_ones(make_spine
     second.store.claimed.clear()
     running = asyncio.create_task(second.run([second.entry(100)]))
     await second.store.claimed.wait()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     third = successor(make_spine, host, first, succeed, "c")
     entries = [third.entry(100)]
     await third.run(entries)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.tables import each
+from tests.waiting import turns
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import InvalidRuling
@@ -108,8 +109,7 @@ async def test_a_message_that_waited_for_its_slot_does_not_begin_after_the_cut_o
     spine = make_spine(handler, kind="message")
     spine.pipeline._execution.starts._slots = slots = asyncio.Semaphore(0)
     running = asyncio.create_task(spine.run(spine.entries(1)))
-    for _ in range(30):
-        await asyncio.sleep(0)
+    await turns(30)
     spine.partition.cut_off = True
     slots.release()
     assert (await running, ran) == ([Stage.FETCHED], [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.fakes import Clock
+from tests.waiting import turns
 
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.isolation import Isolation
@@ -14,11 +15,6 @@ def call(*, unstarted: int = 0, deadline: float | None = None) -> HandlerCall:
     made = HandlerCall()
     made.unstarted, made.deadline = range(unstarted), deadline
     return made
-
-
-async def turns() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 class Alone:

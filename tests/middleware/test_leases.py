@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.tables import each
+from tests.waiting import turns
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.columns import in_columns
@@ -17,11 +18,6 @@ from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Claim, Complete, Exchange, Outcome
 from ackwise.middleware.streaming import StreamingPipeline
-
-
-async def rest() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0)
 
 
 class Slow:
@@ -62,7 +58,7 @@ async def test_what_becomes_of_a_renewal_says_nothing_of_a_claim_that_the_messag
     spine.store.fail = lambda exchange: bool(exchange.renews) and not answered
     spine.clock.now += 12
     beat = asyncio.create_task(spine.leases.beat())
-    await rest()
+    await turns()
     spine.leases.give_back(entry)
     entry.forget_claim()
     running = asyncio.create_task(spine.run([entry]))
@@ -116,7 +112,7 @@ async def test_a_claim_that_was_given_back_while_it_was_renewed_is_not_lost_afte
     spine.store.fail = lambda exchange: bool(exchange.renews)
     spine.clock.now += 12
     beat = asyncio.create_task(spine.leases.beat())
-    await rest()
+    await turns()
     spine.leases.give_back(entry)
     entry.forget_claim()
     spine.clock.now += 30
@@ -161,11 +157,11 @@ async def test_what_waited_until_its_claim_had_run_out_is_not_begun_and_claimed_
 async def test_a_loop_does_not_take_what_waited_until_its_claim_had_run_out(make_spine: Any) -> None:
     spine = make_spine(None, dedup=True)
     given: list[InFlight] = []
-    pipeline = StreamingPipeline(spine.agent, spine.worker, hand_over=given.extend, flush=rest)
+    pipeline = StreamingPipeline(spine.agent, spine.worker, hand_over=given.extend, flush=turns)
     spine.partition.turn = asyncio.Lock()
     entry = spine.entry(100)
     running = asyncio.create_task(pipeline([entry], spine.partition))
-    await rest()
+    await turns()
     spine.clock.now += 31
     assert not given[0].take(spine.clock.now)
     await running

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.fakes import FULL_DISK
 from tests.tables import each
+from tests.waiting import turns
 
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.events import EventCode
@@ -37,16 +38,12 @@ class Desk:
 
     async def begin(self) -> None:
         self.task = asyncio.create_task(self.spine.run(self.runs))
-        await self.rest()
-
-    async def rest(self) -> None:
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await turns()
 
     async def finish(self, number: int) -> None:
         for _ in range(number):
             self.ends[self.started[-1]].set_result(None)
-            await self.rest()
+            await turns()
 
     async def all(self) -> None:
         """Until everything is settled, pass after pass."""
@@ -117,7 +114,7 @@ async def test_a_portion_that_can_not_be_settled_stops_the_starts_of_its_batch_a
     await desk.finish(1)
     assert (desk.settled, desk.started) == (1, [100, 101, 102])  # what ran goes on
     await desk.finish(1)
-    await desk.rest()
+    await turns()
     assert desk.task is not None
     assert desk.task.done()
     assert (desk.settled, len(desk.started)) == (1, 3)
@@ -136,7 +133,7 @@ async def test_a_portion_is_repeated_while_a_call_of_its_batch_still_runs(make_s
     assert (desk.settled, desk.started) == (0, [100, 101])
     desk.spine.store.fail = lambda exchange: False
     desk.spine.clock.now += 10.0
-    await desk.rest()
+    await turns()
     assert (desk.settled, desk.started) == (1, [100, 101])
     await desk.all()
 
@@ -173,8 +170,7 @@ async def test_nothing_is_settled_twice_or_run_twice_whatever_fails_and_when(mak
 
 async def test_what_fails_in_a_portion_is_told_once_and_its_copy_is_sent_once(make_spine: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def handler(message: Message[bytes]) -> None:
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         if message.offset % 2:
             raise ValueError
 

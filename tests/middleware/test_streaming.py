@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import FULL_DISK
+from tests.waiting import turns, until
 
 from ackwise.middleware.disposition import DONE, Dead, Done, Duplicate, Failure, Later
 from ackwise.middleware.errors import AckwiseError, PublishUnavailable
@@ -52,12 +53,8 @@ class Loop:
         """Run the pipeline until it waits for the loop."""
         run = asyncio.create_task(self.pipeline(entries, self.stretch))
         self.runs.append(run)
-        await self.rest()
+        await turns()
         return run
-
-    async def rest(self) -> None:
-        for _ in range(30):
-            await asyncio.sleep(0)
 
     def take(self, *indexes: int) -> list[InFlight]:
         taken = [self.given[index] for index in indexes or range(len(self.given))]
@@ -92,7 +89,7 @@ async def test_what_the_loop_has_not_decided_is_not_settled(loops: Any) -> None:
     entries = loop.spine.entries(2)
     run = await loop.begin(entries)
     loop.take()
-    await loop.rest()
+    await turns()
     assert (run.done(), stages(entries)) == (False, [Stage.ADMITTED] * 2)
 
 
@@ -113,7 +110,7 @@ async def test_what_has_come_back_is_settled_while_one_is_away(loops: Any) -> No
     first, _, last = loop.take()
     first.decide()
     last.decide(Later())
-    await loop.rest()
+    await turns()
     assert (run.done(), stages(entries)) == (False, [SETTLED, Stage.ADMITTED, SETTLED])
     assert loop.stretch.finished == [100, 102]
     assert loop.spine.sent() == [("billing.delay.10s", b"v102")]
@@ -131,10 +128,10 @@ async def test_what_can_not_be_published_is_not_tried_again_with_every_slice(loo
     loop.spine.publisher.answer = refuse
     await loop.begin(loop.spine.entries(2))
     loop.take()[0].decide(Later())
-    await loop.rest()
+    await turns()
     assert tried == [b"v100"]
     loop.spine.clock.now += 5
-    await loop.rest()
+    await turns()
     assert tried == [b"v100"] * 2
 
 
@@ -158,7 +155,7 @@ async def test_what_nobody_has_seen_is_taken_back_and_what_is_taken_is_waited_fo
     for entry in entries:
         assert entry.call is not None
         entry.call.recall()
-    await loop.rest()
+    await turns()
     assert [member.where for member in loop.given] == [Where.TAKEN, Where.BACK, Where.BACK]
     assert not run.done()
     taken.decide()
@@ -175,7 +172,7 @@ async def test_what_waits_in_a_loop_when_its_handler_is_paused_gives_its_claim_b
     loop.spine.worker.flow.pausing.pause(Target(loop.pipeline.agent.name), "code")
     late = loop.given[1]
     assert (late.take(loop.spine.clock()), late.where) == (False, Where.BACK)
-    await loop.rest()
+    await turns()
     assert [member.where for member in loop.given] == [Where.TAKEN, *[Where.BACK] * 3]
     assert sum(len(trip.releases) for trip in loop.spine.store.trips) == 3
     taken.decide()
@@ -218,7 +215,7 @@ async def test_a_message_whose_claim_is_lost_in_the_loop_is_waited_for_so_that_i
     loop.spine.clock.now += 31
     loop.spine.store.fail = lambda exchange: bool(exchange.renews)
     await loop.spine.leases.beat()
-    await loop.rest()
+    await turns()
     assert (entries[0].claim_lost, member.where, run.done()) == (True, Where.TAKEN, False)
     member.decide(Later())
     await run
@@ -334,7 +331,7 @@ async def test_batches_are_handed_over_in_order_though_the_store_answers_the_fir
     await loop.begin(loop.spine.entries(2, start=102))
     assert loop.given == []
     answer.set()
-    await loop.rest()
+    await turns()
     assert [member.message.offset for member in loop.given] == [100, 101, 102, 103]
 
 
@@ -364,10 +361,10 @@ async def test_nothing_is_settled_before_what_the_loop_sent_is_acknowledged(loop
     run = await loop.begin(entries)
     first, second = loop.take()
     first.decide()
-    await loop.rest()
+    await turns()
     assert (stages(entries), loop.stretch.finished) == ([Stage.RULED, Stage.ADMITTED], [])
     second.decide()
-    await loop.rest()
+    await turns()
     assert SETTLED not in stages(entries)
     acknowledged.set()
     await run
@@ -410,9 +407,7 @@ async def test_a_loop_that_does_not_come_back_is_told_about_by_its_first_message
     loop.pipeline._slice = 0.001
     await loop.begin(loop.spine.entries(2))
     loop.take()
-    async with asyncio.timeout(5):
-        while "a handler does not come back" not in caplog.text:  # noqa: ASYNC110  # a log line wakes nobody
-            await asyncio.sleep(0.001)
+    await until(lambda: "a handler does not come back" in caplog.text)
     assert "messages=2 topic=orders partition=3 offset=100" in caplog.text
 
 
@@ -433,7 +428,7 @@ async def test_what_would_die_together_runs_again_in_halves_until_the_guilty_one
     run = await loop.begin(entries)
     error = doomed(loop)
     fail(loop.take(0, 1, 2, 3), error)
-    await loop.rest()
+    await turns()
     again = loop.given[4:]
     assert [(member.run, member.limit) for member in again] == [(entry, 2) for entry in entries]
     assert all(member.again_until == loop.spine.clock() + 30.0 for member in again)
@@ -441,7 +436,7 @@ async def test_what_would_die_together_runs_again_in_halves_until_the_guilty_one
     for member in first:
         member.decide()
     fail(second, error)
-    await loop.rest()
+    await turns()
     assert [member.limit for member in loop.given[8:]] == [1, 1]
     loop.take(8)[0].decide()
     fail(loop.take(9), error)
@@ -456,7 +451,7 @@ async def test_what_still_fails_together_when_a_lease_is_over_comes_up_again_unc
     run = await loop.begin(entries)
     error = doomed(loop)
     fail(loop.take(0, 1, 2, 3), error)
-    await loop.rest()
+    await turns()
     loop.spine.clock.now += 31.0
     fail(loop.take(4, 5), error)
     for member in loop.take(6, 7):

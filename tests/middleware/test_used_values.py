@@ -10,6 +10,7 @@ import pytest
 from tests.middleware.test_streaming import Loop
 from tests.middleware.test_transactional import Database
 from tests.tables import each
+from tests.waiting import turns
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
@@ -216,7 +217,7 @@ async def test_what_failed_with_others_in_a_loop_runs_again_as_it_was_written(ma
         message.value.clear()
     for member in [*loop.given]:
         member.decide(Later(), ValueError(), company=2)
-    await loop.rest()
+    await turns()
     again = [cast("Message[Any]", member.message) for member in loop.given[2:]]
     assert [message.value["amount"] for message in again] == [100, 100]
     assert not any(message is before for message, before in zip(again, first, strict=True))

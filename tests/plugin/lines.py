@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.waiting import turns, until
+
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.run import Run, Stage
@@ -39,8 +41,7 @@ class Line:
     async def has_taken(self, number: int) -> None:
         """Wait until it was given so many messages, and for what the lane does with them."""
         await until(lambda: len(self.took) >= number)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns(10)
 
 
 async def _handle(batch: Any) -> None: ...
@@ -60,16 +61,9 @@ def lane_of(*lines: Any, position: int = 0, role: Any = "source", **options: Any
     return Lane("orders", 0, role, position, **{"make": make, "progressed": lambda lane: None, **options})
 
 
-async def until(is_so: Callable[[], object]) -> None:
-    """Wait until `is_so`, which tells nobody."""
-    async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110  # it is anything that the test can see
-            await asyncio.sleep(0)
-
-
 async def end(lane: Lane) -> None:
     """Stop the lane and wait for its end."""
     lane.stop()
     assert lane.task is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await lane.task

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.plugin.waiting import until
 from tests.tables import each
+from tests.waiting import until
 
 from ackwise import App, Batch, CodecUnavailable, Dedup, Message, RetryInPlace, Share, Transactional
 from ackwise.middleware import decoding
@@ -212,7 +212,7 @@ def committed(kafka: MemoryKafka) -> int:
     ("mode", "name", "with_dedup"),
     [
         ({}, "decode", True),
-        ({"order": "key", "in_place": RetryInPlace(3)}, "decode", True),
+        pytest.param({"order": "key", "in_place": RetryInPlace(3)}, "decode", True, marks=pytest.mark.slow),  # waits for its second turn
         ({}, "decode_async", False),
         pytest.param({"max_batch": 1}, "decode", True, marks=pytest.mark.nightly),
         pytest.param({"concurrency": 4}, "decode", True, marks=pytest.mark.nightly),

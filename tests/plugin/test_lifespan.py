@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import pytest
-from tests.plugin.waiting import until
 from tests.tables import each
+from tests.waiting import until
 
 from ackwise import App, Batch, Dedup, Message, StoreUnavailable
 from ackwise.middleware.columns import ColumnExchange, ColumnResult
@@ -343,7 +343,7 @@ async def test_an_app_may_be_started_again_and_goes_on_where_it_stopped(memory_k
     for number in range(3):
         async with app.running():
             memory_kafka.produce("orders", b"%d" % number)
-            await until(lambda number=number: len(got) > number)
+            await until(lambda: len(got) > number)  # noqa: B023
     assert got == [b"0", b"1", b"2"]
 
 

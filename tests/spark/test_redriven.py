@@ -11,6 +11,7 @@ import pytest
 from tests.plugin.deadletters.taxshop import TaxShop
 from tests.servers import RawKafka
 from tests.spark.reconciling import reconciled, rows_of, summary
+from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -28,7 +29,7 @@ async def test_after_a_redrive_of_some_letters_the_others_are_dead_and_nothing_i
         await shop.letters(7)
         shop.tax = 19
         assert await shop.redrive(key=b"ann") + await shop.redrive(key=b"bob") == 2
-        await shop.until(lambda: shop.billed.total() == 2)
+        await until(lambda: shop.billed.total() == 2)
     assert await shop.redrive(key=b"kim") == 1  # and nobody is there to run it
     result = reconciled(shop.events, "--out", tmp_path / "out", "--strict")
     assert result.exit_code == 0, result.output

@@ -17,6 +17,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v4
+from tests.waiting import until
 
 from ackwise.testing import MemoryKafka, VirtualClock
 from ackwise.testing.kafka.group import ConsumerGroup
@@ -74,8 +75,7 @@ async def test_what_is_held_goes_on_once_the_fault_is_ended(memory_kafka: Memory
     memory_kafka.create_topic("orders")
     fault = memory_kafka.faults.hold("Produce")
     sending = asyncio.create_task(send(memory_kafka, b"a"))
-    while not fault.met:  # noqa: ASYNC110  # only asking tells
-        await asyncio.sleep(0)
+    await until(lambda: fault.met)
     assert values(memory_kafka) == []
     fault.end()
     await sending
@@ -150,7 +150,7 @@ async def test_a_member_whose_session_ends_is_out_and_joins_anew(memory_kafka: M
         (before,) = group.members
         group.expire(before)
         assert group.members == []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not group.members:
                 await consumer.getmany(timeout_ms=20)
         assert group.members != [before]
@@ -191,8 +191,7 @@ async def test_a_transaction_that_stays_open_is_aborted_and_its_producer_fenced(
         await producer.begin_transaction()
         await producer.send_and_wait("orders", b"never", partition=0)
         log = memory_kafka.log("orders")
-        while log.stable == 0:  # noqa: ASYNC110  # only asking tells
-            await asyncio.sleep(0.02)
+        await until(lambda: log.stable > 0)
         assert [each.first for each in log.aborted(0)] == [0]
         with pytest.raises(KafkaError):
             await producer.commit_transaction()
@@ -214,7 +213,7 @@ async def test_a_producer_whose_topic_was_deleted_in_its_transaction_starts_agai
     await admin.close()
     second = AIOKafkaProducer(bootstrap_servers=memory_kafka.bootstrap, transactional_id="t")
     try:
-        await asyncio.wait_for(second.start(), 5)
+        await asyncio.wait_for(second.start(), 30)
         assert memory_kafka.log("refunds").stable == memory_kafka.log("refunds").end == 2
     finally:
         await second.stop()

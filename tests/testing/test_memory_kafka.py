@@ -24,6 +24,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import OffsetAndMetadata
 from tests.servers import RawKafka
 from tests.tables import each
+from tests.waiting import until
 
 from ackwise.testing import MemoryKafka
 
@@ -138,12 +139,12 @@ async def test_two_members_share_the_partitions_and_the_one_that_stays_gets_them
     topic, group = await raw.new_topic(4), raw.new_group()
     async with a_consumer(raw, topic, group_id=group, heartbeat_interval_ms=100) as first:
         async with a_consumer(raw, topic, group_id=group, heartbeat_interval_ms=100) as second:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while len(first.assignment()) != 2:
                     await first.getmany(timeout_ms=50)
             assert len(second.assignment()) == 2
             assert first.assignment().isdisjoint(second.assignment())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(first.assignment()) < 4:
                 await first.getmany(timeout_ms=50)
 
@@ -286,9 +287,7 @@ async def test_topics_have_settings_more_partitions_and_an_end(raw: RawKafka) ->
     await raw._admin.create_partitions({topic: NewPartitions(3)})
     assert len(await raw._partitions(topic)) == 3
     await raw._admin.delete_topics([topic])
-    async with asyncio.timeout(10):
-        while topic in await raw.topics():  # noqa: ASYNC110  # only asking tells
-            await asyncio.sleep(0.05)
+    await until(raw.topics, lambda topics: topic not in topics)
 
 
 async def configs(raw: RawKafka, topic: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from tests.failures.modes.judge import Sent, Verdict, judge, promised_by
 from tests.failures.modes.worker import consume
 from tests.failures.process import WorkerProcess
 from tests.servers import connected
+from tests.waiting import until
 
 from ackwise.middleware.ordering import Order
 
@@ -118,8 +119,7 @@ class Trial:
     async def _create_topic(self, admin: AIOKafkaAdminClient) -> None:
         """A busy broker says that it is made some time before it knows it, and a worker that starts in between has nothing to consume."""
         await admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])
-        while self.topic not in await admin.list_topics():  # noqa: ASYNC110  # it tells nobody
-            await asyncio.sleep(0.1)
+        await until(admin.list_topics, lambda topics: self.topic in topics)
 
     async def _produce(self) -> None:
         """Send over some seconds, and keep what the broker acknowledged."""

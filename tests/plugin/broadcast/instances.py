@@ -55,7 +55,7 @@ class Instance:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         assert self.running is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not condition():
                 if self.running.done():
                     self.running.result()

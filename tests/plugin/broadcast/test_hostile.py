@@ -124,7 +124,7 @@ async def test_of_two_instances_of_one_name_that_start_together_one_goes_on(kafk
     stops = [asyncio.create_task(instance.app.serve(instance._stop)) for instance in both]
     for instance, running in zip(both, stops, strict=True):
         instance.running = running
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         ended, going_on = await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
     (loser,) = ended
     assert isinstance(loser.exception(), ConfigurationError)

@@ -77,9 +77,7 @@ async def test_an_idle_source_goes_forward_over_what_is_not_its_own_and_over_fil
 
 
 async def wait_for_position(shop: BinlogWorld, after: tuple[str, int]) -> None:
-    async with asyncio.timeout(60):
-        while position(await shop.confirmed()) < after:  # noqa: ASYNC110  # the table tells nobody
-            await asyncio.sleep(0.05)
+    await until(shop.confirmed, lambda confirmed: position(confirmed) >= after)
 
 
 async def test_after_a_crash_the_same_changes_have_the_same_ids(shop: BinlogWorld) -> None:

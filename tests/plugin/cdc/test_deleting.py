@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
+from tests.waiting import turns, until
 
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
@@ -67,8 +68,7 @@ async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
 
 async def test_what_is_sent_during_a_deletion_waits_for_nothing_and_goes_with_the_next(desk: Desk) -> None:
     await desk.route.sent(await desk.parcels(b"1"))
-    while not desk.store.asked:  # noqa: ASYNC110  # a list tells nobody
-        await asyncio.sleep(0)
+    await until(lambda: desk.store.asked)
     await desk.route.sent(await desk.parcels(b"2"))
     await desk.route.sent(await desk.parcels(b"3"))
     desk.store.gate.set()
@@ -80,8 +80,7 @@ async def test_so_many_rows_may_wait_and_no_more(desk: Desk, monkeypatch: pytest
     monkeypatch.setattr(outboxrows, "_MOST_UNDELETED", 2)
     await desk.route.sent(await desk.parcels(b"1"))
     waiting = asyncio.create_task(desk.route.sent(await desk.parcels(b"2", b"3")))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     assert not waiting.done()
     desk.store.gate.set()
     await waiting
@@ -93,8 +92,7 @@ async def test_a_deletion_that_failed_ends_the_session_with_the_next_rows(desk: 
     desk.store.error = StoreUnavailable("gone")
     desk.store.gate.set()
     await desk.route.sent(await desk.parcels(b"1"))
-    while not desk.store.asked:  # noqa: ASYNC110  # a list tells nobody
-        await asyncio.sleep(0)
+    await until(lambda: desk.store.asked)
 
     async def go_on() -> None:
         for value in (b"2", b"3", b"4"):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tests.databases.mariadb import WITH_LOG, mariadb_server
 from tests.databases.postgres import USER, postgres_server
 from tests.databases.server import Server, skip_if_missing
 from tests.servers import RawKafka
+from tests.waiting import until
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.outgoing import MESSAGE_ID
@@ -108,7 +109,7 @@ class Shop:
     async def selling(self, times: int, *, rows: int) -> asyncio.Task[None]:
         """So many transactions under way, of which so many rows have committed."""
         selling, before = asyncio.create_task(self.sell(times)), len(self.committed)
-        await eventually(lambda: len(self.committed) >= before + rows)
+        await until(lambda: len(self.committed) >= before + rows)
         return selling
 
     async def _transact(self, connection: Any) -> None:
@@ -129,15 +130,7 @@ class Shop:
             self.committed += ids
 
     async def until_empty(self) -> None:
-        async with asyncio.timeout(120):
-            while (await self.outbox.status()).waiting:  # noqa: ASYNC110  # the table tells nobody
-                await asyncio.sleep(0.05)
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # a process tells nobody
-            await asyncio.sleep(0.02)
+        await until(self.outbox.status, lambda status: not status.waiting, within=120)
 
 
 @pytest.fixture
@@ -154,13 +147,13 @@ async def test_whatever_is_killed_every_committed_row_is_sent_and_nothing_else(
     await shop.outbox.open()
     relay.start()
     try:
-        await eventually(lambda: relay.said("change data capture reads the log"))
+        await until(lambda: relay.said("change data capture reads the log"))
         for number in range(2):  # of the relay, in the middle of a stream
             selling = await shop.selling(60, rows=10)
             relay.end(signal.SIGKILL)
             relay.start()
             await selling
-            await eventually(lambda at=number: relay.said("change data capture reads the log") >= at + 2)  # type: ignore[misc]
+            await until(lambda at=number: relay.said("change data capture reads the log") >= at + 2)  # type: ignore[misc]
         for end in (shop.server.kill, shop.server.stop):  # of the database, at once and in order
             selling = await shop.selling(60, rows=10)
             await asyncio.to_thread(end)

@@ -137,9 +137,7 @@ async def test_an_idle_outbox_lets_the_position_go_forward(world: World) -> None
         before = await world.confirmed()
         await world.database.execute("CREATE TABLE other AS SELECT generate_series(1, 1000) AS n")
         await world.database.execute("SELECT pg_logical_emit_message(false, 'x', 'y')")
-        async with asyncio.timeout(60):
-            while await world.confirmed() == before:  # noqa: ASYNC110  # the server tells nobody
-                await asyncio.sleep(0.05)
+        await until(world.confirmed, lambda position: position != before)
 
 
 async def test_a_row_that_is_inserted_and_deleted_at_once_is_sent_from_the_log(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.fakes import Sink
+from tests.waiting import until
 
 from ackwise.middleware.changes import Change
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
@@ -24,15 +26,6 @@ __all__ = ["Kafka", "World", "close_outbox", "database_of", "until"]
 
 AWAY = SendFailed("Kafka is away", retriable=True, error="KafkaConnectionError")
 BEHIND = SendFailed("an earlier message was not acknowledged", retriable=True)
-
-
-async def until(condition: Callable[[], object], *, within: float = 60.0, by: asyncio.Task[None] | None = None) -> None:
-    """Return once `condition()` holds. Raises what `by` raised, which was to bring it about."""
-    async with asyncio.timeout(within):
-        while not condition():
-            if by is not None and by.done():
-                by.result()
-            await asyncio.sleep(0.01)
 
 
 class Kafka:
@@ -134,9 +127,7 @@ class World:
     async def drop_slot(self) -> None:
         """Drop it, once PostgreSQL has seen that its reader is gone."""
         is_active = "SELECT active FROM pg_replication_slots WHERE slot_name = $1"
-        async with asyncio.timeout(60):
-            while await self.database.fetchval(is_active, self.slot):  # noqa: ASYNC110  # the state of the server
-                await asyncio.sleep(0.01)
+        await until(lambda: self.database.fetchval(is_active, self.slot), operator.not_)
         await self.database.execute("SELECT pg_drop_replication_slot($1)", self.slot)
 
     @asynccontextmanager
@@ -213,9 +204,7 @@ class World:
 
     async def waits(self, rows: int) -> None:
         """Wait until so many rows wait in the table."""
-        async with asyncio.timeout(60):
-            while await self.waiting() != rows:  # noqa: ASYNC110  # the table tells nobody
-                await asyncio.sleep(0.01)
+        await until(self.waiting, lambda waiting: waiting == rows)
 
 
 async def close_outbox(relay: CdcRelay) -> None:

@@ -66,7 +66,7 @@ async def test_a_check_that_hangs_is_cancelled_and_does_not_count(monkeypatch: p
         return TransactionOutcome.COMMIT
 
     await store.prepare([Outgoing("paid", b"1")], "tx", producer_group="orders", first_check=0.0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         await CheckBack(store, producer_group="orders", check=hang).look()
     assert cancelled.is_set()
     assert (store.rows[0].state, store.rows[0].checks) == (RowState.PREPARED, 0)

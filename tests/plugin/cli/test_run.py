@@ -116,7 +116,7 @@ def test_the_pages_of_a_worker_are_on_the_port_that_its_command_line_names(tmp_p
 def answer(port: int, path: str) -> str:
     """What the page says; nothing while there is none."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as page:
             return str(page.read().decode())
     except OSError:
         return ""

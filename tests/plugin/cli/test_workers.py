@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.servers import RawKafka
+from tests.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # waits for two worker processes to join, and to join again
 
@@ -26,12 +27,6 @@ app = App("several")
 async def bill(value: str) -> None:
     Path(value).touch()
 """
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.05)
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ class Broker:
         self.address = "{}:{}".format(*server.sockets[0].getsockname())
         async with server:
             yield
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await asyncio.gather(*self.open)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

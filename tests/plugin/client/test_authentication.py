@@ -22,6 +22,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from confluent_kafka import Consumer
 from confluent_kafka import admin as confluent
 from tests.servers import PROPERTIES, kafka_or_skip
+from tests.waiting import until
 
 from ackwise import App, ConsumeLater, Producer
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, PublishUnavailable
@@ -167,9 +168,7 @@ async def _tls_has_said_goodbye() -> AsyncIterator[None]:
     """Waits for closed connections: the end of TLS is a message that the broker answers, and clients do not wait for that."""
     yield
     loop: Any = asyncio.get_running_loop()
-    async with asyncio.timeout(60):
-        while any(transport._sock is not None for transport in list(loop._transports.values())):  # noqa: ASYNC110  # nobody tells of it
-            await asyncio.sleep(0.01)
+    await until(lambda: not any(transport._sock is not None for transport in list(loop._transports.values())))
 
 
 async def test_a_password_lets_in_with_and_without_tls_and_a_wrong_one_is_a_sentence_without_it(guarded: Guarded) -> None:

@@ -19,6 +19,7 @@ from aiokafka.errors import (
     NotCoordinatorForGroupError,
     TopicAuthorizationFailedError,
 )
+from tests.waiting import turns
 
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.offsets import Committed, Standing, ask
@@ -289,16 +290,13 @@ async def test_a_call_that_fails_as_whoever_waits_for_it_is_cancelled_leaves_no_
             raise KafkaConnectionError("gone")
 
         asking = asyncio.create_task(answer(failing(), within=60.0))
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns(5)
         go.set()
-        for _ in range(moments):
-            await asyncio.sleep(0)
+        await turns(moments)
         asking.cancel()
         with pytest.raises((asyncio.CancelledError, KafkaConnectionError)):
             await asking
         del asking
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns(5)
         gc.collect()
         assert "never retrieved" not in caplog.text, moments

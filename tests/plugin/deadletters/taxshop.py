@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.servers import RawKafka
+from tests.waiting import until
 
 from ackwise import App, ConsumeLater, Dedup, Events, Message
 from ackwise.middleware.message import delivery_of
@@ -58,14 +59,9 @@ class TaxShop:
             stop.set()
             await serving
 
-    async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
-            while not is_so():  # noqa: ASYNC110  # what it waits for tells nobody
-                await asyncio.sleep(0.05)
-
     async def letters(self, number: int) -> list[Any]:
         """The letters, once there are so many."""
-        await self.until(lambda: self.tried)  # the topic is there then
+        await until(lambda: self.tried)  # the topic is there then
         async with asyncio.timeout(60):
             while True:
                 if len(records := await self.raw.records(f"{self.group}.dlq")) >= number:

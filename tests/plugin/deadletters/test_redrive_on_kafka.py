@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.plugin.deadletters.taxshop import TaxShop
 from tests.servers import RawKafka
+from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -31,11 +32,11 @@ async def test_a_key_that_died_is_suppressed_until_its_letter_is_redriven_howeve
         assert [letter.replay_id for letter in await shop.letters(4)] == [None, None, b"redrive-1", b"redrive-1"]
         shop.tax = 19
         assert await shop.redrive() == 2
-        await shop.until(lambda: shop.billed.total() == 2)
+        await until(lambda: shop.billed.total() == 2)
         assert await shop.redrive() == 0
         await shop.raw.produce(shop.topic, b"4", key=b"ann")  # a duplicate of a success by now
         await shop.raw.produce(shop.topic, b"5", key=b"eve")
-        await shop.until(lambda: shop.billed[b"eve"])
+        await until(lambda: shop.billed[b"eve"])
     assert shop.billed == {b"ann": 1, b"bob": 1, b"eve": 1}
     assert await shop.ids() == {(key, number): 1 for key in (b"ann", b"bob") for number in (b"redrive-1", b"redrive-2")}
     story = await asyncio.to_thread(ackwise, shop, "why", f"{shop.topic}/0/0", shop.events)

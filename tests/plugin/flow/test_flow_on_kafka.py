@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.servers import RawKafka
+from tests.waiting import until
 
 from ackwise import App, Breaker, Message
 from ackwise.plugin.settings.config import Config
@@ -45,12 +46,6 @@ async def serving(app: App) -> AsyncIterator[None]:
         yield
 
 
-async def until(is_so: Callable[[], bool], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not is_so():  # noqa: ASYNC110  # what it waits for tells nobody
-            await asyncio.sleep(0.05)
-
-
 async def ackwise(folder: Path, *arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "ackwise.plugin.cli", *arguments, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
@@ -69,20 +64,21 @@ async def test_letters_that_are_withheld_when_a_worker_stops_are_decided_by_the_
     async with serving(app_on(raw_kafka, group, topic, ran, Breaker(first_wait="1h"))):
         await raw_kafka.produce(topic, b'{"id": "a"}')
         await until(lambda: ran == ["a"])
-        async with asyncio.timeout(30):
-            while len(letters := await raw_kafka.records(f"{group}.dlq")) < 5:  # noqa: ASYNC110  # as above
-                await asyncio.sleep(0.1)
+        letters = await until(lambda: raw_kafka.records(f"{group}.dlq"), lambda found: len(found) >= 5)
     assert [dict(letter.headers)["ackwise-attempt"] for letter in letters] == [b"1"] * 5
 
 
-async def test_a_command_pauses_running_workers_and_those_that_start_later(raw_kafka: RawKafka, tmp_path: Path) -> None:
+async def test_a_command_pauses_running_workers_and_those_that_start_later(
+    raw_kafka: RawKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ackwise")
     topic, group, ran = await raw_kafka.new_topic(2), raw_kafka.new_group(), list[str]()
     (tmp_path / "worker.py").write_text(WORKER.format(group=group, brokers=raw_kafka.bootstrap, topic=topic))
     async with serving(app_on(raw_kafka, group, topic, ran)):
         await raw_kafka.produce(topic, b'{"id": "a"}')
         await until(lambda: ran == ["a"])
         assert "bill of group" in await ackwise(tmp_path, "pause", "worker:app", "bill")
-        await asyncio.sleep(0.5)
+        await until(lambda: "paused by command" in caplog.text)
         await raw_kafka.produce(topic, b'{"id": "b"}')
         await asyncio.sleep(1)
         assert ran == ["a"]

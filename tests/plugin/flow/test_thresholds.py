@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
-from tests.plugin.group.owning import rest
-from tests.plugin.lines import Line, deliveries, end, until
+from tests.plugin.lines import Line, deliveries, end
 from tests.plugin.lines import lane_of as lane_over
+from tests.waiting import turns, until
 
 from ackwise import ConfigurationError, ConsumeLater, DeadLetter
 from ackwise.middleware.agent import Agent
@@ -125,7 +125,7 @@ async def test_a_paused_lane_offers_nothing_and_is_not_fetched_until_it_is_resum
     flow.pausing.pause(Target("bill"), "code")
     lane.start()
     lane.offer(deliveries(0, 5))
-    await rest()
+    await turns()
     assert (line.took, lane.is_full(), lane.in_hand) == ([], True, 5)
     flow.pausing.resume(Target("bill"), "code")
     await line.has_taken(5)
@@ -227,7 +227,7 @@ async def test_what_is_paused_is_given_up_by_a_stop_and_the_offset_stays_before_
     flow.pausing.pause(Target(None, Place("orders", 0)), "command")
     lane.offer(deliveries(0, 3))
     lane.start()
-    await rest()
+    await turns()
     await end(lane)
     assert (line.took, [run.first for run in lane.unsettled()], lane.watermark.commit) == ([], [0, 1, 2], 0)
 
@@ -239,7 +239,7 @@ async def test_nothing_begins_before_it_is_known_what_a_command_has_paused() -> 
     flow.await_control()
     lane.offer(deliveries(0, 3))
     lane.start()
-    await rest()
+    await turns()
     assert line.took == []
     flow.know_control()
     await line.has_taken(3)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 from typer.testing import CliRunner
 
 from ackwise import App, ConfigurationError, Message, RetryInPlace, Transactional
@@ -61,11 +62,6 @@ class Shop:
             stop.set()
             await running
 
-    async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(15):
-            while not is_so():  # noqa: ASYNC110  # what it waits for tells nobody
-                await asyncio.sleep(0.02)
-
     @property
     def commands(self) -> list[Record]:
         """What is in the control topic beside what workers say of themselves."""
@@ -106,7 +102,7 @@ async def test_what_waits_is_seen_from_inside_and_from_outside(shop: Shop, comma
     assert shop.app.waiting() == []
     async with shop.serving():
         shop.kafka.produce("orders", b"bad", b"b", b"c", key=b"ann")
-        await shop.until(lambda: shop.app.waiting() and shop.waits_in_commit())
+        await until(lambda: shop.app.waiting() and shop.waits_in_commit())
         (inside,) = shop.app.waiting()
         assert (str(inside), inside.key, inside.attempts, inside.depth, inside.error) == ("orders/0/0", "ann", 1, 2, "RuntimeError")
         (outside,) = json.loads(await command("waiting", "--json"))["waiting"]
@@ -125,12 +121,12 @@ async def test_what_waits_is_seen_from_inside_and_from_outside(shop: Shop, comma
 async def test_a_message_is_released_from_code_and_by_command(shop: Shop, command: Any) -> None:
     async with shop.serving():
         shop.kafka.produce("orders", b"bad")
-        await shop.until(shop.app.waiting)
+        await until(shop.app.waiting)
         assert await shop.app.release("orders/0/0") == "accepted"
-        await shop.until(lambda: [each.attempts for each in shop.app.waiting()] == [2])
+        await until(lambda: [each.attempts for each in shop.app.waiting()] == [2])
         shop.bad = ""
         await command("release", "orders/0/0")
-        await shop.until(lambda: len(shop.ran) == 3)
+        await until(lambda: len(shop.ran) == 3)
         assert await shop.app.release("orders/0/0") == "unknown"
     assert shop.letters == []
     assert shop.kafka.committed("billing")["orders", 0].offset == 1
@@ -139,9 +135,9 @@ async def test_a_message_is_released_from_code_and_by_command(shop: Shop, comman
 async def test_a_message_is_buried_by_command_and_what_is_behind_it_goes_on(shop: Shop, command: Any) -> None:
     async with shop.serving():
         shop.kafka.produce("orders", b"bad", b"b")
-        await shop.until(lambda: shop.app.waiting() and shop.waits_in_commit())
+        await until(lambda: shop.app.waiting() and shop.waits_in_commit())
         assert "is to be buried" in await command("bury", "orders/0/0")
-        await shop.until(lambda: shop.ran == ["bad", "b"])
+        await until(lambda: shop.ran == ["bad", "b"])
     (letter,) = shop.letters
     assert dict(letter.headers)["ackwise-reason"] == b"buried"
     assert shop.kafka.committed("billing")["orders", 0].offset == 2
@@ -152,10 +148,10 @@ async def test_a_message_is_buried_from_code_and_the_command_is_in_the_control_t
     async with shop.serving():
         shop.kafka.produce("orders", b"bad", b"b")
         assert await shop.app.bury("orders/0/0") == "unknown"
-        await shop.until(shop.app.waiting)
+        await until(shop.app.waiting)
         assert await shop.app.bury("orders/0/0") == "accepted"
         assert [record.key for record in shop.commands] == [b"message/orders/0/0"]
-        await shop.until(lambda: shop.ran == ["bad", "b"])
+        await until(lambda: shop.ran == ["bad", "b"])
         assert await shop.app.bury("orders/0/0") == "unknown"
     assert len(shop.letters) == 1
 
@@ -164,13 +160,13 @@ async def test_a_message_is_buried_from_code_and_the_command_is_in_the_control_t
 async def test_what_was_to_be_buried_when_no_worker_ran_is_buried_by_the_next_one(shop: Shop, command: Any) -> None:
     async with shop.serving():
         shop.kafka.produce("orders", b"bad", b"b")
-        await shop.until(lambda: shop.app.waiting() and shop.waits_in_commit())
+        await until(lambda: shop.app.waiting() and shop.waits_in_commit())
     await command("bury", "orders/0/0")
     assert "to be buried" in await command("waiting")
     assert shop.letters == []
     shop.new_app()
     async with shop.serving():
-        await shop.until(lambda: shop.ran == ["bad", "b"])
+        await until(lambda: shop.ran == ["bad", "b"])
     assert len(shop.letters) == 1
 
 
@@ -178,7 +174,7 @@ async def test_what_does_not_wait_is_not_buried(shop: Shop, command: Any) -> Non
     shop.bad = ""
     async with shop.serving():
         shop.kafka.produce("orders", b"a")
-        await shop.until(lambda: shop.ran == ["a"])
+        await until(lambda: shop.ran == ["a"])
         assert "did not wait in place" in await command("bury", "orders/0/0", code=2)
         assert "which this app does not read" in await command("bury", "order/0/0", code=2)
         assert "names no message" in await command("release", "orders/0", code=2)
@@ -193,11 +189,11 @@ async def test_the_next_command_takes_away_those_that_the_group_has_passed(shop:
     async with shop.serving():
         shop.kafka.produce("orders", b"bad", b"bad")
         for offset in (0, 1):
-            await shop.until(lambda: shop.waits_in_commit() and [each.offset for each in shop.app.waiting()] == [offset])  # noqa: B023
-            await shop.until(lambda: shop.kafka.committed("billing")["orders", 0].offset == offset)  # noqa: B023
-            await shop.until(shop.waits_in_commit)
+            await until(lambda: shop.waits_in_commit() and [each.offset for each in shop.app.waiting()] == [offset])  # noqa: B023
+            await until(lambda: shop.kafka.committed("billing")["orders", 0].offset == offset)  # noqa: B023
+            await until(shop.waits_in_commit)
             await command("bury", f"orders/0/{offset}")
-            await shop.until(lambda: len(shop.letters) == offset + 1)  # noqa: B023
+            await until(lambda: len(shop.letters) == offset + 1)  # noqa: B023
     said = [(record.key, record.value is None) for record in shop.commands]
     assert said == [(b"message/orders/0/0", False), (b"message/orders/0/1", False), (b"message/orders/0/0", True)]
 
@@ -205,7 +201,7 @@ async def test_the_next_command_takes_away_those_that_the_group_has_passed(shop:
 async def test_without_a_control_topic_nothing_is_buried_and_the_error_says_why(shop: Shop, command: Any) -> None:
     async with shop.serving():
         shop.kafka.produce("orders", b"bad")
-        await shop.until(lambda: shop.app.waiting() and shop.waits_in_commit())
+        await until(lambda: shop.app.waiting() and shop.waits_in_commit())
         async with connected(shop.app.settings) as admin:
             await admin.delete_topics(["billing.control"])
         with pytest.raises(ConfigurationError, match="there is no topic 'billing"):
@@ -219,10 +215,10 @@ async def test_in_a_transaction_a_burial_is_marked_as_dead_and_writes_nothing(sh
     shop.app.use(Transactional(f"sqlite:///{tmp_path / 'inbox.db'}"))
     async with shop.serving():
         shop.kafka.produce("orders", b"bad", b"b")
-        await shop.until(shop.app.waiting)
+        await until(shop.app.waiting)
         ran = [*shop.ran]  # with both in one transaction, which was rolled back, and alone
         assert await shop.app.bury("orders/0/0") == "accepted"
-        await shop.until(lambda: "b" in shop.ran)
+        await until(lambda: "b" in shop.ran)
     assert shop.ran == [*ran, "b"]
     (letter,) = shop.letters
     assert dict(letter.headers)["ackwise-reason"] == b"buried"

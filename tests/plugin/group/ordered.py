@@ -89,14 +89,14 @@ class Shop:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Work on until `condition` holds, which is looked at whenever a handler was called and whenever a batch ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not condition():
                 self._moved.clear()
                 await self._moved.wait()
 
     async def until_idle(self) -> None:
         """Until the calls that were abandoned have ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await asyncio.gather(*self.pipeline._execution.overtime.abandoned)
         await asyncio.sleep(0)
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.errors import RequestTimedOutError
+from tests.waiting import turns
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
@@ -37,7 +38,7 @@ from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import Lane, Told
 from ackwise.stores.memory import MemoryStore
 
-__all__ = ["LEASE", "ORDERS", "Call", "How", "Mode", "Owner", "Partition", "VirtualLoop", "rest"]
+__all__ = ["LEASE", "ORDERS", "Call", "How", "Mode", "Owner", "Partition", "VirtualLoop"]
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -303,10 +304,10 @@ class Owner:
     async def leave(self, how: How) -> None:
         """Drain what has ended, commit what is settled, and let go, as a member does; handlers that run go on behind the cut-off."""
         self.lane.stop()
-        await rest()
+        await turns()
         if self.late is not None and not self.late.done():
             self.late.set_result(None)
-            await rest()
+            await turns()
         last = self.commit(how)
         self.lane.cut()
         self.is_cut = True
@@ -323,14 +324,8 @@ class Owner:
 
     async def beat(self) -> None:
         """What goes on beside the lane: claims are renewed and given back."""
-        await rest()
+        await turns()
         if self.leases is not None and not self.is_killed:
             with suppress(StoreUnavailable):
                 await self.leases.beat()
                 await self.leases.flush()
-
-
-async def rest() -> None:
-    """Let everything come to where it waits."""
-    for _ in range(60):
-        await asyncio.sleep(0)

@@ -95,7 +95,7 @@ async def test_a_full_lane_is_passed_over_for_a_second_then_paused_and_polled_an
     assert desk.consumer.stopped == {FULL}
     desk.full.start()
     while desk.consumer.stopped:
-        await asyncio.wait_for(desk.member.has_moved.wait(), 5)
+        await asyncio.wait_for(desk.member.has_moved.wait(), 30)
         desk.member.has_moved.clear()
         assert desk.fetching._regulate() == ([FULL, ROOMY], False)
     await end(desk.full)
@@ -116,6 +116,6 @@ async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch:
     fetching = asyncio.create_task(desk.fetching._fetch([], True))
     await asyncio.sleep(0)
     desk.full.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await fetching
     await end(desk.full)

@@ -9,8 +9,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from tests.plugin.host.test_fetching import Desk, impatient, polling
-from tests.plugin.lines import Line, deliveries, end, lane_of, until
+from tests.plugin.lines import Line, deliveries, end, lane_of
 from tests.plugin.logs import Logs, batch
+from tests.waiting import turns, until
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Origin
@@ -100,8 +101,7 @@ async def test_a_process_that_is_full_fetches_one_batch_of_a_mebibyte_for_each_p
     logs.logs[large] = [batch(first, bytes(3 * MIB)) for first in range(4)]
     async with polling(logs, line=line, max_buffered_bytes=MIB) as desk:
         await until(lambda: all(desk.given.values()))
-        for _ in range(200):
-            await asyncio.sleep(0)
+        await turns(200)
         lanes = {partition: lanes[0] for partition, lanes in desk.member.lanes.items()}
         assert {partition: lane.in_hand for partition, lane in lanes.items()} == {**dict.fromkeys(partitions(5), 3), large: 1}
         assert desk.member.budget.used == sum(lane.bytes for lane in lanes.values()) <= 5 * MIB + 3 * MIB + KIB
@@ -118,8 +118,7 @@ async def test_a_lane_takes_no_more_than_its_bytes_of_one_fetch(monkeypatch: pyt
     async with polling(Logs({partition: [batch(0, *[bytes(300 * KIB)] * 20)]}), line=line) as desk:
         await until(lambda: len(desk.given[partition]) == 6)
         asked = len(desk.logs.asked)
-        for _ in range(200):
-            await asyncio.sleep(0)
+        await turns(200)
         assert len(desk.logs.asked) <= asked + 1  # what did not fit is not fetched over and over
         line.gate.set()
         await until(lambda: len(desk.given[partition]) == 20)

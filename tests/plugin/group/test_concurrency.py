@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import turns
 
 from ackwise import App, Transactional
 from ackwise.middleware.batch import Batch
@@ -109,8 +110,7 @@ async def test_the_number_holds_over_all_partitions_of_a_worker(shop: Any) -> No
     here.offer(2)
     there.offer(2, start=200)
     await here.until(lambda: len(gate.inside) == 2)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
     assert len(gate.inside) == 2
     assert sorted(gate.inside) == [100, 101]
     gate.end(100, 101)
@@ -186,8 +186,7 @@ async def test_by_key_other_keys_run_side_by_side_and_equal_ones_never(shop: Any
             assert running.isdisjoint(keys)
             running.update(keys)
             most = max(most, len(running))
-            for _ in range(messages[0].offset % 3):
-                await asyncio.sleep(0)
+            await turns(messages[0].offset % 3)
             running.difference_update(keys)
             for message in messages:
                 order.setdefault(message.key or b"", []).append(message.offset)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from tests.plugin.group.test_member import Client
-from tests.plugin.lines import until
+from tests.waiting import turns, until
 
 from ackwise.middleware.columns import Column
 from ackwise.middleware.disposition import Later
@@ -145,8 +145,7 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
             scene.handler.fate = fate
             scene.handler.go.set()
             await until(lambda: hung.task is not None and hung.task.done() and not leases)  # noqa: B023
-            for _ in range(20):  # the store is told at once, not with the next trip
-                await asyncio.sleep(0)
+            await turns(20)  # the store is told at once, not with the next trip
             (answers,) = await Leases(store).claim([Column([bytes(16)], None, 1, [8])])
             assert not isinstance(answers.get(0), Busy), fate
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plugin.group.ordered import failing
+from tests.waiting import turns
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.breaker import Breaker
@@ -100,14 +101,12 @@ async def test_what_can_be_decoded_after_all_waits_for_its_key_and_is_told_to_be
     here.worker.flow._breaker = Breaker()
     here.worker.flow.listen(here.lane.look_again)
     here.offer(values=[b"a0", b"a1", b"b0"])
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     assert len(here.lane.held) == 3
     schemas.append("v1")
     here.offer(values=[b"a2"])  # the first good one: the sample is over, and what was withheld comes up
     await here.until(lambda: len(here.seen) >= 2)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     begun = sorted(offset for (offset,) in here.seen)
     end.set()
     await here.settled(4)
@@ -129,7 +128,7 @@ async def test_what_has_its_key_only_at_its_next_attempt_waits_for_its_key_and_i
 
     async def handle(message: Message[Any]) -> None:
         if message.offset == 103:
-            await asyncio.wait_for(end.wait(), 5)
+            await asyncio.wait_for(end.wait(), 30)
 
     here = shop(handle, kind="message", order_by=order_by, concurrency=8, max_batch=1)
     here.offer(keys=[b"k", b"k", b"k", b"k"], values=[b"a0", b"b0", b"b1", b"a1"])

@@ -71,7 +71,7 @@ async def test_a_start_is_refused_while_a_copy_waits_for_a_handler_with_an_order
             wait(kafka, topic)
             group = app(kafka, order).group()
             with pytest.raises(ConfigurationError) as refused:
-                await asyncio.wait_for(group.slots.host(group.settings, group.agents).run(asyncio.Event()), 20)
+                await asyncio.wait_for(group.slots.host(group.settings, group.agents).run(asyncio.Event()), 30)
         assert str(refused.value) == (
             f"topic {topic!r} has a copy for agent 'bill' from before it had order={order!r} (partition 0, offset 1), and it would run out "
             "of order; let workers without the order run the delay and retry topics dry, or cancel what waits (ackwise cancel), and switch "

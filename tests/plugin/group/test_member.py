@@ -20,6 +20,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata
 from tests import fakes
+from tests.waiting import turns
 
 from ackwise.middleware.commitmetadata import CommitMetadata, decode, group_hash
 from ackwise.middleware.events import Durable, Event, EventCode
@@ -165,8 +166,7 @@ async def test_the_commit_of_a_cut_off_waits_for_the_answer_of_the_one_before(wo
     here.finish(101)
     here.offer(102)
     draining = asyncio.create_task(here.member.drain([ORDERS], 0.0))
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await turns(50)
     assert asked == [101]
     heard.set()
     await asyncio.gather(earlier, draining)
@@ -233,16 +233,14 @@ async def test_with_a_commit_interval_of_zero_each_lane_that_moves_brings_a_comm
     here = await world(commit_interval=0)
     here.offer(100)
     here.finish(100)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
     assert here.client.commits == [{ORDERS: 101}]
 
 
 async def test_a_drain_commits_what_all_lanes_passed_and_tells_where_it_ended_once(world: Any) -> None:
     here = await world()
     here.offer(100, 101)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     here.finish(100, 101, lanes=[0])
     here.finish(100, lanes=[1])
     await here.member.drain([ORDERS], 0.01)

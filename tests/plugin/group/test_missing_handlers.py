@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.plugin.lines import until
+from tests.waiting import until
 
 from ackwise import App, ConsumeLater, Dedup, Message
 from ackwise.middleware.message import Delivery, Origin, delivery_of

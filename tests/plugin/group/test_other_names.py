@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.waiting import until
 from typer.testing import CliRunner
 
 from ackwise import App, ConfigurationError, ConsumeLater, ConsumeStatus, Message
@@ -32,8 +33,7 @@ def an_app(kafka: MemoryKafka, ran: list[int], **settings: Any) -> App:
 async def run_until_copied(app: App, kafka: MemoryKafka, topic: str) -> None:
     async with app.running() as worker, asyncio.timeout(60):
         await worker.ready()
-        while not kafka.has_topic(topic) or not kafka.records(topic):  # noqa: ASYNC110  # it tells nobody
-            await asyncio.sleep(0.05)
+        await until(lambda: kafka.has_topic(topic) and kafka.records(topic))
 
 
 async def test_copies_go_where_the_template_says_and_commands_find_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.plugin.group.owning import rest
 from tests.plugin.lines import deliveries, end, lane_of
+from tests.waiting import turns
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
@@ -74,10 +74,10 @@ def begin(line: Line, count: int) -> Lane:
 async def test_a_batch_begins_while_the_one_before_it_is_at_work_and_a_third_does_not() -> None:
     line = Line()
     lane = begin(line, 6)
-    await rest()
+    await turns()
     assert line.batches == [[100, 101], [102, 103]]
     line.ends[0].set_result(None)
-    await rest()
+    await turns()
     assert line.batches == [[100, 101], [102, 103], [104, 105]]
     for one in line.ends[1:]:
         one.set_result(None)
@@ -88,16 +88,16 @@ async def test_a_batch_begins_while_the_one_before_it_is_at_work_and_a_third_doe
 async def test_a_later_batch_that_ends_first_moves_no_commit_and_what_is_settled_of_one_at_work_does() -> None:
     line = Line()
     lane = begin(line, 4)
-    await rest()
+    await turns()
     line.ends[1].set_result(None)
-    await rest()
+    await turns()
     assert lane.watermark.commit == 100
     first = next(run for batch in lane._running for run in batch)
     first.stage = Stage.SETTLED
     lane.pass_settled([first])
     assert lane.watermark.commit == 101
     line.ends[0].set_result(None)
-    await rest()
+    await turns()
     assert lane.watermark.commit == 104
     await end(lane)
 
@@ -106,11 +106,11 @@ async def test_what_is_at_work_counts_to_what_makes_a_lane_full() -> None:
     line = Line()
     lane = begin(line, 4)
     lane.capacity = 3
-    await rest()
+    await turns()
     assert lane.is_full()
     line.ends[0].set_result(None)
     line.ends[1].set_result(None)
-    await rest()
+    await turns()
     assert not lane.is_full()
     await end(lane)
 
@@ -118,9 +118,9 @@ async def test_what_is_at_work_counts_to_what_makes_a_lane_full() -> None:
 async def test_a_stop_recalls_all_batches_begins_none_and_waits_for_those_at_work() -> None:
     line = Line()
     lane = begin(line, 6)
-    await rest()
+    await turns()
     lane.stop()
-    await rest()
+    await turns()
     assert lane.task is not None
     assert (line.recalled, lane.task.done()) == ([100, 101, 102, 103], False)
     for one in line.ends:
@@ -133,11 +133,11 @@ async def test_a_stop_recalls_all_batches_begins_none_and_waits_for_those_at_wor
 async def test_what_is_decided_when_the_lane_stops_is_taken_up_again_until_it_is_settled() -> None:
     line = Line()
     lane = begin(line, 2)
-    await rest()
+    await turns()
     line.undone.add(101)
     lane.stop()
     line.ends[0].set_result(None)
-    await rest()
+    await turns()
     assert (line.batches, lane.watermark.commit) == ([[100, 101], [101]], 101)
     line.ends[1].set_result(None)
     await end(lane)
@@ -147,7 +147,7 @@ async def test_what_is_decided_when_the_lane_stops_is_taken_up_again_until_it_is
 async def test_a_cut_lane_ends_with_what_is_at_work_and_takes_nothing_up_again() -> None:
     line = Line()
     lane = begin(line, 6)
-    await rest()
+    await turns()
     lane.cut()
     for one in line.ends:
         one.set_result(None)
@@ -158,12 +158,12 @@ async def test_a_cut_lane_ends_with_what_is_at_work_and_takes_nothing_up_again()
 async def test_an_error_in_a_batch_ends_the_lane_and_cancels_the_others() -> None:
     line = Line()
     lane = begin(line, 6)
-    await rest()
+    await turns()
     error = RuntimeError("our own")
     line.ends[0].set_result(error)
     with pytest.raises(RuntimeError) as raised:
         await end(lane)
-    await rest()
+    await turns()
     assert raised.value is error
     assert (line.cancelled, len(line.batches), lane.watermark.commit) == ([102], 2, 100)
     assert [entry.delivery.offset for entry in lane.unsettled()] == [100, 101, 102, 103, 104, 105]

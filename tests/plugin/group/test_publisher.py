@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaConnectionError
 from tests.plugin.group.producers import Factory, Producer
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
+from tests.waiting import until
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.message import Headers
@@ -56,9 +57,7 @@ A_COPY = Copy("billing.retry", 0, b"k", b"v", ())
 
 async def published(publisher: KafkaPublisher) -> None:
     """Until a copy is acknowledged, as who holds it tries it again."""
-    async with asyncio.timeout(5):
-        while await publisher.publish([A_COPY]) != [None]:  # noqa: ASYNC110  # it is a task beside this that makes it so
-            await asyncio.sleep(0)
+    await until(lambda: publisher.publish([A_COPY]), lambda answers: answers == [None])
 
 
 async def test_whatever_a_send_or_a_close_ends_with_only_that_copy_is_not_acknowledged_and_all_connections_are_closed(

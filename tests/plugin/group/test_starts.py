@@ -15,6 +15,7 @@ import pytest
 from tests.fakes import Clock, Store
 from tests.plugin.group.ordered import Shop
 from tests.tables import each
+from tests.waiting import turns, until
 
 from ackwise.middleware.breaker import Breaker, Circuit
 from ackwise.middleware.limits import RateLimit
@@ -67,11 +68,6 @@ def make_calls(shop: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     for calls in made:
         calls.is_over = True
         calls.end()
-
-
-async def turns(number: int = 60) -> None:
-    for _ in range(number):
-        await asyncio.sleep(0)
 
 
 def lane_beside(here: Shop, partition: int) -> Lane:
@@ -188,7 +184,7 @@ async def test_nothing_is_claimed_before_its_batch_has_a_slot_and_a_lane_without
     await turns()
     assert (len(calls.running), held(here.store)) == (1, 5)
     other.stop()
-    await asyncio.wait_for(other.task, 5)  # type: ignore[arg-type]
+    await asyncio.wait_for(other.task, 30)  # type: ignore[arg-type]
     assert (count(other.unsettled()), len(calls.started)) == (5, 1)
     await stop(here.lane)
 
@@ -315,9 +311,7 @@ async def test_a_message_that_runs_alone_waits_for_no_call_past_its_consume_time
         await turns()
         here.offer(1)
         poisoned(here.lane)
-        async with asyncio.timeout(10):
-            while (0, 100) not in calls.started:  # noqa: ASYNC110  # nobody tells
-                await asyncio.sleep(0.01)
+        await until(lambda: (0, 100) in calls.started)  # noqa: B023
         assert len(calls.running) == 2, timeout
         for lane in (here.lane, other):
             lane.cut()
@@ -335,7 +329,7 @@ async def test_a_lane_that_stops_while_its_message_waits_to_run_alone_ends_and_l
     poisoned(here.lane)
     await turns()
     here.lane.stop()
-    await asyncio.wait_for(here.lane.task, 5)
+    await asyncio.wait_for(here.lane.task, 30)
     calls.end()
     await turns()
     assert calls.started == [(1, 100), (1, 101)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
-from tests.plugin.lines import until
+from tests.waiting import until
 from typer.testing import CliRunner
 
 from ackwise import App, Broadcasting, ConfigurationError, DeadLetter, Message
@@ -147,7 +147,7 @@ async def test_a_start_with_the_default_names_is_refused_while_copies_wait_under
     put(kafka, topic, 4)
     kafka.group("billing.relay" if "delay" in topic else "billing").offsets[topic, 0] = Committed(1, "")
     with pytest.raises(ConfigurationError, match=rf"topic '{topic}' has something .* that waits \(partition 0, offset 1; 3 in all\)"):
-        await asyncio.wait_for(app_of(kafka).serve(asyncio.Event()), 20)
+        await asyncio.wait_for(app_of(kafka).serve(asyncio.Event()), 30)
     findings = await doctor_of_topics(app_of(kafka).group())
     assert [finding.found for finding in findings if finding.verdict == "problem" and f"topic '{topic}' has something" in finding.found]
     app = module(kafka, tmp_path, monkeypatch)
@@ -164,7 +164,7 @@ async def test_broadcasting_is_refused_while_copies_of_the_group_of_before_wait(
     with pytest.raises(
         ConfigurationError, match=rf"topic '{topic}' has something .* \(partition 0, offset 0; 2 in all\), and an app that broad"
     ):
-        await asyncio.wait_for(app.serve(asyncio.Event()), 20)
+        await asyncio.wait_for(app.serve(asyncio.Event()), 30)
     kafka.group("billing.relay").offsets["billing.delay.1m", 0] = Committed(2, "")
     kafka.group("billing").offsets["billing.retry", 0] = Committed(2, "")
     async with app_of(kafka, Broadcasting("web-1")).running() as worker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from aiokafka.errors import GroupAuthorizationFailedError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.plugin.group.test_member import Client
+from tests.waiting import turns, until
 
 from ackwise.middleware.commitmetadata import read_own
 from ackwise.middleware.disposition import Dead
@@ -83,8 +84,7 @@ class Worker(Client):
         batch = [(run.place.partition, offset) for run in runs for offset in run.offsets if run.stage is Stage.FETCHED]
         self.batches.append(batch)
         self.working += 1
-        for _ in range(1 + 50 * runs[0].place.partition):  # others than the first partition take their time
-            await asyncio.sleep(0)
+        await turns(1 + 50 * runs[0].place.partition)  # others than the first partition take their time
         if self.is_dead.is_set() or (lane.agent in (None, "bill") and self.broker.killers & {*batch}):
             if not self.is_dead.is_set():
                 self.broker.deaths += 1
@@ -145,7 +145,7 @@ async def live(broker: Broker, **options: Any) -> Worker:
     """A worker until it dies or all is done; then it leaves in order."""
     worker = Worker(broker, **options)
     async with asyncio.timeout(30), worker.working_on_all():
-        await _until(lambda: worker.is_dead.is_set() or worker.is_done)
+        await until(lambda: worker.is_dead.is_set() or worker.is_done)
         if not worker.is_dead.is_set():
             await worker.member.drain([*broker.partitions], 1.0)
     return worker
@@ -218,8 +218,7 @@ async def test_a_message_that_can_not_be_begun_is_not_counted_however_often_its_
         async with asyncio.timeout(30), worker.working_on_all():
             await worker.came.wait()
             ((lane,),) = worker.member.lanes.values()
-            while lane.is_alone or lane.tried is None:  # noqa: ASYNC110  # it tells nobody that it has come back
-                await asyncio.sleep(0)
+            await until(lambda: not lane.is_alone and lane.tried is not None, step=0)  # noqa: B023
             await asyncio.sleep(0.001)
             worker.is_dead.set()
     assert tries(broker) == before
@@ -287,7 +286,7 @@ async def test_where_no_death_tells_which_a_backlog_is_taken_as_ever_after_half_
     async with asyncio.timeout(30), worker.working_on_all():
         ((lane,),) = worker.member.lanes.values()
         lane._clock = lambda: LONGEST + 1e9
-        await _until(lambda: worker.is_done)
+        await until(lambda: worker.is_done)
     assert broker.commits - before == 1
 
 
@@ -309,9 +308,4 @@ async def test_a_broker_that_refuses_commits_keeps_nobody_from_working(monkeypat
     async with asyncio.timeout(30), worker.working_on_all():
         worker.refuse = GroupAuthorizationFailedError()
         monkeypatch.setattr(worker, "commit", lambda offsets: Client.commit(worker, offsets))
-        await _until(lambda: worker.is_done)
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110  # nobody tells
-        await asyncio.sleep(0)
+        await until(lambda: worker.is_done)

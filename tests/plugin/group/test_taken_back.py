@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 import pytest
 from tests.plugin.group.ordered import Shop
 from tests.plugin.group.test_member import ORDERS, World
+from tests.waiting import turns
 
 from ackwise.middleware.message import Message
 from ackwise.middleware.run import Run
@@ -60,8 +61,7 @@ async def taken_back(worker: Worker) -> None:
     await worker.lose()
     worker.assign()
     worker.offer(100, 101)
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await turns(50)
 
 
 @pytest.mark.parametrize("order", ["key", "partition"])

@@ -16,6 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
 from tests.tables import each
+from tests.waiting import turns
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError, Unavailable
@@ -470,8 +471,7 @@ async def test_a_call_that_is_cancelled_from_inside_is_brokers_that_do_not_answe
 async def test_a_look_at_topics_that_somebody_cancels_is_cancelled_whatever_the_client_closes_with(admin: Callable[[str], None]) -> None:
     admin("close")
     looking = asyncio.create_task(ensure_topics(HostSettings("nowhere:1", "billing"), NAMES, ["orders"], levels=LEVELS))
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     looking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await looking

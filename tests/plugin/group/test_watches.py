@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
-from tests.plugin.lines import until
 from tests.tables import each
+from tests.waiting import until
 
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.client.topicids import Topic, topics_of

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.waiting import until
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.wire import Copy
@@ -39,11 +40,9 @@ class Desk:
         self.sent += copies
         return [self.answer() for _ in copies]
 
-    async def telling(self, until: Callable[[], object]) -> None:
+    async def telling(self, is_said: Callable[[], object]) -> None:
         task = asyncio.create_task(self.state.tell())
-        async with asyncio.timeout(60):
-            while not until():  # noqa: ASYNC110  # what it waits for tells nobody
-                await asyncio.sleep(0)
+        await until(is_said)
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled()

@@ -24,8 +24,9 @@ from aiokafka.errors import (
 )
 from aiokafka.record.util import calc_crc32c
 from tests.fakes import Sink
-from tests.plugin.lines import Line, until
+from tests.plugin.lines import Line
 from tests.plugin.logs import Logs, batch, corrupt, endless, reading
+from tests.waiting import turns, until
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
@@ -107,7 +108,7 @@ async def polling(logs: Logs, **told: Any) -> AsyncIterator[Desk]:
         yield desk
     finally:
         desk.member.stop.set()
-        await asyncio.wait({task}, timeout=5)
+        await asyncio.wait({task}, timeout=60)
         await desk.close()
         if not task.cancelled():
             task.result()
@@ -336,7 +337,7 @@ async def test_nothing_of_a_client_that_its_owner_has_closed_is_begun_anew() -> 
     await desk.close()
     ended = desk.consumer._fetcher._fetch_task
     with pytest.raises(ConsumerStoppedError):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await desk.fetching.poll()
     assert desk.consumer._fetcher._fetch_task is ended
 
@@ -375,7 +376,7 @@ async def test_a_client_that_is_cancelled_from_inside_while_it_joins_does_not_ke
     await until(lambda: bool(desk.consumer._subscription._assignment_waiters))
     coordination.cancel()
     with pytest.raises(AckwiseError, match="has left the group and does not come back; the worker stops"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await task
     await desk.close()
 
@@ -396,7 +397,7 @@ async def test_a_worker_whom_the_group_refuses_as_it_joins_ends(monkeypatch: pyt
     for refusal in (GroupAuthorizationFailedError("billing"), InconsistentGroupProtocolError(), UnsupportedVersionError()):
         desk = joining(monkeypatch, refusal)
         with pytest.raises(type(refusal)):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await desk.fetching.poll()
         await desk.close()
 
@@ -514,7 +515,7 @@ async def test_a_client_that_was_cancelled_as_it_learned_its_metadata_asks_again
     monkeypatch.setattr(client, "_metadata_update", update)
     client._sync_task = asyncio.create_task(client._md_synchronizer())
     keep_awake(SimpleNamespace(_client=client, _coordinator=None, _closed=False))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await now.wait()
         waiting = client.force_metadata_update()
         client._sync_task.cancel()
@@ -541,8 +542,7 @@ async def test_a_client_that_was_cancelled_as_it_learns_metadata_learns_again_wi
     await asyncio.sleep(0)
     client._sync_task.cancel()
     await until(lambda: len(begun) > 1)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
     assert (len(begun), client._sync_task.done()) == (2, False)
     desk.member.stop.set()
     await polling

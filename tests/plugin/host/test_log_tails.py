@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from tests.waiting import until
 
 from ackwise import App, Message
 from ackwise.middleware.events import Event, EventCode
@@ -19,12 +20,6 @@ async def kafka() -> AsyncIterator[MemoryKafka]:
     async with MemoryKafka() as made:
         made.create_topic("orders")
         yield made
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
 
 
 async def write(kafka: MemoryKafka, *values: bytes, is_aborted: bool) -> None:

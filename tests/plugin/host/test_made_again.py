@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.errors import GroupAuthorizationFailedError
+from tests.waiting import until
 
 from ackwise import App, Broadcasting, Message
 from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, group_hash, read_own
@@ -51,13 +52,8 @@ class Worker:
             await worker.ready()
             yield
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not is_so():  # noqa: ASYNC110  # nobody tells
-                await asyncio.sleep(0.01)
-
     async def has_run(self, *values: bytes) -> None:
-        await self.until(lambda: set(values) <= {*self.ran})
+        await until(lambda: set(values) <= {*self.ran})
 
 
 @pytest.fixture

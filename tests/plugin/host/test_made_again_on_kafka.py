@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.servers import RawKafka
+from tests.waiting import until
 
 from ackwise import App, Message
 from ackwise.plugin.settings.config import Config
 
 pytestmark = pytest.mark.kafka
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(40):
-        while not is_so():  # noqa: ASYNC110  # what it waits for tells nobody
-            await asyncio.sleep(0.05)
 
 
 async def make_again(raw: RawKafka, topic: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
-from tests.plugin.lines import until
+from tests.waiting import until
 
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from tests.waiting import until
 
 from ackwise import App, ConfigurationError, ConsumeLater, ConsumeStatus, Message
 from ackwise.middleware.events import Event, EventCode
@@ -28,9 +28,7 @@ async def test_a_topic_that_is_made_while_the_worker_runs_is_read_from_its_first
         ran.append((message.topic, message.value))
 
     async with TestApp(app) as worker:
-        async with asyncio.timeout(60):
-            while not any(event.code is EventCode.ASSIGNED and event.topic == "orders" for event in worker.events):  # noqa: ASYNC110  # it tells nobody
-                await asyncio.sleep(0.05)
+        await until(lambda: any(event.code is EventCode.ASSIGNED and event.topic == "orders" for event in worker.events))
         assert (await worker.deliver("orders", b"0", within=60)).kind == "done"
         worker.kafka.create_topic("orders.fr", 3)  # wider than the group's own topics are by now
         worker.kafka.produce("orders.fr", b"1", b"2", partition=2)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from aiokafka import TopicPartition
 from tests.servers import RawKafka
+from tests.waiting import until
 
 from ackwise import App, Message
 from ackwise.plugin.settings.config import Config
@@ -43,12 +44,6 @@ async def running(app: App) -> AsyncIterator[None]:
     async with app.running() as worker:
         await worker.ready()
         yield
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():  # noqa: ASYNC110  # what it waits for tells nobody
-            await asyncio.sleep(0.05)
 
 
 async def until_committed(raw: RawKafka, group: str, topic: str, offset: int) -> None:

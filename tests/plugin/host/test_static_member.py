@@ -7,15 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from tests.servers import RawKafka
+from tests.waiting import until
 
 from ackwise import AckwiseError, App, ConsumeLater
 from ackwise.middleware.events import Event, EventCode
@@ -79,12 +79,6 @@ async def membership_of(raw: RawKafka, group: str) -> Membership:
 async def run(app: App) -> None:
     async with app.running() as worker:
         await worker.ended()
-
-
-async def until(what: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not what():  # noqa: ASYNC110  # nobody tells of it
-            await asyncio.sleep(0.05)
 
 
 async def test_a_restart_within_the_session_moves_no_partition_and_goes_on_where_it_stopped(raw_kafka: RawKafka) -> None:

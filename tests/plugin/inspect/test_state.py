@@ -13,6 +13,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from tests.fakes import FULL_DISK, Publisher, Sink
 from tests.tables import each
+from tests.waiting import until
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
@@ -72,12 +73,6 @@ def give(member: Member, partition: TopicPartition, count: int, **fields: Any) -
 def deliveries(partition: TopicPartition, count: int, headers: tuple[tuple[str, bytes], ...] = ()) -> Iterator[Delivery]:
     for offset in range(100, 100 + count):
         yield Delivery(*partition, offset, 0, b"the key", b"the value", headers, Origin(*partition, offset, 0))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # what a lane does is announced to nobody
-            await asyncio.sleep(0)
 
 
 async def end(*lanes: Lane) -> None:

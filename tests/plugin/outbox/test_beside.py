@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.plugin.outbox.desk import PATIENCE, Desk, Store, fields
+from tests.waiting import until
 
 from ackwise import App, ConfigurationError, ConsumeLater, DeadLetter, Message
 from ackwise.middleware.events import Event, EventCode
@@ -38,12 +39,6 @@ def shop(outbox: MemoryOutbox, **policy: Any) -> tuple[App, list[str | None], li
         seen.append(message_id(message))
 
     return app, seen, events
-
-
-async def until(is_so: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  # lists tell nobody
-            await asyncio.sleep(0.01)
 
 
 async def test_a_worker_sends_the_rows_of_its_outbox_and_records_each() -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 from tests.databases.postgres import USER
 from tests.databases.server import Server
 from tests.servers import RawKafka
+from tests.waiting import until
 
 from ackwise import App, Dedup, Message
 from ackwise.middleware.outgoing import Outgoing, message_id
@@ -59,11 +60,6 @@ class Shop:
     async def rows(self) -> int:
         status = await self.outbox.status()
         return status.waiting + status.parked
-
-    async def until(self, is_so: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not (await answer if asyncio.iscoroutine(answer := is_so()) else answer):  # noqa: ASYNC110  # a database tells nobody
-                await asyncio.sleep(LOOK)
 
     async def is_empty(self) -> bool:
         return await self.rows() == 0
@@ -131,9 +127,7 @@ def ids(records: Sequence[Any]) -> Counter[bytes]:
 
 async def _gone(process: subprocess.Popen[bytes], state: str = "") -> None:
     """Wait until the process has ended, or is in this state of the system's."""
-    async with asyncio.timeout(PATIENCE):
-        while process.poll() is None and (not state or _state(process.pid) != state):  # noqa: ASYNC110  # a process tells nobody
-            await asyncio.sleep(LOOK)
+    await until(lambda: process.poll() is not None or (state and _state(process.pid) == state))
 
 
 def _state(pid: int) -> str:
@@ -148,7 +142,7 @@ async def test_a_relay_killed_between_acknowledgement_and_delete_sends_the_same_
         await _gone(killed)
     assert await shop.rows() == 20
     async with shop.relaying():
-        await shop.until(shop.is_empty)
+        await until(shop.is_empty)
     records = await raw_kafka.records(shop.topic)
     assert set(ids(records).values()) == {2}
     assert all(values == [b"0", b"1", b"2", b"3"] for values in by_key(records).values())
@@ -162,8 +156,8 @@ async def test_a_relay_killed_between_acknowledgement_and_delete_sends_the_same_
 
     serving = asyncio.create_task(app.serve(stop))
     try:
-        await shop.until(lambda: len(seen) == 20)
-        await shop.until(lambda: _all_committed(raw_kafka, app.settings.group, shop.topic, len(records)))
+        await until(lambda: len(seen) == 20)
+        await until(lambda: _all_committed(raw_kafka, app.settings.group, shop.topic, len(records)))
     finally:
         stop.set()
         await serving
@@ -182,10 +176,10 @@ async def test_a_relay_that_was_stopped_sends_and_deletes_nothing_once_its_lease
     with shop.relay(halt=[*halt, signal.SIGSTOP]) as zombie:
         await _gone(zombie, "T")
         async with shop.relaying():
-            await shop.until(shop.is_empty)
+            await until(shop.is_empty)
             os.kill(zombie.pid, signal.SIGCONT)
             await shop.order(*shop.messages(5, 1, first=4))
-            await shop.until(shop.is_empty)
+            await until(shop.is_empty)
     records = await raw_kafka.records(shop.topic)
     assert (len(ids(records)), max(ids(records).values())) == (25, most)
     assert all(values == [b"0", b"1", b"2", b"3", b"4"] for values in by_key(records).values())
@@ -198,15 +192,15 @@ async def test_a_row_that_is_too_large_holds_its_key_and_nothing_else_until_it_i
     large = random.Random(1).randbytes(4000)
     await shop.order(*(Outgoing(shop.topic, value, b"a") for value in (b"1", large, b"3")), Outgoing(shop.topic, b"1", b"b"))
     async with shop.relaying():
-        await shop.until(lambda: _is_parked(shop, 1))
+        await until(lambda: _is_parked(shop, 1))
         await shop.order(Outgoing(shop.topic, b"4", b"a"), Outgoing(shop.topic, b"2", b"b"))
-        await shop.until(lambda: _has(raw_kafka, shop.topic, b"b", [b"1", b"2"]))
+        await until(lambda: _has(raw_kafka, shop.topic, b"b", [b"1", b"2"]))
         assert by_key(await raw_kafka.records(shop.topic))[b"a"] == [b"1"]
         (parked,) = await shop.outbox.parked()
         assert "MessageSizeTooLarge" in parked.cause
         await raw_kafka.alter(shop.topic, max_message_bytes=100_000)
         await shop.outbox.requeue()
-        await shop.until(shop.is_empty)
+        await until(shop.is_empty)
     assert by_key(await raw_kafka.records(shop.topic))[b"a"] == [b"1", large, b"3", b"4"]
     assert large.hex()[:20] not in caplog.text
 
@@ -225,16 +219,16 @@ async def test_rows_wait_while_kafka_is_away_and_no_attempt_is_used_up(
     caplog.set_level("INFO", "ackwise")
     await shop.order(*shop.messages(5, 2))
     async with shop.relaying(max_attempts=1):
-        await shop.until(shop.is_empty)
+        await until(shop.is_empty)
         kafka.stop()
         try:
             await shop.order(*shop.messages(5, 2, first=2))
-            await shop.until(lambda: "no broker answers, the rows of the outbox wait" in caplog.text)
+            await until(lambda: "no broker answers, the rows of the outbox wait" in caplog.text)
             assert await shop.rows() == 10
             assert not await shop.outbox.parked()
         finally:
             kafka.start()
-        await shop.until(shop.is_empty)
+        await until(shop.is_empty)
     assert all(values == [b"0", b"1", b"2", b"3"] for values in by_key(await raw_kafka.records(shop.topic)).values())
 
 
@@ -244,12 +238,12 @@ async def test_a_database_that_restarts_loses_no_row(
     caplog.set_level("INFO", "ackwise")
     await shop.order(*shop.messages(5, 2))
     async with shop.relaying():
-        await shop.until(shop.is_empty)
+        await until(shop.is_empty)
         await asyncio.to_thread(postgres.stop)
-        await shop.until(lambda: "the relay of the outbox can't go on, its rows wait and nothing is lost" in caplog.text)
+        await until(lambda: "the relay of the outbox can't go on, its rows wait and nothing is lost" in caplog.text)
         await asyncio.to_thread(postgres.start)
         await shop.order(*shop.messages(5, 2, first=2))
-        await shop.until(shop.is_empty)
+        await until(shop.is_empty)
     assert all(values == [b"0", b"1", b"2", b"3"] for values in by_key(await raw_kafka.records(shop.topic)).values())
 
 
@@ -261,7 +255,7 @@ async def test_the_command_relays_and_ends_at_a_signal(
     command = [sys.executable, "-m", "ackwise.plugin.cli", "relay", "--outbox", shop.url, "--brokers", shop.brokers]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)  # noqa: ASYNC220  # it begins at once
     try:
-        await shop.until(shop.is_empty)
+        await until(shop.is_empty)
         for number in signals:
             process.send_signal(number)
         _, said = await asyncio.to_thread(process.communicate, timeout=PATIENCE)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.plugin.outbox.desk import PATIENCE, Book, Desk, Store, fields, lost, refused
+from tests.waiting import turns
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
@@ -336,8 +337,7 @@ async def test_nothing_is_deleted_before_its_event_is_durable_and_then_it_is_not
     desk.refuse = lambda message: _full(desk)
     async with desk.running(relay):
         await desk.until(lambda: len(desk.log.messages) == 4)
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await turns(50)
         assert len(desk.book.rows) == 4
         desk.refuse = lambda message: None
         desk.sink.error = None

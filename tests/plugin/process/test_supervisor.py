@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes import Clock
-from tests.plugin.waiting import until
+from tests.waiting import turns, until
 
 from ackwise.plugin.process.supervised import LINE, supervised
 from ackwise.plugin.process.supervisor import Backoff, Supervisor
@@ -131,8 +131,7 @@ async def test_the_next_is_not_restarted_before_the_one_before_it_has_joined(fol
             patch.setattr(second, "signal", asked.append)
             supervisor._roll_again.set()
             await until(lambda: first.replaced is None and not first.has_joined.is_set() and first._process is not None)
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await turns(10)
             assert asked == []
 
 
@@ -247,7 +246,6 @@ async def test_a_worker_that_drains_already_is_left_alone_when_its_supervisor_go
     stop.set()
     with supervised(asyncio.Event(), stop):
         ours.close()
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
     asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
     assert not asked.is_set()

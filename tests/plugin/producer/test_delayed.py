@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from ackwise import App, ConfigurationError, Message, Producer
 from ackwise.middleware.message import Headers
@@ -64,12 +63,6 @@ def make_app(**settings: Any) -> tuple[App, list[float]]:
         got.append(message.delivery.timestamp_ms / 1000)
 
     return app, got
-
-
-async def until(met: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not met():  # noqa: ASYNC110  # the relay is beside this
-            await asyncio.sleep(0.01)
 
 
 async def test_a_handler_s_message_for_later_comes_when_it_is_due_and_not_before() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.plugin.lines import until
+from tests.waiting import until
 
 from ackwise import App, Batch, ConfigurationError, ConsumeStatus, Dedup, Message, RetryInPlace, Transactional, message_id
 from ackwise.middleware.policies import Outbox

@@ -21,7 +21,7 @@ from aiokafka.errors import (
     UnknownProducerId,
 )
 from tests.fakes import Clock
-from tests.plugin.lines import until
+from tests.waiting import until
 
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed

@@ -19,6 +19,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from tests.plugin.repair.repairing import Shop, values
 from tests.servers import RawKafka
+from tests.waiting import until
 
 from ackwise import Transactional
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, PublishRefused, PublishUnavailable
@@ -343,9 +344,7 @@ async def test_a_command_that_is_killed_or_interrupted_goes_on_where_it_was(
     plan = shop.plan(shop.step(0, 60))
     command = [sys.executable, "-m", "ackwise.plugin.cli", "plan", "apply", str(plan), "worker:app", "--yes", "--json"]
     process = await asyncio.create_subprocess_exec(*command, "--rate", "10", cwd=shop.folder)
-    async with asyncio.timeout(60):
-        while not any('"sent"' in line for line in _lines(shop.folder / "plan.progress.jsonl")):  # noqa: ASYNC110  # of another process
-            await asyncio.sleep(0.05)
+    await until(lambda: any('"sent"' in line for line in _lines(shop.folder / "plan.progress.jsonl")))
     process.send_signal(number)
     assert await process.wait() == code
     assert 0 < sum((await shop.copies()).values()) < 60

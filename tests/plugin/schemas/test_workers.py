@@ -9,7 +9,7 @@ import pydantic
 import pytest
 from tests.plugin.schemas.registryserver import RegistryServer, failed
 from tests.plugin.schemas.test_avro import ORDER, written
-from tests.plugin.waiting import until
+from tests.waiting import until
 
 from ackwise import App, Avro, Batch, DeadLetter, Dedup
 from ackwise.plugin.settings.config import Config

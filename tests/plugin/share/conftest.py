@@ -20,7 +20,7 @@ from ackwise.plugin.app import App
 from ackwise.plugin.group.sharecounts import ShareCounts
 
 #: Seconds until something must have happened.
-DEADLINE = 40.0
+DEADLINE = 60.0
 
 
 @dataclass

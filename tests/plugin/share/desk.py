@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from tests.fakes import Clock, Publisher, Sink, Store
+from tests.waiting import turns
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
@@ -150,12 +151,11 @@ class Desk:
             self.clock.now += step
             for portion in self.sharing._portions:
                 portion.stirred.set()
-            for _ in range(5):
-                await asyncio.sleep(0)
+            await turns(5)
 
     async def end(self, taking: asyncio.Task[None], *, step: float = 5.0) -> None:
         """Let time pass until a poll is taken to its end."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not taking.done():
                 await self.pass_time(step=step)
 

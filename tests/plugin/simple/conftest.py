@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -106,17 +106,10 @@ async def world() -> AsyncIterator[World]:
         yield World(kafka)
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Until `condition` is true."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  # what happens in other tasks wakes nobody here
-            await asyncio.sleep(0.01)
-
-
 async def receive(consumer: SimpleConsumer[bytes], number: int, *, invisible: float | str = 10.0) -> list[Received[bytes]]:
     """Just `number` messages, in the order of their offsets, however many calls that takes."""
     found: list[Received[bytes]] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while len(found) < number:
             found += await consumer.receive(number - len(found), invisible=invisible, wait=20.0)
     return sorted(found, key=lambda each: each.offset)

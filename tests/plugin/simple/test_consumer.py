@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.plugin.simple.conftest import TOPIC, World, eventually, nothing_comes, receive
+from tests.plugin.simple.conftest import TOPIC, World, nothing_comes, receive
+from tests.waiting import until
 
 from ackwise import AckwiseError, Answer, ConfigurationError, ConsumeLater, Dedup, EventCode, InvalidRuling, SimpleConsumer, Transactional
 
@@ -16,10 +17,10 @@ async def test_an_earlier_message_that_is_not_acknowledged_holds_the_offset(worl
     async with world.consumer() as consumer:
         received = await receive(consumer, 3)
         assert await consumer.ack_all(received[1:]) == [Answer.ACKED] * 2
-        await eventually(lambda: world.finished_above() == 2)
+        await until(lambda: world.finished_above() == 2)
         assert world.committed() == 0
         assert await consumer.ack(received[0]) is Answer.ACKED
-        await eventually(lambda: world.committed() == 3)
+        await until(lambda: world.committed() == 3)
 
 
 async def test_any_number_of_receivers_get_each_message_once(world: World) -> None:
@@ -52,10 +53,10 @@ async def test_nothing_is_claimed_that_nobody_has_asked_for(world: World) -> Non
 async def test_a_receiver_gets_what_several_partitions_have(world: World) -> None:
     world.kafka.create_topic("wide", 4)
     async with world.consumer(topics="wide") as consumer:
-        await eventually(lambda: len(world.kafka.committed("billing")) == 8)
+        await until(lambda: len(world.kafka.committed("billing")) == 8)
         for partition in range(4):
             world.kafka.produce("wide", b"m", partition=partition)
-        await eventually(lambda: world.count(EventCode.RECEIVED_RANGE) == 4)
+        await until(lambda: world.count(EventCode.RECEIVED_RANGE) == 4)
         received = await consumer.receive(10, invisible=10)
         assert sorted(each.partition for each in received) == [0, 1, 2, 3]
 
@@ -68,19 +69,19 @@ async def test_the_key_of_what_is_received_is_kept_from_others(world: World) -> 
         assert await nothing_comes(consumer)
         assert await consumer.ack(received) is Answer.ACKED
         assert await nothing_comes(consumer)
-        await eventually(lambda: world.committed() == 2)
+        await until(lambda: world.committed() == 2)
     assert [world.count(code) for code in (EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED)] == [1, 1]
 
 
 async def test_what_can_not_be_decoded_is_a_dead_letter_though_nobody_receives(world: World) -> None:
     world.kafka.produce(TOPIC, b"7", b"seven", b"8")
     async with world.consumer(model=int) as consumer:
-        await eventually(lambda: world.committed() is not None)
-        await eventually(lambda: world.reasons() == [b"undecodable"])
+        await until(lambda: world.committed() is not None)
+        await until(lambda: world.reasons() == [b"undecodable"])
         received = await receive(consumer, 2)
         assert [(each.value, each.raw) for each in received] == [(7, b"7"), (8, b"8")]  # type: ignore[comparison-overlap]  # by the model
         await consumer.ack_all(received)
-        await eventually(lambda: world.committed() == 3)
+        await until(lambda: world.committed() == 3)
 
 
 async def test_what_expires_is_delivered_again_as_its_next_attempt_and_as_another_execution_to_those_who_judge(world: World) -> None:
@@ -92,7 +93,7 @@ async def test_what_expires_is_delivered_again_as_its_next_attempt_and_as_anothe
         assert (first.reconsume_times, again.reconsume_times, again.delivery_attempt) == (0, 1, 2)
         assert (again.topic, again.partition, again.offset) == (TOPIC, 0, 0)
         assert [await consumer.ack(each) for each in (first, again)] == [Answer.INVALID_RECEIPT, Answer.ACKED]
-        await eventually(lambda: world.committed() == 1)
+        await until(lambda: world.committed() == 1)
     told = [(event.code, event.attempt, event.error) for event in world.events if event.handler == "receiver"]
     assert told == [
         (EventCode.CLAIMED, 1, None),
@@ -110,7 +111,7 @@ async def test_a_receipt_that_was_shortened_expires_in_its_new_time_though_nobod
         assert await nothing_comes(consumer)  # the end of the hour is waited for by now
         await consumer.change_invisible(received, "50ms")
         world.clock.advance("50ms")
-        await eventually(lambda: world.count(EventCode.SENT_BACK) == 1)
+        await until(lambda: world.count(EventCode.SENT_BACK) == 1)
 
 
 async def test_what_nobody_ever_acknowledges_is_a_dead_letter_in_the_end(world: World) -> None:
@@ -120,7 +121,7 @@ async def test_what_nobody_ever_acknowledges_is_a_dead_letter_in_the_end(world: 
             assert (await receive(consumer, 1))[0].reconsume_times == attempt
             world.clock.advance(10)
         assert await nothing_comes(consumer)
-        await eventually(lambda: world.committed() == 1)
+        await until(lambda: world.committed() == 1)
     assert world.reasons() == [b"max-reconsume-times"]
 
 
@@ -148,7 +149,7 @@ async def test_nothing_is_received_before_it_is_open_or_after_it_was_closed(worl
 async def test_a_receiver_that_waits_is_answered_when_the_consumer_is_closed(world: World) -> None:
     async with world.consumer() as consumer:
         waiting = asyncio.create_task(consumer.receive(1, invisible=10, wait=60))
-        await eventually(lambda: world.committed() is not None)
+        await until(lambda: world.committed() is not None)
     assert await waiting == []
 
 

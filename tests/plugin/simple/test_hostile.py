@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.plugin.simple.conftest import GROUP, TOPIC, Store, World, eventually, nothing_comes, receive
+from tests.plugin.simple.conftest import GROUP, TOPIC, Store, World, nothing_comes, receive
+from tests.waiting import until
 
 from ackwise import Answer, Dedup, EventCode, Received, SimpleConsumer
 from ackwise.middleware.columns import ColumnExchange
@@ -72,13 +73,13 @@ async def moving(wide: World, *things: Any, **options: Any) -> AsyncIterator[tup
     async with wide.consumer(*things, topics="wide", client_id="one", **options) as one:
         received = await receive(one, 2, invisible=20)
         async with wide.consumer(*things, topics="wide", client_id="other") as other:
-            await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
+            await until(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
             yield one, other, received
 
 
 async def receive_at_any(*consumers: SimpleConsumer[bytes], number: int = 2) -> list[Received[bytes]]:
     again: list[Received[bytes]] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(again) < number:
             for consumer in consumers:
                 again += await consumer.receive(number, invisible=10, wait=0.2)
@@ -86,10 +87,11 @@ async def receive_at_any(*consumers: SimpleConsumer[bytes], number: int = 2) -> 
 
 
 async def are_all_committed(wide: World) -> None:
-    await eventually(lambda: all(wide.kafka.committed(GROUP)["wide", partition].offset == 1 for partition in range(2)))
+    await until(lambda: all(wide.kafka.committed(GROUP)["wide", partition].offset == 1 for partition in range(2)))
     assert [wide.count(code) for code in (EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED)] == [2, 2, 2]
 
 
+@pytest.mark.slow  # waits for partitions to move while receipts are open
 async def test_a_rebalance_leaves_what_is_received_with_its_receiver_and_does_not_wait_for_it(wide: World) -> None:
     async with moving(wide, revoke_timeout=30) as (one, other, received):
         assert await nothing_comes(one)
@@ -106,7 +108,7 @@ async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not
         wide.clock.advance(20)
         assert await one.ack_all(received) == [Answer.INVALID_RECEIPT] * 2
         async with asyncio.timeout(5):  # and not with the next renewal
-            await eventually(lambda: sum(len(exchange.releases) for exchange in wide.store.exchanges) == 2)
+            await until(lambda: sum(len(exchange.releases) for exchange in wide.store.exchanges) == 2)
         again = await receive_at_any(one, other)
     assert [(each.value, each.reconsume_times) for each in again] == [(b"m0", 0), (b"m1", 0)]
     assert wide.kafka.records("billing.retry") == []
@@ -145,15 +147,15 @@ async def test_without_a_claim_nothing_of_a_partition_that_has_moved_is_acknowle
 @pytest.mark.slow  # waits for partitions that move amid a claim
 async def test_what_is_claimed_while_its_partition_moves_is_given_to_nobody_and_comes_to_the_next_owner(wide: World) -> None:
     async with wide.consumer(topics="wide", client_id="one") as one:
-        await eventually(lambda: len(wide.kafka.committed(GROUP)) == 4)
+        await until(lambda: len(wide.kafka.committed(GROUP)) == 4)
         wide.store.answers.clear()
         asking = asyncio.create_task(one.receive(2, invisible=10, wait=20))
-        await eventually(lambda: sum(len(exchange.claims) for exchange in wide.store.exchanges) == 2)
+        await until(lambda: sum(len(exchange.claims) for exchange in wide.store.exchanges) == 2)
         async with wide.consumer(topics="wide", client_id="other", store=Store(wide.claims)) as other:
-            await eventually(lambda: _stopping(one) >= 2)
+            await until(lambda: _stopping(one) >= 2)
             wide.store.answers.set()
             again: list[Received[bytes]] = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(again) < 2:
                     again += await other.receive(2, invisible=10, wait=0.2)
                     if asking.done():
@@ -176,10 +178,10 @@ def _stopping(consumer: SimpleConsumer[bytes]) -> int:
 async def test_what_had_come_for_a_receiver_when_the_consumer_is_closed_is_given_back_at_once(world: World) -> None:
     world.kafka.produce(TOPIC, b"a")
     async with world.consumer() as consumer:
-        await eventually(lambda: world.count(EventCode.RECEIVED_RANGE) == 1)
+        await until(lambda: world.count(EventCode.RECEIVED_RANGE) == 1)
         world.store.answers.clear()
         asking = asyncio.create_task(consumer.receive(1, invisible=10, wait=20))
-        await eventually(lambda: any(exchange.claims for exchange in world.store.exchanges))
+        await until(lambda: any(exchange.claims for exchange in world.store.exchanges))
         asyncio.get_running_loop().call_later(0.1, world.store.answers.set)
     assert await asking == []
     async with world.consumer() as another:
@@ -190,7 +192,7 @@ async def test_what_had_come_for_a_receiver_when_the_consumer_is_closed_is_given
 async def test_while_the_store_is_away_nothing_is_received_and_then_it_is(world: World) -> None:
     world.kafka.produce(TOPIC, b"a")
     async with world.consumer() as consumer:
-        await eventually(lambda: world.committed() is not None)
+        await until(lambda: world.committed() is not None)
         world.store.is_away = True
         assert await nothing_comes(consumer)
         world.store.is_away = False
@@ -205,7 +207,7 @@ async def test_an_acknowledgement_while_the_store_is_away_is_settled_once_it_ans
         assert await consumer.ack(received) is Answer.UNSETTLED
         assert world.committed() == 0
         world.store.is_away = False
-        await eventually(lambda: world.committed() == 1)
+        await until(lambda: world.committed() == 1)
     assert [world.count(code) for code in (EventCode.CLAIMED, EventCode.SUCCEEDED)] == [1, 1]
 
 
@@ -223,7 +225,7 @@ async def test_a_claim_that_was_lost_while_a_receiver_worked_is_taken_again_and_
         assert await consumer.ack(received) is Answer.UNSETTLED
         leases.release_later(stolen)
         await leases.flush()
-        await eventually(lambda: world.committed() == 1)
+        await until(lambda: world.committed() == 1)
     assert [world.count(code) for code in (EventCode.CLAIMED, EventCode.CLAIM_LOST, EventCode.SUCCEEDED)] == [1, 1, 1]
 
 
@@ -259,7 +261,7 @@ async def test_an_acknowledgement_that_is_cancelled_is_settled_all_the_same(worl
         acking = asyncio.create_task(consumer.ack(received))
         await asyncio.sleep(0)
         acking.cancel()
-        await eventually(lambda: world.committed() == 1)
+        await until(lambda: world.committed() == 1)
         assert acking.cancelled()
 
 
@@ -280,7 +282,7 @@ async def test_a_message_that_processes_died_of_is_received_while_nobody_has_ano
     world.clock.advance(LEASE + 1)
     world.kafka.produce(TOPIC, b"another")
     async with world.consumer(client_id="d") as consumer:
-        await eventually(lambda: any(event.code is EventCode.RECEIVED_RANGE and event.range_end == 3 for event in world.events))
+        await until(lambda: any(event.code is EventCode.RECEIVED_RANGE and event.range_end == 3 for event in world.events))
         (another,) = await consumer.receive(2, invisible=10)
         assert another.value == b"another"
         assert await nothing_comes(consumer)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.plugin.simple.conftest import TOPIC, Store, World, eventually, nothing_comes, receive
+from tests.plugin.simple.conftest import TOPIC, Store, World, nothing_comes, receive
+from tests.waiting import until
 
 from ackwise import Answer, Batch, ConfigurationError, ConsumeLater, EventCode, InvalidReceipt, InvalidRuling
 from ackwise.middleware.leases import Leases
@@ -20,7 +21,7 @@ async def test_V01_all_are_acknowledged_and_nothing_is_outstanding(world: World)
     world.kafka.produce(TOPIC, b"a", b"b", b"c")
     async with world.consumer() as consumer:
         assert await consumer.ack_all(await receive(consumer, 3)) == [Answer.ACKED] * 3
-        await eventually(lambda: world.committed() == 3)
+        await until(lambda: world.committed() == 3)
         world.clock.advance(100)
         assert await nothing_comes(consumer)
 
@@ -32,7 +33,7 @@ async def test_V02_what_is_behind_the_ack_index_comes_again_after_10_s(world: Wo
         received = await receive(consumer, 3)
         assert await consumer.ack_all(received[:2]) == [Answer.ACKED] * 2
         await consumer.later(received[2])
-        await eventually(lambda: world.committed() == 3)
+        await until(lambda: world.committed() == 3)
     assert world.levels() == [3]
     assert [record.value for record in world.kafka.records("billing.delay.10s")] == [b"c"]
 
@@ -51,7 +52,7 @@ async def test_V03_an_ack_index_below_minus_1_is_refused(world: World) -> None:
 async def test_V04_later_waits_as_long_as_the_attempt_says(world: World) -> None:
     """V04: later with r = 0, 1, 15 is 10 s, 30 s, 7200 s."""
     async with world.consumer() as consumer:
-        await eventually(lambda: world.committed() is not None)
+        await until(lambda: world.committed() is not None)
         world.kafka.produce(TOPIC, b"m")
         for reconsume_times in (0, 1, 15):
             if reconsume_times:
@@ -78,20 +79,20 @@ async def test_V06_a_negative_level_is_a_dead_letter(world: World) -> None:
     async with world.consumer() as consumer:
         for received in await receive(consumer, 2):
             await consumer.later(received, delay_level=-1)
-        await eventually(lambda: world.committed() == 2)
+        await until(lambda: world.committed() == 2)
     assert world.reasons() == [b"negative-delay-level"] * 2
 
 
 async def test_V07_V08_what_came_as_often_as_it_may_is_a_dead_letter_whatever_its_age(world: World) -> None:
     """V07, V08: later with r = 16; RocketMQ drops what is older than four hours, and delivers what is younger for ever."""
     async with world.consumer() as consumer:
-        await eventually(lambda: world.committed() is not None)
+        await until(lambda: world.committed() is not None)
         for letters, age in enumerate((5 * 3600, 4 * 3600 - 5, 90), start=1):
             world.sent_back(16)
             (received,) = await receive(consumer, 1, invisible="6h")
             world.clock.advance(age)
             await consumer.later(received)
-            await eventually(lambda letters=letters: len(world.dead_letters) == letters)  # type: ignore[misc]
+            await until(lambda letters=letters: len(world.dead_letters) == letters)  # type: ignore[misc]
     assert world.reasons() == [b"max-reconsume-times"] * 3
     assert world.levels() == []
 
@@ -101,7 +102,7 @@ async def test_V09_without_any_retry_the_first_later_is_a_dead_letter(world: Wor
     world.kafka.produce(TOPIC, b"a")
     async with world.consumer(ConsumeLater(0)) as consumer:
         await consumer.later((await receive(consumer, 1))[0])
-        await eventually(lambda: world.committed() == 1)
+        await until(lambda: world.committed() == 1)
     assert world.reasons() == [b"max-reconsume-times"]
 
 
@@ -122,7 +123,7 @@ async def test_V11_three_expired_receipts_are_three_answers_and_no_exchange(worl
         received = await receive(consumer, 3)
         world.clock.advance(10)
         assert await consumer.ack_all(received) == [Answer.INVALID_RECEIPT] * 3
-        await eventually(lambda: world.count(EventCode.SENT_BACK) == 3)
+        await until(lambda: world.count(EventCode.SENT_BACK) == 3)
     assert [exchange.completes for exchange in world.store.exchanges if exchange.completes] == []
 
 
@@ -186,10 +187,10 @@ async def test_V18_a_receive_that_never_returned_is_asked_again_and_nothing_is_c
     """V18: the same attempt id may pop again. Here a call that was cancelled gives back what had come."""
     async with world.consumer() as consumer:
         asking = asyncio.create_task(consumer.receive(2, invisible=10, wait=30))
-        await eventually(lambda: world.committed() is not None)
+        await until(lambda: world.committed() is not None)
         world.store.answers.clear()
         world.kafka.produce(TOPIC, b"a", b"b")
-        await eventually(lambda: any(exchange.claims for exchange in world.store.exchanges))
+        await until(lambda: any(exchange.claims for exchange in world.store.exchanges))
         asking.cancel()
         await asyncio.wait({asking})
         world.store.answers.set()
@@ -219,7 +220,7 @@ async def test_V19_a_renewal_that_fails_counts_until_one_succeeds_and_the_third_
 async def test_V20_what_is_held_too_long_is_sent_back_once(world: World) -> None:
     """V20: RocketMQ stops renewing after 3 h, and nacks once, at r = 1 with 30 s. Here it is the time that the receiver asked for."""
     async with world.consumer(max_invisible="3h") as consumer:
-        await eventually(lambda: world.committed() is not None)
+        await until(lambda: world.committed() is not None)
         world.sent_back(1)
         (received,) = await receive(consumer, 1, invisible="3h")
         with pytest.raises(ConfigurationError):
@@ -244,7 +245,7 @@ async def test_V21_what_a_holder_had_that_goes_is_there_for_others_at_once(world
 async def test_V22_what_came_more_often_than_it_may_is_a_dead_letter_before_anybody_receives_it(world: World) -> None:
     """V22: with 17 attempts at most, r = 16 is delivered, r = 17 is a dead letter and acknowledged."""
     async with world.consumer() as consumer:
-        await eventually(lambda: world.committed() is not None)
+        await until(lambda: world.committed() is not None)
         world.sent_back(16)
         (received,) = await receive(consumer, 1)
         assert (received.reconsume_times, await consumer.ack(received)) == (16, Answer.ACKED)

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 from aiokafka.errors import GroupAuthorizationFailedError
 from tests.plugin.deadletters.letters import APP, Shop, letter
 from tests.tables import each
+from tests.waiting import until
 from typer.testing import CliRunner
 
 from ackwise import CONSUME_LATER, App, ConsumeStatus, Message, RetryInPlace
@@ -40,13 +41,6 @@ async def status(*arguments: str, code: int = 0) -> Any:
     done = await asyncio.to_thread(run, *arguments)
     assert done.exit_code == code, (done.output, done.exception)
     return json.loads(done.stdout) if "--json" in arguments else done.output
-
-
-async def until(look: Callable[[], Awaitable[Any]], holds: Callable[[Any], bool]) -> Any:
-    async with asyncio.timeout(60):
-        while not holds(found := await look()):  # noqa: ASYNC110  # a broker tells nobody
-            await asyncio.sleep(0.1)
-    return found
 
 
 def worker(shop: Shop) -> App:

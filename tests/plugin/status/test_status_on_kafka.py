@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.servers import RawKafka
+from tests.waiting import until
 from typer.testing import CliRunner
 
 from ackwise import App, Message
@@ -53,9 +54,7 @@ async def test_each_partition_has_the_worker_that_the_broker_gave_it_to(raw_kafk
     async with worker(raw_kafka, group, topic, "first").running() as first, worker(raw_kafka, group, topic, "second").running() as second:
         await first.ready()
         await second.ready()
-        async with asyncio.timeout(60):
-            while not is_settled(found := await status(raw_kafka, group), topic):  # noqa: ASYNC110  # a broker tells nobody
-                await asyncio.sleep(0.2)
+        found = await until(lambda: status(raw_kafka, group), lambda found: is_settled(found, topic), step=0.2)
     partitions = [each for each in found["partitions"] if each["topic"] == topic]
     assert {each["owner"] for each in partitions} == set(found["members"])
     assert {name.split()[0] for name in found["members"]} == {"first", "second"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from ackwise import App, Batch, ConfigurationError, ConsumeLater, EventCode, Outbox, Transactional
 from ackwise.plugin.settings.config import Config
@@ -44,9 +44,7 @@ def booked(folder: Path) -> list[str]:
 
 async def sent(worker: TestApp, count: int) -> list[str]:
     """What was sent, once it is so much and nothing is left in the outbox."""
-    async with asyncio.timeout(60):
-        while len(worker.kafka.records("booked")) < count:  # noqa: ASYNC110  # the broker tells nobody
-            await asyncio.sleep(0.02)
+    await until(lambda: len(worker.kafka.records("booked")) >= count)
     return sorted((record.value or b"").decode() for record in worker.kafka.records("booked"))
 
 
@@ -56,9 +54,7 @@ async def test_what_is_booked_is_sent_and_nothing_else(tmp_path: Path) -> None:
         await worker.deliver_batch("orders", ["a", "dear", "b", "dead", "later", "c"])
         assert await sent(worker, 3) == ["a", "b", "c"]
         assert booked(tmp_path) == ["a", "b", "c"]
-        async with asyncio.timeout(60):
-            while sum(event.code is EventCode.OUTBOX_SENT for event in worker.events) < 3:  # noqa: ASYNC110  # events tell nobody
-                await asyncio.sleep(0.02)
+        await until(lambda: sum(event.code is EventCode.OUTBOX_SENT for event in worker.events) >= 3)
         stored = {event.dedup_key for event in worker.events if event.code is EventCode.OUTBOX_STORED}
         assert stored == {dict(record.headers)["message-id"].decode() for record in worker.kafka.records("booked")}  # type: ignore[union-attr]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.plugin.checkback.halfstore import HalfStore
+from tests.waiting import until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import Prepared, TransactionOutcome
@@ -35,17 +36,13 @@ def outbox() -> MemoryOutbox:
 
 
 async def until_sent(kafka: MemoryKafka, count: int = 1) -> list[tuple[bytes | None, bytes | None]]:
-    async with asyncio.timeout(60):
-        while len(kafka.records("paid")) < count:  # noqa: ASYNC110  # the broker tells nobody
-            await asyncio.sleep(0.01)
+    await until(lambda: len(kafka.records("paid")) >= count)
     return [(record.value, dict(record.headers)["message-id"]) for record in kafka.records("paid")]
 
 
 async def until_deleted(outbox: MemoryOutbox) -> None:
     """What was sent is deleted after that."""
-    async with asyncio.timeout(60):
-        while (await outbox.status()).waiting:  # noqa: ASYNC110  # an outbox tells relays alone
-            await asyncio.sleep(0.01)
+    await until(outbox.status, lambda status: not status.waiting)
 
 
 async def test_a_message_is_sent_once_its_local_transaction_has_committed(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:

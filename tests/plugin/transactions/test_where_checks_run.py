@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.waiting import until
 
 from ackwise import App, Message, Outbox, Outgoing
 from ackwise.plugin.outbox.apart import AloneSettings, relay_outbox_apart
@@ -31,9 +32,7 @@ async def outbox() -> MemoryOutbox:
 
 
 async def until_sent(kafka: MemoryKafka) -> list[bytes | None]:
-    async with asyncio.timeout(60):
-        while not kafka.records("paid"):  # noqa: ASYNC110  # the broker tells nobody
-            await asyncio.sleep(0.01)
+    await until(lambda: kafka.records("paid"))
     return [record.value for record in kafka.records("paid")]
 
 
@@ -68,7 +67,5 @@ async def test_a_worker_with_the_outbox_checks_too(outbox: MemoryOutbox, relay: 
         if relay == "worker":
             assert await until_sent(worker.kafka) == [b"42"]
         else:
-            async with asyncio.timeout(60):
-                while (await outbox.status()).waiting != 1:  # noqa: ASYNC110  # an outbox tells relays alone
-                    await asyncio.sleep(0.01)
+            await until(outbox.status, lambda status: status.waiting == 1)
     assert await left(outbox) == ["asked elsewhere"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.waiting import until
 
 from ackwise.middleware.errors import Unavailable
 from ackwise.plugin.ui.seen import Seen, SeenByName
@@ -82,9 +83,7 @@ async def test_a_page_does_not_wait_for_ever_and_the_answer_is_there_for_the_nex
     assert found.value is None
     assert found.problem.startswith("there is no answer yet")
     far.answers.set()
-    async with asyncio.timeout(60):
-        while (found := await seen.now()).value is None:  # noqa: ASYNC110  # it is being asked
-            await asyncio.sleep(0)
+    found = await until(seen.now, lambda found: found.value is not None)
     assert (found.value, found.problem, far.asked) == (1, "", 1)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.waiting import until
 
 from ackwise import App, Message, Watch
 from ackwise.plugin.settings.config import Config
@@ -46,9 +47,7 @@ class Pages:
 
     async def until(self, is_so: Callable[[dict[str, float]], bool]) -> dict[str, float]:
         """The metrics, once it is so."""
-        async with asyncio.timeout(DEADLINE):
-            while not is_so(found := await self.metrics()):  # noqa: ASYNC110  # another process would have to ask, too
-                await asyncio.sleep(0.05)
+        found: dict[str, float] = await until(self.metrics, is_so)
         return found
 
 
@@ -69,9 +68,7 @@ async def running(app: App, caplog: pytest.LogCaptureFixture) -> AsyncIterator[P
     stop = asyncio.Event()
     serving = asyncio.create_task(app.serve(stop))
     try:
-        async with asyncio.timeout(DEADLINE):
-            while not serving.done() and not _is_watched(caplog):  # noqa: ASYNC110  # the log says it, and to nobody
-                await asyncio.sleep(0.01)
+        await until(lambda: serving.done() or _is_watched(caplog))
         if serving.done():
             serving.result()
         yield Pages(port_of(caplog))

@@ -12,9 +12,10 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it ships no types
 from prometheus_client.parser import text_string_to_metric_families
 from tests.fakes import FULL_DISK, Sink
-from tests.plugin.inspect.test_state import ORDERS, RETRY, AwayStore, agent, end, give, make_member, until
+from tests.plugin.inspect.test_state import ORDERS, RETRY, AwayStore, agent, end, give, make_member
 from tests.plugin.watch.pages import DEADLINE, an_app, named, running
 from tests.tables import each
+from tests.waiting import until
 
 from ackwise import Breaker, ConsumeLater, Dedup, Message, Watch, reliable
 from ackwise.middleware.breaker import Circuit, Position

@@ -13,9 +13,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.plugin.inspect.test_state import ORDERS, AwayStore, agent, end, give, make_member, until
+from tests.plugin.inspect.test_state import ORDERS, AwayStore, agent, end, give, make_member
 from tests.plugin.watch.pages import DEADLINE, Pages, an_app, port_of, running
 from tests.tables import each
+from tests.waiting import until
 
 from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, SimpleConsumer, Watch
 from ackwise.middleware.policies import DeadLetter

@@ -15,6 +15,7 @@ from tests.servers import RawKafka
 from tests.shared import SharedKafka
 from tests.spark.histories import History, write_parquet
 from tests.spark.reconciling import name_of
+from tests.waiting import until
 from typer.testing import CliRunner
 
 from ackwise import App, Batch, Events
@@ -83,9 +84,7 @@ async def make(brokers: str, topic: str) -> None:
     raw = RawKafka(brokers)
     await raw.start()
     await raw._admin.create_topics([NewTopic(topic, 3, 1)])
-    async with asyncio.timeout(30):
-        while topic not in await raw._admin.list_topics():  # noqa: ASYNC110  # the state of the broker
-            await asyncio.sleep(0.05)
+    await until(raw._admin.list_topics, lambda topics: topic in topics)
     await raw.close()
 
 
@@ -93,9 +92,7 @@ async def delete(brokers: str, topic: str) -> None:
     raw = RawKafka(brokers)
     await raw.start()
     await raw._admin.delete_topics([topic])
-    async with asyncio.timeout(30):
-        while topic in await raw._admin.list_topics():  # noqa: ASYNC110  # the state of the broker
-            await asyncio.sleep(0.05)
+    await until(raw._admin.list_topics, lambda topics: topic not in topics)
     await raw.close()
 
 

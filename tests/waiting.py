@@ -1,0 +1,48 @@
+"""Waiting for a fact that nobody tells of."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+__all__ = ["PATIENCE", "turns", "until"]
+
+#: Seconds until a fact counts as one that never comes: far more than a busy machine needs.
+PATIENCE: Final = 30.0
+
+#: Looks between which other tasks take one step each. What takes longer is another process, or time.
+_QUICK: Final = 5000
+
+
+async def until(
+    look: Callable[[], Any],
+    holds: Callable[[Any], object] = bool,
+    *,
+    step: float = 0.01,
+    within: float = PATIENCE,
+    by: asyncio.Task[Any] | None = None,
+) -> Any:
+    """Return what `look` finds, once that `holds`. `look` may be a coroutine function; `step`: seconds between two later looks.
+
+    Raises what `by` raised, which was to bring it about.
+    """
+    number = 0
+    async with asyncio.timeout(within):
+        while True:
+            found = look()
+            if inspect.isawaitable(found):
+                found = await found
+            if holds(found):
+                return found
+            if by is not None and by.done():
+                by.result()
+            await asyncio.sleep(step if number > _QUICK else 0)
+            number += 1
+
+
+async def turns(number: int = 60) -> None:
+    """Let all other tasks go on by so many steps."""
+    for _ in range(number):
+        await asyncio.sleep(0)
