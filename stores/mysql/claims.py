@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.mysql import checking, maintenance, schema
-from ackwise.stores.mysql.connections import Connections
+from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.exchanging import exchange_on
 from ackwise.stores.mysql.failures import FAILURES, is_broken, is_conflict
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import parse
 from ackwise.stores.protocol.purpose import CLAIMS
+from ackwise.stores.sql.connections import Connections
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -42,7 +43,7 @@ class MySQLStore:
         max_size: int = 2,
     ) -> None:
         self._connections = Connections(
-            CLAIMS, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session
+            Asyncmy(CLAIMS, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
         )
         self._address = self._connections.address
         self._tables = Tables(prefix)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import ssl
+from typing import Final
 
 from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.sql.operation import Problem
 
 __all__ = [
     "DUPLICATE",
@@ -19,6 +21,7 @@ __all__ = [
     "as_store_error",
     "is_broken",
     "is_conflict",
+    "problem_of",
 ]
 
 #: What asyncmy raises, and what the network below it does. RuntimeError is for a pool that is being closed and for a missing package.
@@ -29,13 +32,22 @@ NO_SUCH_TABLE = 1146
 NO_SUCH_SAVEPOINT = 1305
 DUPLICATE = 1062
 
-_CONFLICT = (1020, 1205, 1213)
-"""The record changed, it was locked for too long, or a deadlock: the server undid the statement, and asking again is all it takes."""
-
 _UNREACHABLE = 2003
 
-_BROKEN = (0, 1047, 1053, 1158, 1159, 1160, 1161, 1290, 1317, 1792, 1836, 1927, _UNREACHABLE, 2006, 2013, 2014, 2055, 4031)
+_LOST_CODES = (0, 1047, 1053, 1158, 1159, 1160, 1161, 1290, 1317, 1792, 1836, 1927, _UNREACHABLE, 2006, 2013, 2014, 2055, 4031)
 """The connection is lost or was ended, the server stops or starts, left its cluster or became a replica."""
+
+_PROBLEMS: Final[dict[int | None, Problem]] = {
+    **dict.fromkeys(_LOST_CODES, Problem.LOST),
+    1020: Problem.CONFLICT,  # the record changed
+    1205: Problem.CONFLICT,  # it was locked for too long, and the server undid the statement
+    1213: Problem.CONFLICT,  # a deadlock
+    1969: Problem.BUSY,
+    3024: Problem.BUSY,
+    NO_SUCH_SAVEPOINT: Problem.ENDED,
+    NO_SUCH_TABLE: Problem.MISSING,
+    **dict.fromkeys(NO_RIGHT, Problem.FORBIDDEN),
+}
 
 _RIGHTS = (
     "this user may not do what the {what} needs{command}; let somebody who may create tables run `{init}`, "
@@ -100,14 +112,21 @@ _THEIRS = {
 }
 
 
+def problem_of(error: Exception) -> Problem:
+    """Return what one of `FAILURES` means."""
+    if isinstance(error, MySQLError):
+        return _PROBLEMS.get(_code(error), Problem.REFUSED)
+    return Problem.BUSY if isinstance(error, TimeoutError) else Problem.LOST
+
+
 def is_broken(error: Exception) -> bool:
     """Return whether a new connection may help."""
-    return _code(error) in _BROKEN if isinstance(error, MySQLError) else not isinstance(error, TimeoutError)
+    return problem_of(error) is Problem.LOST
 
 
 def is_conflict(error: Exception) -> bool:
     """Return whether the same statement may succeed at once."""
-    return _code(error) in _CONFLICT
+    return problem_of(error) is Problem.CONFLICT
 
 
 def as_store_error(

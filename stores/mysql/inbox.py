@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.transaction import Progress
 from ackwise.stores.mysql import checking, maintenance, offsets, schema
-from ackwise.stores.mysql.connections import Connections
+from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.failures import FAILURES, is_broken
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.transaction import OpenTransaction
 from ackwise.stores.mysql.url import Options, parse
 from ackwise.stores.protocol.purpose import INBOX
+from ackwise.stores.sql.connections import Connections
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -48,7 +49,7 @@ class MySQLInbox:
         max_size: int = _MAX_SIZE,
     ) -> None:
         self._connections = Connections(
-            INBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_session
+            Asyncmy(INBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_session)
         )
         self._address = self._connections.address
         self._tables = Tables(prefix)

@@ -10,13 +10,14 @@ import asyncpg
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.postgres import checking, maintenance, schema
-from ackwise.stores.postgres.connections import Connections
+from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.exchanging import exchange_on
 from ackwise.stores.postgres.failures import FAILURES, is_broken, is_conflict
 from ackwise.stores.postgres.partitions import may_alter
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
 from ackwise.stores.protocol.purpose import CLAIMS
+from ackwise.stores.sql.connections import Connections
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Pool
@@ -64,16 +65,18 @@ class PostgresStore:
         synchronous_commit: str | None = None,
     ) -> None:
         self._connections = Connections(
-            CLAIMS,
-            url,
-            pool,
-            timeout=timeout,
-            max_size=max_size,
-            statement_cache_size=statement_cache_size,
-            session={**SESSION, **_durability(synchronous_commit)},
-            maintenance_session=SESSION,
-            is_bounded=True,
-            reset=_nothing,
+            Asyncpg(
+                CLAIMS,
+                url,
+                pool,
+                timeout=timeout,
+                max_size=max_size,
+                statement_cache_size=statement_cache_size,
+                session={**SESSION, **_durability(synchronous_commit)},
+                maintenance_session=SESSION,
+                is_bounded=True,
+                reset=_nothing,
+            )
         )
         self._address = self._connections.address
         self._tables = Tables(schema, prefix)

@@ -7,17 +7,29 @@ import ssl
 import asyncpg
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.stores.sql.operation import Problem
 
-__all__ = ["FAILURES", "as_store_error", "is_broken", "is_conflict"]
+__all__ = ["FAILURES", "as_store_error", "is_broken", "is_conflict", "problem_of"]
 
 #: What asyncpg raises, and what the network below it does. The server's errors are `PostgresError`, asyncpg's own the next two.
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
-_CONFLICT = ("40001", "40P01")
-"""Serialization failure and deadlock: the server chose us to give way, and asking again is all it takes."""
-
-_BROKEN = ("08", "57P", "25006", "26000")
-"""The connection is lost, the server stops or starts, it became a standby, or it forgot our prepared statements."""
+_PROBLEMS = {
+    "40001": Problem.CONFLICT,
+    "40P01": Problem.CONFLICT,
+    "08": Problem.LOST,
+    "57P": Problem.LOST,
+    "25006": Problem.LOST,  # it became a standby
+    "26000": Problem.LOST,  # it forgot our prepared statements
+    "55P03": Problem.BUSY,
+    "57014": Problem.BUSY,
+    "25P02": Problem.ENDED,
+    "3B001": Problem.ENDED,
+    "42P01": Problem.MISSING,
+    "3F000": Problem.MISSING,
+    "42501": Problem.FORBIDDEN,
+}
+"""The beginning of an SQLSTATE, and what it means; the first that fits."""
 
 _YOURS = {
     "28P01": "the password is wrong; correct it in the URL",
@@ -44,16 +56,23 @@ _THEIRS = {
 }
 
 
+def problem_of(error: Exception) -> Problem:
+    """Return what one of `FAILURES` means."""
+    if isinstance(error, asyncpg.PostgresError):
+        return next((problem for state, problem in _PROBLEMS.items() if _state(error).startswith(state)), Problem.REFUSED)
+    if isinstance(error, TimeoutError):
+        return Problem.BUSY
+    return Problem.REFUSED if isinstance(error, ValueError) else Problem.LOST
+
+
 def is_broken(error: Exception) -> bool:
     """Return whether a new connection may help."""
-    if isinstance(error, asyncpg.PostgresError):
-        return _state(error).startswith(_BROKEN)
-    return not isinstance(error, (TimeoutError, ValueError))
+    return problem_of(error) is Problem.LOST
 
 
 def is_conflict(error: Exception) -> bool:
     """Return whether the same statement may succeed at once."""
-    return isinstance(error, asyncpg.PostgresError) and _state(error).startswith(_CONFLICT)
+    return problem_of(error) is Problem.CONFLICT
 
 
 def as_store_error(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.transaction import Progress
 from ackwise.stores.postgres import checking, maintenance, offsets, schema
-from ackwise.stores.postgres.connections import Connections
+from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.failures import FAILURES, is_broken
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.transaction import OpenTransaction
 from ackwise.stores.postgres.url import Options, parse
 from ackwise.stores.protocol.purpose import INBOX
+from ackwise.stores.sql.connections import Connections
 
 if TYPE_CHECKING:
     from asyncpg import Pool
@@ -59,15 +60,17 @@ class PostgresInbox:
         statement_cache_size: int = 100,
     ) -> None:
         self._connections = Connections(
-            INBOX,
-            url,
-            pool,
-            timeout=timeout,
-            max_size=max_size,
-            statement_cache_size=statement_cache_size,
-            session=_SESSION,
-            maintenance_session=_SESSION,
-            is_bounded=False,
+            Asyncpg(
+                INBOX,
+                url,
+                pool,
+                timeout=timeout,
+                max_size=max_size,
+                statement_cache_size=statement_cache_size,
+                session=_SESSION,
+                maintenance_session=_SESSION,
+                is_bounded=False,
+            )
         )
         self._address = self._connections.address
         self._tables = Tables(schema, prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import CLAIMS, Purpose
+from ackwise.stores.sql.operation import Problem
 
-__all__ = ["File", "result_code"]
+__all__ = ["File", "problem_of", "result_code"]
 
 _CLAIMS: Final = {
     sqlite3.SQLITE_BUSY: "another writer held the file for {timeout} s; look for a process that keeps a transaction open",
@@ -28,6 +30,9 @@ _INBOX: Final = {
 }
 
 _REFUSED: Final = "SQLite refused: {error}; check the file, its rights and the disk"
+
+#: SQLite has no code of its own for a transaction that is not open any more.
+_ENDED: Final = re.compile("no such savepoint|no transaction is active")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,3 +79,16 @@ class File:
 def result_code(error: sqlite3.Error) -> int:
     """Return SQLite's result code, without the details in its upper bits."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def problem_of(error: sqlite3.Error) -> Problem:
+    """Return what the error means."""
+    match result_code(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return Problem.BUSY
+        case sqlite3.SQLITE_ERROR if "no such table" in str(error):
+            return Problem.MISSING
+        case sqlite3.SQLITE_ERROR if _ENDED.search(str(error)):
+            return Problem.ENDED
+        case _:
+            return Problem.REFUSED

@@ -18,13 +18,14 @@ from ackwise.stores.mysql.binlog import memory, server
 from ackwise.stores.mysql.binlog.connection import BinlogConnection
 from ackwise.stores.mysql.binlog.place import Place, Progress, place_of
 from ackwise.stores.mysql.binlog.reader import MOST_HELD, Reader, Wanted
-from ackwise.stores.mysql.connections import Connections
+from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Address, parse
 from ackwise.stores.protocol.outboxkeeping import keeping_of
 from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.purpose import CDC
+from ackwise.stores.sql.connections import Connections
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -70,7 +71,7 @@ class MySQLChanges:
         self._name, self._given, self._create, self._replace_lost = name, tuple(tables), create, replace_lost
         self._most_held, self._silence, self._timeout, self._tables = most_held, silence, options.timeout, Tables(options.prefix)
         self._connections = Connections(
-            CDC, address, None, timeout=options.timeout, max_size=2, session=_session, maintenance_session=_session
+            Asyncmy(CDC, address, None, timeout=options.timeout, max_size=2, session=_session, maintenance_session=_session)
         )
         self._server_id = 1 << 31 | zlib.crc32(f"{name} {self._server.database}".encode())
         self._known: dict[str, Columns] = {}

@@ -13,7 +13,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import FIRST_CHECK, CheckAnswer, Failed, OutboxRow, OutboxStatus, Parked, Prepared, Sent, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.mysql import schema
-from ackwise.stores.mysql.connections import Connections
+from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.failures import FAILURES, is_broken, is_conflict
 from ackwise.stores.mysql.outbox import inspecting, preparing, relaying
@@ -29,6 +29,7 @@ from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.sql.connections import Connections
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -77,7 +78,7 @@ class MySQLOutbox(Sends):
         super().__init__()
         self.keeping = Keeping(retention, keep_sent, keep_parked, blank)  #: what stays of rows that nobody has to send
         self._connections = Connections(
-            OUTBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session
+            Asyncmy(OUTBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
         )
         self._address, self._timeout = self._connections.address, timeout
         self._tables = OutboxTables(Tables(prefix))

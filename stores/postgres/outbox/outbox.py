@@ -11,7 +11,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import FIRST_CHECK, CheckAnswer, Failed, OutboxRow, OutboxStatus, Parked, Prepared, Sent, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.postgres import checking, schema
-from ackwise.stores.postgres.connections import Connections
+from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.failures import FAILURES, is_broken, is_conflict
 from ackwise.stores.postgres.outbox import inspecting, preparing, relaying
 from ackwise.stores.postgres.outbox.tables import OutboxTables
@@ -25,6 +25,7 @@ from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.sql.connections import Connections
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Pool
@@ -85,15 +86,17 @@ class PostgresOutbox(Sends):
         super().__init__()
         self.keeping = Keeping(retention, keep_sent, keep_parked, blank)  #: what stays of rows that nobody has to send
         self._connections = Connections(
-            OUTBOX,
-            url,
-            pool,
-            timeout=timeout,
-            max_size=max_size,
-            statement_cache_size=statement_cache_size,
-            session=_SESSION,
-            maintenance_session={},
-            is_bounded=True,
+            Asyncpg(
+                OUTBOX,
+                url,
+                pool,
+                timeout=timeout,
+                max_size=max_size,
+                statement_cache_size=statement_cache_size,
+                session=_SESSION,
+                maintenance_session={},
+                is_bounded=True,
+            )
         )
         self._address, self._timeout = self._connections.address, timeout
         self._tables = OutboxTables(Tables(schema, prefix))

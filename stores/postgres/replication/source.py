@@ -12,7 +12,7 @@ from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
 from ackwise.middleware.outgoing import Outgoing
-from ackwise.stores.postgres.connections import Connections
+from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.replication import memory, publication, slot
 from ackwise.stores.postgres.replication.connection import LogData, ReplicationConnection, parse_frame, status_update
 from ackwise.stores.postgres.replication.lsn import format_lsn, parse_lsn
@@ -22,6 +22,7 @@ from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
 from ackwise.stores.protocol.outboxkeeping import keeping_of
 from ackwise.stores.protocol.purpose import CDC
+from ackwise.stores.sql.connections import Connections
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -74,15 +75,17 @@ class PostgresChanges:
         self._create, self._replace_lost = create, replace_lost
         self._timeout, self._tables = options.timeout, Tables(options.schema, options.prefix)
         self._connections = Connections(
-            CDC,
-            self._url,
-            None,
-            timeout=options.timeout,
-            max_size=1,
-            statement_cache_size=options.statement_cache_size,
-            session={"application_name": "ackwise cdc", "synchronous_commit": "local"},  # what is reported has to be remembered first
-            maintenance_session={"application_name": "ackwise cdc"},
-            is_bounded=True,
+            Asyncpg(
+                CDC,
+                self._url,
+                None,
+                timeout=options.timeout,
+                max_size=1,
+                statement_cache_size=options.statement_cache_size,
+                session={"application_name": "ackwise cdc", "synchronous_commit": "local"},  # what is reported has to be remembered first
+                maintenance_session={"application_name": "ackwise cdc"},
+                is_bounded=True,
+            )
         )
         self._known: dict[str, Columns] = {}
         self._stream: ReplicationConnection | None = None

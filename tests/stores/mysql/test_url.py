@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import cast
 
 import pytest
 from tests.stores.cases import case
@@ -11,6 +12,7 @@ from tests.stores.cases import case
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.registry import open_store
 from ackwise.stores.mysql import MySQLStore, from_url
+from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.url import Address, Options, parse
 
 
@@ -33,8 +35,9 @@ def test_what_is_shown_of_a_store_is_where_it_is() -> None:
     store = from_url("mariadb://user:secret@[::1]:3307/db?sslmode=require")
     assert repr(store) == "<MySQLStore mariadb://[::1]:3307/db>"
     assert repr(from_url("mysql://user:secret@h/a%2Fb")) == "<MySQLStore mysql://h:3306/a/b>"
-    assert "secret" not in repr(store._connections._server)
-    assert "user" not in repr(store._connections._server)
+    driver = cast(Asyncmy, store._connections.driver)
+    assert "secret" not in repr(driver.server)
+    assert "user" not in repr(driver.server)
 
 
 def test_a_password_may_have_any_characters() -> None:

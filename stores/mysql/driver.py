@@ -1,0 +1,103 @@
+"""`Asyncmy`: how asyncmy connects to a MariaDB or MySQL server, for `Connections`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncmy
+
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.stores.mysql.failures import FAILURES, as_store_error, problem_of
+from ackwise.stores.mysql.runner import AsyncmyRunner
+from ackwise.stores.mysql.url import Address
+from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.sql.operation import Problem
+
+if TYPE_CHECKING:
+    from asyncmy.connection import Connection
+    from asyncmy.pool import Pool
+
+__all__ = ["Asyncmy"]
+
+_IDLE: Final = 300
+"""Seconds after which a connection that nobody used is replaced: proxies and firewalls forget such ones without a word."""
+
+
+class Asyncmy:
+    """Connections to the server of `url`, `max_size` at most; or those of `given`, a pool that is not changed and not closed.
+
+    `session` and `maintenance_session` give the SQL that connections of our own start with, for the timeout. `timeout` (seconds)
+    bounds connecting and waiting for a connection. Raises `ConfigurationError`.
+    """
+
+    failures: tuple[type[Exception], ...] = FAILURES
+
+    def __init__(
+        self,
+        purpose: Purpose,
+        url: str | None,
+        given: Pool | None,
+        *,
+        timeout: float,
+        max_size: int,
+        session: Callable[[float], str],
+        maintenance_session: Callable[[float], str],
+    ) -> None:
+        purpose.require_sense("MySQL", "mysql://host/database", url, given, timeout, max_size)
+        self.purpose, self.timeout, self.given = purpose, timeout, given
+        self.server = None if url is None else Address.of(url)
+        self.address = "the pool's MySQL" if self.server is None else str(self.server)
+        self._max_size, self._session, self._maintenance_session = max_size, session, maintenance_session
+
+    async def make_pool(self) -> Pool:
+        """See `Driver`."""
+        options = self._options(self._session(self.timeout))
+        return await asyncmy.create_pool(minsize=0, maxsize=self._max_size, pool_recycle=_IDLE, **options)
+
+    async def close_pool(self, pool: Pool) -> None:
+        """See `Driver`."""
+        pool.close()
+        await pool.wait_closed()
+
+    def in_use(self, pool: Pool) -> int | None:
+        """See `Driver`."""
+        return pool.size if pool.size >= pool.maxsize else None
+
+    async def expire(self, pool: Pool) -> None:
+        """See `Driver`."""
+        await pool.clear()
+
+    async def connect(self) -> Connection:
+        """See `Driver`."""
+        async with asyncio.timeout(self.timeout):
+            return await asyncmy.connect(**self._options(self._maintenance_session(self.timeout)))
+
+    async def disconnect(self, connection: Connection) -> None:
+        """See `Driver`."""
+        await connection.ensure_closed()
+
+    def is_usable(self, connection: Connection, error: BaseException) -> bool:  # of the protocol
+        """Return `False`: what the server answered before the error may still be unread, or a transaction open."""
+        return False
+
+    def cut(self, connection: Connection) -> None:
+        """See `Driver`."""
+        connection.close()
+
+    def runner(self, connection: Connection) -> AsyncmyRunner:
+        """See `Driver`."""
+        return AsyncmyRunner(connection, commits=not connection.get_autocommit())
+
+    def problem(self, error: Exception) -> Problem:
+        """See `Driver`."""
+        return problem_of(error)
+
+    def as_store_error(self, error: Exception, timeout: float) -> ConfigurationError | StoreUnavailable:
+        """See `Driver`."""
+        return as_store_error(error, self.address, timeout, self.purpose.tables, self.purpose.init)
+
+    def _options(self, session: str) -> dict[str, Any]:
+        assert self.server is not None
+        return {**self.server.connecting(), "connect_timeout": self.timeout, "init_command": session, "program_name": "ackwise"}

@@ -1,0 +1,258 @@
+"""`Connections`: a pool of our own or one that was given, and the run of operations that own their connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.sql.operation import Failure, Owned, Problem, Runner, run
+
+__all__ = ["MAINTENANCE_TIMEOUT", "Connections", "Driver", "Pool"]
+
+MAINTENANCE_TIMEOUT: Final = 60.0
+"""Seconds that one statement of `init`, `check` or `cleanup` may take."""
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+class Pool(Protocol[C]):
+    """What the pools of all drivers have in common."""
+
+    def acquire(self) -> Awaitable[C]:
+        """Return a connection, without a limit of time."""
+        ...
+
+    def release(self, connection: C, /) -> Awaitable[None]:
+        """Give it back."""
+        ...
+
+    def terminate(self) -> None:
+        """Disconnect, whatever is in use."""
+        ...
+
+
+P = TypeVar("P", bound=Pool[Any])
+
+
+class Driver(Protocol[P, C]):
+    """What one driver does differently, for the server of a URL or for a pool that was given. Raises `failures` alone."""
+
+    purpose: Purpose
+    address: str
+    """The server's, without secrets."""
+    timeout: float
+    """Seconds that connecting, waiting for a connection, and an operation may take."""
+    given: P | None
+    failures: tuple[type[Exception], ...]
+
+    async def make_pool(self) -> P:
+        """Return a pool that connects once it has to."""
+        ...
+
+    async def close_pool(self, pool: P) -> None:
+        """Wait for the connections in use, and disconnect."""
+        ...
+
+    def in_use(self, pool: P) -> int | None:
+        """Return how many connections are in use, if no other may be made."""
+        ...
+
+    async def expire(self, pool: P) -> None:
+        """Let none be acquired again that is open now."""
+        ...
+
+    async def connect(self) -> C:
+        """Return a connection of no pool, for maintenance."""
+        ...
+
+    async def disconnect(self, connection: C) -> None:
+        """Say goodbye to the server on it, or cut it."""
+        ...
+
+    def is_usable(self, connection: C, error: BaseException) -> bool:
+        """Return whether the server answered with `error`, and nothing is under way or open on the connection."""
+        ...
+
+    def cut(self, connection: C) -> None:
+        """Disconnect at once, whatever is under way."""
+        ...
+
+    def runner(self, connection: C) -> Runner:
+        """Return the runner of operations that own their connection."""
+        ...
+
+    def problem(self, error: Exception) -> Problem:
+        """Return what one of `failures` means."""
+        ...
+
+    def as_store_error(self, error: Exception, timeout: float) -> ConfigurationError | StoreUnavailable:
+        """Return one of `failures` as an error of ours; `timeout` is what the statement was given."""
+        ...
+
+
+class Connections(Generic[P, C]):
+    """The connections of a claim store, an inbox, an outbox or change data capture.
+
+    Where anything but an answer of the server ends the use of a connection, its state is unknown and it is cut: what was asked may
+    still be under way on it.
+    """
+
+    def __init__(self, driver: Driver[P, C]) -> None:
+        self.driver = driver
+        self.address, self.timeout = driver.address, driver.timeout
+        self.pool: P | None = None  #: While open.
+        self._failures: tuple[type[Exception], ...] = (Failure, *driver.failures)
+
+    async def open(self, prepare: Callable[[C], Awaitable[None]]) -> None:
+        """Connect and run `prepare` once, within the timeout. Opening twice does nothing.
+
+        Raises `ConfigurationError` or `StoreUnavailable` for an error of the driver; then nothing stays open.
+        """
+        if self.pool is not None:
+            return
+        with self.errors(self.timeout):
+            pool = self.driver.given or await self.driver.make_pool()
+            try:
+                async with asyncio.timeout(self.timeout), self.borrow(pool) as connection:
+                    await prepare(connection)
+            except BaseException:
+                await self._end(pool)
+                raise
+        self.pool = pool
+
+    async def close(self) -> None:
+        """Wait for what is under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            await self._end(pool)
+
+    def require_open(self) -> P:
+        """Return the pool, which whoever has begun goes on with when the store is closed. Raise `StoreUnavailable` if it is not open."""
+        if self.pool is None:
+            raise StoreUnavailable(self.driver.purpose.not_open(self.address))
+        return self.pool
+
+    async def run(self, operation: Owned[T]) -> T:
+        """Return what `operation` returns, within the timeout. Raise `StoreUnavailable`.
+
+        After a conflict it begins again; and once on a new connection, if the one that it had was lost and it `repeats`.
+        """
+        pool, conflict, replaced = self.require_open(), None, not operation.repeats
+        try:
+            async with asyncio.timeout(self.timeout):
+                while True:
+                    try:
+                        async with self._using(pool, await pool.acquire()) as connection:
+                            return await run(operation.begin(), self.driver.runner(connection))
+                    except self._failures as raised:
+                        error = _error(raised)
+                        problem = self.driver.problem(error)
+                        if problem is Problem.CONFLICT:
+                            conflict = error
+                            continue
+                        if replaced or problem is not Problem.LOST:
+                            raise error from None
+                        replaced = True
+                        await self.replace(pool)
+        except TimeoutError as error:
+            raise self.unavailable(conflict or error) from None
+        except self.driver.failures as error:
+            raise self.unavailable(error) from None
+
+    @contextlib.asynccontextmanager
+    async def borrow(self, pool: P) -> AsyncIterator[C]:
+        """A connection for one use; the caller bounds the time. Raises what the driver raises."""
+        async with self._using(pool, await pool.acquire()) as connection:
+            yield connection
+
+    async def acquire(self, pool: P) -> C:
+        """Return a connection for one batch. Raise `StoreUnavailable` if none is free or made within the timeout."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                connection: C = await pool.acquire()
+                return connection
+        except TimeoutError:
+            if (used := self.driver.in_use(pool)) is None:
+                raise self.unavailable(TimeoutError()) from None
+            raise StoreUnavailable(
+                f"{self.address}: all {used} connections were in use for {self.timeout:g} s; raise max_size to the number "
+                "of batches that one worker has under way, which is at most that of its partitions"
+            ) from None
+        except self.driver.failures as error:
+            raise self.unavailable(error) from None
+
+    async def release(self, pool: P, connection: C) -> None:
+        """Give a connection back. Raises nothing of the driver's, which drops a connection that it can't take back."""
+        with contextlib.suppress(*self.driver.failures):
+            async with asyncio.timeout(self.timeout):
+                await pool.release(connection)
+
+    async def replace(self, pool: P) -> None:
+        """Let the next operation or batch begin on a new connection; a pool that was given sees to that itself."""
+        if pool is not self.driver.given:
+            await self.driver.expire(pool)
+
+    @contextlib.asynccontextmanager
+    async def maintain(self) -> AsyncIterator[C]:
+        """A connection for statements that may take long: of the pool that was given, or one more of our own.
+
+        Raises `ConfigurationError` or `StoreUnavailable` for an error of the driver.
+        """
+        given = self.driver.given
+        if given is not None:
+            with self.errors(MAINTENANCE_TIMEOUT):
+                async with self._using(given, await self.acquire(given)) as connection:
+                    yield connection
+            return
+        with self.errors(self.timeout):
+            connection = await self.driver.connect()
+        try:
+            with self.errors(MAINTENANCE_TIMEOUT):
+                yield connection
+        except BaseException:
+            self.driver.cut(connection)
+            raise
+        await self.driver.disconnect(connection)
+
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        """The error of an operation or a batch, which is tried again whatever its reason."""
+        return StoreUnavailable(str(self.driver.as_store_error(error, self.timeout)))
+
+    @contextlib.contextmanager
+    def errors(self, timeout: float) -> Iterator[None]:
+        """Raise our error for the driver's; `timeout` is what the statements were given."""
+        try:
+            yield
+        except self._failures as raised:
+            raise self.driver.as_store_error(_error(raised), timeout) from None
+
+    @contextlib.asynccontextmanager
+    async def _using(self, pool: P, connection: C) -> AsyncIterator[C]:
+        """Give `connection` back at the end, and cut it first where its state is unknown."""
+        try:
+            yield connection
+        except BaseException as error:
+            if not self.driver.is_usable(connection, _error(error)):
+                self.driver.cut(connection)
+            raise
+        finally:
+            await self.release(pool, connection)
+
+    async def _end(self, pool: P) -> None:
+        if pool is self.driver.given:
+            return
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self.driver.close_pool(pool)
+        except TimeoutError:
+            pool.terminate()
+
+
+def _error(raised: T) -> T | Exception:
+    """Return the driver's own error."""
+    return raised.error if isinstance(raised, Failure) else raised
