@@ -111,9 +111,9 @@ class MemoryOutbox(Sends):
             async with used.transaction():
                 with self.within(mine):
                     yield mine
-                mine.is_closed = True
+                mine.close()
         finally:
-            mine.is_closed = True
+            mine.close()
         if is_ours and mine.has_written:
             self.wake()
 

@@ -21,7 +21,9 @@ BROKEN: Final = (
 )
 ENDED: Final = "the transaction was ended inside the block of outbox.transaction, so {count} messages are not part of it; raise instead"
 
-_CLOSED: Final = "{what} was called after its transaction of the outbox had ended; send inside the block of outbox.transaction(connection)"
+_CLOSED: Final = (
+    "add or send was called after its transaction of the outbox had ended; send inside the block of outbox.transaction(connection)"
+)
 
 
 def outgoing(
@@ -37,12 +39,16 @@ class Buffer:
     def __init__(self) -> None:
         self.rows: list[RowColumns] = []
         self.has_written = False  #: whether rows of it went to the database
-        self.is_closed = False
+        self._closed = ""  #: why nothing is added any more
+
+    def close(self, why: str = _CLOSED) -> None:
+        """Take no messages any more."""
+        self._closed = self._closed or why
 
     def add(self, message: Outgoing) -> str:
         """See `OutboxTransaction.add`."""
-        if self.is_closed:
-            raise TransactionAborted(_CLOSED.format(what="add or send"))
+        if self._closed:
+            raise TransactionAborted(self._closed)
         self.rows.append(columns_of(message))
         return message.message_id
 
@@ -74,11 +80,14 @@ class Sends:
     @contextmanager
     def within(self, transaction: OutboxTransaction) -> Iterator[None]:
         """Until the block ends, `send` means `transaction`."""
-        token = self._current.set(transaction)
+        before = self._current.get()
+        self._current.set(transaction)
         try:
             yield
         finally:
-            self._current.reset(token)
+            # A token would be refused where the block is left in another context, as a fixture or a generator may.
+            if self._current.get() is transaction:
+                self._current.set(before)
 
     def send(
         self,

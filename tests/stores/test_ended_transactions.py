@@ -201,7 +201,6 @@ async def test_sqlite_what_commits_by_itself_is_refused_before_it_is_sent(file: 
     assert file.effects() == ["there"]
 
 
-@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
 @each("ends", [or_rollback, raising_trigger])
 async def test_sqlite_a_payment_and_its_message_are_there_together_or_not_at_all(tmp_path: Path, ends: Callable[[Any], None]) -> None:
     path = tmp_path / f"{ends.__name__}.db"
@@ -389,7 +388,6 @@ async def test_a_statement_that_commits_by_itself_is_refused_before_it_is_sent(s
 
 
 @pytest.mark.servers
-@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
 async def test_mariadb_a_payment_and_its_message_are_there_together_or_not_at_all(mysql: MySQLDatabase) -> None:
     database = MariaDBDatabase(mysql)
     outbox = MySQLOutbox(mysql.url)

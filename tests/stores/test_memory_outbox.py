@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.outbox import OutboxStore, RowState, packed_headers
 from ackwise.stores.memory_outbox import MemoryConnection, MemoryOutbox, from_url
 from ackwise.stores.protocol.outboxkeeping import Keeping
@@ -81,3 +82,15 @@ async def test_time_is_what_the_clock_says() -> None:
 def test_a_url_that_names_something_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="memory://"):
         from_url("memory://shared")
+
+
+async def test_a_block_may_be_left_in_another_context_than_it_was_entered_in() -> None:
+    outbox = MemoryOutbox()
+    await outbox.open()
+    block = outbox.transaction()
+    transaction = await asyncio.create_task(block.__aenter__())  # type: ignore[arg-type]  # a coroutine, as it is made by a generator
+    transaction.send("orders", b"1")
+    await block.__aexit__(None, None, None)
+    with pytest.raises(TransactionAborted, match="outside of a transaction"):
+        outbox.send("orders", b"2")
+    assert (await outbox.status()).waiting == 1

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-from asyncmy.connection import Connection as AsyncmyConnection
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import FIRST_CHECK, CheckAnswer, Failed, OutboxRow, OutboxStatus, Parked, Prepared, Sent, TransactionOutcome
@@ -19,10 +17,9 @@ from ackwise.stores.mysql.failures import FAILURES, is_broken, is_conflict
 from ackwise.stores.mysql.outbox import inspecting, preparing, relaying
 from ackwise.stores.mysql.outbox.sql import BEGIN, NOW
 from ackwise.stores.mysql.outbox.tables import OutboxTables
-from ackwise.stores.mysql.outbox.writing import Block, MySQLOutboxTransaction
+from ackwise.stores.mysql.outbox.writing import asyncmy_connection, business, writes
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Options, parse
-from ackwise.stores.mysql.watching import watched
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.outboxrows import columns_of
@@ -30,6 +27,8 @@ from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.outbox.transaction import transaction
+from ackwise.stores.sql.outbox.writing import Block, Rows
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -102,25 +101,16 @@ class MySQLOutbox(Sends):
     # The business
 
     @asynccontextmanager
-    async def transaction(self, connection: Connection) -> AsyncIterator[MySQLOutboxTransaction]:
+    async def transaction(self, connection: Connection) -> AsyncIterator[Block]:
         """See `Outbox.transaction`. Errors of `connection` are asyncmy's own, those of writing rows and of the commit `AckwiseError`."""
-        block = Block(_asyncmy(connection), self._tables, self._address, self._timeout)
-        await block.begin()
-        try:
-            with watched(connection, block), self.within(block):
-                yield block
-            await block.finish()
-        except BaseException:
-            await block.roll_back()
-            raise
-        finally:
-            block.is_closed = True
-        if await block.commit() and block.has_written:
-            self.wake()
+        mine = business(asyncmy_connection(connection), self._address, self._timeout)
+        async with transaction(mine, writes(connection, self._tables, self._address), self, self.wake) as block:
+            yield block
 
-    def writer(self, connection: Connection) -> MySQLOutboxTransaction:
+    def writer(self, connection: Connection) -> Rows:
         """See `Outbox.writer`."""
-        return MySQLOutboxTransaction(_asyncmy(connection), self._tables, self._address, self._timeout)
+        mine = business(asyncmy_connection(connection), self._address, self._timeout)
+        return Rows(writes(connection, self._tables, self._address), mine)
 
     def wake(self) -> None:
         """See `Outbox.wake`; relays of other processes look every second."""
@@ -208,13 +198,13 @@ class MySQLOutbox(Sends):
         """See `BarrierStore.database_id`."""
         if connection is not None:
             with self._connections.errors(self._timeout):
-                return await preparing.database_id(_asyncmy(connection), self._tables)
+                return await preparing.database_id(asyncmy_connection(connection), self._tables)
         return await self._run(lambda connection: preparing.database_id(connection, self._tables))
 
     async def barrier(self, connection: Connection, tx_id: str) -> None:
         """See `BarrierStore.barrier`."""
         with self._connections.errors(self._timeout):
-            await preparing.barrier(_asyncmy(connection), self._tables, tx_id)
+            await preparing.barrier(asyncmy_connection(connection), self._tables, tx_id)
 
     async def probe(self, tx_id: str, *, wait: float) -> TransactionOutcome:
         """See `BarrierStore.probe`. The server waits for whole seconds, and for less than the timeout in any case."""
@@ -312,16 +302,6 @@ class MySQLOutbox(Sends):
     async def _prepare(self, connection: Connection) -> None:
         await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
         await inspecting.require_writer_rights(connection, self._tables, self._address)
-
-
-def _asyncmy(connection: Any) -> Connection:
-    """Return the connection. Raises `ConfigurationError` for what is none of asyncmy's."""
-    if not isinstance(connection, AsyncmyConnection):
-        raise ConfigurationError(
-            f"the MySQL outbox got a {type(connection).__name__}, and writes through connections of asyncmy; "
-            "for a session of SQLAlchemy use SQLAlchemyOutbox"
-        )
-    return connection
 
 
 def _session(timeout: float) -> str:

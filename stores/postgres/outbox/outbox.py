@@ -16,16 +16,17 @@ from ackwise.stores.postgres.failures import FAILURES, is_broken, is_conflict
 from ackwise.stores.postgres.outbox import inspecting, preparing, relaying
 from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.postgres.outbox.waking import Listening, Waking, say_idle
-from ackwise.stores.postgres.outbox.writing import Joined, PostgresOutboxTransaction, asyncpg_connection, insert
+from ackwise.stores.postgres.outbox.writing import asyncpg_connection, business, insert, writes
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
-from ackwise.stores.postgres.watching import watched
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.outbox.transaction import transaction
+from ackwise.stores.sql.outbox.writing import Block, Rows
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Pool
@@ -128,28 +129,15 @@ class PostgresOutbox(Sends):
     # The business
 
     @asynccontextmanager
-    async def transaction(self, connection: Connection | PoolConnectionProxy) -> AsyncIterator[PostgresOutboxTransaction]:
+    async def transaction(self, connection: Connection | PoolConnectionProxy) -> AsyncIterator[Block]:
         """See `Outbox.transaction`. The errors of `connection` are asyncpg's own, those of writing rows `AckwiseError`."""
-        mine = self.writer(connection)
-        block = Joined(connection) if connection.is_in_transaction() else connection.transaction()
-        await block.start()
-        try:
-            with watched(connection, mine), self.within(mine):
-                yield mine
-                await mine.flush()
-        except BaseException:
-            if not connection.is_closed():
-                await block.rollback()
-            raise
-        finally:
-            mine.is_closed = True
-        await block.commit()
-        if mine.has_written and not isinstance(block, Joined):
-            self.wake()
+        mine = business(asyncpg_connection(connection), self._address, self._timeout)
+        async with transaction(mine, writes(self._tables), self, self.wake) as block:
+            yield block
 
-    def writer(self, connection: Connection | PoolConnectionProxy) -> PostgresOutboxTransaction:
+    def writer(self, connection: Connection | PoolConnectionProxy) -> Rows:
         """See `Outbox.writer`."""
-        return PostgresOutboxTransaction(asyncpg_connection(connection), self._tables, self._address, self._timeout)
+        return Rows(writes(self._tables), business(asyncpg_connection(connection), self._address, self._timeout))
 
     def wake(self) -> None:
         """See `Outbox.wake`; a relay of another process is notified if it is idle and this outbox is open."""
@@ -267,7 +255,8 @@ class PostgresOutbox(Sends):
         """See `PreparedStore.prepare`. Not repeated by itself: rows could be there twice."""
         rows, prepared = [columns_of(message) for message in messages], (first_check, tx_id, producer_group, barrier_in)
         if rows:
-            await self._run(lambda connection: insert(connection, self._tables, rows, prepared), repeats=False)
+            text, values = insert(self._tables.rows, rows, prepared)
+            await self._run(lambda connection: connection.execute(text, *values), repeats=False)
 
     async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
         """See `PreparedStore.decide`."""

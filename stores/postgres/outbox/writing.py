@@ -1,9 +1,10 @@
-"""`PostgresOutboxTransaction`: the rows of one business transaction, on the connection of whoever calls."""
+"""Rows of an outbox on a connection of asyncpg, in the transaction of the business."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,17 +12,21 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
-from ackwise.stores.postgres.failures import FAILURES, as_store_error
+from ackwise.stores.postgres.failures import FAILURES, as_store_error, problem_of
 from ackwise.stores.postgres.outbox.tables import OutboxTables
+from ackwise.stores.postgres.runner import AsyncpgRunner
+from ackwise.stores.postgres.watching import watched
 from ackwise.stores.protocol.outboxrows import RowColumns
-from ackwise.stores.protocol.outboxwriting import BROKEN, ENDED, Buffer
+from ackwise.stores.protocol.outboxwriting import BROKEN
 from ackwise.stores.protocol.purpose import OUTBOX
-from ackwise.stores.sql.watching import Effects, undoes
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement, Steps
+from ackwise.stores.sql.outbox.transaction import Business
+from ackwise.stores.sql.outbox.writing import Writes
 
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-__all__ = ["Joined", "PostgresOutboxTransaction", "asyncpg_connection", "insert"]
+__all__ = ["asyncpg_connection", "business", "insert", "writes"]
 
 _COLUMNS: Final = "message_id, shard, topic, message_key, key_hash, partition, headers, value, size"
 
@@ -51,19 +56,13 @@ def asyncpg_connection(connection: Any) -> Connection | PoolConnectionProxy:
     return connection
 
 
-async def insert(
-    connection: Connection | PoolConnectionProxy,
-    tables: OutboxTables,
-    rows: Sequence[RowColumns],
-    prepared: tuple[float, str, str, str] | None = None,
-) -> None:
-    """Insert rows with one statement, to be sent; or `prepared`: first check in seconds, tx_id, producer group, database of the barrier."""
+def insert(table: str, rows: Sequence[RowColumns], prepared: tuple[float, str, str, str] | None = None) -> Statement:
+    """Return what inserts rows to be sent; or `prepared`: first check in seconds, tx_id, producer group, database of the barrier."""
     if prepared is None and len(rows) <= _FEW:
-        await connection.execute(_few(tables.rows, len(rows)), *chain.from_iterable(rows))
-        return
+        return Statement(_few(table, len(rows)), [*chain.from_iterable(rows)])
     columns = zip(*rows, strict=True)
     more = _TO_SEND if prepared is None else _PREPARED
-    await connection.execute(_INSERT.format(rows=tables.rows, more=more), *columns, *(prepared or ()))
+    return Statement(_INSERT.format(rows=table, more=more), [*columns, *(prepared or ())])
 
 
 @functools.cache
@@ -73,56 +72,51 @@ def _few(table: str, count: int) -> str:
     return _INSERT_FEW.format(rows=table, values=", ".join(f"({each})" for each in rows))
 
 
-class PostgresOutboxTransaction(Buffer):
-    """The rows of the transaction that is open on `connection`."""
+def writes(tables: OutboxTables) -> Writes:
+    """Return the statements. Each answer says whether a transaction is open, and a failure breaks it, so that it needs no mark."""
 
-    def __init__(self, connection: Connection | PoolConnectionProxy, tables: OutboxTables, address: str, timeout: float) -> None:
-        super().__init__()
-        self._connection = connection
-        self._tables = tables
-        self._address = address
-        self._timeout = timeout
+    def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
+        yield [*before, insert(tables.rows, rows)]
 
-    async def flush(self) -> None:
-        """See `OutboxTransaction.flush`; the time that it may take is the connection's own."""
-        if not self.rows:
-            return
-        if not self._connection.is_in_transaction():
-            raise TransactionAborted(ENDED.format(count=len(self.rows)))
-        count = len(self.rows)
-        try:
-            await insert(self._connection, self._tables, self.rows[:count])
-        except asyncpg.InFailedSQLTransactionError as error:
-            raise TransactionAborted(BROKEN.format(database="PostgreSQL")) from error
-        except FAILURES as error:
-            raise as_store_error(error, self._address, self._timeout, OUTBOX.tables, OUTBOX.init) from error
-        self.written(count)
-
-    def before(self, effects: Effects) -> Awaitable[None] | None:
-        """See `Watcher.before`: what was added before a savepoint or a commit is written before it."""
-        return None if undoes(effects) else self.flush()
-
-    def after(self, effects: Effects) -> None:
-        """See `Watcher.after`: what was not written belongs to what was rolled back."""
-        if undoes(effects):
-            self.rows.clear()
+    return Writes(inserting, restore=[Statement("COMMIT")], is_marked=False)
 
 
-class Joined:
-    """A block in a transaction that somebody else began: a savepoint, so that rows and writes of the block stay together if it raises."""
+def business(connection: Connection | PoolConnectionProxy, address: str, timeout: float) -> Business:
+    """Return how rows get to `connection`."""
+
+    def as_error(error: Exception) -> Exception:
+        if isinstance(error, asyncpg.InFailedSQLTransactionError):
+            return TransactionAborted(BROKEN.format(database="PostgreSQL"))
+        return as_store_error(error, address, timeout, OUTBOX.tables, OUTBOX.init)
+
+    def cut() -> None:
+        with suppress(asyncpg.InterfaceError):  # a lost one has left the pool already
+            connection.terminate()
+
+    return Business(
+        _Runner(connection),
+        is_open=connection.is_in_transaction,
+        watched=functools.partial(watched, connection),
+        close=cut,
+        as_error=as_error,
+        timeout=timeout,
+    )
+
+
+class _Runner(AsyncpgRunner):
+    """Transactions are asyncpg's own, so that it makes savepoints of those inside."""
 
     def __init__(self, connection: Connection | PoolConnectionProxy) -> None:
-        self._connection = connection
+        super().__init__(connection)
+        transaction = connection.transaction()
+        self._ends = {"BEGIN": transaction.start, "COMMIT": transaction.commit, "ROLLBACK": transaction.rollback}
 
-    async def start(self) -> None:
-        """Raise what asyncpg raises, as the other two."""
-        await self._connection.execute("SAVEPOINT ackwise_outbox")
-
-    async def commit(self) -> None:
-        """Leave the rest to whoever began."""
-        await self._connection.execute("RELEASE SAVEPOINT ackwise_outbox")
-
-    async def rollback(self) -> None:
-        """Undo the block, and nothing before it."""
-        await self._connection.execute("ROLLBACK TO SAVEPOINT ackwise_outbox")
-        await self._connection.execute("RELEASE SAVEPOINT ackwise_outbox")
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        """See `Runner.send`."""
+        if (end := self._ends.get(packet[0].text)) is None:
+            return await super().send(packet)
+        try:
+            await end()
+        except FAILURES as error:
+            raise Failure(problem_of(error), error) from error
+        return [Answer()]

@@ -6,19 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.stores.protocol.outboxwriting import BROKEN
+from ackwise.stores.sql.operation import Failure, Problem
 
-__all__ = ["ENDED_INSIDE", "IN_DOUBT", "code_of", "refusing"]
-
-ENDED_INSIDE: Final = (
-    "the transaction of the session was ended inside the block of outbox.transaction, or an error of the database that undid it was caught "
-    "there; {count} messages are not part of it: leave its end to the block, and let such an error pass"
-)
-
-IN_DOUBT: Final = "it is not known whether the transaction committed: what it wrote and what it sends is there together, or none of it"
+__all__ = ["as_error", "code_of", "failing", "refusing"]
 
 _MISSING: Final = (
     "the tables of the outbox are missing in the database of the session, or have another schema or prefix; run `ackwise outbox init URL` "
@@ -32,16 +26,21 @@ _BROKEN: Final = "25P02"
 
 
 @contextmanager
-def refusing(count: int) -> Iterator[None]:
-    """Raise our error for SQLAlchemy's; `count` messages were to be written."""
+def failing() -> Iterator[None]:
+    """Raise a `Failure` for SQLAlchemy's error."""
     try:
         yield
-    except AckwiseError:
-        raise
-    except SQLAlchemyError as error:
-        raise _of(error, count) from None
-    except OSError as error:
-        raise StoreUnavailable(f"the database of the session can't be reached ({error.strerror or 'connection lost'})") from None
+    except (SQLAlchemyError, OSError) as error:
+        raise Failure(_problem(error), error) from None
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Raise our error for SQLAlchemy's."""
+    try:
+        yield
+    except (SQLAlchemyError, OSError) as error:
+        raise as_error(error) from None
 
 
 def code_of(error: DBAPIError) -> int | str:
@@ -52,24 +51,32 @@ def code_of(error: DBAPIError) -> int | str:
     return str(getattr(error.orig, "sqlstate", None) or "")
 
 
-def _of(error: SQLAlchemyError, count: int) -> AckwiseError:
-    if not isinstance(error, DBAPIError):
-        return TransactionAborted(f"{ENDED_INSIDE.format(count=count)} ({_first_line(error)})")
-    code, said = code_of(error), _first_line(error)
+def as_error(error: Exception) -> AckwiseError:
+    """Return our error for SQLAlchemy's."""
+    if isinstance(error, OSError):
+        return StoreUnavailable(f"the database of the session can't be reached ({error.strerror or 'connection lost'})")
+    code, said = code_of(error) if isinstance(error, DBAPIError) else "", _first_line(error)
     if code in _NO_TABLE or said.startswith("no such table"):
         return ConfigurationError(_MISSING)
     if code in _NO_RIGHT:
         return ConfigurationError(f"the user of the session may not write rows of the outbox; grant INSERT on its table ({said})")
     if code == _BROKEN:
         return TransactionAborted(BROKEN.format(database="PostgreSQL"))
-    if code in _NO_SUCH_SAVEPOINT or said.startswith("no such savepoint"):
-        return TransactionAborted(ENDED_INSIDE.format(count=count))
     if isinstance(error, ProgrammingError):
         return ConfigurationError(f"the database of the session refuses the rows of the outbox: {said}")
     return StoreUnavailable(f"the database of the session failed while rows of the outbox were written: {said}")
 
 
-def _first_line(error: SQLAlchemyError) -> str:
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, DBAPIError):
+        if code_of(error) in _NO_SUCH_SAVEPOINT or _first_line(error).startswith("no such savepoint"):
+            return Problem.ENDED
+        is_refused = isinstance(error, IntegrityError) and not error.connection_invalidated  # in a commit, by a constraint
+        return Problem.REFUSED if is_refused else Problem.LOST
+    return Problem.LOST if isinstance(error, OSError) else Problem.ENDED  # what a session says of a transaction that is gone
+
+
+def _first_line(error: Exception) -> str:
     """What happened, without the statement and its values."""
     said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     return said.partition("\n")[0].rpartition(">: ")[2]

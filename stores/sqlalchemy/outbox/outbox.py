@@ -11,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import Outbox
 from ackwise.stores.protocol.outboxwriting import Sends
+from ackwise.stores.sql.outbox.transaction import transaction
+from ackwise.stores.sql.outbox.writing import Block, Rows
 from ackwise.stores.sqlalchemy.outbox.failures import refusing
 from ackwise.stores.sqlalchemy.outbox.statements import DIALECTS, Statements
-from ackwise.stores.sqlalchemy.outbox.writing import Block, SessionOutboxTransaction
-from ackwise.stores.sqlalchemy.watching import watched
+from ackwise.stores.sqlalchemy.outbox.writing import business, once_ended, writes
 
 __all__ = ["SQLAlchemyOutbox"]
 
@@ -47,25 +48,17 @@ class SQLAlchemyOutbox(Sends):
         )
 
     @asynccontextmanager
-    async def transaction(self, session: AsyncSession | async_scoped_session[Any]) -> AsyncIterator[SessionOutboxTransaction]:
+    async def transaction(self, session: AsyncSession | async_scoped_session[Any]) -> AsyncIterator[Block]:
         """See `Outbox.transaction`. Errors of the session are SQLAlchemy's own, those of writing rows `AckwiseError`."""
         mine = _session(session)
-        block = Block(mine, self._statements)
-        connection = await block.begin()
-        try:
-            with watched(mine.sync_session, connection, block), self.within(block):
-                yield block
-            await block.finish()
-            await block.commit(self.wake)
-        except BaseException:
-            await block.roll_back()
-            raise
-        finally:
-            block.is_closed = True
+        async with transaction(business(mine, self._statements), writes(), self, self.wake) as block:
+            yield block
+        if block.has_written and not block.commits:
+            once_ended(mine.sync_session, self.wake)
 
-    def writer(self, session: AsyncSession | async_scoped_session[Any]) -> SessionOutboxTransaction:
+    def writer(self, session: AsyncSession | async_scoped_session[Any]) -> Rows:
         """See `Outbox.writer`."""
-        return SessionOutboxTransaction(_session(session), self._statements)
+        return Rows(writes(), business(_session(session), self._statements))
 
     def wake(self) -> None:
         """See `Outbox.wake`; does something if there is a `store`."""
@@ -79,12 +72,12 @@ class SQLAlchemyOutbox(Sends):
             raise ConfigurationError(
                 f"the barrier of {tx_id} has to be in the local transaction, and none is open in the session; begin one"
             )
-        with refusing(0):
+        with refusing():
             await (await mine.connection()).run_sync(self._statements.insert_barrier, tx_id)
 
     async def database_id(self, session: AsyncSession | async_scoped_session[Any]) -> str:
         """See `BarrierStore.database_id`."""
-        with refusing(0):
+        with refusing():
             return await (await _session(session).connection()).run_sync(self._statements.database_id)
 
 

@@ -18,11 +18,14 @@ from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.sql.outbox.transaction import transaction
+from ackwise.stores.sql.outbox.writing import Block, Rows
 from ackwise.stores.sqlite.file import File, result_code
 from ackwise.stores.sqlite.maintenance import complaints
 from ackwise.stores.sqlite.outbox import inspecting, preparing, relaying, tables
 from ackwise.stores.sqlite.outbox.relaylock import RelayLock
-from ackwise.stores.sqlite.outbox.writing import Block, SQLiteOutboxTransaction, begin, insert, sqlite_connection
+from ackwise.stores.sqlite.outbox.writing import begin, business, insert, sqlite_connection, writes
+from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import version
 from ackwise.stores.sqlite.url import parse, seconds
 
@@ -112,29 +115,16 @@ class SQLiteOutbox(Sends):
     # The business
 
     @asynccontextmanager
-    async def transaction(self, connection: sqlite3.Connection) -> AsyncIterator[SQLiteOutboxTransaction]:
+    async def transaction(self, connection: sqlite3.Connection) -> AsyncIterator[Block]:
         """See `Outbox.transaction`. It begins as the writer of the file (BEGIN IMMEDIATE); raises `StoreUnavailable` if others write to it
         for longer than the timeout. What is executed on `connection` raises sqlite3's own errors."""
-        mine, block = self.writer(connection), Block(connection)
-        try:
-            await block.start(self._timeout)
-        except sqlite3.Error as error:
-            raise tables.as_error(self._file, error) from error
-        try:
-            with self.within(mine):
-                yield mine
-            block.commit()
-        except BaseException:
-            block.rollback()
-            raise
-        finally:
-            mine.is_closed = True
-        if block.is_ours and mine.has_written:
-            self.wake()
+        mine = business(sqlite_connection(connection), self._file, self._timeout)
+        async with transaction(mine, writes(self._clock), self, self.wake) as block:
+            yield block
 
-    def writer(self, connection: sqlite3.Connection) -> SQLiteOutboxTransaction:
+    def writer(self, connection: sqlite3.Connection) -> Rows:
         """See `Outbox.writer`; rows are inserted by `add`."""
-        return SQLiteOutboxTransaction(sqlite_connection(connection), self._file, self._clock)
+        return Rows(writes(self._clock), business(sqlite_connection(connection), self._file, self._timeout))
 
     def wake(self) -> None:
         """See `Outbox.wake`; a relay of another process looks by itself."""
@@ -232,7 +222,8 @@ class SQLiteOutbox(Sends):
     ) -> None:
         """See `PreparedStore.prepare`."""
         rows, now = [columns_of(message) for message in messages], self._clock()
-        await self._write(insert, rows, now, (1, now + first_check, tx_id, producer_group, barrier_in))
+        packet = insert(rows, now, (1, now + first_check, tx_id, producer_group, barrier_in))
+        await self._write(lambda connection: SQLiteRunner(connection).send(packet))
 
     async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
         """See `PreparedStore.decide`."""

@@ -1,21 +1,25 @@
-"""`SQLiteOutboxTransaction`: the rows of one business transaction, on the connection of whoever calls."""
+"""Rows of an outbox on a connection of sqlite3, in the transaction of the business."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
-from ackwise.middleware.errors import ConfigurationError, TransactionAborted
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.stores.protocol.outboxrows import RowColumns, columns_of
-from ackwise.stores.protocol.outboxwriting import ENDED, Buffer
-from ackwise.stores.sqlite.file import File, result_code
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.protocol.outboxrows import RowColumns
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement, Steps
+from ackwise.stores.sql.outbox.transaction import Business
+from ackwise.stores.sql.outbox.writing import Writes
+from ackwise.stores.sqlite.file import File, problem_of, result_code
 from ackwise.stores.sqlite.outbox.tables import as_error
+from ackwise.stores.sqlite.runner import SQLiteRunner
+from ackwise.stores.sqlite.watching import is_free, watched
 
-__all__ = ["Block", "SQLiteOutboxTransaction", "begin", "insert", "sqlite_connection"]
+__all__ = ["begin", "business", "insert", "sqlite_connection", "writes"]
 
 _INSERT: Final = """
 INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, created, state, next_at,
@@ -23,6 +27,7 @@ INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, par
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _TO_SEND: Final = (2, None, "", "", "")
+_BEGIN: Final = Statement("BEGIN IMMEDIATE")
 
 #: Seconds between two tries for the file while another connection writes to it.
 _TRY_AGAIN: Final = 0.005
@@ -38,14 +43,18 @@ def sqlite_connection(connection: Any) -> sqlite3.Connection:
     return connection
 
 
-def insert(
-    connection: sqlite3.Connection,
-    rows: Iterable[RowColumns],
-    now: float,
-    more: tuple[int, float | None, str, str, str] = _TO_SEND,
-) -> None:
-    """Insert rows; `more` is their state, next_at, tx_id, producer group and database of the barrier."""
-    connection.executemany(_INSERT, [(*row, now, *more) for row in rows])
+def insert(rows: Iterable[RowColumns], now: float, more: tuple[int, float | None, str, str, str] = _TO_SEND) -> Packet:
+    """Return what inserts rows; `more` is their state, next_at, tx_id, producer group and database of the barrier."""
+    return [Statement(_INSERT, (*row, now, *more)) for row in rows]
+
+
+def writes(clock: Callable[[], float]) -> Writes:
+    """Return the statements. A row is inserted at once: that is a call within the process, and nobody can write in an authorizer."""
+
+    def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
+        yield [*before, *insert(rows, clock())]
+
+    return Writes(inserting, begin=[_BEGIN], restore=[Statement("ROLLBACK")], at_once=True)
 
 
 async def begin(connection: sqlite3.Connection, timeout: float) -> None:
@@ -53,7 +62,7 @@ async def begin(connection: sqlite3.Connection, timeout: float) -> None:
     give_up_at = time.monotonic() + timeout
     while True:
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(_BEGIN.text)
         except sqlite3.OperationalError as error:
             if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
                 raise
@@ -62,70 +71,70 @@ async def begin(connection: sqlite3.Connection, timeout: float) -> None:
             return
 
 
-class SQLiteOutboxTransaction(Buffer):
-    """The rows of the transaction that is open on `connection`. They are inserted at once: SQLite tells nobody of savepoints, and an
-    insert is a call within the process."""
+def business(connection: sqlite3.Connection, file: File, timeout: float) -> Business:
+    """Return how rows get to `connection`. One with callbacks of its user is not watched, and the savepoint tells of an end."""
+    runner = SQLiteRunner(connection)
 
-    def __init__(self, connection: sqlite3.Connection, file: File, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self._connection, self._file, self._clock = connection, file, clock
+    def as_our_error(error: Exception) -> Exception:
+        assert isinstance(error, sqlite3.Error)
+        return as_error(file, error)
 
-    def add(self, message: Outgoing) -> str:
-        """See `OutboxTransaction.add`. Raises `StoreUnavailable` too."""
-        super().add(message)
-        self.rows.clear()
-        if not self._connection.in_transaction:
-            raise TransactionAborted(ENDED.format(count=1))
+    return Business(
+        _Runner(connection, runner, timeout),
+        is_open=lambda: connection.in_transaction,
+        watched=lambda block: watched(connection, block) if is_free(connection) else nullcontext(),
+        close=connection.close,
+        as_error=as_our_error,
+        timeout=timeout,
+        now=runner,
+        waits_to_begin=True,
+    )
+
+
+class _Runner:
+    """A connection that commits by itself does so no more from before BEGIN until COMMIT or ROLLBACK was done."""
+
+    def __init__(self, connection: sqlite3.Connection, runner: SQLiteRunner, timeout: float) -> None:
+        self._connection, self._send, self._timeout = connection, runner.send, timeout
+        self._before: tuple[Any, Any] | None = None  #: how the connection was given
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        """See `Runner.send`."""
+        first, *others = packet
+        if first is _BEGIN:
+            await self._begin()
+            return [Answer(), *self._send(others)]
+        is_gone = first.text == "ROLLBACK" and not self._connection.in_transaction
+        answers = [] if is_gone else self._send(packet)
+        if first.text in ("COMMIT", "ROLLBACK"):
+            self._restore()
+        return answers
+
+    async def _begin(self) -> None:
+        (patience,) = self._send([Statement("PRAGMA busy_timeout")])[0].rows[0]
+        self._send([Statement("PRAGMA busy_timeout = 0")])
+        self._leave_autocommit()
         try:
-            insert(self._connection, [columns_of(message)], self._clock())
-        except sqlite3.Error as error:
-            raise as_error(self._file, error) from error
-        self.has_written = True
-        return message.message_id
-
-    async def flush(self) -> None:
-        """Nothing is left to write."""
-
-
-class Block:
-    """The block of `outbox.transaction`: a transaction, or a savepoint in the one that is open."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self.is_ours = not connection.in_transaction
-
-    async def start(self, timeout: float) -> None:
-        """Begin as the writer of the file, or make a savepoint. Raises what sqlite3 raises."""
-        if not self.is_ours:
-            self._connection.execute("SAVEPOINT ackwise_outbox")
-            return
-        (patience,) = _plain(self._connection, "PRAGMA busy_timeout")
-        self._connection.execute("PRAGMA busy_timeout = 0")
-        try:
-            await begin(self._connection, timeout)
+            await begin(self._connection, self._timeout)
+        except BaseException as error:
+            self._restore()
+            if isinstance(error, sqlite3.Error):
+                raise Failure(problem_of(error), error) from error
+            raise
         finally:
-            self._connection.execute(f"PRAGMA busy_timeout = {int(patience)}")
+            self._send([Statement(f"PRAGMA busy_timeout = {int(patience)}")])
 
-    def commit(self) -> None:
-        """Commit, unless that was done inside the block; or leave the rest to whoever began."""
-        if self.is_ours and not self._connection.in_transaction:
-            return
-        self._connection.execute("COMMIT" if self.is_ours else "RELEASE ackwise_outbox")
+    def _leave_autocommit(self) -> None:
+        connection: Any = self._connection
+        self._before = (connection.isolation_level, getattr(connection, "autocommit", None))
+        if self._before[1] is True:  # an attribute since Python 3.12
+            connection.autocommit = sqlite3.LEGACY_TRANSACTION_CONTROL  # type: ignore[attr-defined,unused-ignore]
+        connection.isolation_level = connection.isolation_level or "DEFERRED"
 
-    def rollback(self) -> None:
-        """Undo the block, and nothing before it."""
-        if not self._connection.in_transaction:
-            return
-        if self.is_ours:
-            self._connection.execute("ROLLBACK")
-        else:
-            self._connection.execute("ROLLBACK TO ackwise_outbox")
-            self._connection.execute("RELEASE ackwise_outbox")
-
-
-def _plain(connection: sqlite3.Connection, statement: str) -> tuple[int, ...]:
-    """The first row, whatever the row factory of the connection."""
-    cursor = connection.cursor()
-    cursor.row_factory = None
-    row: tuple[int, ...] = cursor.execute(statement).fetchone()
-    return row
+    def _restore(self) -> None:
+        """Only when nothing is open: it would be committed."""
+        if self._before is not None:
+            connection: Any = self._connection
+            (connection.isolation_level, autocommit), self._before = self._before, None
+            if autocommit is True:
+                connection.autocommit = True

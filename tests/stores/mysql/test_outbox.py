@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +290,52 @@ async def test_without_autocommit_a_read_begins_what_the_block_joins(outbox: MyS
         async with outbox.transaction(connection):
             outbox.send("orders", b"2")
         assert await values(outbox) == [b"1", b"2"]
+
+
+async def test_a_connection_is_in_autocommit_again_however_the_block_ended(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
+    async with shop.connected() as connection:
+        for end in ["SELECT 1", "nonsense", "COMMIT", "ROLLBACK", "CREATE TABLE IF NOT EXISTS other (id INT)", "START TRANSACTION"]:
+            with case(end):
+
+                async def handle(transaction: OutboxTransaction, end: str = end) -> None:
+                    assert not connection.get_autocommit()
+                    transaction.send("orders", b"1")
+                    await execute(connection, end)
+
+                with suppress(TransactionAborted, MySQLError):
+                    await business(outbox, connection, handle)
+                async with connection.cursor() as cursor:
+                    await cursor.execute("SELECT @@autocommit, @@in_transaction")
+                    assert list(await cursor.fetchall()) == [(1, 0)]
+                assert connection.get_autocommit()
+
+
+async def test_a_connection_whose_rollback_is_not_answered_is_closed_and_commits_nothing(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
+    far = MySQLOutbox(shop.url, timeout=0.2)
+    async with (
+        proxy_to(shop.server.port) as proxy,
+        asyncmy.connect(host="127.0.0.1", port=proxy.port, user="root", database=shop.name, autocommit=True) as connection,
+    ):
+
+        async def handle(transaction: OutboxTransaction) -> None:
+            await execute(connection, ROW.format("a"))
+            transaction.send("orders", b"1")
+            proxy.swallow_replies = True
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await business(far, connection, handle)
+        assert not connection.connected
+    await nothing_open(shop)
+    assert (await values(outbox), await effects(shop)) == ([], [])
+
+
+async def test_without_autocommit_a_commit_that_was_executed_leaves_nothing_to_join(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
+    async with pooled(shop) as pool, pool.acquire() as connection:
+        await execute(connection, ROW.format("a"), "COMMIT")
+        async with outbox.transaction(connection):
+            outbox.send("orders", b"1")
+        assert await values(outbox) == [b"1"]
 
 
 @pytest.mark.parametrize(("requests", "stays"), [(1, False), (2, True)])

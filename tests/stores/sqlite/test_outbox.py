@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,63 @@ async def test_a_commit_inside_the_block_commits_the_rows_before_it_and_takes_no
             with pytest.raises(TransactionAborted, match="was ended inside the block"):
                 transaction.send("orders", b"2")
     assert [row.message.value for row in await outbox.pending(dict.fromkeys(range(64), 0), limit=9)] == [b"1"]
+
+
+def or_rollback(connection: sqlite3.Connection) -> None:
+    with suppress(sqlite3.IntegrityError):
+        connection.execute("INSERT OR ROLLBACK INTO effects VALUES ('there')")
+
+
+def commit_and_write(connection: sqlite3.Connection) -> None:
+    connection.commit()
+    connection.execute("INSERT INTO effects VALUES ('b')")
+
+
+def raise_(connection: sqlite3.Connection) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("isolation_level", [None, "", "EXCLUSIVE"])
+@pytest.mark.parametrize("traced", [False, True])
+async def test_a_connection_is_as_it_was_however_the_block_ended(outbox: SQLiteOutbox, isolation_level: Any, traced: bool) -> None:
+    ends: list[Callable[[sqlite3.Connection], None]] = [lambda _: None, raise_, or_rollback, commit_and_write, sqlite3.Connection.rollback]
+    with closing(sqlite3.connect(outbox._path, isolation_level=isolation_level)) as connection:
+        connection.execute("CREATE TABLE effects (effect TEXT PRIMARY KEY)")
+        connection.execute("INSERT INTO effects VALUES ('there')")
+        connection.commit()
+        if traced:
+            connection.set_trace_callback(lambda _: None)
+        for end in ends:
+            with case(end):
+                with suppress(ZeroDivisionError, TransactionAborted):
+                    async with outbox.transaction(connection):
+                        assert connection.isolation_level is not None
+                        outbox.send("orders", b"1")
+                        end(connection)
+                assert not connection.in_transaction
+                assert connection.isolation_level == isolation_level
+                connection.execute("INSERT INTO effects VALUES ('z')")
+                connection.execute("DELETE FROM effects WHERE effect = 'z'")
+                connection.commit()
+        assert connection.execute("SELECT effect FROM effects").fetchall() == [("there",)]
+
+
+@pytest.mark.parametrize("payment", ["INSERT INTO effects VALUES ('a')", "WITH one AS (SELECT 'a') INSERT INTO effects SELECT * FROM one"])
+async def test_what_follows_an_error_that_undid_the_transaction_is_refused(outbox: SQLiteOutbox, payment: str) -> None:
+    with closing(sqlite3.connect(outbox._path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE effects (effect TEXT PRIMARY KEY)")
+        connection.execute("INSERT INTO effects VALUES ('there')")
+        with pytest.raises(TransactionAborted, match="an error that undoes all of it"):  # noqa: PT012  # the block is what is tried
+            async with outbox.transaction(connection):
+                outbox.send("orders", b"1")
+                or_rollback(connection)
+                connection.execute(payment)
+        with pytest.raises(TransactionAborted, match="an error that undoes all of it"):  # noqa: PT012  # as above
+            async with outbox.transaction(connection):
+                outbox.send("orders", b"2")
+                or_rollback(connection)
+        assert connection.execute("SELECT effect FROM effects").fetchall() == [("there",)]
+    assert await outbox.pending(dict.fromkeys(range(64), 0), limit=9) == []
 
 
 async def test_a_file_without_the_tables_is_named_with_the_command(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The outbox of any SQL database: what it asks and decides, once."""

@@ -1,0 +1,126 @@
+"""The block of an outbox without a database: what it sends, and what becomes of the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+
+from ackwise.middleware.errors import AckwiseError, StoreUnavailable, TransactionAborted
+from ackwise.stores.protocol.outboxrows import RowColumns
+from ackwise.stores.protocol.outboxwriting import Sends
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
+from ackwise.stores.sql.outbox.transaction import Business, transaction
+from ackwise.stores.sql.outbox.writing import Block, Writes
+
+
+class Shop:
+    """A connection that notes what is sent, by first words, and fails where it is told to."""
+
+    def __init__(self, **fails: Problem) -> None:
+        self.sent = list[str]()
+        self.is_open = self.is_closed = False
+        self._fails = fails
+        self.business = Business(
+            self,
+            is_open=lambda: self.is_open,
+            watched=self._watched,
+            close=self._close,
+            as_error=lambda error: StoreUnavailable(str(error)),
+            timeout=1.0,
+        )
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        for statement in packet:
+            word = statement.text.partition(" ")[0]
+            self.sent.append(word)
+            if problem := self._fails.get(word):
+                raise Failure(problem, OSError(word))
+            self.is_open = word not in ("COMMIT", "ROLLBACK")
+        return [Answer()] * len(packet)
+
+    def _watched(self, block: Block) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _close(self) -> None:
+        self.is_closed = True
+
+
+def _insert(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
+    yield [*before, Statement("INSERT")]
+
+
+async def trade(shop: Shop, *, boom: bool = False) -> bool:
+    """Send one message; return whether relays were woken."""
+    woken = list[bool]()
+    async with transaction(shop.business, Writes(_insert), Sends(), lambda: woken.append(True)) as block:
+        block.send("orders", b"1")
+        if boom:
+            raise ZeroDivisionError
+    return bool(woken)
+
+
+async def test_a_transaction_of_its_own_is_marked_and_committed() -> None:
+    shop = Shop()
+    assert await trade(shop)
+    assert shop.sent == ["BEGIN", "SAVEPOINT", "INSERT", "RELEASE", "COMMIT"]
+    assert not shop.is_closed
+
+
+async def test_a_transaction_that_is_joined_is_left_to_whoever_began_it() -> None:
+    shop = Shop()
+    shop.is_open = True
+    assert not await trade(shop)
+    with pytest.raises(ZeroDivisionError):
+        await trade(shop, boom=True)
+    assert shop.sent == ["SAVEPOINT", "INSERT", "RELEASE", "SAVEPOINT", "ROLLBACK", "RELEASE"]
+
+
+async def test_a_mark_that_is_gone_aborts_and_undoes() -> None:
+    shop = Shop(RELEASE=Problem.ENDED)
+    with pytest.raises(TransactionAborted, match="leave its end to the block"):
+        await trade(shop)
+    assert shop.sent == ["BEGIN", "SAVEPOINT", "INSERT", "RELEASE", "ROLLBACK"]
+
+
+@pytest.mark.parametrize(
+    ("shop", "sent"),
+    [
+        (Shop(ROLLBACK=Problem.LOST), ["BEGIN", "SAVEPOINT", "ROLLBACK"]),
+        (Shop(ROLLBACK=Problem.REFUSED), ["BEGIN", "SAVEPOINT", "ROLLBACK"]),
+    ],
+)
+async def test_a_connection_whose_rollback_fails_is_closed(shop: Shop, sent: list[str]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await trade(shop, boom=True)
+    assert shop.sent == sent
+    assert shop.is_closed
+
+
+async def test_a_commit_without_an_answer_is_in_doubt_and_its_connection_is_closed() -> None:
+    shop = Shop(COMMIT=Problem.LOST)
+    with pytest.raises(StoreUnavailable, match="not known whether the transaction committed"):
+        await trade(shop)
+    assert shop.sent[-1] == "COMMIT"
+    assert shop.is_closed
+
+
+async def test_a_commit_that_is_refused_is_rolled_back_and_raises_what_the_driver_says() -> None:
+    shop = Shop(COMMIT=Problem.REFUSED)
+    with pytest.raises(OSError, match="COMMIT"):
+        await trade(shop)
+    assert shop.sent[-2:] == ["COMMIT", "ROLLBACK"]
+    assert not shop.is_closed
+
+
+async def test_a_block_that_can_not_begin_raises_what_the_driver_says_and_leaves_nothing_open() -> None:
+    shop = Shop(SAVEPOINT=Problem.REFUSED)
+    with pytest.raises(OSError, match="SAVEPOINT"):
+        await trade(shop)
+    assert shop.sent == ["BEGIN", "SAVEPOINT", "ROLLBACK"]
+
+
+async def test_a_row_that_is_refused_is_an_error_of_ackwise() -> None:
+    with pytest.raises(AckwiseError, match="INSERT"):
+        await trade(Shop(INSERT=Problem.REFUSED))
