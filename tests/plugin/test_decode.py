@@ -13,7 +13,7 @@ import pytest
 from tests.tables import each
 from tests.waiting import until
 
-from ackwise import App, Batch, CodecUnavailable, Dedup, Message, RetryInPlace, Share, Transactional
+from ackwise import App, Batch, Breaker, CodecUnavailable, Dedup, Message, RetryInPlace, Share, Transactional
 from ackwise.middleware import decoding
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import Config
@@ -97,7 +97,7 @@ class Bound:
         return len(raw)
 
 
-@each("decode", [Bound().of, Bound(), len, bytes.__len__])
+@each("decode", [Bound().of, Bound(), len, bytes.__len__], side_by_side=True)
 async def test_methods_objects_and_functions_of_c_are_decoders(decode: Any) -> None:
     got: list[int] = []
 
@@ -163,7 +163,7 @@ def test_a_decoder_that_can_not_work_is_refused(options: dict[str, Any], sentenc
         app_of(bill, **options)
 
 
-@each("error", [ValueError, StopIteration, TimeoutError, asyncio.CancelledError])
+@each("error", [ValueError, StopIteration, TimeoutError, asyncio.CancelledError], side_by_side=True)
 async def test_whatever_else_an_asynchronous_decoder_raises_its_value_can_not_be_decoded(error: type[BaseException]) -> None:
     async def decode(raw: bytes) -> bytes:
         if raw == b"bad":
@@ -338,7 +338,6 @@ async def test_the_breaker_does_not_count_what_nobody_could_decode(memory_kafka:
     assert (len(got), memory_kafka.records("billing.dlq")) == (30, [])
 
 
-@pytest.mark.slow  # waits the ten seconds for which the first dead letter is withheld
 async def test_a_group_of_nothing_but_unavailable_codecs_holds_and_a_mixed_one_does_not(memory_kafka: MemoryKafka) -> None:
     is_away, got = True, list[bytes]()
 
@@ -350,6 +349,7 @@ async def test_a_group_of_nothing_but_unavailable_codecs_holds_and_a_mixed_one_d
         return raw
 
     app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", commit_interval=0.05)
+    app.use(Breaker(first_wait="100ms"))
 
     @app.agent("orders", decode=decode)
     async def bill(order: bytes) -> None:

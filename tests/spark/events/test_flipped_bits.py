@@ -55,11 +55,10 @@ def test_reconcile_concludes_nothing_from_it_alone_and_names_it(flipped: Path, t
     assert f"{flipped.name} is damaged; its events count as missing" in str(result.exception)
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("engine")
 def test_reconcile_judges_the_rest_without_it_and_names_it(flipped: Path, tmp_path: Path) -> None:
     root_of(tmp_path, History("other").say("w1", "0:CS W=1"))
-    result = reconciled(tmp_path, "--out", tmp_path / "runs" / "1", "--as-of", AS_OF, "--engine", "spark")
+    result = reconciled(tmp_path, "--out", tmp_path / "runs" / "1", "--as-of", AS_OF)
     assert result.exit_code == 3, result.output
     found = summary(tmp_path / "runs" / "1")
     assert (found["verdicts"], found["unreadable"]) == ({"EXACTLY_ONCE": 1}, [f"{flipped} is damaged; its events count as missing"])
