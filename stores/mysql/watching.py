@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from asyncmy.errors import MySQLError
+
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.sql.watching import MARIADB, PREPARED, Watched, Watcher, execute
 
@@ -42,6 +44,20 @@ def watched(connection: Connection, watcher: Watcher[Awaitable[object]]) -> Iter
 def _looking(connection: Any, seen: Watched[Awaitable[object]]) -> dict[str, Callable[..., Awaitable[Any]]]:
     """The methods of `connection` that look first."""
     its = {name: getattr(connection, name) for name in _METHODS}
+    has_failed = False  # a statement since we know that the transaction is open
+
+    async def see(packet: str | bytes, send: Callable[[], Awaitable[Any]]) -> Any:
+        nonlocal has_failed
+        is_alone = False
+        if has_failed and not seen.is_ours:
+            # A deadlock undoes the transaction, and nothing of its error says so. An answer does.
+            await connection.ping(reconnect=False)
+            has_failed, is_alone = False, not connection.get_transaction_status()
+        try:
+            return await execute(seen, packet, send, is_alone=is_alone)
+        except MySQLError:
+            has_failed = True
+            raise
 
     async def prepare(sql: str | bytes) -> Any:
         if seen.effects(sql):
@@ -49,10 +65,10 @@ def _looking(connection: Any, seen: Watched[Awaitable[object]]) -> dict[str, Cal
         return await its["prepare"](sql)
 
     return {
-        "query": lambda sql, unbuffered=False: execute(seen, sql, lambda: its["query"](sql, unbuffered)),
+        "query": lambda sql, unbuffered=False: see(sql, lambda: its["query"](sql, unbuffered)),
         "prepare": prepare,
-        "commit": lambda: execute(seen, "COMMIT", its["commit"]),
-        "rollback": lambda: execute(seen, "ROLLBACK", its["rollback"]),
-        "begin": lambda: execute(seen, "BEGIN", its["begin"]),
-        "autocommit": lambda value: execute(seen, f"SET autocommit = {int(bool(value))}", lambda: its["autocommit"](value)),
+        "commit": lambda: see("COMMIT", its["commit"]),
+        "rollback": lambda: see("ROLLBACK", its["rollback"]),
+        "begin": lambda: see("BEGIN", its["begin"]),
+        "autocommit": lambda value: see(f"SET autocommit = {int(bool(value))}", lambda: its["autocommit"](value)),
     }

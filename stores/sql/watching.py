@@ -91,7 +91,7 @@ class Watched(Generic[Step]):
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
         self._watchers: list[Watcher[Step]] = []
-        self._is_ours = False  #: a statement of the watchers' own
+        self.is_ours = False  #: a statement of the watchers' own
 
     @property
     def by_none(self) -> bool:
@@ -109,19 +109,19 @@ class Watched(Generic[Step]):
 
     def effects(self, packet: str | bytes) -> Effects:
         """Return what `packet` does that the watchers have to know."""
-        if self._is_ours:
+        if self.is_ours:
             return ()
         return self._grammar.effects(packet if isinstance(packet, str) else packet.decode("utf-8", "surrogateescape"))
 
     def steps(self, effects: Effects) -> Generator[Step, None, None]:
         """Return what is to be done before a statement with `effects`, one watcher after the other. Raises what they raise."""
-        self._is_ours = True
+        self.is_ours = True
         try:
             for watcher in reversed(self._watchers):
                 if (step := watcher.before(effects)) is not None:
                     yield step
         finally:
-            self._is_ours = False
+            self.is_ours = False
 
     def done(self, effects: Effects) -> None:
         """Tell all watchers that such a statement was executed."""
@@ -129,9 +129,12 @@ class Watched(Generic[Step]):
             watcher.after(effects)
 
 
-async def execute(watched: Watched[Awaitable[object]], packet: str | bytes, send: Callable[[], Awaitable[T]]) -> T:
-    """Return what `send` does, which executes `packet`; the watchers are asked before."""
-    if not (effects := watched.effects(packet)):
+async def execute(
+    watched: Watched[Awaitable[object]], packet: str | bytes, send: Callable[[], Awaitable[T]], *, is_alone: bool = False
+) -> T:
+    """Return what `send` does, which executes `packet`; the watchers are asked before. It `is_alone` if the transaction is gone."""
+    effects = watched.effects(packet) or ((Effect.COMMITS_BY_ITSELF,) if is_alone else ())
+    if not effects:
         return await send()
     with closing(watched.steps(effects)) as steps:
         for step in steps:

@@ -195,6 +195,39 @@ async def test_a_transaction_that_a_deadlock_undid_and_the_handler_went_on_in_se
     assert (await values(outbox), await effects(shop)) == ([], ["1", "2", "3", "4", "5"])
 
 
+async def test_in_autocommit_what_follows_a_deadlock_in_a_block_that_joined_is_refused(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
+    await shop.fetch("INSERT INTO effects VALUES ('1'), ('2'), ('3'), ('4'), ('5')")
+    async with shop.connected() as connection, shop.connected() as other:
+        await other.begin()
+        await execute(other, *(f"DELETE FROM effects WHERE effect = '{number}'" for number in range(2, 6)))
+
+        async def handle(transaction: OutboxTransaction) -> None:
+            await execute(connection, "DELETE FROM effects WHERE effect = '1'")
+            waits = asyncio.create_task(execute(other, "DELETE FROM effects WHERE effect = '1'"))
+            await lock_wait(shop)
+            with pytest.raises(MySQLError, match="Deadlock"):
+                await execute(connection, "DELETE FROM effects WHERE effect = '5'")
+            await waits
+            transaction.send("orders", b"paid")
+            await execute(connection, ROW.format("paid"))
+
+        await connection.begin()
+        with pytest.raises(TransactionAborted, match="after a deadlock"):
+            await business(outbox, connection, handle)
+        await other.rollback()
+    assert (await values(outbox), await effects(shop)) == ([], ["1", "2", "3", "4", "5"])
+
+
+async def test_a_statement_that_fails_and_undoes_itself_alone_does_not_end_the_block(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
+    async with shop.connected() as connection, outbox.transaction(connection) as transaction:
+        await execute(connection, ROW.format("a"))
+        with pytest.raises(MySQLError, match="Duplicate"):
+            await execute(connection, ROW.format("a"))
+        transaction.send("orders", b"1")
+        await execute(connection, ROW.format("b"))
+    assert (await values(outbox), await effects(shop)) == ([b"1"], ["a", "b"])
+
+
 async def test_after_a_deadlock_a_savepoint_writes_no_rows_by_themselves(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
     async with shop.connected() as connection:
 
