@@ -46,6 +46,7 @@ _PROBLEMS: Final[dict[int | None, Problem]] = {
     3024: Problem.BUSY,
     NO_SUCH_SAVEPOINT: Problem.ENDED,
     NO_SUCH_TABLE: Problem.MISSING,
+    DUPLICATE: Problem.DUPLICATE,
     **dict.fromkeys(NO_RIGHT, Problem.FORBIDDEN),
 }
 

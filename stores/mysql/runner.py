@@ -46,7 +46,10 @@ class AsyncmyRunner:
 
 
 def literal(value: object) -> str:
-    """Return `value` as SQL that no encoding and no mode of a session changes; texts and bytes as hexadecimal digits."""
+    """Return `value` as SQL that no encoding and no mode of a session changes; texts and bytes as hexadecimal digits.
+
+    A list is what stands in the brackets of IN, which finds nothing if it is empty; a tuple is a row.
+    """
     match value:
         case None:
             return "NULL"
@@ -58,6 +61,10 @@ def literal(value: object) -> str:
             return f"x'{value.encode().hex()}'"
         case bytes():
             return f"x'{value.hex()}'"
+        case tuple():
+            return f"({', '.join(map(literal, value))})"
+        case list():
+            return ", ".join(map(literal, value)) or "NULL"
         case _:
             raise TypeError(f"no literal for a {type(value).__name__}")
 

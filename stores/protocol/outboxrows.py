@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
@@ -27,12 +28,13 @@ __all__ = [
     "DECIDED",
     "MOST_BYTES",
     "RowColumns",
+    "cause_of",
     "columns_of",
-    "message_of",
     "parked_of",
     "prepared_of",
     "row_of",
     "state_of",
+    "text_of",
 ]
 
 #: Bytes of rows that `pending` gives at once at most, if that is more than one row: a relay has to hold them in memory.
@@ -95,42 +97,51 @@ def state_of(answer: CheckAnswer) -> RowState:
     return RowState.MESSAGE_ERROR if is_parked else DECIDED[answer.outcome]
 
 
-def message_of(row: Any, shard: int = 0) -> Outgoing:
-    """Return the message of a row that can be asked for its columns by name. Raises `UnreadableRow`."""
+def cause_of(text: str) -> str:
+    """Return what a row keeps of a cause."""
+    return text[:CAUSE].encode("utf-8", "replace").decode()
+
+
+def text_of(value: str | bytes) -> str:
+    """Return a text, which some databases keep as bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def row_of(row: Sequence[Any]) -> OutboxRow:
+    """Return the row for a relay. Raises `UnreadableRow`."""
+    id, shard, attempts, created_ms, _size, _is_blocked, *message = row
+    return OutboxRow(id, shard, _message(id, shard, *message), attempts, int(created_ms))
+
+
+def prepared_of(row: Sequence[Any]) -> Prepared:
+    """Return the row for a check-back. Raises `UnreadableRow`."""
+    id, tx_id, checks, created_ms, producer_group, barrier_in, *message = row
+    names = text_of(producer_group), text_of(barrier_in)
+    return Prepared(id, _message(id, 0, *message), text_of(tx_id), checks, int(created_ms), *names)
+
+
+def parked_of(row: Sequence[Any]) -> Parked:
+    """Return a parked row, with headers and value as far as it has them."""
+    id, topic, message_id, key, attempts, checks, cause, created_ms, headers, value = row
+    shown = _headers_as_far_as_readable(headers), value
+    return Parked(id, text_of(topic), text_of(message_id), key, attempts, checks, cause or "", int(created_ms), *shown)
+
+
+def _message(
+    id: int,
+    shard: int,
+    topic: str | bytes,
+    value: bytes | None,
+    key: bytes | None,
+    headers: str | None,
+    partition: int | None,
+    message_id: str | bytes,
+) -> Outgoing:
     try:
-        headers = unpacked_headers(row["headers"])
-        return Outgoing(row["topic"], row["value"], row["message_key"], headers, row["partition"], message_id=row["message_id"])
+        return Outgoing(text_of(topic), value, key, unpacked_headers(headers), partition, message_id=text_of(message_id))
     except (ValueError, TypeError, ConfigurationError) as error:
         why = str(error) if isinstance(error, ConfigurationError) else f"its headers, {type(error).__name__}"
-        raise UnreadableRow(row["id"], shard, str(row["topic"]), why) from None
-
-
-def row_of(row: Any) -> OutboxRow:
-    """Return the row for a relay; it has the columns `id`, `shard`, `attempts` and `created_ms` besides."""
-    return OutboxRow(row["id"], row["shard"], message_of(row, row["shard"]), row["attempts"], int(row["created_ms"]))
-
-
-def prepared_of(row: Any) -> Prepared:
-    """Return the row for a check-back."""
-    return Prepared(
-        row["id"], message_of(row), row["tx_id"], row["checks"], int(row["created_ms"]), row["producer_group"], row["barrier_in"]
-    )
-
-
-def parked_of(row: Any, *, is_whole: bool) -> Parked:
-    """Return a parked row; headers and value only if it `is_whole`."""
-    shown = (_headers_as_far_as_readable(row["headers"]), row["value"]) if is_whole else ((), None)
-    return Parked(
-        row["id"],
-        row["topic"],
-        row["message_id"],
-        row["message_key"],
-        row["attempts"],
-        row["checks"],
-        row["cause"] or "",
-        int(row["created_ms"]),
-        *shown,
-    )
+        raise UnreadableRow(id, shard, str(topic), why) from None
 
 
 def _headers_as_far_as_readable(packed: str | None) -> Headers:

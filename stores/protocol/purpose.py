@@ -86,6 +86,7 @@ OUTBOX: Final = Purpose(
     missing="the tables of the outbox are missing",
     has="outbox has",
     init="ackwise outbox init URL",
+    version=2,
 )
 CDC: Final = Purpose(
     name="change data capture",

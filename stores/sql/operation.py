@@ -66,6 +66,7 @@ class Problem(enum.Enum):
     BUSY = "somebody else held what was asked for until the time was up"
     ENDED = "the transaction that was open is gone, or takes nothing any more"
     MISSING = "there is no such table"
+    DUPLICATE = "there is a row of this key already"
     FORBIDDEN = "this user has not the right"
     REFUSED = "anything else that the driver or the server says"
 

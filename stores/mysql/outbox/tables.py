@@ -8,6 +8,7 @@ from typing import Final
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.mysql.tables import LONGEST, Tables
+from ackwise.stores.sql.outbox.dialect import STATES
 
 __all__ = ["NAMES", "OutboxTables"]
 
@@ -27,7 +28,7 @@ CREATE TABLE IF NOT EXISTS {rows} (
     checks INT NOT NULL DEFAULT 0,
     `partition` INT NULL,
     shard SMALLINT NOT NULL,
-    state TINYINT NOT NULL DEFAULT 2,
+    state TINYINT NOT NULL DEFAULT {LOCAL_COMMIT},
     message_id VARBINARY(200) NOT NULL,
     topic VARBINARY(249) NOT NULL,
     message_key LONGBLOB NULL,
@@ -94,7 +95,7 @@ class OutboxTables:
         made = (_ROWS, _SHARDS, _RELAYS, _BARRIER, _META)
         shards = ", ".join(f"({shard})" for shard in range(SHARDS))
         return [
-            *(statement.format(**self.names, names=NAMES) for statement in made),
+            *(statement.format(**self.names, **STATES, names=NAMES) for statement in made),
             f"INSERT INTO {self.shards} (shard) VALUES {shards} ON DUPLICATE KEY UPDATE shard = shard",
             f"INSERT INTO {self.meta} VALUES ('database_id', '{uuid.uuid4().hex}') ON DUPLICATE KEY UPDATE name = name",
         ]

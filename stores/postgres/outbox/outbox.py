@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import FIRST_CHECK, CheckAnswer, Failed, OutboxRow, OutboxStatus, Parked, Prepared, Sent, TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.postgres import checking, schema
 from ackwise.stores.postgres.driver import Asyncpg
-from ackwise.stores.postgres.failures import FAILURES, is_broken, is_conflict
-from ackwise.stores.postgres.outbox import inspecting, preparing, relaying
+from ackwise.stores.postgres.failures import FAILURES, is_broken
+from ackwise.stores.postgres.outbox.dialect import Postgres
 from ackwise.stores.postgres.outbox.tables import OutboxTables
-from ackwise.stores.postgres.outbox.waking import Listening, Waking, say_idle
-from ackwise.stores.postgres.outbox.writing import asyncpg_connection, business, insert, writes
+from ackwise.stores.postgres.outbox.waking import Listening, Waking, notify, say_idle
+from ackwise.stores.postgres.outbox.writing import asyncpg_connection, business, writes
+from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
-from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
-from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.operation import Borrowed, Owned, run
+from ackwise.stores.sql.outbox.outbox import SQLOutbox
+from ackwise.stores.sql.outbox.rights import require_rights
 from ackwise.stores.sql.outbox.transaction import transaction
 from ackwise.stores.sql.outbox.writing import Block, Rows
 
@@ -51,7 +50,7 @@ _SESSION: Final = {
 }
 
 
-class PostgresOutbox(Sends):
+class PostgresOutbox(SQLOutbox):
     """An outbox in the PostgreSQL database of `url`, in which the business's own tables are as well.
 
         async with outbox.transaction(connection):
@@ -84,33 +83,24 @@ class PostgresOutbox(Sends):
         keep_parked: float | None = None,
         blank: Collection[str] = tuple(PAYLOAD),
     ) -> None:
-        super().__init__()
-        self.keeping = Keeping(retention, keep_sent, keep_parked, blank)  #: what stays of rows that nobody has to send
-        self._connections = Connections(
-            Asyncpg(
-                OUTBOX,
-                url,
-                pool,
-                timeout=timeout,
-                max_size=max_size,
-                statement_cache_size=statement_cache_size,
-                session=_SESSION,
-                maintenance_session={},
-                is_bounded=True,
-            )
+        driver = Asyncpg(
+            OUTBOX,
+            url,
+            pool,
+            timeout=timeout,
+            max_size=max_size,
+            statement_cache_size=statement_cache_size,
+            session=_SESSION,
+            maintenance_session={},
+            is_bounded=True,
         )
-        self._address, self._timeout = self._connections.address, timeout
-        self._tables = OutboxTables(Tables(schema, prefix))
-        self._wakes = wakes_of(f"{self._address} {self._tables.rows}")
-        self._seen = self._wakes.count  #: commits of this process before the last `pending`
+        self._connections, self._tables = Connections(driver), OutboxTables(Tables(schema, prefix))
+        keeping, wakes = Keeping(retention, keep_sent, keep_parked, blank), wakes_of(f"{driver.address} {self._tables.rows}")
+        super().__init__(Postgres(self._tables), driver.address, timeout, keeping, wakes)
         self._newest: int | None = None
         self._owner: str | None = None
-        self._blocks_key = True
-        self._waking = Waking(self._tables, self._run)
+        self._waking = Waking(lambda: self._run(notify(self._sql, self._tables.channel)))
         self._listening = Listening(self._tables, self._wakes) if statement_cache_size else None
-
-    def __repr__(self) -> str:
-        return f"<PostgresOutbox {self._address}>"
 
     async def open(self) -> None:
         """Connect, and create the tables if they are missing and the user may. Opening twice does nothing.
@@ -145,79 +135,16 @@ class PostgresOutbox(Sends):
         if self._connections.pool is not None:
             self._waking.soon()
 
-    # A relay
-
-    async def claim_relay(self, kind: str) -> None:
-        """See `RelayStore.claim_relay`."""
-
-        async def claim(connection: PoolConnectionProxy) -> str:
-            await inspecting.require_relay_rights(connection, self._tables, self._address)
-            statement = f"INSERT INTO {self._tables.meta} VALUES ('relay_kind', $1) ON CONFLICT DO NOTHING"
-            await connection.execute(statement, kind)
-            return str(await connection.fetchval(f"SELECT value FROM {self._tables.meta} WHERE name = 'relay_kind'"))
-
-        if (found := await self._run(claim)) != kind:
-            raise ConfigurationError(
-                f"{self._address}: relays of kind {found!r} send the rows of this outbox, and one of kind {kind!r} would send them again; "
-                "stop all of those first, then call ackwise outbox release"
-            )
-
-    async def release_relay(self) -> None:
-        """See `RelayStore.release_relay`."""
-        if alive := await self.relays():
-            raise ConfigurationError(f"{self._address}: {alive} relays have a lease; stop them, and try again when it has ended")
-        await self._run(lambda connection: connection.execute(f"DELETE FROM {self._tables.meta} WHERE name = 'relay_kind'"))
-
-    async def own(self, owner: str, *, lease: float, share: int) -> Mapping[int, int]:
-        """See `RelayStore.own`."""
-        self._owner = owner
-        owned = await self._run(lambda connection: relaying.own(connection, self._tables, owner, lease, share))
-        await self._run(lambda connection: relaying.free(connection, self._tables, self._blocks_key))
-        return owned
-
-    async def relays(self) -> int:
-        """See `RelayStore.relays`."""
-        statement = f"SELECT count(*) FROM {self._tables.relays} WHERE leased_until > clock_timestamp()"
-        return int(await self._run(lambda connection: connection.fetchval(statement)))
-
-    async def leave(self, owner: str) -> None:
-        """See `RelayStore.leave`."""
-        await self._run(lambda connection: relaying.leave(connection, self._tables, owner))
-
-    async def pending(
-        self,
-        shards: Mapping[int, int],
-        *,
-        limit: int,
-        under_way: Collection[int] = (),
-        blocked: Collection[tuple[str, bytes]] = (),
-        block_key: bool = True,
-    ) -> list[OutboxRow]:
-        """See `RelayStore.pending`."""
-        self._seen = self._wakes.count
-        if not shards or limit < 1:
-            return []
-        if block_key is not self._blocks_key:
-            self._blocks_key = block_key
-            await self._run(lambda connection: relaying.free(connection, self._tables, block_key))
-        return await self._run(lambda connection: relaying.pending(connection, self._tables, shards, limit, under_way, blocked, block_key))
-
-    async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
-        """See `RelayStore.sent`."""
-        if not rows:
-            return 0
-        return await self._run(lambda connection: relaying.sent(connection, self._tables, rows, shards, self.keeping))
-
-    async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
-        """See `RelayStore.failed`. Not repeated by itself: an attempt would count twice."""
-        if not failures:
-            return 0
-        return await self._run(lambda connection: relaying.failed(connection, self._tables, failures, shards), repeats=False)
+    # Our own connections
 
     @property
     def notifies(self) -> bool:
         """Whether commits of other processes end `wait_for_rows`; through PgBouncer they can't."""
         return self._listening is not None
+
+    def _signing_in(self, owner: str, share: int) -> int:
+        self._owner = owner
+        return share
 
     async def wait_for_rows(self, at_most: float) -> None:
         """See `RelayStore.wait_for_rows`."""
@@ -225,79 +152,6 @@ class PostgresOutbox(Sends):
         if not waiter.event.is_set() and await self._say_idle(at_most):
             return
         await waiter.wait(at_most)
-
-    async def next_due(self, shards: Mapping[int, int]) -> float | None:
-        """See `RelayStore.next_due`."""
-        return await self._run(lambda connection: relaying.next_due(connection, self._tables, shards))
-
-    # Half messages
-
-    async def database_id(self, connection: Connection | PoolConnectionProxy | None = None) -> str:
-        """See `BarrierStore.database_id`."""
-        if connection is not None:
-            with self._connections.errors(self._timeout):
-                return await preparing.database_id(connection, self._tables)
-        return await self._run(lambda connection: preparing.database_id(connection, self._tables))
-
-    async def barrier(self, connection: Connection | PoolConnectionProxy, tx_id: str) -> None:
-        """See `BarrierStore.barrier`."""
-        with self._connections.errors(self._timeout):
-            await preparing.barrier(asyncpg_connection(connection), self._tables, tx_id)
-
-    async def probe(self, tx_id: str, *, wait: float) -> TransactionOutcome:
-        """See `BarrierStore.probe`; it waits for less than the timeout in any case."""
-        patience = min(wait, self._timeout / 2)
-        return await self._run(lambda connection: preparing.probe(connection, self._tables, tx_id, patience))
-
-    async def prepare(
-        self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, barrier_in: str = "", first_check: float = FIRST_CHECK
-    ) -> None:
-        """See `PreparedStore.prepare`. Not repeated by itself: rows could be there twice."""
-        rows, prepared = [columns_of(message) for message in messages], (first_check, tx_id, producer_group, barrier_in)
-        if rows:
-            text, values = insert(self._tables.rows, rows, prepared)
-            await self._run(lambda connection: connection.execute(text, *values), repeats=False)
-
-    async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
-        """See `PreparedStore.decide`."""
-        changed = await self._run(lambda connection: preparing.decide(connection, self._tables, tx_id, outcome))
-        if changed and outcome is TransactionOutcome.COMMIT:
-            self.wake()
-        return changed
-
-    async def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> list[Prepared]:
-        """See `PreparedStore.due_checks`."""
-        return await self._run(lambda connection: preparing.due_checks(connection, self._tables, producer_group, limit, lease))
-
-    async def answered(self, answers: Sequence[CheckAnswer]) -> int:
-        """See `PreparedStore.answered`. Not repeated by itself: a check would count twice."""
-        if not answers:
-            return 0
-        changed = await self._run(lambda connection: preparing.answered(connection, self._tables, answers), repeats=False)
-        if changed and any(answer.outcome is TransactionOutcome.COMMIT for answer in answers):
-            self.wake()
-        return changed
-
-    # An operator
-
-    async def status(self) -> OutboxStatus:
-        """See `OutboxStore.status`."""
-        return await self._run(lambda connection: inspecting.status(connection, self._tables))
-
-    async def parked(self, *, limit: int = 100, after: int = 0) -> list[Parked]:
-        """See `OutboxStore.parked`."""
-        return await self._run(lambda connection: inspecting.parked(connection, self._tables, limit, after))
-
-    async def show(self, row: int) -> Parked | None:
-        """See `OutboxStore.show`."""
-        return await self._run(lambda connection: inspecting.show(connection, self._tables, row))
-
-    async def requeue(self, rows: Collection[int] | None = None) -> int:
-        """See `OutboxStore.requeue`."""
-        changed = await self._run(lambda connection: inspecting.requeue(connection, self._tables, rows))
-        if changed:
-            self.wake()
-        return changed
 
     async def init(self) -> None:
         """Create the tables if they are missing. Doing it twice changes nothing."""
@@ -307,34 +161,27 @@ class PostgresOutbox(Sends):
     async def check(self) -> list[str]:
         """Return what is wrong or unwise, one sentence each; changes nothing."""
         async with self._connections.maintain() as connection:
-            return await inspecting.complaints(connection, self._tables, self._address)
+            if await schema.version(connection, self._tables.all, OUTBOX) is None:
+                return [OUTBOX.not_there(self._address)]
+            await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
+            await checking.require_durable(connection, self._address)
+            return await run(self._complaints(), AsyncpgRunner(connection))
 
     async def cleanup(self) -> int:
         """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
         async with self._connections.maintain() as connection:
             await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-            return await inspecting.clean(connection, self._tables, self.keeping, self._address)
+            return await run(self._clean(), AsyncpgRunner(connection))
 
-    # Our own connections
+    async def _run(self, operation: Owned[T]) -> T:
+        return await self._connections.run(operation)
 
-    async def _run(self, work: Callable[[PoolConnectionProxy], Awaitable[T]], *, repeats: bool = True) -> T:
-        """Do `work` within the timeout. A lost connection is replaced once, if what was done may be done again."""
-        pool = self._connections.require_open()
-        replaced = not repeats
-        try:
-            async with asyncio.timeout(self._timeout):
-                while True:
-                    try:
-                        async with self._connections.borrow(pool) as connection:
-                            return await work(connection)
-                    except FAILURES as error:
-                        if not is_conflict(error):
-                            if replaced or not is_broken(error):
-                                raise
-                            replaced = True
-                            await self._connections.replace(pool)
-        except FAILURES as error:
-            raise self._connections.unavailable(error) from None
+    async def _run_on(self, connection: Any, operation: Borrowed[T]) -> T:
+        with self._connections.errors(self._timeout):
+            return await run(operation.begin(), AsyncpgRunner(asyncpg_connection(connection)))
+
+    def _is_in_transaction(self, connection: Any) -> bool:
+        return asyncpg_connection(connection).is_in_transaction()
 
     async def _say_idle(self, at_most: float) -> bool:
         """Let others notify us; returns whether rows have come since we looked, which a notification would have come too early for."""
@@ -342,7 +189,7 @@ class PostgresOutbox(Sends):
             return False
         owner, pool = self._owner, self._connections.require_open()
         await self._listen(self._listening, pool)
-        newest = await self._run(lambda connection: say_idle(connection, self._tables, owner, at_most))
+        newest = await self._run(say_idle(self._sql, owner, at_most))
         before, self._newest = self._newest, newest
         return newest is not None and newest != before
 
@@ -362,7 +209,7 @@ class PostgresOutbox(Sends):
         if await schema.version(connection, self._tables.all, OUTBOX) is None:
             await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
         await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-        await inspecting.require_rights(connection, self._tables, self._address)
+        await run(require_rights(self._sql, self._address), AsyncpgRunner(connection))
 
 
 def from_url(url: str) -> PostgresOutbox:

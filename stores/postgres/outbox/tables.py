@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.postgres.tables import HALF_FREE, Tables
+from ackwise.stores.sql.outbox.dialect import STATES
 
 __all__ = ["OutboxTables"]
 
-# The columns stand in an order that wastes nothing to alignment.
-_ROWS = """
+# The columns stand in an order that wastes nothing to alignment. Rows come and go, so vacuum comes after a number of changes, whatever the
+# size of the table. The indexes are partial: an ordinary row is in two of them, by its id among all, and by its id among those to be sent.
+_DDL: Final = """
+CREATE TABLE IF NOT EXISTS {rows} (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     created timestamptz NOT NULL DEFAULT clock_timestamp(),
     next_at timestamptz,
@@ -20,7 +24,7 @@ _ROWS = """
     checks int NOT NULL DEFAULT 0,
     partition int,
     shard smallint NOT NULL,
-    state smallint NOT NULL DEFAULT 2,
+    state smallint NOT NULL DEFAULT {LOCAL_COMMIT},
     behind boolean NOT NULL DEFAULT false,
     message_id text NOT NULL,
     topic text NOT NULL,
@@ -30,7 +34,26 @@ _ROWS = """
     cause text,
     tx_id text NOT NULL DEFAULT '',
     producer_group text NOT NULL DEFAULT '',
-    barrier_in text NOT NULL DEFAULT ''"""
+    barrier_in text NOT NULL DEFAULT '')
+    WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE INDEX ON {rows} (id) WHERE state = {LOCAL_COMMIT} AND NOT behind;
+CREATE INDEX ON {rows} (key_hash, id) WHERE key_hash IS NOT NULL AND (attempts > 0 OR behind);
+CREATE INDEX ON {rows} (next_at) WHERE state = {LOCAL_COMMIT} AND next_at IS NOT NULL;
+CREATE INDEX ON {rows} (next_at) WHERE state = {PREPARED};
+CREATE INDEX ON {rows} (tx_id) WHERE tx_id <> '';
+CREATE INDEX ON {rows} (id) WHERE state = {MESSAGE_ERROR};
+CREATE INDEX ON {rows} (id) WHERE state = {LOCAL_ROLLBACK};
+CREATE INDEX ON {rows} (next_at) WHERE state = {GLOBAL_COMMIT};
+CREATE TABLE IF NOT EXISTS {shards} (
+    token bigint NOT NULL DEFAULT 0, leased_until timestamptz NOT NULL DEFAULT '-infinity',
+    shard smallint PRIMARY KEY, owner text NOT NULL DEFAULT '') {half_free};
+INSERT INTO {shards} (shard) SELECT generate_series(0, {last_shard}) ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS {relays} (
+    owner text PRIMARY KEY, leased_until timestamptz NOT NULL, idle_until timestamptz) {half_free};
+CREATE TABLE IF NOT EXISTS {barrier} (
+    tx_id text PRIMARY KEY, outcome char(1) NOT NULL, created timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE IF NOT EXISTS {meta} (name text PRIMARY KEY, value text NOT NULL);
+INSERT INTO {meta} VALUES ('database_id', replace(gen_random_uuid()::text, '-', '')) ON CONFLICT DO NOTHING"""
 
 
 class OutboxTables:
@@ -57,25 +80,4 @@ class OutboxTables:
     @property
     def ddl(self) -> str:
         """Creates what is missing."""
-        # Rows come and go, so vacuum comes after a number of changes, whatever the size of the table. The indexes are partial: an ordinary
-        # row is in two of them, by its id among all, and by its id among those to be sent.
-        return f"""
-        CREATE TABLE IF NOT EXISTS {self.rows} ({_ROWS})
-            WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-        CREATE INDEX ON {self.rows} (id) WHERE state = 2 AND NOT behind;
-        CREATE INDEX ON {self.rows} (key_hash, id) WHERE key_hash IS NOT NULL AND (attempts > 0 OR behind);
-        CREATE INDEX ON {self.rows} (next_at) WHERE state = 2 AND next_at IS NOT NULL;
-        CREATE INDEX ON {self.rows} (next_at) WHERE state = 1;
-        CREATE INDEX ON {self.rows} (tx_id) WHERE tx_id <> '';
-        CREATE INDEX ON {self.rows} (id) WHERE state NOT IN (1, 2, 4);
-        CREATE INDEX ON {self.rows} (next_at) WHERE state = 4;
-        CREATE TABLE IF NOT EXISTS {self.shards} (
-            token bigint NOT NULL DEFAULT 0, leased_until timestamptz NOT NULL DEFAULT '-infinity',
-            shard smallint PRIMARY KEY, owner text NOT NULL DEFAULT '') {HALF_FREE};
-        INSERT INTO {self.shards} (shard) SELECT generate_series(0, {SHARDS - 1}) ON CONFLICT DO NOTHING;
-        CREATE TABLE IF NOT EXISTS {self.relays} (
-            owner text PRIMARY KEY, leased_until timestamptz NOT NULL, idle_until timestamptz) {HALF_FREE};
-        CREATE TABLE IF NOT EXISTS {self.barrier} (
-            tx_id text PRIMARY KEY, outcome char(1) NOT NULL, created timestamptz NOT NULL DEFAULT clock_timestamp());
-        CREATE TABLE IF NOT EXISTS {self.meta} (name text PRIMARY KEY, value text NOT NULL);
-        INSERT INTO {self.meta} VALUES ('database_id', replace(gen_random_uuid()::text, '-', '')) ON CONFLICT DO NOTHING"""
+        return _DDL.format(**self.names, **STATES, half_free=HALF_FREE, last_shard=SHARDS - 1)

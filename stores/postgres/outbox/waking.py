@@ -9,43 +9,53 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.protocol.outboxwaking import Wakes
+from ackwise.stores.sql.operation import Steps, owned
+from ackwise.stores.sql.outbox.dialect import Dialect
 
 if TYPE_CHECKING:
     from asyncpg import Pool
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["Listening", "Waking", "say_idle"]
+__all__ = ["Listening", "Waking", "notify", "say_idle"]
 
 _EVERY: Final = 0.05
 """Seconds between two notifications."""
 
+
 _NOTIFY: Final = """
-WITH idle AS (UPDATE {relays} SET idle_until = NULL WHERE idle_until > clock_timestamp() RETURNING owner)
-SELECT pg_notify($1, '') FROM (SELECT FROM idle LIMIT 1) AS somebody
+WITH idle AS (UPDATE {relays} SET idle_until = NULL WHERE idle_until > {now} RETURNING owner)
+SELECT pg_notify(:channel, '') FROM (SELECT FROM idle LIMIT 1) AS somebody
 """
-_SAY_IDLE: Final = "UPDATE {relays} SET idle_until = clock_timestamp() + $2 * interval '1 s' WHERE owner = $1"
-_NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = 2 AND NOT behind"
+_SAY_IDLE: Final = "UPDATE {relays} SET idle_until = {later at_most} WHERE owner = :owner"
+_NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = {LOCAL_COMMIT} AND NOT behind"
 
 
-async def say_idle(connection: PoolConnectionProxy, tables: OutboxTables, owner: str, at_most: float) -> int | None:
+@owned(repeats=True)
+def notify(sql: Dialect, channel: str) -> Steps[None]:
+    """Notify relays of other processes, if one waits."""
+    yield [sql.say(_NOTIFY, channel=channel)]
+
+
+@owned(repeats=True)
+def say_idle(sql: Dialect, owner: str, at_most: float) -> Steps[int | None]:
     """Say that `owner` waits; return the highest id of a row to be sent."""
-    await connection.execute(_SAY_IDLE.format(**tables.names), owner, at_most)
-    newest: int | None = await connection.fetchval(_NEWEST.format(**tables.names))
-    return newest
+    _, newest = yield sql.say_all((_SAY_IDLE, _NEWEST), owner=owner, at_most=at_most)
+    found: int | None = newest.rows[0][0]
+    return found
 
 
 class Waking:
     """The side of those who commit: `soon` returns at once, and what it begins ends with `close`."""
 
-    def __init__(self, tables: OutboxTables, run: Callable[[Callable[[PoolConnectionProxy], Awaitable[Any]]], Awaitable[Any]]) -> None:
-        self._tables, self._run = tables, run
+    def __init__(self, notify: Callable[[], Awaitable[None]]) -> None:
+        self._notify = notify
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self.sent = 0  #: how often the database was asked to notify
@@ -54,7 +64,7 @@ class Waking:
         """There was a commit. To be called in the event loop of the outbox."""
         self._again = True
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._notify(), name="ackwise wakes relays")
+            self._task = asyncio.create_task(self._notify_relays(), name="ackwise wakes relays")
 
     async def close(self) -> None:
         """Stop."""
@@ -63,12 +73,12 @@ class Waking:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _notify(self) -> None:
+    async def _notify_relays(self) -> None:
         while self._again:
             self._again = False
             self.sent += 1
             with suppress(AckwiseError):  # a relay looks by itself, too
-                await self._run(lambda connection: connection.fetch(_NOTIFY.format(**self._tables.names), self._tables.channel))
+                await self._notify()
             await asyncio.sleep(_EVERY)
 
 

@@ -26,7 +26,7 @@ from ackwise.stores.sql.outbox.writing import Writes
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-__all__ = ["asyncpg_connection", "business", "insert", "writes"]
+__all__ = ["asyncpg_connection", "business", "writes"]
 
 _COLUMNS: Final = "message_id, shard, topic, message_key, key_hash, partition, headers, value, size"
 
@@ -36,14 +36,11 @@ _FEW: Final = 8
 # The ids are given in the order of the rows, which is that of the calls.
 _INSERT_FEW: Final = f"INSERT INTO {{rows}} ({_COLUMNS}) VALUES {{values}}"
 _INSERT: Final = f"""
-INSERT INTO {{rows}} ({_COLUMNS}, state, next_at, tx_id, producer_group, barrier_in)
-SELECT {_COLUMNS}, {{more}}
+INSERT INTO {{rows}} ({_COLUMNS}) SELECT {_COLUMNS}
 FROM unnest($1::text[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $6::int[], $7::text[], $8::bytea[], $9::int[])
     WITH ORDINALITY AS added (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, place)
 ORDER BY place
 """
-_TO_SEND: Final = "2, NULL, '', '', ''"
-_PREPARED: Final = "1, clock_timestamp() + $10 * interval '1 s', $11, $12, $13"
 
 
 def asyncpg_connection(connection: Any) -> Connection | PoolConnectionProxy:
@@ -56,13 +53,10 @@ def asyncpg_connection(connection: Any) -> Connection | PoolConnectionProxy:
     return connection
 
 
-def insert(table: str, rows: Sequence[RowColumns], prepared: tuple[float, str, str, str] | None = None) -> Statement:
-    """Return what inserts rows to be sent; or `prepared`: first check in seconds, tx_id, producer group, database of the barrier."""
-    if prepared is None and len(rows) <= _FEW:
+def _insert(table: str, rows: Sequence[RowColumns]) -> Statement:
+    if len(rows) <= _FEW:
         return Statement(_few(table, len(rows)), [*chain.from_iterable(rows)])
-    columns = zip(*rows, strict=True)
-    more = _TO_SEND if prepared is None else _PREPARED
-    return Statement(_INSERT.format(rows=table, more=more), [*columns, *(prepared or ())])
+    return Statement(_INSERT.format(rows=table), [*zip(*rows, strict=True)])
 
 
 @functools.cache
@@ -76,7 +70,7 @@ def writes(tables: OutboxTables) -> Writes:
     """Return the statements. Each answer says whether a transaction is open, and a failure breaks it, so that it needs no mark."""
 
     def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
-        yield [*before, insert(tables.rows, rows)]
+        yield [*before, _insert(tables.rows, rows)]
 
     return Writes(inserting, restore=[Statement("COMMIT")], is_marked=False)
 

@@ -8,12 +8,22 @@ from typing import Final
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.protocol import purpose
+from ackwise.stores.sql.outbox.dialect import STATES
 from ackwise.stores.sqlite.file import File
 from ackwise.stores.sqlite.schema import Part
 
-__all__ = ["OUTBOX", "as_error", "create"]
+__all__ = ["NAMES", "OUTBOX", "as_error", "create"]
 
 OUTBOX: Final = Part(purpose.OUTBOX, "ackwise_outbox", "ackwise_outbox_to_send")
+
+#: What statements are formatted with.
+NAMES: Final = {
+    "rows": "ackwise_outbox",
+    "shards": "ackwise_outbox_shard",
+    "relays": "ackwise_outbox_relay",
+    "barrier": "ackwise_outbox_barrier",
+    "meta": "ackwise_outbox_meta",
+}
 
 # AUTOINCREMENT: the id of a row that was deleted is never given again.
 _DDL: Final = f"""
@@ -27,7 +37,7 @@ CREATE TABLE IF NOT EXISTS ackwise_outbox (
     checks INTEGER NOT NULL DEFAULT 0,
     partition INTEGER,
     shard INTEGER NOT NULL,
-    state INTEGER NOT NULL DEFAULT 2,
+    state INTEGER NOT NULL DEFAULT {STATES["LOCAL_COMMIT"]},
     message_id TEXT NOT NULL,
     topic TEXT NOT NULL,
     message_key BLOB,
@@ -38,14 +48,14 @@ CREATE TABLE IF NOT EXISTS ackwise_outbox (
     barrier_in TEXT NOT NULL DEFAULT '',
     value BLOB
 );
-CREATE INDEX IF NOT EXISTS ackwise_outbox_to_send ON ackwise_outbox (id) WHERE state = 2;
+CREATE INDEX IF NOT EXISTS ackwise_outbox_to_send ON ackwise_outbox (id) WHERE state = {STATES["LOCAL_COMMIT"]};
 CREATE INDEX IF NOT EXISTS ackwise_outbox_failed ON ackwise_outbox (key_hash, id) WHERE attempts > 0;
-CREATE INDEX IF NOT EXISTS ackwise_outbox_due ON ackwise_outbox (next_at) WHERE state = 2 AND next_at IS NOT NULL;
-CREATE INDEX IF NOT EXISTS ackwise_outbox_prepared ON ackwise_outbox (next_at) WHERE state = 1;
+CREATE INDEX IF NOT EXISTS ackwise_outbox_due ON ackwise_outbox (next_at) WHERE state = {STATES["LOCAL_COMMIT"]} AND next_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS ackwise_outbox_prepared ON ackwise_outbox (next_at) WHERE state = {STATES["PREPARED"]};
 CREATE INDEX IF NOT EXISTS ackwise_outbox_of_transaction ON ackwise_outbox (tx_id) WHERE tx_id <> '';
-CREATE INDEX IF NOT EXISTS ackwise_outbox_parked ON ackwise_outbox (id) WHERE state = 5;
-CREATE INDEX IF NOT EXISTS ackwise_outbox_ended ON ackwise_outbox (id) WHERE state = 3;
-CREATE INDEX IF NOT EXISTS ackwise_outbox_sent ON ackwise_outbox (next_at) WHERE state = 4;
+CREATE INDEX IF NOT EXISTS ackwise_outbox_parked ON ackwise_outbox (id) WHERE state = {STATES["MESSAGE_ERROR"]};
+CREATE INDEX IF NOT EXISTS ackwise_outbox_ended ON ackwise_outbox (id) WHERE state = {STATES["LOCAL_ROLLBACK"]};
+CREATE INDEX IF NOT EXISTS ackwise_outbox_sent ON ackwise_outbox (next_at) WHERE state = {STATES["GLOBAL_COMMIT"]};
 CREATE TABLE IF NOT EXISTS ackwise_outbox_shard (
     shard INTEGER PRIMARY KEY, token INTEGER NOT NULL DEFAULT 0, owner TEXT NOT NULL DEFAULT '', leased_until REAL NOT NULL DEFAULT 0
 );

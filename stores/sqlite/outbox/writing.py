@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -19,14 +19,12 @@ from ackwise.stores.sqlite.outbox.tables import as_error
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.watching import is_free, watched
 
-__all__ = ["begin", "business", "insert", "sqlite_connection", "writes"]
+__all__ = ["begin", "business", "sqlite_connection", "writes"]
 
 _INSERT: Final = """
-INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, created, state, next_at,
-    tx_id, producer_group, barrier_in)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, created)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_TO_SEND: Final = (2, None, "", "", "")
 _BEGIN: Final = Statement("BEGIN IMMEDIATE")
 
 #: Seconds between two tries for the file while another connection writes to it.
@@ -43,16 +41,11 @@ def sqlite_connection(connection: Any) -> sqlite3.Connection:
     return connection
 
 
-def insert(rows: Iterable[RowColumns], now: float, more: tuple[int, float | None, str, str, str] = _TO_SEND) -> Packet:
-    """Return what inserts rows; `more` is their state, next_at, tx_id, producer group and database of the barrier."""
-    return [Statement(_INSERT, (*row, now, *more)) for row in rows]
-
-
 def writes(clock: Callable[[], float]) -> Writes:
     """Return the statements. A row is inserted at once: that is a call within the process, and nobody can write in an authorizer."""
 
     def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
-        yield [*before, *insert(rows, clock())]
+        yield [*before, *(Statement(_INSERT, (*row, clock())) for row in rows)]
 
     return Writes(inserting, begin=[_BEGIN], restore=[Statement("ROLLBACK")], at_once=True)
 

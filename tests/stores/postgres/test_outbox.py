@@ -33,7 +33,7 @@ async def test_what_is_no_connection_of_asyncpg_is_refused() -> None:
         async with outbox.transaction(object()):  # type: ignore[arg-type]
             pass
     with pytest.raises(ConfigurationError, match="connections of asyncpg"):
-        await outbox.barrier(object(), "tx")  # type: ignore[arg-type]
+        await outbox.barrier(object(), "tx")
 
 
 class TestPostgresOutbox(OutboxConformance):

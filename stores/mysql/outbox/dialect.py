@@ -1,0 +1,171 @@
+"""`MySQL`: what the outbox of MariaDB and MySQL says in other words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.outbox import SHARDS
+from ackwise.stores.mysql.outbox.tables import NAMES, OutboxTables
+from ackwise.stores.mysql.runner import literal
+from ackwise.stores.protocol import outboxliterals
+from ackwise.stores.protocol.outboxrows import RowColumns
+from ackwise.stores.sql.operation import Packet, Statement, Steps
+from ackwise.stores.sql.outbox.dialect import Around, Dialect
+from ackwise.stores.sql.templates import Placeholders
+
+__all__ = ["MySQL"]
+
+_WORDS: Final = {
+    "now": "UTC_TIMESTAMP(6)",
+    "later": "UTC_TIMESTAMP(6) + INTERVAL ROUND(:it * 1000000) MICROSECOND",
+    "at": "CAST('1970-01-01' AS DATETIME(6)) + INTERVAL ROUND(:it * 1000000) MICROSECOND",
+    "until": "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), {it}) / 1e6",
+    "age": "TIMESTAMPDIFF(MICROSECOND, {it}, UTC_TIMESTAMP(6)) / 1e6",
+    "epoch": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
+    "ms": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {it}) DIV 1000",
+    "moment": "@ackwise_moment",
+    "moment_later": "@ackwise_moment + INTERVAL ROUND(:it * 1000000) MICROSECOND",
+    "among": "IN (:it)",
+    "mine": "SELECT shard FROM {shards} WHERE (shard, token) IN (:mine)",
+    "locked": "FOR UPDATE",
+    "shared": "LOCK IN SHARE MODE",
+    "by_id": "FORCE INDEX (PRIMARY)",
+    "by_due": "FORCE INDEX (by_due)",
+    "by_tx": "FORCE INDEX (by_tx)",
+    "deleting": "DELETE r FROM {rows} AS r FORCE INDEX (PRIMARY)",
+    "deleting_barriers": "DELETE b FROM {barrier} AS b",
+    "renewing": "ON DUPLICATE KEY UPDATE leased_until = {later lease}",
+    "claiming": "INSERT IGNORE",
+    "keeping": "",  # a barrier that is there is an error: a session may count a row that is passed over as one that changed
+    "cause": "CONVERT(:cause USING utf8mb4)",
+    "partition": "`partition`",
+    # The row with the lowest id is the oldest, and the index knows it.
+    "counted": """(SELECT n.number, {age r.created} AS age FROM (
+    SELECT COUNT(*) AS number, MIN(id) AS oldest FROM {rows} {by_due} WHERE {it}) AS n LEFT JOIN {rows} AS r ON r.id = n.oldest)""",
+}
+
+# By id over all shards and not by shard, so that a backlog of any size is read from its beginning only. A row whose key is blocked is
+# passed over here: what blocks is found in the index, as it is due later, or parked. The large columns are read last, of few rows.
+_PENDING: Final = """
+WITH blocks AS (
+    SELECT key_hash, MIN(id) AS first_id FROM {rows} FORCE INDEX (by_due)
+    WHERE key_hash IS NOT NULL AND (state = {LOCAL_COMMIT} AND next_at > {now} %s)
+    GROUP BY key_hash
+), found AS (
+    (%s AND r.next_at IS NULL ORDER BY r.id LIMIT :limit)
+    UNION ALL
+    (%s AND r.next_at <= {now} ORDER BY r.id LIMIT :limit)
+), summed AS (
+    SELECT id, SUM(size) OVER (ORDER BY id) - size AS before_it FROM (SELECT id, size FROM found ORDER BY id LIMIT :limit) AS first_ones
+)
+SELECT r.id, r.shard, r.attempts, {ms r.created}, r.size, FALSE, r.topic, r.value, r.message_key, r.headers, r.`partition`, r.message_id
+FROM summed AS s STRAIGHT_JOIN {rows} AS r ON r.id = s.id WHERE s.before_it < :most ORDER BY r.id
+"""
+_ONE: Final = """
+SELECT r.id, r.size FROM {rows} AS r FORCE INDEX (by_due) LEFT JOIN blocks AS b ON b.key_hash = r.key_hash AND b.first_id < r.id
+WHERE r.state = {LOCAL_COMMIT} AND b.key_hash IS NULL"""
+_OF_SHARDS: Final = " AND r.shard IN (:shards)"
+_NOT_UNDER_WAY: Final = " AND r.id NOT IN (:under_way)"
+_NOT_BLOCKED: Final = " AND (r.key_hash IS NULL OR r.key_hash NOT IN (:blocked))"
+_OR_PARKED: Final = "OR state = {MESSAGE_ERROR} AND attempts > 0"
+
+#: Each look sees what is committed by now, and no statement locks a gap, in which the business could not insert.
+_BEGIN: Final = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION")
+
+# The server waits for whole seconds; MariaDB for none as well.
+_PATIENCE: Final = """
+SET @ackwise_patience = @@innodb_lock_wait_timeout,
+    SESSION innodb_lock_wait_timeout = CAST(GREATEST(ROUND(:wait), LOCATE('MariaDB', VERSION()) = 0) AS UNSIGNED)"""
+_AS_BEFORE: Final = "SET SESSION innodb_lock_wait_timeout = @ackwise_patience"
+
+_SETTINGS: Final = "SELECT @@innodb_flush_log_at_trx_commit, @@auto_increment_increment, @@binlog_format"
+
+#: The column that an attempt to change something names.
+_COLUMN_OF: Final = {"rows": "attempts", "shards": "token", "relays": "leased_until", "barrier": "outcome", "meta": "value"}
+#: None of these reads or changes a row, and each is refused first where the right is missing.
+_ATTEMPTS: Final = {
+    "SELECT": "SELECT {column} FROM {table} LIMIT 0",
+    "INSERT": "EXPLAIN INSERT INTO {table} () VALUES ()",
+    "UPDATE": "UPDATE {table} SET {column} = {column} WHERE FALSE",
+    "DELETE": "DELETE FROM {table} WHERE FALSE",
+}
+
+#: Values that are names, which some servers would cut.
+_NAMED: Final = frozenset({"owner", "tx_id", "producer_group", "barrier_in"})
+
+
+class MySQL(Dialect):
+    """Each packet is one trip, with its transaction."""
+
+    reading = alone = writing = Around(_BEGIN, ("COMMIT",))
+    patient = Around((_PATIENCE, *_BEGIN), ("COMMIT", _AS_BEFORE))
+    gave_up = Around(("ROLLBACK", _AS_BEFORE, *_BEGIN), ("COMMIT",))
+    locking = ("{mine} ORDER BY shard LOCK IN SHARE MODE",)
+    # One moment for two statements: what was due for the first is due for the second, and nothing else is. By their ids, as all who change
+    # rows do: who looks into the index first and who looks into it last could wait for each other.
+    taking = ("SET {moment} = {now}",)
+
+    def __init__(self, tables: OutboxTables, address: str) -> None:
+        placeholders = Placeholders(lambda _: "%s", repeats=True, escape=lambda name: name.replace("%", "%%"))
+        super().__init__(_WORDS, tables.names, placeholders)
+        self._address = address
+
+    def say(self, template: str, **values: Any) -> Statement:
+        """See `Dialect.say`. Raises `ConfigurationError` for a name that is too long."""
+        for what in _NAMED & values.keys():
+            if len((values[what] or "").encode()) > NAMES:
+                raise ConfigurationError(f"{what} {values[what][:60]!r}… has more than {NAMES} bytes; give a shorter one")
+        return super().say(template, **values)
+
+    def pending(self, **seek: Any) -> Statement:
+        """See `Dialect.pending`."""
+        template = _pending(len(seek["shards"]) < SHARDS, bool(seek["under_way"]), bool(seek["blocked"]), seek["block_key"])
+        return self.say(template, **seek)
+
+    def prepare(self, rows: Sequence[RowColumns], half: Mapping[str, Any]) -> Steps[None]:
+        """See `Dialect.prepare`. Raises `ConfigurationError` for a row that the server does not take."""
+        text, values = self.say("{PREPARED}, {later first_check}, :tx_id, :producer_group, :barrier_in", **half)
+        more = text % tuple(map(literal, values))
+        packets = [packet for _, packet in outboxliterals.inserts(self.tables["rows"], rows, more)]
+        if not outboxliterals.is_small(packets):
+            ((((limit,),), _),) = yield [Statement(outboxliterals.MAX_PACKET)]
+            outboxliterals.require_room(packets, rows, limit, self._address)
+        first, *rest = packets
+        yield [*self.say_all(_BEGIN), Statement(first)]
+        for packet in rest:
+            yield [Statement(packet)]
+        yield [Statement("COMMIT")]
+
+    def may(self, right: str, table: str) -> Packet:
+        """See `Dialect.may`."""
+        attempt = _ATTEMPTS[right].format(table=self.tables[table], column=_COLUMN_OF[table])
+        return [Statement(attempt), Statement("COMMIT")]
+
+    def settings(self) -> Steps[list[str]]:
+        """See `Dialect.settings`."""
+        ((((flush, step, form),), _),) = yield [Statement(_SETTINGS)]
+        said = []
+        if flush != 1:
+            said.append(
+                f"innodb_flush_log_at_trx_commit is {flush}, so a crash of the server's machine can lose what was committed; set it to 1"
+            )
+        if step != 1:
+            said.append(
+                f"auto_increment_increment is {step}, as on servers that take writes side by side: rows that are written through different "
+                "servers do not have ids in the order of their commits, so write those of one key through one server"
+            )
+        if form == "STATEMENT":
+            said.append(
+                "binlog_format is STATEMENT, which InnoDB refuses under READ COMMITTED, a relay's isolation; set it to MIXED or ROW"
+            )
+        return said
+
+
+@functools.cache
+def _pending(of_shards: bool, under_way: bool, blocked: bool, block_key: bool) -> str:
+    """The template with the conditions that exclude something."""
+    one = _ONE + _OF_SHARDS * of_shards + _NOT_UNDER_WAY * under_way + _NOT_BLOCKED * blocked
+    return _PENDING % (_OR_PARKED * block_key, one, one)

@@ -1,0 +1,181 @@
+"""`Relaying`: what a relay asks of an outbox: who owns which shard, which rows are due, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.outbox import Failed, OutboxRow, RowState, Sent, key_hash
+from ackwise.stores.protocol.outboxrows import MOST_BYTES, cause_of, row_of, text_of
+from ackwise.stores.protocol.outboxshards import Shard, divide
+from ackwise.stores.sql.operation import Steps
+from ackwise.stores.sql.outbox.dialect import changed
+from ackwise.stores.sql.outbox.operations import Operations, asked
+from ackwise.stores.sql.outbox.rights import OF_RELAY, missing_rights
+
+__all__ = ["Relaying"]
+
+_SIGN_IN: Final = "INSERT INTO {relays} (owner, leased_until) VALUES (:owner, {later lease}) {renewing}"
+_SHARDS: Final = "SELECT shard, token, owner, leased_until > {now} FROM {shards} ORDER BY shard {locked}"
+_DIVIDE: Final = """
+UPDATE {shards} SET owner = CASE WHEN shard {among give} THEN '' ELSE :owner END,
+    token = token + CASE WHEN shard {among take} THEN 1 ELSE 0 END,
+    leased_until = CASE WHEN shard {among give} THEN {now} ELSE {later lease} END
+WHERE shard {among changed}
+"""
+# In the order in which `own` takes its locks.
+_LEAVE: Final = ("DELETE FROM {relays} WHERE owner = :owner", _SHARDS, "UPDATE {shards} SET owner = '' WHERE owner = :owner")
+_RELAYS: Final = "SELECT count(*) FROM {relays} WHERE leased_until > {now}"
+_CLAIM: Final = "{claiming} INTO {meta} (name, value) VALUES ('relay_kind', :kind) {keeping}"
+_KIND: Final = "SELECT value FROM {meta} WHERE name = 'relay_kind'"
+_RELEASE: Final = "DELETE FROM {meta} WHERE name = 'relay_kind'"
+_NEXT_DUE: Final = """
+SELECT {until min(next_at)} FROM {rows} {by_due}
+WHERE state = {LOCAL_COMMIT} AND next_at IS NOT NULL AND next_at > {now} AND shard {among shards}
+"""
+
+
+class _Failing(NamedTuple):
+    """What a failure makes of a row."""
+
+    id: int
+    cause: str
+    state: RowState
+    again_in: float
+    shard: int
+    token: int
+
+
+class Relaying(Operations):
+    """See `RelayStore`.
+
+    `{pending}` gives rows that are due, by id: id, shard, attempts, created in ms, bytes, whether the row is blocked, and what makes an
+    `Outgoing`. Where blocked rows are put behind (`{put_behind}`) they come without a value, and `{free}` lets those go on that wait behind
+    none, as after somebody deleted it by hand.
+    """
+
+    @asked(repeats=True)
+    def claim_relay(self, kind: str) -> Steps[None]:
+        """See `RelayStore.claim_relay`."""
+        if missing := (yield from missing_rights(self._sql, OF_RELAY)):
+            raise ConfigurationError(f"{self._address}: {missing[0]}")
+        yield from self._sql.write(self._sql.say(_CLAIM, kind=kind))
+        if (found := text_of((yield from self._sql.first(_KIND)))) != kind:
+            raise ConfigurationError(
+                f"{self._address}: relays of kind {found!r} send the rows of this outbox, and one of kind {kind!r} would send them again; "
+                "stop all of those first, then call ackwise outbox release"
+            )
+
+    @asked(repeats=True)
+    def release_relay(self) -> Steps[None]:
+        """See `RelayStore.release_relay`."""
+        if alive := (yield from self._sql.first(_RELAYS)):
+            raise ConfigurationError(f"{self._address}: {alive} relays have a lease; stop them, and try again when it has ended")
+        yield from self._sql.write(self._sql.say(_RELEASE))
+
+    @asked(repeats=True)
+    def own(self, owner: str, *, lease: float, share: int) -> Steps[Mapping[int, int]]:
+        """See `RelayStore.own`. One relay at a time divides: the shards are locked."""
+        share = self._signing_in(owner, share)
+        begin, commit = self._sql.writing
+        asking = (*begin, *self._sql.signing_in, _SIGN_IN, _SHARDS)
+        *_, found = yield self._sql.say_all(asking, owner=owner, lease=lease)
+        shards = [Shard(number, token, text_of(whose), bool(is_leased)) for number, token, whose, is_leased in found.rows]
+        keep, take, give = divide(shards, owner, share)
+        divided = self._sql.say(_DIVIDE, owner=owner, lease=lease, take=take, give=give, changed=[*keep, *take, *give])
+        yield [divided, *self._sql.say_all(commit)]
+        yield from self._free()
+        tokens = {shard.number: shard.token for shard in shards}
+        return {shard: tokens[shard] for shard in keep} | {shard: tokens[shard] + 1 for shard in take}
+
+    @asked(repeats=True)
+    def relays(self) -> Steps[int]:
+        """See `RelayStore.relays`."""
+        return int((yield from self._sql.first(_RELAYS)))
+
+    @asked(repeats=True)
+    def leave(self, owner: str) -> Steps[None]:
+        """See `RelayStore.leave`."""
+        yield from self._sql.write(*self._sql.say_all(_LEAVE, owner=owner))
+        self._signed_out()
+
+    @asked(repeats=True)
+    def pending(
+        self,
+        shards: Mapping[int, int],
+        *,
+        limit: int,
+        under_way: Collection[int] = (),
+        blocked: Collection[tuple[str, bytes]] = (),
+        block_key: bool = True,
+    ) -> Steps[list[OutboxRow]]:
+        """See `RelayStore.pending`. What is found blocked is put behind and not read again, so nothing that comes after it is slowed."""
+        self._seen = self._wakes.count
+        if not shards:
+            return []
+        if block_key is not self._blocks_key:
+            self._blocks_key = block_key
+            yield from self._free()
+        seek = {"shards": sorted(shards), "blocked": [key_hash(topic, key) for topic, key in blocked], "block_key": block_key}
+        given, left_out, size = list[OutboxRow](), list(under_way), 0
+        while len(given) < limit and size < MOST_BYTES:
+            at_once = max(limit - len(given), self._sql.at_least)
+            found = yield from self._sql.read(self._sql.pending(**seek, limit=at_once, under_way=left_out, most=MOST_BYTES - size))
+            rows = [row for row in found if not row[5]][: limit - len(given)]
+            given += map(row_of, rows)
+            held_up = [row[0] for row in found if row[5]]
+            if not held_up:
+                break
+            yield from self._sql.write(self._sql.say("{put_behind}", ids=held_up))
+            size += sum(row[4] for row in rows)
+            left_out += [row[0] for row in rows]
+        return given
+
+    @asked(repeats=True)
+    def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Steps[int]:
+        """See `RelayStore.sent`."""
+        if not (mine := _mine(rows, shards)):
+            return 0
+        blank = "".join(f" , {column} = NULL" for column in self.keeping.blanked)
+        template = f"{{kept{blank}}}" if self.keeping.sent else "{deleted}"
+        ended = self._sql.say(template, ids=[row.id for row in rows], keep=self.keeping.sent, **mine)
+        return changed((yield from self._sql.write(*self._sql.say_all(self._sql.locking, **mine), ended)))
+
+    @asked(repeats=False)
+    def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> Steps[int]:
+        """See `RelayStore.failed`. Not repeated by itself: an attempt would count twice."""
+        if not (mine := _mine(failures, shards)):
+            return 0
+        ours = sorted((failure for failure in failures if failure.shard in shards), key=lambda failure: failure.id)
+        failing = [_failing(failure, shards[failure.shard]) for failure in ours]
+        return changed(
+            (yield from self._sql.write(*self._sql.say_all(self._sql.locking, **mine), *self._sql.each("{failed}", failing, **mine)))
+        )
+
+    async def wait_for_rows(self, at_most: float) -> None:
+        """See `RelayStore.wait_for_rows`; commits of other processes end the wait only where the database notifies."""
+        await self._wakes.begin(self._seen).wait(at_most)
+
+    @asked(repeats=True)
+    def next_due(self, shards: Mapping[int, int]) -> Steps[float | None]:
+        """See `RelayStore.next_due`."""
+        seconds: float | None = yield from self._sql.first(_NEXT_DUE, shards=sorted(shards))
+        return seconds
+
+    def _free(self) -> Steps[None]:
+        """With `block_key` a parked row is one to wait behind."""
+        if self._sql.puts_behind:
+            yield from self._sql.write(self._sql.say("{free}", block_key=self._blocks_key))
+
+
+def _mine(rows: Sequence[Sent | Failed], shards: Mapping[int, int]) -> dict[str, list[object]]:
+    """The shards of `rows` that are ours, with the tokens that we know: as pairs, and each by itself. Nothing if there are none."""
+    mine = [(shard, shards[shard]) for shard in sorted({row.shard for row in rows} & shards.keys())]
+    return {"mine": [*mine], "mine_shards": [shard for shard, _ in mine], "mine_tokens": [token for _, token in mine]} if mine else {}
+
+
+def _failing(failure: Failed, token: int) -> _Failing:
+    id, shard, cause, again_in = failure
+    state = RowState.MESSAGE_ERROR if again_in is None else RowState.LOCAL_COMMIT
+    return _Failing(id, cause_of(cause), state, again_in or 0.0, shard, token)

@@ -1,0 +1,75 @@
+"""`SQLite`: what the outbox of a SQLite file says in other words, with the time of our own clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from ackwise.stores.sql.operation import Packet, Statement
+from ackwise.stores.sql.outbox.dialect import Around, Dialect
+from ackwise.stores.sql.templates import Placeholders
+from ackwise.stores.sqlite.outbox.tables import NAMES
+
+__all__ = ["BEGIN", "SQLite"]
+
+_WORDS: Final = {
+    "now": ":now",
+    "later": ":now + :it",
+    "at": ":it",
+    "until": "{it} - :now",
+    "age": ":now - {it}",
+    "epoch": ":now",
+    "ms": "{it} * 1000",
+    "moment": ":now",
+    "moment_later": ":now + :it",
+    "among": "IN (SELECT value FROM json_each(:it))",
+    "mine": """
+SELECT shard FROM {shards}
+WHERE (shard, token) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:mine))""",
+    "locked": "",  # nobody else writes to the file
+    # By id, from the beginning. What blocks a key is found in an index that has rows which failed, and no others. The large columns are
+    # read last, of few rows.
+    "pending": """
+WITH seen AS (
+    SELECT id, size FROM {rows} AS r INDEXED BY ackwise_outbox_to_send
+    WHERE state = {LOCAL_COMMIT} AND shard {among shards} AND (next_at IS NULL OR next_at <= :now) AND NOT id {among under_way}
+        AND (key_hash IS NULL OR NOT key_hash {among blocked} AND NOT EXISTS (
+            SELECT 1 FROM {rows} AS before WHERE before.key_hash = r.key_hash AND before.id < r.id AND before.attempts > 0
+                AND (before.state = {LOCAL_COMMIT} AND before.next_at > :now OR before.state = {MESSAGE_ERROR} AND :block_key)))
+    ORDER BY id LIMIT :limit
+), summed AS (SELECT id, sum(size) OVER (ORDER BY id) - size AS before_it FROM seen)
+SELECT r.id, shard, attempts, {ms created}, size, false, topic, value, message_key, headers, partition, message_id
+FROM summed AS s CROSS JOIN {rows} AS r ON r.id = s.id WHERE s.before_it < :most ORDER BY r.id""",
+}
+
+#: Becomes the writer of the file. Its value, if it has one, is how many seconds to wait for that.
+BEGIN: Final = "BEGIN IMMEDIATE"
+
+
+class SQLite(Dialect):
+    """What reads needs no transaction, and waits for nobody who writes."""
+
+    alone = writing = Around((BEGIN,), ("COMMIT",))
+    patient = Around((BEGIN + " :wait",), ("COMMIT",))
+    signing_in = (
+        "DELETE FROM {relays} WHERE owner <> :owner",
+        "UPDATE {shards} SET owner = '' WHERE owner <> :owner",
+    )  # who calls is alone
+    has_server = False
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(_WORDS, NAMES, Placeholders(lambda _: "?", repeats=True, adapt=_adapted))
+        self._clock = clock
+
+    def say(self, template: str, **values: Any) -> Statement:
+        """See `Dialect.say`."""
+        return super().say(template, **{"now": self._clock(), **values})
+
+    def say_all(self, templates: Iterable[str], **values: Any) -> Packet:
+        """See `Dialect.say_all`."""
+        return super().say_all(templates, now=self._clock(), **values)
+
+
+def _adapted(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list) else value

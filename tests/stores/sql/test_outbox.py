@@ -1,0 +1,138 @@
+"""The operations of an outbox without a database: what is asked again, and what an answer decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.protocol.outboxkeeping import Keeping
+from ackwise.stores.protocol.outboxwaking import Wakes
+from ackwise.stores.sql.operation import Answer, Borrowed, Failure, Owned, Packet, Problem, Statement, run
+from ackwise.stores.sql.outbox.outbox import SQLOutbox
+from ackwise.stores.sqlite.outbox.dialect import SQLite
+
+T = TypeVar("T")
+
+NOTHING = Answer()
+
+
+class Behind(SQLite):
+    """Rows that are blocked are put behind."""
+
+    puts_behind = True
+
+    def say(self, template: str, **values: Any) -> Statement:
+        return Statement(template) if template in ("{put_behind}", "{free}") else super().say(template, **values)
+
+
+class Script:
+    """Answers by what a statement begins with; a failure is raised, and anything else is nothing."""
+
+    def __init__(self, answers: dict[str, Answer | Failure]) -> None:
+        self.answers, self.asked = answers, list[str]()
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        return [self._answer(text.split()[0]) for text, _ in packet]
+
+    def _answer(self, begins: str) -> Answer:
+        self.asked.append(begins)
+        answer = self.answers.get(begins, NOTHING)
+        if begins == "{put_behind}":
+            self.answers["WITH"] = self.answers["then"]
+        if isinstance(answer, Failure):
+            raise answer
+        return answer
+
+
+class Scripted(SQLOutbox):
+    def __init__(self, sql: SQLite | None = None, **answers: Answer | Failure) -> None:
+        super().__init__(sql or SQLite(lambda: 100.0), "there", 5.0, Keeping(), Wakes())
+        self.script, self.repeats = Script(answers), list[bool]()
+
+    async def _run(self, operation: Owned[T]) -> T:
+        self.repeats.append(operation.repeats)
+        return await run(operation.begin(), self.script)
+
+    async def _run_on(self, connection: Any, operation: Borrowed[T]) -> T:
+        return await run(operation.begin(), self.script)
+
+    def _is_in_transaction(self, connection: Any) -> bool:
+        return True
+
+
+def failure(problem: Problem) -> Failure:
+    return Failure(problem, OSError())
+
+
+async def test_what_counts_or_inserts_is_not_repeated_and_all_else_is() -> None:
+    outbox = Scripted()
+    await outbox.failed([Failed(1, 0, "refused", None)], {0: 1})
+    await outbox.answered([CheckAnswer(1, TransactionOutcome.UNKNOWN)])
+    await outbox.prepare([Outgoing("orders", b"1")], "tx", producer_group="shop")
+    assert outbox.repeats == [False, False, False]
+    outbox.repeats.clear()
+    await outbox.own("a", lease=1.0, share=64)
+    await outbox.sent([Sent(1, 0)], {0: 1})
+    await outbox.decide("tx", TransactionOutcome.COMMIT)
+    await outbox.due_checks("shop", limit=1, lease=1.0)
+    await outbox.probe("tx", wait=1.0)
+    assert set(outbox.repeats) == {True}
+
+
+async def test_without_a_token_of_ours_nothing_is_asked() -> None:
+    outbox = Scripted()
+    assert await outbox.sent([Sent(1, 7)], {0: 1}) == 0
+    assert await outbox.failed([Failed(1, 7, "refused", None)], {0: 1}) == 0
+    assert outbox.script.asked == []
+
+
+async def test_tokens_grow_with_what_is_taken_and_shards_are_locked_until_they_are_divided() -> None:
+    outbox = Scripted(SELECT=Answer([(0, 5, "a", True), (1, 6, "b", True), (2, 7, b"b", False), (3, 8, "", False)]))
+    assert await outbox.own("a", lease=1.0, share=64) == {0: 5, 2: 8, 3: 9}
+    assert outbox.script.asked == ["BEGIN", "DELETE", "UPDATE", "INSERT", "SELECT", "UPDATE", "COMMIT"]
+
+
+async def test_rows_that_are_blocked_are_put_behind_and_others_are_looked_for() -> None:
+    columns, message = (0, 0, 10.0, 7), ("orders", b"x", b"k", None, None, b"id")
+    first, then = Answer([(1, *columns, False, *message), (2, *columns, True, *message)]), Answer([(3, *columns, False, *message)])
+    outbox = Scripted(Behind(lambda: 100.0), WITH=first, then=then)
+    assert [row.id for row in await outbox.pending({0: 1}, limit=10)] == [1, 3]
+    assert outbox.script.asked == ["WITH", "BEGIN", "{put_behind}", "COMMIT", "WITH"]
+    outbox.script.asked.clear()
+    await outbox.pending({0: 1}, limit=10, block_key=False)
+    assert outbox.script.asked == ["BEGIN", "{free}", "COMMIT", "WITH"]
+
+
+@pytest.mark.parametrize("problem", [Problem.BUSY, Problem.CONFLICT, Problem.DUPLICATE])
+async def test_a_check_back_that_could_not_decide_looks_and_does_not_guess(problem: Problem) -> None:
+    for rows, outcome in [
+        ([], TransactionOutcome.UNKNOWN),
+        ([("C",)], TransactionOutcome.COMMIT),
+        ([("R",)], TransactionOutcome.ROLLBACK),
+    ]:
+        assert await Scripted(INSERT=failure(problem), SELECT=Answer(rows)).probe("tx", wait=1.0) is outcome
+    with pytest.raises(Failure):
+        await Scripted(INSERT=failure(Problem.LOST)).probe("tx", wait=1.0)
+
+
+async def test_a_barrier_that_is_there_aborts_whether_the_database_says_so_by_an_error_or_a_count() -> None:
+    for inserted in (NOTHING, failure(Problem.DUPLICATE)):
+        for found, sentence in [("C", "committed before"), ("R", "check-back")]:
+            with pytest.raises(TransactionAborted, match=sentence):
+                await Scripted(INSERT=inserted, SELECT=Answer([(found,)])).barrier(None, "tx")
+    await Scripted(INSERT=Answer(changed=1)).barrier(None, "tx")
+
+
+async def test_relays_are_woken_by_what_may_be_sent_now_and_by_nothing_else() -> None:
+    outbox = Scripted(UPDATE=Answer(changed=1))
+    for outcome, woken in [(TransactionOutcome.ROLLBACK, 0), (TransactionOutcome.COMMIT, 1)]:
+        await outbox.decide("tx", outcome)
+        await outbox.answered([CheckAnswer(1, outcome)])
+        assert outbox._wakes.count == 2 * woken
+    await outbox.requeue()
+    assert outbox._wakes.count == 3
