@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
 __all__ = ["PATIENCE", "turns", "until"]
 
-#: Seconds until a fact counts as one that never comes: far more than a busy machine needs.
-PATIENCE: Final = 30.0
+#: Seconds until a fact counts as one that never comes: far more than a busy machine needs. A twin makes tests wait for what never comes.
+PATIENCE: Final = 20.0 if "SABOTAGE_COPY" in os.environ else 60.0
 
 #: Looks between which other tasks take one step each. What takes longer is another process, or time.
 _QUICK: Final = 5000

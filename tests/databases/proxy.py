@@ -18,7 +18,7 @@ class Proxy:
         self._target = (host, port)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
-        self._flows: set[asyncio.Task[None]] = set()
+        self._flows: set[asyncio.Task[bool]] = set()
         self.delay = 0.0  #: seconds that bytes wait, each way
         self.swallow_replies = False  #: answers of the server go nowhere
         self.refuse = False  #: new connections are closed at once
@@ -66,27 +66,32 @@ class Proxy:
             asyncio.ensure_future(self._pass_on(from_server, to_client, requests=False)),
         ]
         self._flows.update(flows)
-        await asyncio.wait(flows, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait(flows, return_when=asyncio.FIRST_COMPLETED)
+        end = _reset if any(flow.cancelled() or flow.result() for flow in ended) else asyncio.StreamWriter.close
         for writer in (to_client, to_server):
             self._open.discard(writer)
-            _reset(writer)
+            end(writer)
         for flow in flows:
             flow.cancel()
             self._flows.discard(flow)
 
-    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, requests: bool) -> None:
-        with suppress(OSError):
+    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, requests: bool) -> bool:
+        """Whether it was cut. What ended in order is closed in order: a reset would overtake the last words of a server."""
+        try:
             while data := await source.read(2**18):
                 if requests:
                     self.requests += 1
                 elif self.cut_after is not None and self.cut_after(data):
-                    return
+                    return True
                 elif self.swallow_replies:
                     continue
                 if self.delay:
                     await asyncio.sleep(self.delay)
                 target.write(data)
                 await target.drain()
+        except OSError:
+            return True
+        return False
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -11,7 +11,8 @@ from tests.spark.reference.test_oracle import contradictions
 if TYPE_CHECKING:
     from tests.spark.running import Answer
 
-pytestmark = pytest.mark.spark
+#: At night: what Spark leaves behind is compared with what the local engine does (`local/test_engine.py`), and that with the oracle.
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 
 def test_the_job_says_of_every_case_and_universe_what_the_oracle_says(bulk: Answer) -> None:

@@ -50,7 +50,7 @@ class Broker:
                     await self.go_on.wait()
                 answer = struct.pack(">i", correlation) + (self._versions() if key == API_VERSIONS else self._metadata(version))
                 writer.write(struct.pack(">i", len(answer)) + answer)
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, ConnectionError):  # who goes without having read the last answer resets the connection
             pass
         finally:
             writer.close()

@@ -45,7 +45,7 @@ app.serve = serve
 def run(program: str, *arguments: str, folder: Path) -> tuple[int, str]:
     (folder / "worker.py").write_text(HANGING)
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout
 
 

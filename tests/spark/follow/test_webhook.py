@@ -96,8 +96,10 @@ def test_a_server_that_answers_nonsense_has_not_taken_it() -> None:
         for _ in range(3):
             connection, _ = listening.accept()
             with connection:
-                connection.recv(65536)
                 connection.sendall(b"hello\r\n\r\n")
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):  # what is left unread as it is closed resets the connection, and the answer is lost
+                    pass
 
     thread = threading.Thread(target=answer)
     thread.start()
