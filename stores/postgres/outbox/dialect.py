@@ -110,7 +110,7 @@ class Postgres(Dialect):
     """Each statement is a transaction of its own. What becomes of many rows is one, with arrays."""
 
     writing = Around((_BEGIN,), ("COMMIT",))
-    patient = Around((_BEGIN, "SELECT set_config('lock_timeout', greatest(1, (:wait * 1000)::int)::text, true)"), ("COMMIT",))
+    patient = Around((_BEGIN, "SELECT set_config('lock_timeout', greatest(1, (:wait::float8 * 1000)::int)::text, true)"), ("COMMIT",))
     gave_up = Around(("ROLLBACK",))
     waiting = (f"{_SENDABLE} AND NOT behind", f"{_SENDABLE} AND behind AND key_hash IS NOT NULL")
     has_arrays = puts_behind = takes_at_once = True

@@ -19,7 +19,10 @@ from tests.stores.cases import case
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
 from ackwise.stores.postgres.outbox import PostgresOutbox, from_url
+from ackwise.stores.postgres.outbox.dialect import Postgres
+from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.postgres.outbox.waking import Listening
+from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.testing.outbox import OutboxConformance
 from ackwise.stores.testing.outboxscene import message
@@ -287,6 +290,15 @@ async def test_a_half_message_that_another_checker_is_being_given_is_passed_over
     assert await outbox.due_checks("shop", limit=10, lease=60.0) == []
     await postgres_database.execute("ROLLBACK")
     assert len(await outbox.due_checks("shop", limit=10, lease=60.0)) == 1
+
+
+async def test_a_check_back_waits_for_parts_of_a_second(postgres_database: asyncpg.Connection) -> None:
+    sql = Postgres(OutboxTables(Tables()))
+    for wait, patience in [(1.5, "1500ms"), (0.05, "50ms"), (0.0, "1ms")]:
+        for text, values in sql.say_all(sql.patient.before, wait=wait):
+            await postgres_database.execute(text, *values)
+        assert await postgres_database.fetchval("SHOW lock_timeout") == patience
+        await postgres_database.execute("COMMIT")
 
 
 # Waking
