@@ -36,8 +36,8 @@ def literal(value: str | bytes | None) -> str:
     return f"x'{(value.encode() if isinstance(value, str) else value).hex()}'"
 
 
-def inserts(table: str, rows: Sequence[RowColumns], more: str = TO_SEND) -> Iterator[tuple[int, str]]:
-    """Return statements that insert `rows` in their order, each with the number of its rows; `more` are the values of the last columns.
+def inserts(table: str, rows: Sequence[RowColumns], more: str = TO_SEND) -> Iterator[str]:
+    """Return statements that insert `rows` in their order; `more` are the values of the last columns.
 
     The server gives ids in the order of the values of a statement.
     """
@@ -45,12 +45,12 @@ def inserts(table: str, rows: Sequence[RowColumns], more: str = TO_SEND) -> Iter
     for row in rows:
         values = _values(row, more)
         if some and length + len(values) > _LONGEST:
-            yield len(some), begin + ", ".join(some)
+            yield begin + ", ".join(some)
             some, length = [], 0
         some.append(values)
         length += len(values)
     if some:
-        yield len(some), begin + ", ".join(some)
+        yield begin + ", ".join(some)
 
 
 def is_small(packets: Sequence[str]) -> bool:

@@ -43,6 +43,7 @@ class Effect(enum.Enum):
     COMMITS_BY_ITSELF = "it ends the transaction before it does what it is for"
     ROLLS_BACK = "it rolls all back"
     ANYTHING = "it may do any of these, as a procedure can"
+    ACTS_AS = "it leaves the transaction as it is, and changes whose rights count"
 
 
 #: Those of the statements of a packet that do something, in their order.
@@ -204,6 +205,7 @@ POSTGRES: Final = Grammar(
         ("ROLLBACK|ABORT", Effect.ROLLS_BACK),
         ("COMMIT|END", Effect.COMMITS),
         ("PREPARE TRANSACTION", Effect.COMMITS_BY_ITSELF),
+        ("SET( LOCAL| SESSION)? (ROLE|SESSION AUTHORIZATION)|RESET (ROLE|ALL|SESSION AUTHORIZATION)", Effect.ACTS_AS),
     ),
 )
 

@@ -281,7 +281,6 @@ async def test_a_session_that_turns_to_a_tenant_is_marked_in_our_table(tenant: S
 
 
 @pytest.mark.servers
-@pytest.mark.xfail(strict=True, reason=TENANT)
 @pytest.mark.parametrize(("tenant", "turns"), TURNS, ids=_IDS, indirect=["tenant"])
 async def test_what_a_business_that_turns_to_a_tenant_sends_is_in_our_outbox(tenant: SQLDatabase, turns: list[str]) -> None:
     async with (

@@ -88,7 +88,7 @@ async def test_a_block_may_be_left_in_another_context_than_it_was_entered_in() -
     outbox = MemoryOutbox()
     await outbox.open()
     block = outbox.transaction()
-    transaction = await asyncio.create_task(block.__aenter__())  # type: ignore[arg-type]  # a coroutine, as it is made by a generator
+    transaction = await asyncio.create_task(block.__aenter__())
     transaction.send("orders", b"1")
     await block.__aexit__(None, None, None)
     with pytest.raises(TransactionAborted, match="outside of a transaction"):

@@ -9,8 +9,8 @@ from typing import Any, Final
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.mysql.outbox.tables import NAMES, OutboxTables
+from ackwise.stores.mysql.outbox.writing import insert
 from ackwise.stores.mysql.runner import literal
-from ackwise.stores.protocol import outboxliterals
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.outbox.dialect import Around, Dialect
@@ -129,14 +129,7 @@ class MySQL(Dialect):
         """See `Dialect.prepare`. Raises `ConfigurationError` for a row that the server does not take."""
         text, values = self.say("{PREPARED}, {later first_check}, :tx_id, :producer_group, :barrier_in", **half)
         more = text % tuple(map(literal, values))
-        packets = [packet for _, packet in outboxliterals.inserts(self.tables["rows"], rows, more)]
-        if not outboxliterals.is_small(packets):
-            ((((limit,),), _),) = yield [Statement(outboxliterals.MAX_PACKET)]
-            outboxliterals.require_room(packets, rows, limit, self._address)
-        first, *rest = packets
-        yield [*self.say_all(_BEGIN), Statement(first)]
-        for packet in rest:
-            yield [Statement(packet)]
+        yield from insert(self.tables["rows"], rows, self.say_all(_BEGIN), self._address, more)
         yield [Statement("COMMIT")]
 
     def may(self, right: str, table: str) -> Packet:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ackwise.stores.mysql import schema
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.outbox.dialect import MySQL
 from ackwise.stores.mysql.outbox.tables import OutboxTables
-from ackwise.stores.mysql.outbox.writing import asyncmy_connection, business, writes
+from ackwise.stores.mysql.outbox.writing import business, place
 from ackwise.stores.mysql.runner import AsyncmyRunner
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Options, parse
@@ -19,11 +18,10 @@ from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Answer, Borrowed, Owned, Packet, run
+from ackwise.stores.sql.operation import Answer, Owned, Packet, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.rights import require_rights
-from ackwise.stores.sql.outbox.transaction import transaction
-from ackwise.stores.sql.outbox.writing import Block, Rows
+from ackwise.stores.sql.outbox.transaction import Business
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -71,6 +69,7 @@ class MySQLOutbox(SQLOutbox):
     ) -> None:
         driver = _Driver(OUTBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
         self._connections, self._tables = Connections(driver), OutboxTables(Tables(prefix))
+        self._rows = self._tables.rows
         wakes = wakes_of(f"{driver.address if pool is None else id(pool)} {self._tables.rows}")
         keeping = Keeping(retention, keep_sent, keep_parked, blank)
         super().__init__(MySQL(self._tables, driver.address), driver.address, timeout, keeping, wakes)
@@ -85,20 +84,6 @@ class MySQLOutbox(SQLOutbox):
     async def close(self) -> None:
         """Wait for the calls under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
         await self._connections.close()
-
-    # The business
-
-    @asynccontextmanager
-    async def transaction(self, connection: Connection) -> AsyncIterator[Block]:
-        """See `Outbox.transaction`. Errors of `connection` are asyncmy's own, those of writing rows and of the commit `AckwiseError`."""
-        mine = business(asyncmy_connection(connection), self._address, self._timeout)
-        async with transaction(mine, writes(connection, self._tables, self._address), self, self.wake) as block:
-            yield block
-
-    def writer(self, connection: Connection) -> Rows:
-        """See `Outbox.writer`."""
-        mine = business(asyncmy_connection(connection), self._address, self._timeout)
-        return Rows(writes(connection, self._tables, self._address), mine)
 
     # Our own connections
 
@@ -124,16 +109,13 @@ class MySQLOutbox(SQLOutbox):
     async def _run(self, operation: Owned[T]) -> T:
         return await self._connections.run(operation)
 
-    async def _run_on(self, connection: Any, operation: Borrowed[T]) -> T:
-        with self._connections.errors(self._timeout):
-            return await run(operation.begin(), AsyncmyRunner(asyncmy_connection(connection)))
-
-    def _is_in_transaction(self, connection: Any) -> bool:
-        return not asyncmy_connection(connection).get_autocommit() or connection.get_transaction_status()
+    def _through(self, connection: Any) -> Business:
+        return business(connection, self._rows, self._address, self._timeout)
 
     async def _prepare(self, connection: Connection) -> None:
         await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
         await run(require_rights(self._sql, self._address), AsyncmyRunner(connection))
+        self._rows = await place(connection, self._tables.rows)
 
 
 class _Driver(Asyncmy):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError
@@ -13,7 +12,7 @@ from ackwise.stores.postgres.failures import FAILURES, is_broken
 from ackwise.stores.postgres.outbox.dialect import Postgres
 from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.postgres.outbox.waking import Listening, Waking, notify, say_idle
-from ackwise.stores.postgres.outbox.writing import asyncpg_connection, business, writes
+from ackwise.stores.postgres.outbox.writing import business, place, writes
 from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
@@ -21,14 +20,13 @@ from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Borrowed, Owned, run
+from ackwise.stores.sql.operation import Owned, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.rights import require_rights
-from ackwise.stores.sql.outbox.transaction import transaction
-from ackwise.stores.sql.outbox.writing import Block, Rows
+from ackwise.stores.sql.outbox.transaction import Business
 
 if TYPE_CHECKING:
-    from asyncpg import Connection, Pool
+    from asyncpg import Pool
     from asyncpg.pool import PoolConnectionProxy
 
 __all__ = ["PostgresOutbox", "from_url"]
@@ -99,6 +97,7 @@ class PostgresOutbox(SQLOutbox):
         super().__init__(Postgres(self._tables), driver.address, timeout, keeping, wakes)
         self._newest: int | None = None
         self._owner: str | None = None
+        self._writes = writes(self._tables.rows)
         self._waking = Waking(lambda: self._run(notify(self._sql, self._tables.channel)))
         self._listening = Listening(self._tables, self._wakes) if statement_cache_size else None
 
@@ -115,19 +114,6 @@ class PostgresOutbox(SQLOutbox):
         if self._listening is not None:
             await self._listening.close()
         await self._connections.close()
-
-    # The business
-
-    @asynccontextmanager
-    async def transaction(self, connection: Connection | PoolConnectionProxy) -> AsyncIterator[Block]:
-        """See `Outbox.transaction`. The errors of `connection` are asyncpg's own, those of writing rows `AckwiseError`."""
-        mine = business(asyncpg_connection(connection), self._address, self._timeout)
-        async with transaction(mine, writes(self._tables), self, self.wake) as block:
-            yield block
-
-    def writer(self, connection: Connection | PoolConnectionProxy) -> Rows:
-        """See `Outbox.writer`."""
-        return Rows(writes(self._tables), business(asyncpg_connection(connection), self._address, self._timeout))
 
     def wake(self) -> None:
         """See `Outbox.wake`; a relay of another process is notified if it is idle and this outbox is open."""
@@ -176,12 +162,8 @@ class PostgresOutbox(SQLOutbox):
     async def _run(self, operation: Owned[T]) -> T:
         return await self._connections.run(operation)
 
-    async def _run_on(self, connection: Any, operation: Borrowed[T]) -> T:
-        with self._connections.errors(self._timeout):
-            return await run(operation.begin(), AsyncpgRunner(asyncpg_connection(connection)))
-
-    def _is_in_transaction(self, connection: Any) -> bool:
-        return asyncpg_connection(connection).is_in_transaction()
+    def _through(self, connection: Any) -> Business:
+        return business(connection, self._writes, self._address, self._timeout)
 
     async def _say_idle(self, at_most: float) -> bool:
         """Let others notify us; returns whether rows have come since we looked, which a notification would have come too early for."""
@@ -210,6 +192,7 @@ class PostgresOutbox(SQLOutbox):
             await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
         await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
         await run(require_rights(self._sql, self._address), AsyncpgRunner(connection))
+        self._writes = writes(await place(connection, self._tables.rows))
 
 
 def from_url(url: str) -> PostgresOutbox:

@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from ackwise.middleware.errors import ConfigurationError, TransactionAborted
+from ackwise.middleware.errors import TransactionAborted
 from ackwise.stores.postgres.failures import FAILURES, as_store_error, problem_of
-from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.watching import watched
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwriting import BROKEN
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement, Steps
-from ackwise.stores.sql.outbox.transaction import Business
+from ackwise.stores.sql.outbox.transaction import Business, require
 from ackwise.stores.sql.outbox.writing import Writes
 
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-__all__ = ["asyncpg_connection", "business", "writes"]
+__all__ = ["business", "place", "writes"]
 
 _COLUMNS: Final = "message_id, shard, topic, message_key, key_hash, partition, headers, value, size"
 
@@ -42,15 +41,10 @@ FROM unnest($1::text[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $
 ORDER BY place
 """
 
-
-def asyncpg_connection(connection: Any) -> Connection | PoolConnectionProxy:
-    """Return the connection. Raises `ConfigurationError` for what is none of asyncpg's."""
-    if not isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
-        raise ConfigurationError(
-            f"the PostgreSQL outbox got a {type(connection).__name__}, and writes through connections of asyncpg; "
-            "for a session of SQLAlchemy use SQLAlchemyOutbox"
-        )
-    return connection
+_PLACE: Final = """
+SELECT format('%I.%I', nspname, relname) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE pg_class.oid = to_regclass($1)
+"""
 
 
 def _insert(table: str, rows: Sequence[RowColumns]) -> Statement:
@@ -66,17 +60,30 @@ def _few(table: str, count: int) -> str:
     return _INSERT_FEW.format(rows=table, values=", ".join(f"({each})" for each in rows))
 
 
-def writes(tables: OutboxTables) -> Writes:
+def writes(table: str) -> Writes:
     """Return the statements. Each answer says whether a transaction is open, and a failure breaks it, so that it needs no mark."""
 
     def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
-        yield [*before, _insert(tables.rows, rows)]
+        yield [*before, _insert(table, rows)]
 
-    return Writes(inserting, restore=[Statement("COMMIT")], is_marked=False)
+    return Writes(inserting, restore=[Statement("COMMIT")], is_marked=False, as_ours=_as_ours)
 
 
-def business(connection: Connection | PoolConnectionProxy, address: str, timeout: float) -> Business:
-    """Return how rows get to `connection`."""
+def _as_ours(steps: Steps[None]) -> Steps[None]:
+    """In the role that the session began with; the other one is remembered where no codec of the user's sees it."""
+    yield [Statement("SELECT set_config('ackwise.role', current_setting('role'), true)"), Statement("SET LOCAL role TO DEFAULT")]
+    yield from steps
+    yield [Statement("SELECT set_config('role', current_setting('ackwise.role'), true)")]
+
+
+async def place(connection: Connection | PoolConnectionProxy, table: str) -> str:
+    """Return `table` with its schema: a business may turn to another one. Raises what asyncpg raises."""
+    return str(await connection.fetchval(_PLACE, table))
+
+
+def business(connection: Any, sql: Writes, address: str, timeout: float) -> Business:
+    """Return how rows get to `connection`. Raises `ConfigurationError` for what is none of asyncpg's."""
+    require(connection, asyncpg.Connection | PoolConnectionProxy, "PostgreSQL", "asyncpg")
 
     def as_error(error: Exception) -> Exception:
         if isinstance(error, asyncpg.InFailedSQLTransactionError):
@@ -88,6 +95,7 @@ def business(connection: Connection | PoolConnectionProxy, address: str, timeout
             connection.terminate()
 
     return Business(
+        sql,
         _Runner(connection),
         is_open=connection.is_in_transaction,
         watched=functools.partial(watched, connection),

@@ -11,8 +11,9 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from ackwise.middleware.outbox import TransactionOutcome
 from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxwaking import Wakes
-from ackwise.stores.sql.operation import Borrowed, Owned, Steps, owned
+from ackwise.stores.sql.operation import Owned, Steps, owned
 from ackwise.stores.sql.outbox.dialect import Dialect
+from ackwise.stores.sql.outbox.transaction import Business
 
 __all__ = ["Operations", "asked"]
 
@@ -56,12 +57,8 @@ class Operations(abc.ABC):
         """Run it on a connection of our own, within the timeout. Raises `StoreUnavailable`."""
 
     @abc.abstractmethod
-    async def _run_on(self, connection: Any, operation: Borrowed[T]) -> T:
-        """Run it on a connection of the business. Raises `ConfigurationError`, `StoreUnavailable`."""
-
-    @abc.abstractmethod
-    def _is_in_transaction(self, connection: Any) -> bool:
-        """Return whether a transaction is open, or begins with the next statement. Raises `ConfigurationError` for another driver's."""
+    def _through(self, connection: Any) -> Business:
+        """Return the way through a connection of the business. Raises `ConfigurationError` for another driver's."""
 
 
 def asked(*, repeats: bool) -> Callable[[_Steps[Self, P, T]], _Method[Self, P, T]]:

@@ -13,7 +13,7 @@ from ackwise.stores.sql.operation import Failure, Problem, Steps, borrowed
 from ackwise.stores.sql.outbox.dialect import DUE_COLUMNS, Dialect, changed
 from ackwise.stores.sql.outbox.operations import Operations, asked
 
-__all__ = ["Preparing"]
+__all__ = ["Preparing", "too_late"]
 
 _DATABASE_ID: Final = "SELECT value FROM {meta} WHERE name = 'database_id'"
 _BARRIER: Final = "INSERT INTO {barrier} (tx_id, outcome, created) VALUES (:tx_id, :outcome, {now}) {keeping}"
@@ -56,13 +56,14 @@ class Preparing(Operations):
         """See `BarrierStore.database_id`."""
         if connection is None:
             return await self._database_id()
-        return await self._run_on(connection, _read_id(self._sql))
+        return await self._through(connection).run(_read_id(self._sql))
 
     async def barrier(self, connection: Any, tx_id: str) -> None:
         """See `BarrierStore.barrier`."""
-        if not self._is_in_transaction(connection):
+        business = self._through(connection)
+        if not (business.is_open() or business.begins_by_itself):
             raise ConfigurationError(f"the barrier of {tx_id} has to be in the local transaction, and none is open; begin one")
-        await self._run_on(connection, _set_barrier(self._sql, tx_id))
+        await business.run(_set_barrier(self._sql, tx_id))
 
     @asked(repeats=True)
     def probe(self, tx_id: str, *, wait: float) -> Steps[TransactionOutcome]:
@@ -140,7 +141,12 @@ def _set_barrier(sql: Dialect, tx_id: str) -> Steps[None]:
         if failure.problem is not Problem.DUPLICATE:
             raise
     (found,) = yield [sql.say(_OUTCOME + " {shared}", tx_id=tx_id)]
-    raise TransactionAborted((_TWICE if found.rows[0][0] == _COMMITTED else _CHECKED).format(tx_id=tx_id))
+    raise too_late(str(found.rows[0][0]), tx_id)
+
+
+def too_late(outcome: str, tx_id: str) -> TransactionAborted:
+    """Return the error for a barrier that is there, with what it says of its local transaction."""
+    return TransactionAborted((_TWICE if outcome == _COMMITTED else _CHECKED).format(tx_id=tx_id))
 
 
 def _decision(answer: CheckAnswer) -> _Decision:

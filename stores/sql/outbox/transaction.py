@@ -6,22 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.stores.protocol.outboxwriting import Sends
-from ackwise.stores.sql.operation import Failure, Problem, Runner, Steps, SyncRunner, run, run_now
+from ackwise.stores.sql.operation import Borrowed, Failure, Problem, Runner, Steps, SyncRunner, run, run_now
 from ackwise.stores.sql.outbox.writing import Block, Rows, Writes
 
-__all__ = ["Business", "transaction"]
+__all__ = ["Business", "require", "transaction"]
+
+T = TypeVar("T")
 
 _IN_DOUBT: Final = "it is not known whether the transaction committed: what it wrote and what it sends is there together, or none of it"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Business:
     """A connection through one driver, for one block or writer."""
 
+    sql: Writes
     runner: Runner
     is_open: Callable[[], bool]
     """Whether a transaction is open, as far as the driver knows."""
@@ -37,8 +40,17 @@ class Business:
     """The way to the database where nobody can wait: in a call that adds a row, or before a statement that is watched."""
     look: Callable[[], Awaitable[None]] | None = None
     """Finds out whether a transaction is open, if the driver may have missed an end. Raises nothing of the driver's."""
+    begins_by_itself: bool = False
+    """Whether a transaction begins with the next statement, where none is open."""
     waits_to_begin: bool = False
     """Whether what is raised because it could not begin is an error of Ackwise, and not the driver's."""
+
+    async def run(self, operation: Borrowed[T]) -> T:
+        """Return what an operation in the transaction that is open returns. Raises `AckwiseError`."""
+        try:
+            return await run(operation.begin(), self.runner)
+        except Failure as failure:
+            raise self.as_error(failure.error) from None
 
     async def write(self, steps: Steps[None], rows: Rows) -> None:
         """See `Connection.write`."""
@@ -107,11 +119,20 @@ class Business:
         return rows.ended() if failure.problem is Problem.ENDED and not isinstance(error, TransactionAborted) else error
 
 
+def require(connection: Any, kinds: Any, database: str, driver: str) -> None:
+    """Raise `ConfigurationError` for what is no connection of `driver`."""
+    if not isinstance(connection, kinds):
+        raise ConfigurationError(
+            f"the {database} outbox got a {type(connection).__name__}, and writes through connections of {driver}; "
+            "for a session of SQLAlchemy use SQLAlchemyOutbox"
+        )
+
+
 @asynccontextmanager
-async def transaction(business: Business, sql: Writes, sends: Sends, wake: Callable[[], Any]) -> AsyncIterator[Block]:
+async def transaction(business: Business, sends: Sends, wake: Callable[[], Any]) -> AsyncIterator[Block]:
     """See `Outbox.transaction`; `wake` is called once rows are committed."""
     await business.know()
-    block = Block(sql, business)
+    block = Block(business)
     await business.begin(block)
     try:
         with business.watched(block), sends.within(block):

@@ -59,10 +59,14 @@ class Writes:
     """Whether the savepoint is released before rows are written, in the same trip: elsewhere they can still be undone afterwards."""
     at_once: bool = False
     """Whether a row is written by the call that adds it."""
+    as_ours: Callable[[Steps[None]], Steps[None]] = lambda steps: steps
+    """Takes steps with the rights that the connection came with, though somebody else's count now."""
 
 
 class Connection(Protocol):
     """That of the business."""
+
+    sql: Writes
 
     def is_open(self) -> bool:
         """Return whether a transaction is open, as far as the driver knows."""
@@ -80,10 +84,11 @@ class Connection(Protocol):
 class Rows(Buffer):
     """The rows of a transaction that somebody else looks after."""
 
-    def __init__(self, sql: Writes, business: Connection) -> None:
+    def __init__(self, business: Connection) -> None:
         super().__init__()
-        self._sql, self._business, self._is_open = sql, business, business.is_open
-        self._proof: Packet = sql.open
+        self._sql, self._business, self._is_open = business.sql, business, business.is_open
+        self._proof: Packet = business.sql.open
+        self._acts_as_another = False
 
     def add(self, message: Outgoing) -> str:
         """See `OutboxTransaction.add`. Raises `StoreUnavailable` too where rows are written at once."""
@@ -105,7 +110,8 @@ class Rows(Buffer):
         if count := len(self.rows):
             if not (self._sql.open or self._is_open()):
                 raise self.ended()
-            yield from self._sql.insert(self.rows[:count], self._proof)
+            writing = self._sql.insert(self.rows[:count], self._proof)
+            yield from self._sql.as_ours(writing) if self._acts_as_another else writing
             self.written(count)
 
     def ended(self) -> TransactionAborted:
@@ -116,8 +122,8 @@ class Rows(Buffer):
 class Block(Rows):
     """The block of `outbox.transaction`. It watches what is executed on the connection."""
 
-    def __init__(self, sql: Writes, business: Connection) -> None:
-        super().__init__(sql, business)
+    def __init__(self, business: Connection) -> None:
+        super().__init__(business)
         self.is_joined = business.is_open()
         self._proof = ()
         self._name = f"ackwise_outbox_{next(_NUMBERS)}"
@@ -169,6 +175,7 @@ class Block(Rows):
         """See `Watcher.after`: what was not written belongs to what was rolled back."""
         if undoes(effects):
             self.rows.clear()
+        self._acts_as_another = self._acts_as_another or Effect.ACTS_AS in effects
         if self._ends(effects):
             self.has_ended = True
             self.close(_CLOSED)

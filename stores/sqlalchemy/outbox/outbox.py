@@ -15,7 +15,7 @@ from ackwise.stores.sql.outbox.transaction import transaction
 from ackwise.stores.sql.outbox.writing import Block, Rows
 from ackwise.stores.sqlalchemy.outbox.failures import refusing
 from ackwise.stores.sqlalchemy.outbox.statements import DIALECTS, Statements
-from ackwise.stores.sqlalchemy.outbox.writing import business, once_ended, writes
+from ackwise.stores.sqlalchemy.outbox.writing import business, once_ended
 
 __all__ = ["SQLAlchemyOutbox"]
 
@@ -51,14 +51,14 @@ class SQLAlchemyOutbox(Sends):
     async def transaction(self, session: AsyncSession | async_scoped_session[Any]) -> AsyncIterator[Block]:
         """See `Outbox.transaction`. Errors of the session are SQLAlchemy's own, those of writing rows `AckwiseError`."""
         mine = _session(session)
-        async with transaction(business(mine, self._statements), writes(), self, self.wake) as block:
+        async with transaction(business(mine, self._statements), self, self.wake) as block:
             yield block
         if block.has_written and not block.commits:
             once_ended(mine.sync_session, self.wake)
 
     def writer(self, session: AsyncSession | async_scoped_session[Any]) -> Rows:
         """See `Outbox.writer`."""
-        return Rows(writes(), business(_session(session), self._statements))
+        return Rows(business(_session(session), self._statements))
 
     def wake(self) -> None:
         """See `Outbox.wake`; does something if there is a `store`."""

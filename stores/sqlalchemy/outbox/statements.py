@@ -22,10 +22,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from ackwise.middleware.errors import ConfigurationError, TransactionAborted
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.protocol import outboxliterals
 from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.outboxrows import RowColumns
+from ackwise.stores.sql.outbox.preparing import too_late
 from ackwise.stores.sqlalchemy.outbox.failures import code_of
 
 __all__ = ["DIALECTS", "Statements"]
@@ -83,14 +84,8 @@ class Statements:
             if connection.execute(text(insert), {"tx_id": tx_id}).rowcount:
                 return
             found = connection.execute(text(f"SELECT outcome FROM {barrier} WHERE tx_id = :tx_id"), {"tx_id": tx_id}).scalar()
-        if found == "C":
-            raise TransactionAborted(
-                f"the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
-            )
         if found is not None:
-            raise TransactionAborted(
-                f"a check-back took the local transaction {tx_id} for rolled back, as it had not begun; nothing of it stays"
-            )
+            raise too_late(str(found), tx_id)
 
     def database_id(self, connection: Connection) -> str:
         """See `BarrierStore.database_id`."""
@@ -99,8 +94,7 @@ class Statements:
 
     def _insert_literals(self, connection: Connection, rows: Sequence[RowColumns]) -> None:
         """For MariaDB and MySQL; their drivers would insert row by row otherwise, or escape bytes in a way that not every mode reads."""
-        counted = list(outboxliterals.inserts(self._name(connection, "outbox"), rows))
-        packets = [packet for _, packet in counted]
+        packets = list(outboxliterals.inserts(self._name(connection, "outbox"), rows))
         if not outboxliterals.is_small(packets):
             limit = connection.exec_driver_sql(outboxliterals.MAX_PACKET).scalar_one()
             outboxliterals.require_room(packets, rows, limit, "the database of the session")

@@ -19,7 +19,7 @@ from ackwise.stores.sqlalchemy.outbox.statements import Statements
 from ackwise.stores.sqlalchemy.transaction import begin_as_writer
 from ackwise.stores.sqlalchemy.watching import watched
 
-__all__ = ["business", "once_ended", "writes"]
+__all__ = ["business", "once_ended"]
 
 #: Seconds for a rollback; a connection that takes longer is given up, which rolls back as well.
 _TIMEOUT: Final = 5.0
@@ -29,15 +29,11 @@ def _insert(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
     yield [*before, Statement("INSERT", rows)]
 
 
-def writes() -> Writes:
-    """Return what the session is told in place of statements."""
-    return Writes(_insert)
-
-
 def business(session: AsyncSession, statements: Statements) -> Business:
     """Return how rows get to `session`, which begins, commits and makes savepoints itself."""
     runner = _Runner(session, statements)
     return Business(
+        Writes(_insert),
         runner,
         is_open=session.in_transaction,
         watched=lambda block: watched(session.sync_session, runner.connection, block),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,16 +15,15 @@ from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
-from ackwise.stores.sql.operation import Answer, Borrowed, Failure, Owned, Packet, run, run_now
+from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
-from ackwise.stores.sql.outbox.transaction import transaction
-from ackwise.stores.sql.outbox.writing import Block, Rows
+from ackwise.stores.sql.outbox.transaction import Business
 from ackwise.stores.sqlite.file import File, problem_of
 from ackwise.stores.sqlite.maintenance import complaints
 from ackwise.stores.sqlite.outbox import tables
 from ackwise.stores.sqlite.outbox.dialect import BEGIN, SQLite
 from ackwise.stores.sqlite.outbox.relaylock import RelayLock
-from ackwise.stores.sqlite.outbox.writing import begin, business, sqlite_connection, writes
+from ackwise.stores.sqlite.outbox.writing import begin, business
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import version
 from ackwise.stores.sqlite.url import parse, seconds
@@ -105,20 +104,6 @@ class SQLiteOutbox(SQLOutbox):
                 self._connection.close()
                 self._connection = None
 
-    # The business
-
-    @asynccontextmanager
-    async def transaction(self, connection: sqlite3.Connection) -> AsyncIterator[Block]:
-        """See `Outbox.transaction`. It begins as the writer of the file (BEGIN IMMEDIATE); raises `StoreUnavailable` if others write to it
-        for longer than the timeout. What is executed on `connection` raises sqlite3's own errors."""
-        mine = business(sqlite_connection(connection), self._file, self._timeout)
-        async with transaction(mine, writes(self._clock), self, self.wake) as block:
-            yield block
-
-    def writer(self, connection: sqlite3.Connection) -> Rows:
-        """See `Outbox.writer`; rows are inserted by `add`."""
-        return Rows(writes(self._clock), business(sqlite_connection(connection), self._file, self._timeout))
-
     # Our own connection
 
     def _signing_in(self, owner: str, share: int) -> int:
@@ -176,14 +161,8 @@ class SQLiteOutbox(SQLOutbox):
         finally:
             runner.end()
 
-    async def _run_on(self, connection: Any, operation: Borrowed[T]) -> T:
-        try:
-            return run_now(operation.begin(), SQLiteRunner(sqlite_connection(connection)))
-        except Failure as failure:
-            raise self._as_error(failure) from failure.error
-
-    def _is_in_transaction(self, connection: Any) -> bool:
-        return sqlite_connection(connection).in_transaction
+    def _through(self, connection: Any) -> Business:
+        return business(connection, self._file, self._timeout, self._clock)
 
     def _as_error(self, failure: Failure) -> ConfigurationError | StoreUnavailable:
         assert isinstance(failure.error, sqlite3.Error)

@@ -9,17 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
-from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement, Steps
-from ackwise.stores.sql.outbox.transaction import Business
+from ackwise.stores.sql.outbox.transaction import Business, require
 from ackwise.stores.sql.outbox.writing import Writes
 from ackwise.stores.sqlite.file import File, problem_of, result_code
 from ackwise.stores.sqlite.outbox.tables import as_error
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.watching import is_free, watched
 
-__all__ = ["begin", "business", "sqlite_connection", "writes"]
+__all__ = ["begin", "business", "writes"]
 
 _INSERT: Final = """
 INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, created)
@@ -29,16 +28,6 @@ _BEGIN: Final = Statement("BEGIN IMMEDIATE")
 
 #: Seconds between two tries for the file while another connection writes to it.
 _TRY_AGAIN: Final = 0.005
-
-
-def sqlite_connection(connection: Any) -> sqlite3.Connection:
-    """Return the connection. Raises `ConfigurationError` for what is none of sqlite3's."""
-    if not isinstance(connection, sqlite3.Connection):
-        raise ConfigurationError(
-            f"the SQLite outbox got a {type(connection).__name__}, and writes through connections of sqlite3; "
-            "for a session of SQLAlchemy use SQLAlchemyOutbox"
-        )
-    return connection
 
 
 def writes(clock: Callable[[], float]) -> Writes:
@@ -64,8 +53,12 @@ async def begin(connection: sqlite3.Connection, timeout: float) -> None:
             return
 
 
-def business(connection: sqlite3.Connection, file: File, timeout: float) -> Business:
-    """Return how rows get to `connection`. One with callbacks of its user is not watched, and the savepoint tells of an end."""
+def business(connection: Any, file: File, timeout: float, clock: Callable[[], float]) -> Business:
+    """Return how rows get to `connection`. Raises `ConfigurationError` for what is none of sqlite3's.
+
+    One with callbacks of its user is not watched, and the savepoint tells of an end.
+    """
+    require(connection, sqlite3.Connection, "SQLite", "sqlite3")
     runner = SQLiteRunner(connection)
 
     def as_our_error(error: Exception) -> Exception:
@@ -73,6 +66,7 @@ def business(connection: sqlite3.Connection, file: File, timeout: float) -> Busi
         return as_error(file, error)
 
     return Business(
+        writes(clock),
         _Runner(connection, runner, timeout),
         is_open=lambda: connection.in_transaction,
         watched=lambda block: watched(connection, block) if is_free(connection) else nullcontext(),

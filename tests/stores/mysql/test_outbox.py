@@ -408,7 +408,7 @@ async def test_a_connection_that_was_killed_takes_the_block_along(outbox: MySQLO
 
 async def test_what_is_no_connection_of_asyncmy_is_refused(outbox: MySQLOutbox) -> None:
     with pytest.raises(ConfigurationError, match="use SQLAlchemyOutbox"):
-        outbox.writer(object())  # type: ignore[arg-type]
+        outbox.writer(object())
 
 
 async def test_no_setting_of_a_connection_changes_a_message(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import pytest
@@ -11,9 +12,12 @@ from ackwise.middleware.errors import TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.protocol.outboxkeeping import Keeping
+from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwaking import Wakes
-from ackwise.stores.sql.operation import Answer, Borrowed, Failure, Owned, Packet, Problem, Statement, run
+from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
+from ackwise.stores.sql.outbox.transaction import Business
+from ackwise.stores.sql.outbox.writing import Writes
 from ackwise.stores.sqlite.outbox.dialect import SQLite
 
 T = TypeVar("T")
@@ -49,6 +53,10 @@ class Script:
         return answer
 
 
+def _insert_nothing(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
+    yield from ()
+
+
 class Scripted(SQLOutbox):
     def __init__(self, sql: SQLite | None = None, **answers: Answer | Failure) -> None:
         super().__init__(sql or SQLite(lambda: 100.0), "there", 5.0, Keeping(), Wakes())
@@ -58,11 +66,16 @@ class Scripted(SQLOutbox):
         self.repeats.append(operation.repeats)
         return await run(operation.begin(), self.script)
 
-    async def _run_on(self, connection: Any, operation: Borrowed[T]) -> T:
-        return await run(operation.begin(), self.script)
-
-    def _is_in_transaction(self, connection: Any) -> bool:
-        return True
+    def _through(self, connection: Any) -> Business:
+        return Business(
+            Writes(_insert_nothing),
+            self.script,
+            is_open=lambda: True,
+            watched=lambda block: nullcontext(),
+            close=lambda: None,
+            as_error=lambda error: error,
+            timeout=1.0,
+        )
 
 
 def failure(problem: Problem) -> Failure:

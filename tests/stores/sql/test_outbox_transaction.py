@@ -23,6 +23,7 @@ class Shop:
         self.is_open = self.is_closed = False
         self._fails = fails
         self.business = Business(
+            Writes(_insert),
             self,
             is_open=lambda: self.is_open,
             watched=self._watched,
@@ -54,7 +55,7 @@ def _insert(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
 async def trade(shop: Shop, *, boom: bool = False) -> bool:
     """Send one message; return whether relays were woken."""
     woken = list[bool]()
-    async with transaction(shop.business, Writes(_insert), Sends(), lambda: woken.append(True)) as block:
+    async with transaction(shop.business, Sends(), lambda: woken.append(True)) as block:
         block.send("orders", b"1")
         if boom:
             raise ZeroDivisionError

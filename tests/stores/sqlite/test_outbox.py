@@ -37,7 +37,7 @@ async def test_a_connection_to_another_file_is_told_so(tmp_path: Path) -> None:
 async def test_what_is_no_connection_of_sqlite3_is_refused(tmp_path: Path) -> None:
     outbox = SQLiteOutbox(tmp_path / "shop.db")
     with pytest.raises(ConfigurationError, match=r"got a object, and writes through connections of sqlite3; .* use SQLAlchemyOutbox"):
-        async with outbox.transaction(object()):  # type: ignore[arg-type]
+        async with outbox.transaction(object()):
             pass
     with pytest.raises(ConfigurationError, match="connections of sqlite3"):
         await outbox.barrier(object(), "tx")
