@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from itertools import starmap
+
+from asyncmy.connection import Connection
+from asyncmy.pool import Pool
 
 from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores.mysql import checking, maintenance, schema
+from ackwise.stores.mysql import checking, maintenance, statements
 from ackwise.stores.mysql.driver import Asyncmy
-from ackwise.stores.mysql.exchanging import exchange_on
-from ackwise.stores.mysql.failures import FAILURES, is_broken, is_conflict
+from ackwise.stores.mysql.schema import layout, require_server, server
+from ackwise.stores.mysql.statements import Row
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import parse
 from ackwise.stores.protocol.purpose import CLAIMS
-from ackwise.stores.sql.connections import Connections
+from ackwise.stores.protocol.requests import Answer, Asked
+from ackwise.stores.sql.claims import SQLClaims, exchange_in_rounds
+from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Connections
+from ackwise.stores.sql.operation import Steps
+from ackwise.stores.sql.schema import complaints, create
 
-if TYPE_CHECKING:
-    from asyncmy.connection import Connection
-    from asyncmy.pool import Pool
-
-__all__ = ["MySQLStore", "from_url"]
+__all__ = ["MySQLClaims", "MySQLStore", "from_url"]
 
 
-class MySQLStore:
+class MySQLStore(SQLClaims[Connections[Pool, Connection]]):
     """A claim store in the MariaDB or MySQL database of `url`; or on `pool`, an asyncmy pool, which stays yours: its settings are not
     touched, nor is it closed.
 
@@ -42,78 +45,46 @@ class MySQLStore:
         timeout: float = 5.0,
         max_size: int = 2,
     ) -> None:
-        self._connections = Connections(
-            Asyncmy(CLAIMS, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
-        )
-        self._address = self._connections.address
-        self._tables = Tables(prefix)
+        driver = Asyncmy(CLAIMS, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
+        super().__init__(Connections(driver), MySQLClaims(Tables(prefix), driver.address))
 
-    def __repr__(self) -> str:
-        return f"<MySQLStore {self._address}>"
 
-    async def open(self) -> None:
-        """Connect, and create the tables if they are missing and the user may.
+class MySQLClaims:
+    """The claims in `tables`. The server decides, each round in one statement: see `statements`."""
 
-        Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the server does not answer now.
-        Opening twice does nothing.
-        """
-        await self._connections.open(self._prepare)
+    def __init__(self, tables: Tables, address: str = "") -> None:
+        self._tables, self._address = tables, address
+        self._layout = layout(tables, CLAIMS, address)
+        self._server = statements.MARIADB
 
-    async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        """Apply everything in one statement. Raises `StoreUnavailable`.
+    def exchange(self, exchange: Exchange) -> Steps[ExchangeResult]:
+        """See `Dialect`."""
+        return exchange_in_rounds(exchange, self._ask)
 
-        Above 1000 keys, or if a key is asked for twice, there are several statements. A lost connection is replaced once, within the
-        same `timeout`. When the caller is cancelled, the connection is given up, and the server applies each statement as a whole or not
-        at all.
-        """
-        pool = self._connections.require_open()
-        conflicts: list[Exception] = []
-        try:
-            async with asyncio.timeout(self._connections.timeout):
-                return await self._exchange(pool, exchange, conflicts)
-        except FAILURES as error:
-            reason = conflicts[-1] if conflicts and isinstance(error, TimeoutError) else error
-            raise self._connections.unavailable(reason) from None
+    def prepare(self) -> Steps[None]:
+        """See `Dialect`."""
+        yield from self.create()
+        yield from checking.require_rights(self._tables, self._address)
 
-    async def close(self) -> None:
-        """Finish the exchanges under way and disconnect. Closing twice does nothing; a pool that was given stays open."""
-        await self._connections.close()
+    def create(self) -> Steps[None]:
+        """See `Dialect`."""
+        require_server(said := (yield from server()), self._address)
+        self._server = statements.server_of(said)
+        yield from create(self._layout)
 
-    async def init(self) -> None:
-        """Create the tables that are missing. Doing it twice changes nothing."""
-        async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables, CLAIMS, self._address)
+    def complaints(self) -> Steps[list[str]]:
+        """See `Dialect`."""
+        require_server((yield from server()), self._address)
+        return (yield from complaints(self._layout, lambda: checking.of_claims(self._tables)))
 
-    async def check(self) -> list[str]:
-        """Return what is wrong or unwise, one sentence each; changes nothing."""
-        async with self._connections.maintain() as connection:
-            return await checking.claims_complaints(connection, self._tables, self._address)
+    def clean(self) -> Steps[int]:
+        """See `Dialect`."""
+        return maintenance.clean_claims(self._layout, self._tables)
 
-    async def cleanup(self) -> int:
-        """Delete what is forgotten, beside running workers; return how many records."""
-        async with self._connections.maintain() as connection:
-            await schema.require_tables(connection, self._tables, CLAIMS, self._address)
-            return await maintenance.clean_claims(connection, self._tables, self._address)
-
-    async def _exchange(self, pool: Pool, exchange: Exchange, conflicts: list[Exception]) -> ExchangeResult:
-        replaced = False
-        while True:
-            try:
-                async with self._connections.borrow(pool) as connection:
-                    return await exchange_on(connection, self._tables, exchange)
-            except FAILURES as error:
-                if is_conflict(error):
-                    conflicts.append(error)
-                    continue
-                if replaced or not is_broken(error):
-                    raise
-                replaced = True
-                await self._connections.replace(pool)
-
-    async def _prepare(self, connection: Connection) -> None:
-        schema.require_server(connection, self._address)
-        await schema.create(connection, self._tables, CLAIMS, self._address)
-        await checking.require_rights(connection, self._tables, self._address)
+    def _ask(self, some: Sequence[Asked], exchange: Exchange) -> Steps[Mapping[int, Answer]]:
+        found = yield statements.packet(self._tables, self._server, some, exchange)
+        records = {row.place: row for row in starmap(Row, found[self._server.answer].rows)}
+        return {one.position: statements.answer(one, records[one.place]) for one in some}
 
 
 def _session(timeout: float) -> str:
@@ -122,7 +93,7 @@ def _session(timeout: float) -> str:
 
 
 def _maintenance_session(_timeout: float) -> str:
-    return _settings(int(schema.TIMEOUT), schema.TIMEOUT)
+    return _settings(int(MAINTENANCE_TIMEOUT), MAINTENANCE_TIMEOUT)
 
 
 def _settings(lock_timeout: int, statement_timeout: float) -> str:

@@ -8,17 +8,19 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.transaction import Progress
-from ackwise.stores.mysql import checking, maintenance, offsets, schema
+from ackwise.stores.mysql import checking, maintenance, offsets
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.failures import FAILURES, is_broken
+from ackwise.stores.mysql.schema import layout
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.transaction import OpenTransaction
 from ackwise.stores.mysql.url import Options, parse
 from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.operation import Steps
+from ackwise.stores.sql.schema import complaints, create
 
 if TYPE_CHECKING:
-    from asyncmy.connection import Connection
     from asyncmy.pool import Pool
 
 __all__ = ["MySQLInbox", "from_url"]
@@ -53,6 +55,7 @@ class MySQLInbox:
         )
         self._address = self._connections.address
         self._tables = Tables(prefix)
+        self._layout = layout(self._tables, INBOX, self._address)
 
     def __repr__(self) -> str:
         return f"<MySQLInbox {self._address}>"
@@ -62,7 +65,7 @@ class MySQLInbox:
 
         Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the server does not answer now.
         """
-        await self._connections.open(self._prepare)
+        await self._connections.open_with(self._prepare)
 
     @asynccontextmanager
     async def begin(self, *, retention: float) -> AsyncIterator[OpenTransaction]:
@@ -103,19 +106,15 @@ class MySQLInbox:
 
     async def init(self) -> None:
         """Create the table if it is missing. Doing it twice changes nothing."""
-        async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables, INBOX, self._address)
+        await self._connections.maintained(lambda: create(self._layout))
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise, one sentence each; changes nothing."""
-        async with self._connections.maintain() as connection:
-            return await checking.inbox_complaints(connection, self._tables, self._address)
+        return await self._connections.maintained(lambda: complaints(self._layout, lambda: checking.of_inbox(self._tables)))
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, beside running workers; return how many records."""
-        async with self._connections.maintain() as connection:
-            await schema.require_tables(connection, self._tables, INBOX, self._address)
-            return await maintenance.clean_inbox(connection, self._tables, self._address)
+        return await self._connections.maintained(lambda: maintenance.clean_inbox(self._layout, self._tables))
 
     async def _begin(self, pool: Pool, retention: float) -> OpenTransaction:
         replaced = False
@@ -143,9 +142,9 @@ class MySQLInbox:
             else:
                 return opened
 
-    async def _prepare(self, connection: Connection) -> None:
-        await schema.create(connection, self._tables, INBOX, self._address)
-        await checking.require_inbox_rights(connection, self._tables)
+    def _prepare(self) -> Steps[None]:
+        yield from create(self._layout)
+        yield from checking.require_inbox_rights(self._tables)
 
 
 def _session(timeout: float) -> str:

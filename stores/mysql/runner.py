@@ -17,7 +17,8 @@ __all__ = ["AsyncmyRunner", "literal"]
 
 
 class AsyncmyRunner:
-    """Each statement of a packet is one of the server's; `%s` stands for a value where there are values.
+    """Each statement of a packet is one of the server's; `%s` stands for a value where there are values,
+    and `%%` for a percent sign then.
 
     With `commits` each packet is committed by itself, for connections that are out of autocommit.
     """

@@ -1,28 +1,19 @@
-"""The tables of the claim store, of the inbox and of the outbox, and their versions: looked up, and created."""
+"""The tables of claim store and inbox, and what creates those of all parts."""
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from asyncmy.cursors import Cursor
-from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.mysql import offsets
-from ackwise.stores.mysql.failures import NO_SUCH_TABLE
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.protocol.purpose import CLAIMS, Purpose
+from ackwise.stores.sql.operation import Statement, Steps
+from ackwise.stores.sql.schema import Layout
 
-if TYPE_CHECKING:
-    from asyncmy.connection import Connection
-
-__all__ = ["TIMEOUT", "changed", "create", "require_server", "require_tables", "rows", "version"]
-
-TIMEOUT = 60.0
-"""Seconds that one statement of `init`, `check` or `cleanup` may take."""
+__all__ = ["layout", "require_server", "server"]
 
 _EARLIEST = {"MariaDB": (10, 5), "MySQL": (8, 0, 19)}
 """The first that answers an INSERT with its rows, and the first in which the inserted row has a name."""
@@ -62,28 +53,28 @@ _VERSIONS = """
 CREATE TABLE IF NOT EXISTS {} (part VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB"""
 
 
-async def rows(connection: Connection, statement: str) -> list[Any]:
-    """Return the rows of one statement, outside of a transaction. Raises what asyncmy raises, and `TimeoutError`."""
-    return (await _run(connection, statement))[1]
+def layout(tables: Tables, purpose: Purpose, address: str, ddl: Sequence[str] = ()) -> Layout:
+    """Return the tables of `purpose`, made by the statements `ddl` where they are not those of claims or inbox."""
+    version = Statement(f"SELECT version FROM {tables.versions} WHERE part = '{purpose.part}'")
+    return Layout(purpose, address, version, functools.partial(_create, tables, purpose, address, ddl))
 
 
-async def changed(connection: Connection, statement: str) -> int:
-    """Return how many rows one statement changed, outside of a transaction. Raises what asyncmy raises, and `TimeoutError`."""
-    return (await _run(connection, statement))[0]
+def _create(tables: Tables, purpose: Purpose, address: str, ddl: Sequence[str]) -> Steps[None]:
+    require_server((yield from server()), address, purpose)
+    for statement in (*(ddl or _ddl(tables, purpose)), _VERSIONS.format(tables.versions)):
+        yield [Statement(statement)]
+    insert = f"INSERT INTO {tables.versions} VALUES ('{purpose.part}', {purpose.version}) ON DUPLICATE KEY UPDATE version = version"
+    yield [Statement(insert)]
 
 
-async def _run(connection: Connection, statement: str) -> tuple[int, list[Any]]:
-    async with asyncio.timeout(TIMEOUT), connection.cursor(Cursor) as cursor:
-        count = await cursor.execute(statement)
-        found = list(await cursor.fetchall()) if cursor.description else []
-        if not connection.get_autocommit():
-            await connection.commit()
-    return int(count), found
+def server() -> Steps[str]:
+    """Return what the server says that it is."""
+    (said,) = yield [Statement("SELECT VERSION()")]
+    return str(said.rows[0][0])
 
 
-def require_server(connection: Connection, address: str, purpose: Purpose = CLAIMS) -> None:
+def require_server(said: str, address: str, purpose: Purpose = CLAIMS) -> None:
     """Raise `ConfigurationError` for a server that is too old."""
-    said = connection.get_server_info()
     # Old clients take the first number of a version for all of it, and MariaDB shows them one that they know.
     name, said = ("MariaDB", said.removeprefix("5.5.5-")) if "MariaDB" in said else ("MySQL", said)
     found = tuple(int(number) for number in re.findall(r"\d+", said)[:3])
@@ -92,40 +83,6 @@ def require_server(connection: Connection, address: str, purpose: Purpose = CLAI
         raise ConfigurationError(
             f"{address}: {name} {'.'.join(map(str, found))} is too old for the {purpose.tables}; it needs {needed} or later"
         )
-
-
-async def version(connection: Connection, tables: Tables, purpose: Purpose) -> int | None:
-    """Return the version of the tables; `None` if they are missing."""
-    try:
-        found = await rows(connection, f"SELECT version FROM {tables.versions} WHERE part = '{purpose.part}'")
-    except MySQLError as error:
-        if error.args[0] == NO_SUCH_TABLE:
-            return None
-        raise
-    return int(found[0][0]) if found else None
-
-
-async def require_tables(connection: Connection, tables: Tables, purpose: Purpose, address: str) -> None:
-    """Raise `ConfigurationError` for tables that are missing, or of another version than ours."""
-    found = await version(connection, tables, purpose)
-    if found is None:
-        raise ConfigurationError(purpose.not_there(address))
-    purpose.require_version(found, address)
-
-
-async def create(connection: Connection, tables: Tables, purpose: Purpose, address: str, ddl: Sequence[str] = ()) -> None:
-    """Create what is missing, with the statements `ddl` where they are not those of claims or inbox; any number may do so at once.
-
-    Raise `ConfigurationError` for tables of another version than ours.
-    """
-    require_server(connection, address, purpose)
-    if (found := await version(connection, tables, purpose)) is not None:
-        purpose.require_version(found, address)
-        return
-    for statement in (*(ddl or _ddl(tables, purpose)), _VERSIONS.format(tables.versions)):
-        await changed(connection, statement)
-    insert = f"INSERT INTO {tables.versions} VALUES ('{purpose.part}', {purpose.version}) ON DUPLICATE KEY UPDATE version = version"
-    await changed(connection, insert)
 
 
 def _ddl(tables: Tables, purpose: Purpose) -> Sequence[str]:

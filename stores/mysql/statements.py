@@ -22,39 +22,45 @@ from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnsw
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.protocol.requests import Answer, Asked, Kind
 from ackwise.stores.protocol.transitions import Place
+from ackwise.stores.sql.operation import Packet, Statement
 
-__all__ = ["AT_ONCE", "MARIADB", "MYSQL", "Dialect", "Row", "answer", "statement"]
-
-AT_ONCE = 1000
-"""Keys of one statement; more gain nothing, and hold the locks of their rows for longer."""
+__all__ = ["MARIADB", "MYSQL", "Row", "Server", "answer", "packet", "server_of"]
 
 NO_DAY = -(2**63)
 """The `day` of keys that have none: first in the order of the primary key, and no day of any calendar."""
 
 
-class Dialect(NamedTuple):
+class Server(NamedTuple):
     """Where MariaDB and MySQL part."""
 
-    before: str
+    before: Packet
     """What makes the statement mean the same whatever the session is set to: the clock is UTC, assignments run in order."""
+    prefix: str
+    """The same, as the beginning of the statement itself."""
     alias: str
     """What names the inserted row, after its values; `{}` are the names of its columns."""
     inserted: str
     """A column of the inserted row, in place of `{}`."""
-    returning: bool
-    """Whether INSERT answers with its rows. If not, a SELECT in the same transaction and the same packet does."""
-    after: str
+    answer: int
+    """Which statement of the packet answers with the rows: the INSERT; or, where it can't, a SELECT in the same transaction."""
+    after: Packet
     """What puts the session back."""
 
 
-MARIADB = Dialect("SET STATEMENT time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES' FOR ", "", "VALUES({})", True, "")
-MYSQL = Dialect(
-    "SET @ackwise_zone = @@time_zone, time_zone = '+00:00'; START TRANSACTION; ",
+MARIADB = Server((), "SET STATEMENT time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES' FOR ", "", "VALUES({})", 0, ())
+MYSQL = Server(
+    (Statement("SET @ackwise_zone = @@time_zone, time_zone = '+00:00'"), Statement("START TRANSACTION")),
+    "",
     " AS n ({})",
     "n_{}",
-    False,
-    "; COMMIT; SET time_zone = @ackwise_zone",
+    3,
+    (Statement("COMMIT"), Statement("SET time_zone = @ackwise_zone")),
 )
+
+
+def server_of(said: str) -> Server:
+    """Return which one it is, as it names itself."""
+    return MARIADB if "MariaDB" in said else MYSQL
 
 
 class Transition(enum.IntEnum):
@@ -104,17 +110,18 @@ _ANSWERED = (
 _COLUMNS = ("day", "k", "step", "token", "next_attempt", "outcome", "leased_until", "kept_until", "holder")
 
 
-def statement(tables: Tables, dialect: Dialect, some: Sequence[Asked], exchange: Exchange) -> str:
-    """What is sent for `some`, in one packet."""
+def packet(tables: Tables, server: Server, some: Sequence[Asked], exchange: Exchange) -> Packet:
+    """Return what is sent for `some`."""
     lease, retention = round(exchange.lease * 1_000_000), round(exchange.retention * 1_000_000)
     values = ",".join(_values(some, lease, retention, exchange.owner))
-    update = _update(dialect.inserted).format(lease=lease, retention=retention, died=_died(exchange.gone))
-    alias = dialect.alias.format(", ".join(f"n_{name}" for name in _COLUMNS))
-    insert = f"INSERT INTO {tables.claims} ({', '.join(_COLUMNS)}) VALUES {values}{alias} ON DUPLICATE KEY UPDATE {update}"
-    if dialect.returning:
-        return f"{dialect.before}{insert} RETURNING {_ANSWERED}{dialect.after}"
+    update = _update(server.inserted).format(lease=lease, retention=retention, died=_died(exchange.gone))
+    alias = server.alias.format(", ".join(f"n_{name}" for name in _COLUMNS))
+    insert = f"{server.prefix}INSERT INTO {tables.claims} ({', '.join(_COLUMNS)}) VALUES {values}{alias} ON DUPLICATE KEY UPDATE {update}"
+    if server.answer == len(server.before):
+        return [*server.before, Statement(f"{insert} RETURNING {_ANSWERED}"), *server.after]
     places = ",".join(f"({_day(one)},x'{one.place[0].hex()}')" for one in some)
-    return f"{dialect.before}{insert}; SELECT {_ANSWERED} FROM {tables.claims} WHERE (day, k) IN ({places}){dialect.after}"
+    read = f"SELECT {_ANSWERED} FROM {tables.claims} WHERE (day, k) IN ({places})"
+    return [*server.before, Statement(insert), Statement(read), *server.after]
 
 
 def answer(one: Asked, row: Row) -> Answer:

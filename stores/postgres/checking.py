@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.postgres import schema
 from ackwise.stores.postgres.partitions import partitions, today
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.protocol.purpose import CLAIMS, INBOX
+from ackwise.stores.sql.operation import Statement, Steps
 
-if TYPE_CHECKING:
-    from asyncpg import Connection
-    from asyncpg.pool import PoolConnectionProxy
-
-__all__ = ["claims_complaints", "inbox_complaints", "missing_rights", "require_durable", "require_rights"]
+__all__ = ["missing_rights", "of_claims", "of_inbox", "require_durable", "require_rights"]
 
 _MANY = 100_000
 """Forgotten records, from which on a cleanup is overdue."""
@@ -28,75 +23,73 @@ WHERE i.indrelid IN (
 """
 
 
-async def claims_complaints(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> list[str]:
-    """Return one sentence for each, with what to do."""
-    found = await schema.version(connection, tables, CLAIMS)
-    if found is None:
-        return [CLAIMS.not_there(address)]
-    CLAIMS.require_version(found, address)
-    said = await missing_rights(connection, (tables.claims, tables.daily_claims), "SELECT", "INSERT", "UPDATE", "DELETE")
+_ALL: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
+_RIGHTS: Final = "SELECT r FROM unnest($2::text[]) AS r WHERE NOT has_table_privilege(to_regclass($1), r)"
+_FORGOTTEN: Final = "SELECT count(*) = $1 FROM (SELECT FROM {} WHERE kept_until <= clock_timestamp() LIMIT $1::bigint) AS found"
+
+
+def of_claims(tables: Tables) -> Steps[list[str]]:
+    """Return one sentence for each complaint, with what to do."""
+    said = yield from missing_rights((tables.claims, tables.daily_claims), *_ALL)
     if not said:
-        said += await _missing_partitions(connection, tables)
-        said += await _forgotten(connection, tables.claims, tables.daily_claims)
-        said += await _costly_indexes(connection, tables)
-    return [f"{address}: {complaint}" for complaint in said]
+        said += yield from _missing_partitions(tables)
+        said += yield from _forgotten(tables.claims, tables.daily_claims)
+        said += yield from _costly_indexes(tables)
+    return said
 
 
-async def inbox_complaints(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> list[str]:
-    """Return one sentence for each, with what to do. Raise `ConfigurationError` as `open` does."""
-    if await schema.version(connection, tables, INBOX) is None:
-        return [INBOX.not_there(address)]
-    await schema.require_tables(connection, tables, INBOX, address)
-    await require_durable(connection, address)
+def of_inbox(tables: Tables, address: str) -> Steps[list[str]]:
+    """Return one sentence for each complaint, with what to do. Raise `ConfigurationError` as `open` does."""
+    yield from require_durable(address)
     inbox = tables.named("inbox")
-    if missing := await missing_rights(connection, [inbox], "SELECT", "INSERT", "UPDATE", "DELETE"):
-        return [f"{address}: {missing[0]}"]
-    return [f"{address}: {complaint}" for complaint in await _forgotten(connection, inbox)]
+    return (yield from missing_rights([inbox], *_ALL)) or (yield from _forgotten(inbox))
 
 
-async def require_durable(connection: Connection | PoolConnectionProxy, address: str) -> None:
+def require_durable(address: str) -> Steps[None]:
     """Raise `ConfigurationError` if a commit can be forgotten after Kafka was told that its messages are done."""
-    if await connection.fetchval("SHOW synchronous_commit") == "off":
+    (found,) = yield [Statement("SHOW synchronous_commit")]
+    if found.rows[0][0] == "off":
         raise ConfigurationError(
             f"{address}: synchronous_commit is off, so a crash of the server can lose what Kafka was told is done; "
             "turn it on for this user: ALTER ROLE … SET synchronous_commit = on"
         )
 
 
-async def require_rights(connection: Connection | PoolConnectionProxy, among: Sequence[str], address: str) -> None:
+def require_rights(among: Sequence[str], address: str) -> Steps[None]:
     """Raise `ConfigurationError` if the user may not do with the tables `among` what every exchange or batch does."""
-    if missing := await missing_rights(connection, among, "SELECT", "INSERT", "UPDATE"):
+    if missing := (yield from missing_rights(among, "SELECT", "INSERT", "UPDATE")):
         raise ConfigurationError(f"{address}: {missing[0]}")
 
 
-async def missing_rights(connection: Connection | PoolConnectionProxy, among: Sequence[str], *needed: str) -> list[str]:
-    """One sentence for each table `among` these that the user may do less with than is `needed`."""
-    said = []
-    for table in among:
-        may = await connection.fetch("SELECT r, has_table_privilege(to_regclass($1), r) FROM unnest($2::text[]) AS r", table, needed)
-        if missing := [right for right, granted in may if not granted]:
-            said.append(f"this user has no right to {', '.join(missing)} on {table}; let its owner grant it")
-    return said
+def missing_rights(among: Sequence[str], *needed: str) -> Steps[list[str]]:
+    """Return one sentence for each table `among` these that the user may do less with than is `needed`."""
+    found = yield [Statement(_RIGHTS, (table, needed)) for table in among]
+    return [
+        f"this user has no right to {', '.join(right for (right,) in missing.rows)} on {table}; let its owner grant it"
+        for table, missing in zip(among, found, strict=True)
+        if missing.rows
+    ]
 
 
-async def _missing_partitions(connection: Connection | PoolConnectionProxy, tables: Tables) -> list[str]:
-    tomorrow = await today(connection) + 1
-    if tomorrow in await partitions(connection, tables):
+def _missing_partitions(tables: Tables) -> Steps[list[str]]:
+    tomorrow = (yield from today()) + 1
+    if tomorrow in (yield from partitions(tables)):
         return []
     return [f"{tables.daily_claims} has no partition for tomorrow; let its owner run `ackwise store cleanup URL` every day"]
 
 
-async def _forgotten(connection: Connection | PoolConnectionProxy, *among: str) -> list[str]:
-    many = "SELECT count(*) = $1 FROM (SELECT FROM {} WHERE kept_until <= clock_timestamp() LIMIT $1::bigint) AS found"
+def _forgotten(*among: str) -> Steps[list[str]]:
+    found = yield [Statement(_FORGOTTEN.format(table), (_MANY,)) for table in among]
     return [
         f"{table} holds more than {_MANY} forgotten records; run `ackwise store cleanup URL`, best every day"
-        for table in among
-        if await connection.fetchval(many.format(table), _MANY)
+        for table, many in zip(among, found, strict=True)
+        if many.rows[0][0]
     ]
 
 
-async def _costly_indexes(connection: Connection | PoolConnectionProxy, tables: Tables) -> list[str]:
+def _costly_indexes(tables: Tables) -> Steps[list[str]]:
+    (found,) = yield [Statement(_INDEXES, (tables.claims, tables.daily_claims))]
     return [
         f"the index {name} has a column that every exchange changes, which makes each update slow and large; drop it"
-        for (name,) in await connection.fetch(_INDEXES, tables.claims, tables.daily_claims)
+        for (name,) in found.rows
     ]

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
+from asyncpg import Pool
+from asyncpg.pool import PoolConnectionProxy
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores.postgres import checking, maintenance, schema
+from ackwise.stores.postgres import checking, maintenance, statements
 from ackwise.stores.postgres.driver import Asyncpg
-from ackwise.stores.postgres.exchanging import exchange_on
-from ackwise.stores.postgres.failures import FAILURES, is_broken, is_conflict
-from ackwise.stores.postgres.partitions import may_alter
+from ackwise.stores.postgres.partitions import may_alter, partition_ahead
+from ackwise.stores.postgres.schema import layout
+from ackwise.stores.postgres.statements import Row
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
 from ackwise.stores.protocol.purpose import CLAIMS
+from ackwise.stores.protocol.requests import Answer, Asked
+from ackwise.stores.sql.claims import SQLClaims, exchange_in_rounds
 from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
+from ackwise.stores.sql.schema import complaints, create
 
 if TYPE_CHECKING:
-    from asyncpg import Connection, Pool
-    from asyncpg.pool import PoolConnectionProxy
+    from asyncpg import Connection
 
-__all__ = ["SESSION", "PostgresStore", "from_url"]
+__all__ = ["SESSION", "PostgresClaims", "PostgresStore", "from_url"]
 
 # Only the look-up of single keys in an index is left to the planner. It knows the tables as they were when it planned, and a plan
 # for an empty table reads all of a large one, for as long as the connection lives.
@@ -40,7 +46,7 @@ _DURABILITIES: Final = ("on", "off", "local", "remote_write", "remote_apply")
 """What `synchronous_commit` can be."""
 
 
-class PostgresStore:
+class PostgresStore(SQLClaims[Connections[Pool, PoolConnectionProxy]]):
     """A claim store in the PostgreSQL database of `url`; or on `pool`, which stays yours: its settings are not touched, nor is it closed.
 
     `schema` and `prefix` say where the tables are: without a schema, where the search path leads.
@@ -64,99 +70,64 @@ class PostgresStore:
         statement_cache_size: int = 100,
         synchronous_commit: str | None = None,
     ) -> None:
-        self._connections = Connections(
-            Asyncpg(
-                CLAIMS,
-                url,
-                pool,
-                timeout=timeout,
-                max_size=max_size,
-                statement_cache_size=statement_cache_size,
-                session={**SESSION, **_durability(synchronous_commit)},
-                maintenance_session=SESSION,
-                is_bounded=True,
-                reset=_nothing,
-            )
+        driver = Asyncpg(
+            CLAIMS,
+            url,
+            pool,
+            timeout=timeout,
+            max_size=max_size,
+            statement_cache_size=statement_cache_size,
+            session={**SESSION, **_durability(synchronous_commit)},
+            maintenance_session=SESSION,
+            is_bounded=True,
+            reset=_nothing,
         )
-        self._address = self._connections.address
-        self._tables = Tables(schema, prefix)
-        self.asked_again = 0
-        """How often an exchange took another statement, because somebody was faster with one of its keys."""
+        super().__init__(Connections(driver), PostgresClaims(Tables(schema, prefix), driver.address))
 
-    def __repr__(self) -> str:
-        return f"<PostgresStore {self._address}>"
 
-    async def open(self) -> None:
-        """Connect, and create the tables if they are missing and the user may; make the partitions of the days to come.
+class PostgresClaims:
+    """The claims in `tables`. The server decides, each round in one statement: see `statements`."""
 
-        Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the server does not answer now.
-        Opening twice does nothing.
-        """
-        await self._connections.open(self._prepare)
+    def __init__(self, tables: Tables, address: str = "") -> None:
+        self._tables, self._address = tables, address
+        self._layout = layout(tables, CLAIMS, address)
 
-    async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        """Apply everything in one statement of one transaction. Raises `StoreUnavailable`.
+    def exchange(self, exchange: Exchange) -> Steps[ExchangeResult]:
+        """See `Dialect`. In a transaction that is not READ COMMITTED, meeting somebody else is an error of serialization."""
+        return exchange_in_rounds(exchange, self._ask)
 
-        Above 1000 keys, or if a key is asked for twice, there are several statements. A lost connection is replaced once, within the
-        same `timeout`. When the caller is cancelled, the connection is given up, and the server applies each statement as a whole or not
-        at all.
-        """
-        pool = self._connections.require_open()
-        try:
-            async with asyncio.timeout(self._connections.timeout):
-                return await self._exchange(pool, exchange)
-        except FAILURES as error:
-            raise self._connections.unavailable(error) from None
+    def prepare(self) -> Steps[None]:
+        """See `Dialect`; makes the partitions of the days to come."""
+        yield from create(self._layout)
+        (read_only,) = yield [Statement("SHOW transaction_read_only")]
+        if read_only.rows[0][0] == "on":
+            raise Failure(Problem.LOST, asyncpg.ReadOnlySQLTransactionError("read-only"))
+        if (yield from may_alter(self._tables)):
+            yield from partition_ahead(self._tables)
+        yield from checking.require_rights((self._tables.claims, self._tables.daily_claims), self._address)
 
-    async def close(self) -> None:
-        """Finish the exchanges under way and disconnect. Closing twice does nothing; a pool that was given stays open."""
-        await self._connections.close()
+    def create(self) -> Steps[None]:
+        """See `Dialect`; makes the partitions that are missing."""
+        yield from create(self._layout)
+        yield from partition_ahead(self._tables)
 
-    async def init(self) -> None:
-        """Create the tables and partitions that are missing; doing it twice changes nothing."""
-        async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables, CLAIMS, self._address)
+    def complaints(self) -> Steps[list[str]]:
+        """See `Dialect`."""
+        return complaints(self._layout, lambda: checking.of_claims(self._tables))
 
-    async def check(self) -> list[str]:
-        """Return what is wrong or unwise, one sentence each; changes nothing."""
-        async with self._connections.maintain() as connection:
-            return await checking.claims_complaints(connection, self._tables, self._address)
+    def clean(self) -> Steps[int]:
+        """See `Dialect`."""
+        return maintenance.clean_claims(self._layout, self._tables)
 
-    async def cleanup(self) -> int:
-        """Delete what is forgotten, beside running workers, and make the partitions of the days to come; return how many records."""
-        async with self._connections.maintain() as connection:
-            await schema.require_tables(connection, self._tables, CLAIMS, self._address)
-            return await maintenance.clean_claims(connection, self._tables, self._address)
-
-    async def _exchange(self, pool: Pool, exchange: Exchange) -> ExchangeResult:
-        replaced = False
-        while True:
-            try:
-                return await self._exchange_once(pool, exchange)
-            except FAILURES as error:
-                if is_conflict(error):
-                    continue
-                if replaced or not is_broken(error):
-                    raise
-                replaced = True
-                await self._connections.replace(pool)
-
-    async def _exchange_once(self, pool: Pool, exchange: Exchange) -> ExchangeResult:
-        async with self._connections.borrow(pool) as connection:
-            result, again = await exchange_on(connection, self._tables, exchange)
-        self.asked_again += again
-        return result
-
-    async def _prepare(self, connection: PoolConnectionProxy) -> None:
-        found = await schema.version(connection, self._tables, CLAIMS)
-        if found is not None:
-            CLAIMS.require_version(found, self._address)
-        if await connection.fetchval("SHOW transaction_read_only") == "on":
-            raise asyncpg.ReadOnlySQLTransactionError("read-only")
-        if found is None or await may_alter(connection, self._tables):
-            await schema.create(connection, self._tables, CLAIMS, self._address)
-        used = (self._tables.claims, self._tables.daily_claims)
-        await checking.require_rights(connection, used, self._address)
+    def _ask(self, some: Sequence[Asked], exchange: Exchange) -> Steps[Mapping[int, Answer]]:
+        (found,) = yield [statements.statement(self._tables, some, exchange)]
+        by_place = {one.place: one for one in some}
+        answers: dict[int, Answer] = {}
+        for row in starmap(Row, found.rows):
+            one = some[row.position - 1] if row.position else by_place[row.key.bytes, row.day]
+            if (said := statements.answer(one, row)) is not None:
+                answers[one.position] = said
+        return answers
 
 
 def from_url(url: str) -> PostgresStore:

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.transaction import Progress
-from ackwise.stores.postgres import checking, maintenance, offsets, schema
+from ackwise.stores.postgres import checking, maintenance, offsets
 from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.failures import FAILURES, is_broken
+from ackwise.stores.postgres.schema import layout
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.transaction import OpenTransaction
 from ackwise.stores.postgres.url import Options, parse
 from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.operation import Steps
+from ackwise.stores.sql.schema import complaints, create
 
 if TYPE_CHECKING:
     from asyncpg import Pool
-    from asyncpg.pool import PoolConnectionProxy
 
 __all__ = ["PostgresInbox", "from_url"]
 
@@ -74,6 +76,7 @@ class PostgresInbox:
         )
         self._address = self._connections.address
         self._tables = Tables(schema, prefix)
+        self._layout = layout(self._tables, INBOX, self._address)
         self._inbox, self._offsets = self._tables.named("inbox"), self._tables.named("offsets")
 
     def __repr__(self) -> str:
@@ -84,7 +87,7 @@ class PostgresInbox:
 
         Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the server does not answer now.
         """
-        await self._connections.open(self._prepare)
+        await self._connections.open_with(self._prepare)
 
     @asynccontextmanager
     async def begin(self, *, retention: float) -> AsyncIterator[OpenTransaction]:
@@ -121,19 +124,15 @@ class PostgresInbox:
 
     async def init(self) -> None:
         """Create the table if it is missing. Doing it twice changes nothing."""
-        async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables, INBOX, self._address)
+        await self._connections.maintained(lambda: create(self._layout))
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise, one sentence each; changes nothing."""
-        async with self._connections.maintain() as connection:
-            return await checking.inbox_complaints(connection, self._tables, self._address)
+        return await self._connections.maintained(lambda: complaints(self._layout, lambda: checking.of_inbox(self._tables, self._address)))
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, beside running workers; return how many records."""
-        async with self._connections.maintain() as connection:
-            await schema.require_tables(connection, self._tables, INBOX, self._address)
-            return await maintenance.clean_inbox(connection, self._tables, self._address)
+        return await self._connections.maintained(lambda: maintenance.clean_inbox(self._layout, self._tables))
 
     async def _begin(self, pool: Pool, retention: float) -> OpenTransaction:
         replaced = False
@@ -156,12 +155,10 @@ class PostgresInbox:
             else:
                 return opened
 
-    async def _prepare(self, connection: PoolConnectionProxy) -> None:
-        await checking.require_durable(connection, self._address)
-        if await schema.version(connection, self._tables, INBOX) is None:
-            await schema.create(connection, self._tables, INBOX, self._address)
-        await schema.require_tables(connection, self._tables, INBOX, self._address)
-        await checking.require_rights(connection, (self._inbox, self._offsets), self._address)
+    def _prepare(self) -> Steps[None]:
+        yield from checking.require_durable(self._address)
+        yield from create(self._layout)
+        yield from checking.require_rights((self._inbox, self._offsets), self._address)
 
 
 def from_url(url: str) -> PostgresInbox:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import datetime
 
 import asyncpg
 
-from ackwise.stores.postgres.partitions import may_alter, partition_ahead, partitions, today
+from ackwise.stores.postgres.partitions import BEGIN, COMMIT, ROLLBACK, may_alter, partition_ahead, partitions, patience, today
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.serverclock import refuse_jumped
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from asyncpg import Connection
-    from asyncpg.pool import PoolConnectionProxy
+from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
+from ackwise.stores.sql.schema import Layout, require
 
 __all__ = ["clean_claims", "clean_inbox"]
 
@@ -47,89 +43,102 @@ FROM (SELECT to_regclass($1)::oid AS oid UNION ALL SELECT inhrelid FROM pg_inher
 _FORGET = """
 WITH forgotten AS (
     SELECT {key} FROM {table} WHERE ctid >= $1::tid AND ctid < $2::tid AND kept_until <= $3 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM {table} r USING forgotten f WHERE {same_key} RETURNING 1
 )
-DELETE FROM {table} r USING forgotten f WHERE {same_key}
+SELECT count(*) FROM gone
 """
 
 
-async def _believed_now(connection: Connection | PoolConnectionProxy, address: str) -> datetime:
-    """Return the server's clock. Raises `StoreUnavailable` if it jumped."""
-    now: datetime = await connection.fetchval("SELECT clock_timestamp()")
-    refuse_jumped(now.timestamp(), address)
+def believed_now(layout: Layout) -> Steps[datetime.datetime]:
+    """Return the server's clock. Raises `StoreUnavailable` if it jumped, and `ConfigurationError` if the tables are missing."""
+    yield from require(layout)
+    (found,) = yield [Statement("SELECT clock_timestamp()")]
+    now: datetime.datetime = found.rows[0][0]
+    refuse_jumped(now.timestamp(), layout.address)
     return now
 
 
-async def clean_claims(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> int:
+def clean_claims(layout: Layout, tables: Tables) -> Steps[int]:
     """Delete what is forgotten and make the partitions of the days to come; return how many records it deleted.
 
     A user who does not own the tables deletes records one by one, and partitions stay. Raises `StoreUnavailable` if the server's
     clock jumped; one that jumps from now on deletes no more than is forgotten now.
     """
-    now = await _believed_now(connection, address)
-    owner = await may_alter(connection, tables)
+    now = yield from believed_now(layout)
+    owner = yield from may_alter(tables)
     deleted = 0
     if owner:
-        await partition_ahead(connection, tables)
-        deleted += await _retire_partitions(connection, tables, now)
-    deleted += await _forget(connection, tables.claims, now, *_KEY)
+        yield from partition_ahead(tables)
+        deleted += yield from _retire_partitions(tables, now)
+    deleted += yield from _forget(tables.claims, now, *_KEY)
     rest = tables.other_days if owner else tables.daily_claims
-    return deleted + await _forget(connection, rest, now, *_DAILY_KEY)
+    return deleted + (yield from _forget(rest, now, *_DAILY_KEY))
 
 
-async def clean_inbox(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> int:
+def clean_inbox(layout: Layout, tables: Tables) -> Steps[int]:
     """Delete what is forgotten, some pages at a time, beside running workers; return how many records. Raise as `clean_claims`."""
-    return await _forget(connection, tables.named("inbox"), await _believed_now(connection, address), *_KEY)
+    now = yield from believed_now(layout)
+    return (yield from _forget(tables.named("inbox"), now, *_KEY))
 
 
-async def _forget(connection: Connection | PoolConnectionProxy, table: str, now: datetime, *key: str) -> int:
+def _forget(table: str, now: datetime.datetime, *key: str) -> Steps[int]:
     """Delete the records of `table`, with the primary key `key`, that are kept until `now` at the latest; return how many."""
     same_key = " AND ".join(f"r.{column} = f.{column}" for column in key)
-    statement = _FORGET.format(table=table, key=", ".join(key), same_key=same_key)
-    pages = int(await connection.fetchval(_PAGES, table))
+    text = _FORGET.format(table=table, key=", ".join(key), same_key=same_key)
     deleted = 0
-    for page in range(0, pages, _PAGES_AT_ONCE):
-        status = await connection.execute(statement, (page, 0), (page + _PAGES_AT_ONCE, 0), now)
-        deleted += int(status.rpartition(" ")[2])
+    for page in range(0, (yield from _pages(table)), _PAGES_AT_ONCE):
+        (gone,) = yield [Statement(text, ((page, 0), (page + _PAGES_AT_ONCE, 0), now))]
+        deleted += gone.rows[0][0]
     return deleted
 
 
-async def _retire_partitions(connection: Connection | PoolConnectionProxy, tables: Tables, now: datetime) -> int:
-    before = await today(connection) - _YOUNGEST
+def _pages(table: str) -> Steps[int]:
+    (pages,) = yield [Statement(_PAGES, (table,))]
+    return int(pages.rows[0][0])
+
+
+def _retire_partitions(tables: Tables, now: datetime.datetime) -> Steps[int]:
+    before = (yield from today()) - _YOUNGEST
     deleted = 0
-    for day, partition in sorted((await partitions(connection, tables)).items()):
+    for day, partition in sorted((yield from partitions(tables)).items()):
         if day >= before:
             break
-        records = await _count_if_forgotten(connection, partition, now)
+        records = yield from _count_if_forgotten(partition, now)
         if records is not None:
-            deleted += await _retire(connection, tables, partition, records, now)
+            deleted += yield from _retire(tables, partition, records, now)
     return deleted
 
 
-async def _count_if_forgotten(connection: Connection | PoolConnectionProxy, partition: str, now: datetime) -> int | None:
+def _count_if_forgotten(partition: str, now: datetime.datetime) -> Steps[int | None]:
     """Return how many records a partition has; `None` if one of them is remembered."""
-    pages = int(await connection.fetchval(_PAGES, partition))
     records = 0
-    for page in range(0, pages, _PAGES_AT_A_LOOK):
-        found = await connection.fetchrow(_LOOK.format(partition), (page, 0), (page + _PAGES_AT_A_LOOK, 0), now)
-        if found is None or found["remembered"]:
+    for page in range(0, (yield from _pages(partition)), _PAGES_AT_A_LOOK):
+        (found,) = yield [Statement(_LOOK.format(partition), ((page, 0), (page + _PAGES_AT_A_LOOK, 0), now))]
+        ((some, remembered),) = found.rows
+        if remembered:
             return None
-        records += int(found["records"])
+        records += some
     return records
 
 
-async def _retire(connection: Connection | PoolConnectionProxy, tables: Tables, partition: str, records: int, now: datetime) -> int:
+def _retire(tables: Tables, partition: str, records: int, now: datetime.datetime) -> Steps[int]:
     """Drop a partition, unless a claim of an old record came in meanwhile; return how many records went."""
+    # The whole first, then its part, as the workers do; and before the last look, so that nothing can come in after it.
+    lock = Statement(f"LOCK TABLE ONLY {tables.daily_claims} IN ACCESS EXCLUSIVE MODE")
+    look = Statement(f"SELECT EXISTS (SELECT FROM {partition} WHERE kept_until > $1)", (now,))
     try:
-        async with connection.transaction():
-            await connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE}; SET LOCAL statement_timeout = {_PATIENCE}")
-            # The whole first, then its part, as the workers do; and before the last look, so that nothing can come in after it.
-            await connection.execute(f"LOCK TABLE ONLY {tables.daily_claims} IN ACCESS EXCLUSIVE MODE")
-            if await connection.fetchval(f"SELECT EXISTS (SELECT FROM {partition} WHERE kept_until > $1)", now):
-                return 0
-            await connection.execute(f"DROP TABLE {partition}")
-    except asyncpg.LockNotAvailableError:
-        return 0
-    except asyncpg.QueryCanceledError:
+        *_, remembered = yield [BEGIN, patience(_PATIENCE), lock, look]
+        if remembered.rows[0][0]:
+            yield [ROLLBACK]
+            return 0
+        yield [Statement(f"DROP TABLE {partition}"), COMMIT]
+    except Failure as failure:
+        if failure.problem is not Problem.BUSY:
+            raise
+        yield [ROLLBACK]
+        if isinstance(failure.error, asyncpg.LockNotAvailableError):
+            return 0
         # Too large for a look while the workers wait. Once it is empty and vacuumed, it is dropped the next time.
-        return await _forget(connection, partition, now, *_DAILY_KEY)
+        return (yield from _forget(partition, now, *_DAILY_KEY))
     return records

@@ -5,71 +5,84 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import asyncpg
 
 from ackwise.stores.postgres.tables import HALF_FREE, Tables
+from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
-if TYPE_CHECKING:
-    from asyncpg import Connection
-    from asyncpg.pool import PoolConnectionProxy
+__all__ = ["BEGIN", "COMMIT", "ROLLBACK", "may_alter", "partition_ahead", "partitions", "patience", "today", "turn"]
 
-__all__ = ["PATIENCE", "may_alter", "partition_ahead", "partitions", "take_turn", "today"]
+BEGIN: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED")
+COMMIT: Final = Statement("COMMIT")
+ROLLBACK: Final = Statement("ROLLBACK")
 
 _BEHIND, _AHEAD = 1, 3
 """Days before and after today that get a partition; others share one."""
 
-PATIENCE: Final = 1000
+PATIENCE = 1000
 """Milliseconds that the workers may have to wait for a change of the tables."""
 
 _PARTITIONS: Final = """
 SELECT c.relname, pg_get_expr(c.relpartbound, c.oid) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 WHERE i.inhparent = to_regclass($1)
 """
+_OWNS: Final = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass($1)"
+_TODAY: Final = Statement("SELECT floor(extract(epoch FROM clock_timestamp()) / 86400)::bigint")
 
 
-async def may_alter(connection: Connection | PoolConnectionProxy, tables: Tables) -> bool:
+def may_alter(tables: Tables) -> Steps[bool]:
     """Return whether the user owns the partitioned table, so that partitions can be made and dropped."""
-    owns = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass($1)"
-    return bool(await connection.fetchval(owns, tables.daily_claims))
+    (owns,) = yield [Statement(_OWNS, (tables.daily_claims,))]
+    return bool(owns.rows and owns.rows[0][0])
 
 
-async def partitions(connection: Connection | PoolConnectionProxy, tables: Tables) -> Mapping[int, str]:
-    """The days that have a partition of their own, with its name."""
-    found = await connection.fetch(_PARTITIONS, tables.daily_claims)
-    days = {name: re.match(r"FOR VALUES FROM \('?(-?\d+)'?\)", bound) for name, bound in found}
+def partitions(tables: Tables) -> Steps[Mapping[int, str]]:
+    """Return the days that have a partition of their own, with its name."""
+    (found,) = yield [Statement(_PARTITIONS, (tables.daily_claims,))]
+    days = {name: re.match(r"FOR VALUES FROM \('?(-?\d+)'?\)", bound) for name, bound in found.rows}
     return {int(day[1]): tables.sibling(name) for name, day in days.items() if day}
 
 
-async def today(connection: Connection | PoolConnectionProxy) -> int:
+def today() -> Steps[int]:
     """Return the day of the server's clock, counted from 1970-01-01."""
-    return int(await connection.fetchval("SELECT floor(extract(epoch FROM clock_timestamp()) / 86400)::bigint"))
+    (day,) = yield [_TODAY]
+    return int(day.rows[0][0])
 
 
-async def partition_ahead(connection: Connection | PoolConnectionProxy, tables: Tables) -> None:
+def partition_ahead(tables: Tables) -> Steps[None]:
     """Make partitions for the days around today that have none, as far as it goes without waiting long or moving records."""
-    there, now = await partitions(connection, tables), await today(connection)
+    there = yield from partitions(tables)
+    now = yield from today()
     for day in range(now - _BEHIND, now + _AHEAD + 1):
-        if day in there:
-            continue
-        try:
-            async with connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = {PATIENCE}; SET LOCAL statement_timeout = {PATIENCE}")
-                await take_turn(connection, tables)
-                await connection.execute(
-                    f"CREATE TABLE IF NOT EXISTS {tables.of_day(_date(day))} PARTITION OF {tables.daily_claims} "
-                    f"FOR VALUES FROM ({day}) TO ({day + 1}) {HALF_FREE}"
-                )
-        except (asyncpg.CheckViolationError, asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError):
-            # Records of this day are in the partition for other days already, which may be too large to see; or long transactions
-            # use the table. The day goes on there.
-            continue
+        if day not in there:
+            yield from _partition(tables, day)
 
 
-async def take_turn(connection: Connection | PoolConnectionProxy, tables: Tables) -> None:
+def _partition(tables: Tables, day: int) -> Steps[None]:
+    create = (
+        f"CREATE TABLE IF NOT EXISTS {tables.of_day(_date(day))} PARTITION OF {tables.daily_claims} "
+        f"FOR VALUES FROM ({day}) TO ({day + 1}) {HALF_FREE}"
+    )
+    try:
+        yield [BEGIN, patience(PATIENCE), turn(tables), Statement(create), COMMIT]
+    except Failure as failure:
+        # Records of this day are in the partition for other days already, which may be too large to see; or long transactions
+        # use the table. The day goes on there.
+        if failure.problem is not Problem.BUSY and not isinstance(failure.error, asyncpg.CheckViolationError):
+            raise
+        yield [ROLLBACK]
+
+
+def patience(milliseconds: int) -> Statement:
+    """Let no statement of the transaction wait for longer."""
+    return Statement(f"SET LOCAL lock_timeout = {milliseconds:d}; SET LOCAL statement_timeout = {milliseconds:d}")
+
+
+def turn(tables: Tables) -> Statement:
     """Until the end of the transaction nobody else creates: CREATE … IF NOT EXISTS fails for all but one of those who try at once."""
-    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", tables.versions)
+    return Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (tables.versions,))
 
 
 def _date(day: int) -> datetime.date:

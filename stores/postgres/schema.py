@@ -1,20 +1,19 @@
-"""The tables of claim store, inbox and outbox, and their versions: looked up, and created."""
+"""The tables of claim store and inbox, and what creates those of all parts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import functools
+from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.postgres import offsets
-from ackwise.stores.postgres.partitions import partition_ahead, take_turn
+from ackwise.stores.postgres.partitions import BEGIN, COMMIT, turn
 from ackwise.stores.postgres.tables import HALF_FREE, Tables
 from ackwise.stores.protocol.purpose import CLAIMS, Purpose
+from ackwise.stores.sql.operation import Packet, Statement, Steps
+from ackwise.stores.sql.schema import Layout
 
-if TYPE_CHECKING:
-    from asyncpg import Connection
-    from asyncpg.pool import PoolConnectionProxy
-
-__all__ = ["create", "require_tables", "version"]
+__all__ = ["layout"]
 
 _EARLIEST: Final = 14
 """The first PostgreSQL that reads a range of a table's pages, which the cleanup does."""
@@ -45,49 +44,34 @@ _INBOX = """
     origin_topic text NOT NULL"""
 
 
-async def version(connection: Connection | PoolConnectionProxy, tables: Tables, purpose: Purpose) -> int | None:
-    """Return the version of the tables; `None` if they are missing."""
-    if await connection.fetchval("SELECT to_regclass($1) IS NULL", tables.versions):
-        return None
-    found: int | None = await connection.fetchval(f"SELECT version FROM {tables.versions} WHERE part = '{purpose.part}'")
-    return found
+def layout(tables: Tables, purpose: Purpose, address: str, ddl: str | None = None) -> Layout:
+    """Return the tables of `purpose`, made by the statements `ddl` where they are not those of claims or inbox."""
+    version = Statement(f"SELECT version FROM {tables.versions} WHERE part = $1", (purpose.part,))
+    made = ddl or (_of_claims(tables) if purpose is CLAIMS else _of_inbox(tables))
+    return Layout(purpose, address, version, functools.partial(_create, tables, purpose, address, made))
 
 
-async def require_tables(connection: Connection | PoolConnectionProxy, tables: Tables, purpose: Purpose, address: str) -> None:
-    """Raise `ConfigurationError` for tables that are missing, or of another version than ours."""
-    found = await version(connection, tables, purpose)
-    if found is None:
-        raise ConfigurationError(purpose.not_there(address))
-    purpose.require_version(found, address)
-
-
-async def create(
-    connection: Connection | PoolConnectionProxy, tables: Tables, purpose: Purpose, address: str, ddl: str | None = None
-) -> None:
-    """Create what is missing, with the statements `ddl` where they are not those of claims or inbox.
-
-    Raise `ConfigurationError` for tables of another version than ours, and what asyncpg raises.
-    """
-    if (major := connection.get_server_version().major) < _EARLIEST:
+def _create(tables: Tables, purpose: Purpose, address: str, ddl: str) -> Steps[None]:
+    (said,) = yield [Statement("SELECT current_setting('server_version_num')::int / 10000")]
+    if (major := said.rows[0][0]) < _EARLIEST:
         raise ConfigurationError(f"{address}: PostgreSQL {major} is too old for the {purpose.tables}; it needs {_EARLIEST} or later")
-    async with connection.transaction():
-        await take_turn(connection, tables)
-        found = await version(connection, tables, purpose)
-        if found is None:
-            await _create_tables(connection, tables, purpose, ddl)
-        else:
-            purpose.require_version(found, address)
-    if purpose is CLAIMS:
-        await partition_ahead(connection, tables)
+    insert = f"INSERT INTO {tables.versions} VALUES ($1, $2) ON CONFLICT DO NOTHING"
+    yield [
+        BEGIN,
+        turn(tables),
+        *(yield from _of_schema(tables)),
+        Statement(f"CREATE TABLE IF NOT EXISTS {tables.versions} (part text PRIMARY KEY, version int NOT NULL); {ddl}"),
+        Statement(insert, (purpose.part, purpose.version)),
+        COMMIT,
+    ]
 
 
-async def _create_tables(connection: Connection | PoolConnectionProxy, tables: Tables, purpose: Purpose, ddl: str | None) -> None:
-    if tables.schema_name is not None and await connection.fetchval("SELECT to_regnamespace($1) IS NULL", tables.schema_name):
-        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {tables.schema_name}")
-    await connection.execute(f"""
-        CREATE TABLE IF NOT EXISTS {tables.versions} (part text PRIMARY KEY, version int NOT NULL);
-        {ddl or (_of_claims(tables) if purpose is CLAIMS else _of_inbox(tables))};
-        INSERT INTO {tables.versions} VALUES ('{purpose.part}', {purpose.version}) ON CONFLICT DO NOTHING""")
+def _of_schema(tables: Tables) -> Steps[Packet]:
+    """Return what creates the schema; for one that is there it would take a right that nobody needs."""
+    if tables.schema_name is None:
+        return []
+    (missing,) = yield [Statement("SELECT to_regnamespace($1) IS NULL", (tables.schema_name,))]
+    return [Statement(f"CREATE SCHEMA IF NOT EXISTS {tables.schema_name}")] if missing.rows[0][0] else []
 
 
 def _of_claims(tables: Tables) -> str:

@@ -19,11 +19,9 @@ from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.requests import Answer, Asked, Kind
 from ackwise.stores.protocol.transitions import Record
+from ackwise.stores.sql.operation import Statement
 
-__all__ = ["AT_ONCE", "Row", "answer", "arguments", "statement"]
-
-AT_ONCE = 1000
-"""Keys of one statement; more gain nothing, and hold the locks of their rows for longer."""
+__all__ = ["Row", "answer", "arguments", "statement", "text_of"]
 
 
 class Row(NamedTuple):
@@ -47,8 +45,14 @@ class Row(NamedTuple):
     owner: str | None
 
 
+def statement(tables: Tables, some: Sequence[Asked], exchange: Exchange) -> Statement:
+    """Return what is asked for `some`, which are sorted: those without a day come first."""
+    text = text_of(tables, undated=some[0].place[1] is None, dated=some[-1].place[1] is not None)
+    return Statement(text, arguments(some, exchange))
+
+
 def arguments(some: Sequence[Asked], exchange: Exchange) -> tuple[object, ...]:
-    """What `statement` is executed with."""
+    """What the text is executed with."""
     places, tokens, attempts, kinds, values, _ = zip(*some, strict=True)
     return (
         [id.hex() for id, _ in places],
@@ -97,7 +101,7 @@ def _decide(one: Asked, record: Record | None) -> tuple[Record | None, Answer]:
 
 
 @functools.cache
-def statement(tables: Tables, *, undated: bool, dated: bool) -> str:
+def text_of(tables: Tables, *, undated: bool, dated: bool) -> str:
     """The statement for keys without a day, for keys with one, or for both in one trip."""
     parts = []
     if undated:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import Purpose
-from ackwise.stores.sql.operation import Failure, Owned, Problem, Runner, run
+from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps, run
 
 __all__ = ["MAINTENANCE_TIMEOUT", "Connections", "Driver", "Pool"]
 
@@ -125,6 +125,10 @@ class Connections(Generic[P, C]):
                 raise
         self.pool = pool
 
+    async def open_with(self, begin: Callable[[], Steps[None]]) -> None:
+        """See `open`."""
+        await self.open(lambda connection: run(begin(), self.driver.runner(connection)))
+
     async def close(self) -> None:
         """Wait for what is under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
         pool, self.pool = self.pool, None
@@ -156,7 +160,7 @@ class Connections(Generic[P, C]):
                             conflict = error
                             continue
                         if replaced or problem is not Problem.LOST:
-                            raise error from None
+                            raise self.unavailable(error) from None  # raised again, the error would lose its cause
                         replaced = True
                         await self.replace(pool)
         except TimeoutError as error:
@@ -187,7 +191,7 @@ class Connections(Generic[P, C]):
             raise self.unavailable(error) from None
 
     async def release(self, pool: P, connection: C) -> None:
-        """Give a connection back. Raises nothing of the driver's, which drops a connection that it can't take back."""
+        """Give the connection of a batch back. Raises nothing of the driver's, which drops a connection that it can't take back."""
         with contextlib.suppress(*self.driver.failures):
             async with asyncio.timeout(self.timeout):
                 await pool.release(connection)
@@ -219,6 +223,11 @@ class Connections(Generic[P, C]):
             raise
         await self.driver.disconnect(connection)
 
+    async def maintained(self, begin: Callable[[], Steps[T]]) -> T:
+        """Return what steps return that may take long. See `maintain`."""
+        async with self.maintain() as connection:
+            return await run(begin(), _Patient(self.driver.runner(connection)))
+
     def unavailable(self, error: Exception) -> StoreUnavailable:
         """The error of an operation or a batch, which is tried again whatever its reason."""
         return StoreUnavailable(str(self.driver.as_store_error(error, self.timeout)))
@@ -241,7 +250,8 @@ class Connections(Generic[P, C]):
                 self.driver.cut(connection)
             raise
         finally:
-            await self.release(pool, connection)
+            with contextlib.suppress(*self.driver.failures):
+                await pool.release(connection)
 
     async def _end(self, pool: P) -> None:
         if pool is self.driver.given:
@@ -251,6 +261,17 @@ class Connections(Generic[P, C]):
                 await self.driver.close_pool(pool)
         except TimeoutError:
             pool.terminate()
+
+
+class _Patient:
+    """Bounds each packet of maintenance."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        async with asyncio.timeout(MAINTENANCE_TIMEOUT):
+            return await self._runner.send(packet)
 
 
 def _error(raised: T) -> T | Exception:

@@ -99,31 +99,33 @@ class SyncRunner(Protocol):
 async def run(steps: Steps[T], runner: Runner) -> T:
     """Return what `steps` return, with the answers of `runner`; what it raises comes back in them. Cancelled, they do nothing more."""
     with closing(steps):
-        advance: Callable[[], Packet] = functools.partial(next, steps)
-        while True:
-            try:
-                packet = advance()
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # of a generator's end, which has no type
-            try:
-                advance = functools.partial(steps.send, await runner.send(packet))
-            except Failure as failure:
-                advance = functools.partial(steps.throw, failure)
+        try:
+            packet = next(steps)
+            while True:
+                try:
+                    answers = await runner.send(packet)
+                except Failure as failure:
+                    packet = steps.throw(failure)
+                else:
+                    packet = steps.send(answers)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # of a generator's end, which has no type
 
 
 def run_now(steps: Steps[T], runner: SyncRunner) -> T:
     """See `run`."""
     with closing(steps):
-        advance: Callable[[], Packet] = functools.partial(next, steps)
-        while True:
-            try:
-                packet = advance()
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # as above
-            try:
-                advance = functools.partial(steps.send, runner.send(packet))
-            except Failure as failure:
-                advance = functools.partial(steps.throw, failure)
+        try:
+            packet = next(steps)
+            while True:
+                try:
+                    answers = runner.send(packet)
+                except Failure as failure:
+                    packet = steps.throw(failure)
+                else:
+                    packet = steps.send(answers)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # as above
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,29 +6,27 @@ The state is as wide as the file: workers on other hosts know nothing of it, and
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.store import Exchange, ExchangeResult, Outcome
 from ackwise.stores.protocol.purpose import CLAIMS
-from ackwise.stores.protocol.transitions import Place, Record, decide
+from ackwise.stores.protocol.transitions import Record, decide
+from ackwise.stores.sql.claims import SQLClaims
+from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
-from ackwise.stores.sqlite.file import File, result_code
-from ackwise.stores.sqlite.maintenance import clean, complaints, forget_some
+from ackwise.stores.sqlite.file import File
+from ackwise.stores.sqlite.maintenance import clean, complaints, no_file
 from ackwise.stores.sqlite.schema import CLAIMS as _PART
-from ackwise.stores.sqlite.schema import create_claims, version
+from ackwise.stores.sqlite.schema import set_up
+from ackwise.stores.sqlite.thread import FileThread
 from ackwise.stores.sqlite.url import parse, seconds
 
 __all__ = ["SQLiteStore", "from_url"]
-
 
 # A batch is read by one statement and written by one, through JSON. One statement per key is faster as long as the event
 # loop rests; but each gives up the interpreter's lock, which a busy loop hands back only every few milliseconds.
@@ -50,7 +48,12 @@ _FORGET_EVERY: Final = 1.0
 """Seconds between two looks for forgotten records, unless the last one found as many as it may delete."""
 
 
-class SQLiteStore:
+# IMMEDIATE: a transaction that first reads and then wants to write can't wait for another writer, it fails at once.
+_BEGIN: Final = [Statement("BEGIN IMMEDIATE")]
+_COMMIT: Final = Statement("COMMIT")
+
+
+class SQLiteStore(SQLClaims[FileThread]):
     """A claim store in the SQLite file at `path`; any number of processes of one host may share it.
 
     `synchronous` is SQLite's: with `normal` a killed process loses nothing, and a power failure may take the last exchanges
@@ -75,124 +78,59 @@ class SQLiteStore:
         if synchronous not in ("normal", "full"):
             raise ConfigurationError(f"synchronous is {synchronous!r} for the SQLite store; it can be normal or full")
         self._file = File(CLAIMS, path, timeout, "an exchange")
-        self._path = self._file.path
-        self._synchronous = synchronous
-        self._timeout = timeout
-        self._clock = clock
-        self._file_clock = FileClock(_PART.name, self._path, clocks_of(clock))
-        self._connection: sqlite3.Connection | None = None
-        self._thread: ThreadPoolExecutor | None = None
-        self._forgot_at: float | None = None
-
-    async def open(self) -> None:
-        """Open the file, and create it and its tables if need be; its folder has to exist.
-
-        Raises `ConfigurationError` if the file is no SQLite database or has another version than ours, and
-        `StoreUnavailable` if it can't be opened now. Opening twice does nothing.
-        """
-        if self._thread is not None:
-            return
-        # SQLite wants one writer, so there is one thread; it alone touches the connection.
-        thread = ThreadPoolExecutor(1, thread_name_prefix=f"ackwise-{self._path.name}")
-        try:
-            await asyncio.get_running_loop().run_in_executor(thread, self._connect)
-        except BaseException:
-            thread.submit(self._disconnect)
-            thread.shutdown(wait=False)
-            raise
-        self._thread = thread
-
-    async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        """Apply everything in one transaction. Raises `StoreUnavailable`; then nothing was applied, unless the commit itself failed.
-
-        An exchange whose caller is cancelled is applied as a whole or not at all.
-        """
-        if self._thread is None:
-            raise StoreUnavailable(CLAIMS.not_open(str(self._path)))
-        give_up_at = time.monotonic() + self._timeout
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._apply, exchange, give_up_at)
-
-    async def close(self) -> None:
-        """Finish the exchanges under way, close the file and end the thread. Closing twice does nothing."""
-        if self._thread is None:
-            return
-        thread, self._thread = self._thread, None
-        closing = asyncio.wrap_future(thread.submit(self._disconnect))
-        thread.shutdown(wait=False)
-        await asyncio.shield(closing)
-        thread.shutdown()
+        self._synchronous, self._clock = synchronous, clock
+        super().__init__(FileThread(self._file, synchronous), _SQLiteClaims(self._file, clock))
 
     async def init(self) -> None:
         """Create the file and its tables if need be, as `open` does. Raises as `open` does."""
-        another = SQLiteStore(self._path, synchronous=self._synchronous, timeout=self._timeout)
+        another = SQLiteStore(self._file.path, synchronous=self._synchronous, timeout=self._file.timeout)
         await another.open()
         await another.close()
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
-        return await asyncio.to_thread(self._file.use, complaints, _PART, self._timeout, self._clock)
+        return no_file(self._file) or await super().check()
 
-    async def cleanup(self) -> int:
-        """Delete what is forgotten, which exchanges do as well; return how many records. Raises as `open` does."""
-        return await clean(lambda: self._file.use(forget_some, _PART, self._timeout, self._clock))
 
-    def _connect(self) -> None:
-        self._file.use(self._connect_to)
+class _SQLiteClaims:
+    """The claims of a file. SQLite can't decide: the records are read, `decide` says what is written, and a transaction holds both."""
 
-    def _connect_to(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, timeout=self._timeout, isolation_level=None)
-        self._write_ahead(self._connection)
-        self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        with _transaction(self._connection):
-            self._prepare(self._connection)
+    def __init__(self, file: File, clock: Callable[[], float] | Clocks) -> None:
+        self._address, self._clock = str(file.path), clock
+        self._file_clock = FileClock(_PART.name, file.path, clocks_of(clock))
+        self._forgot_at: float | None = None
 
-    def _write_ahead(self, connection: sqlite3.Connection) -> None:
-        """Switch the file to write-ahead logging, which lets others read while one writes."""
-        give_up_at = time.monotonic() + self._timeout
-        while True:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError as error:
-                # SQLite itself does not wait here if several workers open a new file at once.
-                if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
-                    raise
-                time.sleep(0.01)
-            else:
-                return
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Create the tables, unless they are there in another version than ours."""
-        CLAIMS.require_version(version(connection, _PART), str(self._path), "name another file")
-        create_claims(connection)
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _apply(self, exchange: Exchange, give_up_at: float) -> ExchangeResult:
-        connection = self._connection
-        if connection is None or time.monotonic() > give_up_at:
-            raise StoreUnavailable(f"{self._path}: the exchanges before this one took all of its {self._timeout} s; nothing was applied")
-        try:
-            with _transaction(connection):
-                # Asked after the wait for the other writers: a lease starts when it is granted.
-                now, keep_from, jump = self._file_clock.read(connection)
-                if jump:
-                    connection.execute(_MOVE_LEASES, (jump,))
-                records = _read(connection, exchange)
-                result, written = decide(lambda place: records.get(_name(*place)), exchange, now)
-                _write(connection, written, keep_from - now)
-                self._forget(connection, now)
-        except sqlite3.Error as error:
-            raise self._file.unavailable(error) from error
+    def exchange(self, exchange: Exchange) -> Steps[ExchangeResult]:
+        """See `Dialect`; forgets now and then what `decide` takes for unknown anyway."""
+        # Asked after the wait for the other writers: a lease starts when it is granted.
+        now, keep_from, jump = yield from self._file_clock.instant(_BEGIN)
+        *_, found = yield [*([Statement(_MOVE_LEASES, (jump,))] if jump else []), _read(exchange)]
+        records = {name: _record(*columns) for name, columns in json.loads(found.rows[0][0]).items()}
+        result, written = decide(lambda place: records.get(_name(*place)), exchange, now)
+        rows = [(_name(*place), *record[:-1], record.kept_until + keep_from - now, record.owner) for place, record in written.items()]
+        writes = [Statement(_WRITE, (json.dumps(rows),))] if rows else []
+        if self._forgot_at is not None and abs(now - self._forgot_at) < _FORGET_EVERY:
+            yield [*writes, _COMMIT]
+        else:
+            *_, forgotten, _ = yield [*writes, Statement(_FORGET, (now, _FORGET_AT_ONCE)), _COMMIT]
+            self._forgot_at = None if forgotten.changed == _FORGET_AT_ONCE else now
         return result
 
-    def _forget(self, connection: sqlite3.Connection, now: float) -> None:
-        """Delete some of the records that `decide` takes for unknown anyway."""
-        if self._forgot_at is None or abs(now - self._forgot_at) >= _FORGET_EVERY:
-            forgotten = connection.execute(_FORGET, (now, _FORGET_AT_ONCE)).rowcount
-            self._forgot_at = None if forgotten == _FORGET_AT_ONCE else now
+    def prepare(self) -> Steps[None]:
+        """See `Dialect`."""
+        return set_up(_PART, self._address)
+
+    def create(self) -> Steps[None]:
+        """See `Dialect`."""
+        return set_up(_PART, self._address)
+
+    def complaints(self) -> Steps[list[str]]:
+        """See `Dialect`."""
+        return complaints(self._address, _PART, self._clock)
+
+    def clean(self) -> Steps[int]:
+        """See `Dialect`."""
+        return clean(self._address, _PART, self._clock)
 
 
 def from_url(url: str) -> SQLiteStore:
@@ -205,30 +143,10 @@ def from_url(url: str) -> SQLiteStore:
     return SQLiteStore(path, synchronous=options.get("synchronous", "normal"), timeout=timeout)
 
 
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    # IMMEDIATE: a transaction that first reads and then wants to write can't wait for another writer, it fails at once.
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # SQLite ended the transaction itself; the first error is the one to tell
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _read(connection: sqlite3.Connection, exchange: Exchange) -> dict[str, Record]:
+def _read(exchange: Exchange) -> Statement:
     requests = (exchange.completes, exchange.releases, exchange.renews, exchange.claims)
     names = [_name(request.key.id, request.key.day) for kind in requests for request in kind]
-    (found,) = connection.execute(_READ, (json.dumps(names),)).fetchone()
-    return {name: _record(*columns) for name, columns in json.loads(found).items()}
-
-
-def _write(connection: sqlite3.Connection, written: dict[Place, Record], keep_longer: float) -> None:
-    if written:
-        rows = [(_name(*place), *record[:-1], record.kept_until + keep_longer, record.owner) for place, record in written.items()]
-        connection.execute(_WRITE, (json.dumps(rows),))
+    return Statement(_READ, (json.dumps(names),))
 
 
 def _name(id: bytes, day: int | None) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ackwise.middleware.log import Log
+from ackwise.stores.sql.operation import Failure, Packet, Problem, Statement, Steps, run_now
+from ackwise.stores.sqlite.runner import SQLiteRunner
 
 __all__ = ["TABLE", "Clocks", "FileClock", "Instant", "Stamp", "advance", "clocks_of", "doubt", "latest"]
 
@@ -135,10 +137,14 @@ class FileClock:
         self._is_doubted = False
 
     def read(self, connection: sqlite3.Connection) -> Instant:
-        """How late it is; writes down what the file has to know of it. To be called in a transaction that writes."""
-        before, after = _look(connection, self._part, self._clocks)
+        """See `instant`."""
+        return run_now(self.instant(), SQLiteRunner(connection))
+
+    def instant(self, begin: Packet = ()) -> Steps[Instant]:
+        """How late it is after `begin`; writes down what the file has to know of it. In a transaction that writes."""
+        before, after = yield from _look(self._part, self._clocks, begin)
         if before is None or after.doubted is not None or before.doubted is not None or after.now - before.now >= _STAMP_EVERY:
-            connection.execute(_WRITE, (self._part, *after))
+            yield [Statement(_WRITE, (self._part, *after))]
         self._log_doubt(after)
         jump = 0.0 if before is None else after.now - before.now - (_elapsed(before, after.wall, after.uptime, after.boot) or 0.0)
         return Instant(after.now, max(after.now, after.wall), jump if abs(jump) > _TOLERANCE else 0.0)
@@ -156,17 +162,20 @@ class FileClock:
         self._is_doubted = doubts
 
 
-def latest(connection: sqlite3.Connection, part: str, clock: Callable[[], float] | Clocks) -> float:
+def latest(part: str, clock: Callable[[], float] | Clocks) -> Steps[float]:
     """How late it is for a part of a file, which is not changed by asking."""
-    return _look(connection, part, clocks_of(clock))[1].now
+    _, stamp = yield from _look(part, clocks_of(clock))
+    return stamp.now
 
 
-def doubt(connection: sqlite3.Connection, part: str, clock: Callable[[], float] | Clocks) -> list[str]:
+def doubt(part: str, clock: Callable[[], float] | Clocks) -> Steps[list[str]]:
     """A sentence if the wall clock is not believed."""
     try:
-        stamp = _look(connection, part, clocks_of(clock))[1]
-    except sqlite3.OperationalError:  # no such table: an outbox keeps no clock
-        return []
+        _, stamp = yield from _look(part, clocks_of(clock))
+    except Failure as failure:
+        if failure.problem is not Problem.MISSING:
+            raise
+        return []  # an outbox keeps no clock
     ahead = stamp.wall - stamp.now
     if abs(ahead) <= _TOLERANCE:
         return []
@@ -177,9 +186,7 @@ def doubt(connection: sqlite3.Connection, part: str, clock: Callable[[], float] 
     ]
 
 
-def _look(connection: sqlite3.Connection, part: str, clocks: Clocks) -> tuple[Stamp | None, Stamp]:
-    cursor = connection.cursor()
-    cursor.row_factory = None  # a handler's connection may have another
-    found = cursor.execute(_READ, (part,)).fetchone()
-    before = None if found is None else Stamp(*found)
+def _look(part: str, clocks: Clocks, begin: Packet = ()) -> Steps[tuple[Stamp | None, Stamp]]:
+    *_, found = yield [*begin, Statement(_READ, (part,))]
+    before = Stamp(*found.rows[0]) if found.rows else None
     return before, advance(before, clocks.wall(), clocks.uptime(), clocks.boot)

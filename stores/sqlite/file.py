@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import CLAIMS, Purpose
@@ -34,9 +33,6 @@ _REFUSED: Final = "SQLite refused: {error}; check the file, its rights and the d
 #: SQLite has no code of its own for a transaction that is not open any more.
 _ENDED: Final = re.compile("no such savepoint|no transaction is active")
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 class File:
     """The file at `path`, for which `waits` has to wait up to `timeout` seconds while others write. Raises `ConfigurationError`."""
@@ -46,42 +42,36 @@ class File:
             raise ConfigurationError(f"the path of the SQLite {purpose.name} has a NUL in it, which no file can have; name another")
         if not 0 < timeout < math.inf:
             raise ConfigurationError(f"timeout is {timeout}; give the seconds that {waits} may wait for the file, more than 0")
-        self.path, self._timeout, self._purpose = Path(path), timeout, purpose
-
-    def use(self, work: Callable[Concatenate[Path, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `work` does with the path. Raise our error for SQLite's."""
-        self.require_folder()
-        try:
-            return work(self.path, *args, **kwargs)
-        except sqlite3.Error as error:
-            if result_code(error) == sqlite3.SQLITE_NOTADB:
-                raise self.no_database() from error
-            raise self.unavailable(error) from error
+        self.path, self.timeout, self.purpose = Path(path), timeout, purpose
 
     def require_folder(self) -> None:
         """Raise `ConfigurationError` if there is none for the file."""
         if not self.path.parent.is_dir():
             raise ConfigurationError(
-                f"{self.path}: the folder of the {self._purpose.tables} does not exist; create it, or name another path"
+                f"{self.path}: the folder of the {self.purpose.tables} does not exist; create it, or name another path"
             )
+
+    def as_store_error(self, error: Exception) -> ConfigurationError | StoreUnavailable:
+        """The error for what SQLite raised, which may say that the file is of another kind."""
+        return self.no_database() if result_code(error) == sqlite3.SQLITE_NOTADB else self.unavailable(error)
 
     def no_database(self) -> ConfigurationError:
         """The error for a file of another kind."""
         return ConfigurationError(f"{self.path}: this is no SQLite database; name another file, or move this one away")
 
-    def unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
+    def unavailable(self, error: Exception) -> StoreUnavailable:
         """The error for what SQLite raised."""
-        reasons, other = (_CLAIMS, "SQLite refused: {error}") if self._purpose is CLAIMS else (_INBOX, _REFUSED)
-        reason = reasons.get(result_code(error), other).format(timeout=self._timeout, error=error)
+        reasons, other = (_CLAIMS, "SQLite refused: {error}") if self.purpose is CLAIMS else (_INBOX, _REFUSED)
+        reason = reasons.get(result_code(error), other).format(timeout=self.timeout, error=error)
         return StoreUnavailable(f"{self.path}: {reason}")
 
 
-def result_code(error: sqlite3.Error) -> int:
+def result_code(error: Exception) -> int:
     """Return SQLite's result code, without the details in its upper bits."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def problem_of(error: sqlite3.Error) -> Problem:
+def problem_of(error: Exception) -> Problem:
     """Return what the error means."""
     match result_code(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:

@@ -16,9 +16,10 @@ from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sqlite import offsets
 from ackwise.stores.sqlite.clock import Clocks, FileClock, Instant, clocks_of
 from ackwise.stores.sqlite.file import File, result_code
-from ackwise.stores.sqlite.maintenance import clean, complaints, forget_some
+from ackwise.stores.sqlite.maintenance import clean, complaints, no_file
 from ackwise.stores.sqlite.schema import INBOX as _PART
 from ackwise.stores.sqlite.schema import create_inbox, version
+from ackwise.stores.sqlite.thread import maintain
 from ackwise.stores.sqlite.transaction import BEGAN, OpenTransaction
 from ackwise.stores.sqlite.url import parse, seconds
 
@@ -160,11 +161,11 @@ class SQLiteInbox:
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
-        return await asyncio.to_thread(self._file.use, complaints, _PART, self._timeout, self._clock)
+        return no_file(self._file) or await maintain(self._file, lambda: complaints(str(self._path), _PART, self._clock))
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, which batches do as well; return how many keys. Raises as `open` does."""
-        return await clean(lambda: self._file.use(forget_some, _PART, self._timeout, self._clock))
+        return await maintain(self._file, lambda: clean(str(self._path), _PART, self._clock))
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -15,17 +15,18 @@ class SQLiteRunner:
     """Rows are tuples, whatever the row factory of the connection makes of them."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+        self._cursor = connection.cursor()
+        self._cursor.row_factory = None
 
     def send(self, packet: Packet) -> Sequence[Answer]:
         """See `SyncRunner.send`."""
+        cursor = self._cursor
+        answers: list[Answer] = []
         try:
-            return [self._answer(*statement) for statement in packet]
+            for text, values in packet:
+                cursor.execute(text, values)
+                rows = cursor.fetchall() if cursor.description else ()
+                answers.append(Answer(rows, max(0, cursor.rowcount)))
         except sqlite3.Error as error:
             raise Failure(problem_of(error), error) from error
-
-    def _answer(self, text: str, values: Sequence[object]) -> Answer:
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
-        cursor.execute(text, values)
-        return Answer(cursor.fetchall(), max(0, cursor.rowcount))
+        return answers

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from ackwise.stores.protocol import purpose
 from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sqlite.clock import TABLE as _CLOCK
 
-__all__ = ["CLAIMS", "INBOX", "Part", "create_claims", "create_inbox", "version"]
+__all__ = ["CLAIMS", "INBOX", "Part", "create_inbox", "set_up", "version"]
 
 
 class Part(NamedTuple):
@@ -18,6 +19,8 @@ class Part(NamedTuple):
     purpose: Purpose
     table: str  #: has the columns `place` and `kept_until`
     end_index: str  #: on `kept_until`
+    ddl: tuple[str, ...] = ()
+    """Creates what is missing."""
 
     @property
     def name(self) -> str:
@@ -25,7 +28,6 @@ class Part(NamedTuple):
         return self.purpose.part
 
 
-CLAIMS: Final = Part(purpose.CLAIMS, "ackwise_claims", "ackwise_claims_kept_until")
 INBOX: Final = Part(purpose.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until")
 
 _VERSIONS: Final = "CREATE TABLE IF NOT EXISTS ackwise_schema (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID"
@@ -44,6 +46,8 @@ CREATE TABLE IF NOT EXISTS ackwise_claims (
 ) WITHOUT ROWID
 """
 _CLAIMS_BY_END: Final = "CREATE INDEX IF NOT EXISTS ackwise_claims_kept_until ON ackwise_claims (kept_until)"
+
+CLAIMS: Final = Part(purpose.CLAIMS, "ackwise_claims", "ackwise_claims_kept_until", (_CLAIMS, _CLAIMS_BY_END, _CLOCK))
 
 _INBOX: Final = """
 CREATE TABLE IF NOT EXISTS ackwise_inbox (
@@ -75,11 +79,13 @@ def version(connection: sqlite3.Connection, part: Part) -> int:
     return int(found)
 
 
-def create_claims(connection: sqlite3.Connection) -> None:
-    """Create what is missing of the claims. To be called in a transaction that writes."""
-    connection.execute(_CLAIMS)
-    connection.execute(_CLAIMS_BY_END)
-    connection.execute(_CLOCK)
+def set_up(part: Part, address: str) -> Steps[None]:
+    """Create what is missing, unless it is there in another version than ours. Any number may do so at once."""
+    insert = Statement("INSERT OR IGNORE INTO ackwise_schema VALUES (?, ?)", (part.name, part.purpose.version))
+    look = Statement("SELECT version FROM ackwise_schema WHERE part = ?", (part.name,))
+    *_, found = yield [Statement("BEGIN IMMEDIATE"), Statement(_VERSIONS), insert, look]
+    part.purpose.require_version(found.rows[0][0], address, "name another file")
+    yield [*map(Statement, part.ddl), Statement("COMMIT")]
 
 
 def create_inbox(connection: sqlite3.Connection) -> None:

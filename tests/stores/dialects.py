@@ -109,12 +109,15 @@ class PostgresDatabase(SQLDatabase):
     async def holding(self, keys: Sequence[ClaimKey], token: int) -> AsyncIterator[Callable[[str], Awaitable[object]]]:
         import asyncpg
 
-        from ackwise.stores.postgres.exchanging import exchange_on
+        from ackwise.stores.postgres.claims import PostgresClaims
+        from ackwise.stores.postgres.runner import AsyncpgRunner
         from ackwise.stores.postgres.tables import Tables
+        from ackwise.stores.sql.operation import run
 
         connection = await asyncpg.connect(self.url())
         await connection.execute("BEGIN")
-        await exchange_on(connection, Tables(), Exchange([Claim(key, token) for key in keys]))
+        exchange = Exchange([Claim(key, token) for key in keys])
+        await run(PostgresClaims(Tables()).exchange(exchange), AsyncpgRunner(connection))
         yield connection.execute
         await connection.close()
 
@@ -158,7 +161,8 @@ class MariaDBDatabase(SQLDatabase):
         claims = asked(Exchange([Claim(key, token) for key in sorted(keys)]))
         async with self._database.connected() as connection, connection.cursor() as cursor:
             await cursor.execute("BEGIN")
-            await cursor.execute(statements.statement(Tables(), statements.MARIADB, claims, Exchange()))
+            (statement,) = statements.packet(Tables(), statements.MARIADB, claims, Exchange())
+            await cursor.execute(statement.text)
             yield cursor.execute
 
     async def is_waited(self) -> bool:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ackwise.stores.mysql import schema
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.outbox.dialect import MySQL
 from ackwise.stores.mysql.outbox.tables import OutboxTables
 from ackwise.stores.mysql.outbox.writing import business, place
-from ackwise.stores.mysql.runner import AsyncmyRunner
+from ackwise.stores.mysql.schema import layout
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Options, parse
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
-from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Answer, Owned, Packet, run
+from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Connections
+from ackwise.stores.sql.operation import Owned, Steps, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.rights import require_rights
 from ackwise.stores.sql.outbox.transaction import Business
+from ackwise.stores.sql.schema import complaints, create, required
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -67,9 +66,10 @@ class MySQLOutbox(SQLOutbox):
         keep_parked: float | None = None,
         blank: Collection[str] = tuple(PAYLOAD),
     ) -> None:
-        driver = _Driver(OUTBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
+        driver = Asyncmy(OUTBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
         self._connections, self._tables = Connections(driver), OutboxTables(Tables(prefix))
         self._rows = self._tables.rows
+        self._layout = layout(self._tables.all, OUTBOX, driver.address, self._tables.ddl)
         wakes = wakes_of(f"{driver.address if pool is None else id(pool)} {self._tables.rows}")
         keeping = Keeping(retention, keep_sent, keep_parked, blank)
         super().__init__(MySQL(self._tables, driver.address), driver.address, timeout, keeping, wakes)
@@ -89,22 +89,15 @@ class MySQLOutbox(SQLOutbox):
 
     async def init(self) -> None:
         """Create the tables if they are missing. Doing it twice changes nothing."""
-        async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
+        await self._connections.maintained(lambda: create(self._layout))
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise, one sentence each; changes nothing."""
-        async with self._connections.maintain() as connection:
-            if await schema.version(connection, self._tables.all, OUTBOX) is None:
-                return [OUTBOX.not_there(self._address)]
-            await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-            return await run(self._complaints(), _Patient(connection))
+        return await self._connections.maintained(lambda: complaints(self._layout, self._complaints))
 
     async def cleanup(self) -> int:
         """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
-        async with self._connections.maintain() as connection:
-            await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-            return await run(self._clean(), _Patient(connection))
+        return await self._connections.maintained(lambda: required(self._layout, self._clean))
 
     async def _run(self, operation: Owned[T]) -> T:
         return await self._connections.run(operation)
@@ -113,26 +106,12 @@ class MySQLOutbox(SQLOutbox):
         return business(connection, self._rows, self._address, self._timeout)
 
     async def _prepare(self, connection: Connection) -> None:
-        await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
-        await run(require_rights(self._sql, self._address), AsyncmyRunner(connection))
+        await run(self._prepared(), self._connections.driver.runner(connection))
         self._rows = await place(connection, self._tables.rows)
 
-
-class _Driver(Asyncmy):
-    """Each packet of an outbox begins and commits its transaction, in autocommit or not."""
-
-    def runner(self, connection: Connection) -> AsyncmyRunner:
-        """See `Driver`."""
-        return AsyncmyRunner(connection)
-
-
-class _Patient(AsyncmyRunner):
-    """For statements that may take long."""
-
-    async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
-        async with asyncio.timeout(schema.TIMEOUT):
-            return await super().send(packet)
+    def _prepared(self) -> Steps[None]:
+        yield from create(self._layout)
+        yield from require_rights(self._sql, self._address)
 
 
 def _session(timeout: float) -> str:
@@ -144,7 +123,7 @@ def _session(timeout: float) -> str:
 
 
 def _maintenance_session(_timeout: float) -> str:
-    return f"SET SESSION innodb_lock_wait_timeout = {int(schema.TIMEOUT)}, sql_notes = 0"
+    return f"SET SESSION innodb_lock_wait_timeout = {int(MAINTENANCE_TIMEOUT)}, sql_notes = 0"
 
 
 def from_url(url: str) -> MySQLOutbox:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.postgres import checking, schema
+from ackwise.stores.postgres import checking
 from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.failures import FAILURES, is_broken
 from ackwise.stores.postgres.outbox.dialect import Postgres
@@ -14,16 +14,18 @@ from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.postgres.outbox.waking import Listening, Waking, notify, say_idle
 from ackwise.stores.postgres.outbox.writing import business, place, writes
 from ackwise.stores.postgres.runner import AsyncpgRunner
+from ackwise.stores.postgres.schema import layout
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Owned, run
+from ackwise.stores.sql.operation import Owned, Steps, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.rights import require_rights
 from ackwise.stores.sql.outbox.transaction import Business
+from ackwise.stores.sql.schema import complaints, create, required
 
 if TYPE_CHECKING:
     from asyncpg import Pool
@@ -93,6 +95,7 @@ class PostgresOutbox(SQLOutbox):
             is_bounded=True,
         )
         self._connections, self._tables = Connections(driver), OutboxTables(Tables(schema, prefix))
+        self._layout = layout(self._tables.all, OUTBOX, driver.address, self._tables.ddl)
         keeping, wakes = Keeping(retention, keep_sent, keep_parked, blank), wakes_of(f"{driver.address} {self._tables.rows}")
         super().__init__(Postgres(self._tables), driver.address, timeout, keeping, wakes)
         self._newest: int | None = None
@@ -141,23 +144,15 @@ class PostgresOutbox(SQLOutbox):
 
     async def init(self) -> None:
         """Create the tables if they are missing. Doing it twice changes nothing."""
-        async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
+        await self._connections.maintained(lambda: create(self._layout))
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise, one sentence each; changes nothing."""
-        async with self._connections.maintain() as connection:
-            if await schema.version(connection, self._tables.all, OUTBOX) is None:
-                return [OUTBOX.not_there(self._address)]
-            await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-            await checking.require_durable(connection, self._address)
-            return await run(self._complaints(), AsyncpgRunner(connection))
+        return await self._connections.maintained(lambda: complaints(self._layout, self._checked))
 
     async def cleanup(self) -> int:
         """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
-        async with self._connections.maintain() as connection:
-            await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-            return await run(self._clean(), AsyncpgRunner(connection))
+        return await self._connections.maintained(lambda: required(self._layout, self._clean))
 
     async def _run(self, operation: Owned[T]) -> T:
         return await self._connections.run(operation)
@@ -187,12 +182,17 @@ class PostgresOutbox(SQLOutbox):
                 await listening.ensure(pool, self._timeout)
 
     async def _prepare(self, connection: PoolConnectionProxy) -> None:
-        await checking.require_durable(connection, self._address)
-        if await schema.version(connection, self._tables.all, OUTBOX) is None:
-            await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
-        await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-        await run(require_rights(self._sql, self._address), AsyncpgRunner(connection))
+        await run(self._prepared(), AsyncpgRunner(connection))
         self._writes = writes(await place(connection, self._tables.rows))
+
+    def _prepared(self) -> Steps[None]:
+        yield from checking.require_durable(self._address)
+        yield from create(self._layout)
+        yield from require_rights(self._sql, self._address)
+
+    def _checked(self) -> Steps[list[str]]:
+        yield from checking.require_durable(self._address)
+        return (yield from self._complaints())
 
 
 def from_url(url: str) -> PostgresOutbox:

@@ -92,7 +92,7 @@ class Inspecting(Operations):
         said = yield from missing_rights(self._sql, OF_RELAY)
         if not said:
             said = [*(yield from self._sql.settings()), *_of_rows((yield from self._status()))]
-        return [f"{self._address}: {sentence}" for sentence in said]
+        return said
 
     def _clean(self) -> Steps[int]:
         """Delete rows that need not be kept, barriers that nobody needs, and relays that are gone; return how many records.

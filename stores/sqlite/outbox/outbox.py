@@ -19,13 +19,14 @@ from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.transaction import Business
 from ackwise.stores.sqlite.file import File, problem_of
-from ackwise.stores.sqlite.maintenance import complaints
+from ackwise.stores.sqlite.maintenance import complaints, no_file
 from ackwise.stores.sqlite.outbox import tables
 from ackwise.stores.sqlite.outbox.dialect import BEGIN, SQLite
 from ackwise.stores.sqlite.outbox.relaylock import RelayLock
 from ackwise.stores.sqlite.outbox.writing import begin, business
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import version
+from ackwise.stores.sqlite.thread import maintain
 from ackwise.stores.sqlite.url import parse, seconds
 
 __all__ = ["SQLiteOutbox", "from_url"]
@@ -122,8 +123,7 @@ class SQLiteOutbox(SQLOutbox):
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
-        said = await asyncio.to_thread(self._file.use, complaints, tables.OUTBOX, self._timeout, self._clock)
-        return [sentence.replace("ackwise store init", "ackwise outbox init") for sentence in said]
+        return no_file(self._file) or await maintain(self._file, lambda: complaints(str(self._path), tables.OUTBOX, self._clock))
 
     async def cleanup(self) -> int:
         """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""

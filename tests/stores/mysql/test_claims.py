@@ -28,7 +28,7 @@ from ackwise.middleware.store import (
     Release,
     Renew,
 )
-from ackwise.stores.mysql import MySQLStore, exchanging, statements
+from ackwise.stores.mysql import MySQLStore, statements
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.protocol.requests import asked as asked_of
 from ackwise.stores.testing import Clock, Features, Scene, StoreConformance
@@ -69,14 +69,14 @@ class AgedMySQLStore(MySQLStore):
 
     def __init__(self, url: str, prefix: str, clock: Callable[[], float], seen: list[float]) -> None:
         super().__init__(url, prefix=prefix)
-        self._clock, self._seen = clock, seen
+        self._clock, self._seen, self._claims = clock, seen, Tables(prefix).claims
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
         if (passed := round(1_000_000 * (self._clock() - self._seen[-1]))) and self._connections.pool:
             self._seen.append(self._clock())
             older = ", ".join(f"{column} = {column} - INTERVAL {passed} MICROSECOND" for column in ("leased_until", "kept_until"))
             async with self._connections.pool.acquire() as connection, connection.cursor() as cursor:
-                await cursor.execute(f"UPDATE {self._tables.claims} SET {older}")
+                await cursor.execute(f"UPDATE {self._claims} SET {older}")
         return await super().exchange(exchange)
 
 
@@ -105,7 +105,7 @@ class TestMySQLStoreInPacketsOfSeveralStatements(TestMySQLStoreOfKeysWithADay):
 
     @pytest.fixture(autouse=True)
     def _as_mysql(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(exchanging, "MARIADB", statements.MYSQL._replace(alias="", inserted="VALUES({})"))
+        monkeypatch.setattr(statements, "MARIADB", statements.MYSQL._replace(alias="", inserted="VALUES({})"))
 
 
 async def test_an_answer_that_changes_nothing_writes_nothing(on_mysql: MariaDBDatabase, mysql_store: MySQLStore) -> None:
@@ -161,7 +161,7 @@ async def test_after_a_wait_the_lease_begins_with_the_answer(on_mysql: MariaDBDa
 def test_mysql_is_told_the_name_of_the_inserted_row() -> None:
     """MySQL itself runs in no test; its words are pinned here."""
     asked = asked_of(Exchange(claims([ClaimKey(bytes(16), 1, 1)])))
-    said = statements.statement(Tables(), statements.MYSQL, asked, Exchange())
+    said = "; ".join(statement.text for statement in statements.packet(Tables(), statements.MYSQL, asked, Exchange()))
     assert " AS n (n_day, n_k, n_step, n_token, n_next_attempt, n_outcome, n_leased_until, n_kept_until, n_holder)" in said
     assert "VALUES(" not in said
     assert "RETURNING" not in said

@@ -22,6 +22,7 @@ from ackwise.stores.postgres.claims import SESSION
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.requests import asked as asked_of
 from ackwise.stores.protocol.requests import rounds
+from ackwise.stores.sql.claims import AT_ONCE
 
 TODAY = int(time.time() // 86400)
 DAYS = [None, TODAY]
@@ -150,8 +151,8 @@ async def test_a_claim_that_comes_in_while_its_partition_is_looked_at_keeps_it(
     (late,) = keys(1, old)
     other = await asyncpg.connect(postgres_url)
     await other.execute("BEGIN; LOCK TABLE ackwise_daily_claims IN ROW EXCLUSIVE MODE")
-    text = sql.statement(Tables(), undated=False, dated=True)
-    await other.fetch(text, *sql.arguments(asked_of(claims([late])), claims([late])))
+    text, values = sql.statement(Tables(), asked_of(claims([late])), claims([late]))
+    await other.fetch(text, *values)
     cleaning = asyncio.ensure_future(postgres_store.cleanup())
     await until_somebody_waits(postgres_database)
     await other.execute("COMMIT")
@@ -202,8 +203,8 @@ async def test_cleaning_up_passes_over_what_somebody_is_writing(
     await postgres_store.exchange(completes(asked, retention=0.001))
     await asyncio.sleep(0.01)
     await postgres_database.execute("BEGIN")
-    text = sql.statement(Tables(), undated=True, dated=False)
-    await postgres_database.fetch(text, *sql.arguments(asked_of(claims(asked[:4])), claims(asked[:4])))
+    text, values = sql.statement(Tables(), asked_of(claims(asked[:4])), claims(asked[:4]))
+    await postgres_database.fetch(text, *values)
     assert await postgres_store.cleanup() == 6
     await postgres_database.execute("COMMIT")
 
@@ -237,7 +238,7 @@ async def test_a_plan_made_for_empty_tables_looks_up_single_keys_in_large_ones(
     await postgres_database.execute("ALTER TABLE ackwise_claims SET (autovacuum_enabled = off)")
     await postgres_database.execute("VACUUM ANALYZE")
     connection = await asyncpg.connect(postgres_url, server_settings=SESSION)
-    text = sql.statement(Tables(), undated=day is None, dated=day is not None)
+    text = sql.text_of(Tables(), undated=day is None, dated=day is not None)
     types = "uuid[], bigint[], bigint[], int[], smallint[], int[], float8, float8, text, text[]"
     await connection.execute(f"PREPARE exchange ({types}) AS {text}")
     await connection.execute(f"EXPLAIN EXECUTE exchange {literal(keys(1, day))}")  # the plan is made here
@@ -258,7 +259,7 @@ async def test_a_plan_made_for_empty_tables_looks_up_single_keys_in_large_ones(
 
 def literal(asked: list[ClaimKey]) -> str:
     exchange = claims(asked)
-    (some,) = rounds(asked_of(exchange), sql.AT_ONCE)
+    (some,) = rounds(asked_of(exchange), AT_ONCE)
     arrays: Any = sql.arguments(some, exchange)[:6]
     texts = ["{" + ",".join("NULL" if one is None else str(one) for one in array) + "}" for array in arrays]
     return f"({', '.join(map(repr, texts))}, 30, 86400, 'somebody', '{{a,b}}')"

@@ -216,6 +216,16 @@ async def test_a_caller_that_is_cancelled_leaves_no_connection_in_the_middle() -
     assert driver.pool.used == 0
 
 
+async def test_the_cause_of_an_error_is_kept_for_the_sentence_about_it() -> None:
+    error = DriverError("CAUSED")
+    error.__cause__ = OSError("refused by the network")
+    driver = FakeDriver(error)
+    connections = await opened(driver)
+    with pytest.raises(StoreUnavailable):
+        await connections.run(asking())
+    assert isinstance(error.__cause__, OSError)
+
+
 async def test_an_answer_of_the_server_keeps_the_connection_and_makes_the_store_unavailable_whatever_it_says() -> None:
     driver = FakeDriver(BUSY, REFUSED, None)
     connections = await opened(driver)

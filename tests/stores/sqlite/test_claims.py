@@ -117,20 +117,22 @@ async def test_a_locked_file_makes_the_store_unavailable_within_its_timeout_and_
 async def test_a_file_that_can_not_grow_or_be_written_is_named_and_used_again_when_it_can(
     store: SQLiteStore, trouble: str, end: str, sentence: str
 ) -> None:
-    assert store._thread is not None
-    assert store._connection is not None
-    store._thread.submit(store._connection.execute, trouble).result()
+    file = store._connections
+    assert file._thread is not None
+    assert file._connection is not None
+    file._thread.submit(file._connection.execute, trouble).result()
     with pytest.raises(StoreUnavailable, match=sentence):
         await store.exchange(Exchange(claims(500)))
-    store._thread.submit(store._connection.execute, end).result()
+    file._thread.submit(file._connection.execute, end).result()
     assert (await store.exchange(Exchange(claims(500)))).claims == [Acquired(1)] * 500
 
 
 async def test_a_failed_exchange_leaves_nothing_behind(store: SQLiteStore) -> None:
-    assert store._thread is not None
-    assert store._connection is not None
+    file = store._connections
+    assert file._thread is not None
+    assert file._connection is not None
     await store.exchange(Exchange(claims(5)))
-    store._thread.submit(store._connection.execute, "PRAGMA max_page_count = 1").result()
+    file._thread.submit(file._connection.execute, "PRAGMA max_page_count = 1").result()
     with pytest.raises(StoreUnavailable):
         await store.exchange(Exchange(claims(500, token=2, first=100), [Complete(key_of(0), 1, Outcome.OK)]))
     assert (await store.exchange(Exchange(completes=[Complete(key_of(0), 1, Outcome.DEAD)]))).completes == [Ack.OK]
@@ -236,8 +238,8 @@ def test_an_exchange_survives_the_end_of_the_loop_that_asked_for_it(path: Path) 
 
 def test_the_url_gives_the_path_and_the_options(tmp_path: Path) -> None:
     store = from_url(f"sqlite:///{tmp_path}/my%20claims.db?synchronous=full&timeout=2.5")
-    assert (store._path, store._synchronous, store._timeout) == (tmp_path / "my claims.db", "full", 2.5)
-    assert from_url("sqlite:///claims.db")._path == Path("claims.db")
+    assert (store._file.path, store._synchronous, store._file.timeout) == (tmp_path / "my claims.db", "full", 2.5)
+    assert from_url("sqlite:///claims.db")._file.path == Path("claims.db")
 
 
 def test_a_url_that_can_not_work_is_refused() -> None:
