@@ -16,7 +16,7 @@ from tests.databases.proxy import proxy_to
 from tests.shared import SharedServer
 from tests.stores.cases import case
 
-from ackwise.middleware.errors import ConfigurationError, TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
 from ackwise.stores.postgres.outbox import PostgresOutbox, from_url
 from ackwise.stores.postgres.outbox.dialect import Postgres
@@ -398,6 +398,22 @@ async def test_a_commit_in_doubt_is_decided_by_the_barrier_and_never_guessed(
         assert outcome is TransactionOutcome.COMMIT
         await outbox.answered([CheckAnswer(row.id, outcome)])
         connection.terminate()
+    assert await values(outbox) == [b"1"]
+
+
+async def test_a_commit_whose_answer_is_lost_is_said_and_all_of_it_is_there(
+    outbox: PostgresOutbox, postgres: SharedServer, postgres_url: str, postgres_database: asyncpg.Connection
+) -> None:
+    async with proxy_to(postgres.port) as proxy:
+        connection = await asyncpg.connect(f"postgresql://{USER}@127.0.0.1:{proxy.port}/{postgres_url.rpartition('/')[2]}")
+        with pytest.raises(StoreUnavailable, match="not known whether the transaction committed"):  # noqa: PT012  # the block is what is tried
+            async with outbox.transaction(connection) as transaction:
+                await connection.execute("INSERT INTO effects VALUES ('a')")
+                transaction.send("orders", b"1")
+                last = proxy.requests + 3  # the rows are prepared and inserted before
+                proxy.cut_after = lambda _: proxy.requests == last
+        assert connection.is_closed()
+    await until(lambda: count(postgres_database, "effects"))
     assert await values(outbox) == [b"1"]
 
 

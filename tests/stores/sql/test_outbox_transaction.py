@@ -10,7 +10,7 @@ import pytest
 from ackwise.middleware.errors import AckwiseError, StoreUnavailable, TransactionAborted
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwriting import Sends
-from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run_now
 from ackwise.stores.sql.outbox.transaction import Business, transaction
 from ackwise.stores.sql.outbox.writing import Block, Writes
 
@@ -125,3 +125,26 @@ async def test_a_block_that_can_not_begin_raises_what_the_driver_says_and_leaves
 async def test_a_row_that_is_refused_is_an_error_of_ackwise() -> None:
     with pytest.raises(AckwiseError, match="INSERT"):
         await trade(Shop(INSERT=Problem.REFUSED))
+
+
+class Now:
+    """Sends what a `Shop` would, for code that is not asynchronous."""
+
+    def __init__(self) -> None:
+        self.sent = list[str]()
+
+    def send(self, packet: Packet) -> Sequence[Answer]:
+        self.sent += [text.partition(" ")[0] for text, _ in packet]
+        return [Answer()] * len(packet)
+
+
+def test_a_block_needs_no_event_loop() -> None:
+    shop, now = Shop(), Now()
+    block = Block(shop.business)
+    run_now(block.begin(), now)
+    shop.is_open = True
+    block.send("orders", b"1")
+    run_now(block.finish(), now)
+    run_now(block.commit(), now)
+    assert block.commits
+    assert now.sent == ["BEGIN", "SAVEPOINT", "INSERT", "RELEASE", "COMMIT"]
