@@ -124,6 +124,7 @@ def test_what_falls_out_of_a_run_is_counted_once() -> None:
 
 
 @each(("burst", "every"), [(1, 0.03), (1, 0.25), (3, 0.1), (5, 0.1), (None, 0.1), (200, 0.1)])
+@pytest.mark.slow  # starts hundreds of messages, a step at a time
 def test_over_a_minute_no_more_begin_than_the_rate_and_one_burst_and_none_is_forgotten(burst: int | None, every: float) -> None:
     policy = RateLimit("5/s", burst=burst)
     limiter, runs, started, now = Limiter(policy, "bill"), [fetched(0, 600)], list[int](), 0.0

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.fakes import Clock, Store
 from tests.plugin.group.owning import VirtualLoop
 from tests.tables import each
@@ -86,6 +87,7 @@ async def none_is_over(leases: Leases, runs: list[Run], *, seconds: int) -> None
 
 
 @each("beside", [True, False])
+@pytest.mark.slow  # looks at the leases of three hundred messages for a quarter of an hour of virtual time
 def test_a_full_backlog_of_marks_costs_no_lease_however_slow_the_store_is(beside: bool) -> None:
     async def scene() -> None:
         time = asyncio.get_running_loop().time
