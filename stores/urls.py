@@ -1,11 +1,18 @@
-"""A check that the URLs of all stores share."""
+"""Checks that the URLs of all stores share."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+import difflib
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
-__all__ = ["may_hold_an_at_sign"]
+from ackwise.middleware.errors import ConfigurationError
+
+__all__ = ["may_hold_an_at_sign", "numbered", "refuse_unknown"]
+
+_NUMBERS: Final[Mapping[str, tuple[type, str]]] = {"timeout": (float, "2.5"), "max_size": (int, "2"), "statement_cache_size": (int, "0")}
+"""Options that are numbers, each with an example."""
 
 
 def may_hold_an_at_sign(query: str, netloc: str, options: Container[str], texts: Container[str]) -> bool:
@@ -15,3 +22,30 @@ def may_hold_an_at_sign(query: str, netloc: str, options: Container[str], texts:
     """
     pairs = parse_qsl(query, keep_blank_values=True)
     return "@" in netloc and all(name in options and ("@" not in value or name in texts) for name, value in pairs)
+
+
+def numbered(texts: Mapping[str, str], store: str) -> dict[str, Any]:
+    """Return our options, numbers as such. Raise `ConfigurationError` for one that is none."""
+    values: dict[str, Any] = dict(texts)
+    for name in texts.keys() & _NUMBERS.keys():
+        kind, example = _NUMBERS[name]
+        try:
+            values[name] = kind(texts[name])
+        except ValueError:
+            raise ConfigurationError(
+                f"{name} is {texts[name]!r} in the URL of the {store} store; give a number, such as {name}={example}"
+            ) from None
+    return values
+
+
+def refuse_unknown(name: str, known: Sequence[str], store: str) -> None:
+    """Raise `ConfigurationError` for an option that is none of `known`; its value is not repeated."""
+    if name in known:
+        return
+    if name in ("password", "user"):
+        raise ConfigurationError(
+            f"{name} is an option in the URL of the {store} store; write it in front of the host: //user:password@host"
+        )
+    near = difflib.get_close_matches(name, known, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+    raise ConfigurationError(f"the {store} store has no option {name!r}; {advice}")

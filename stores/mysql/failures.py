@@ -20,7 +20,6 @@ __all__ = [
     "NO_SUCH_TABLE",
     "as_store_error",
     "is_broken",
-    "is_conflict",
     "problem_of",
 ]
 
@@ -123,11 +122,6 @@ def problem_of(error: Exception) -> Problem:
 def is_broken(error: Exception) -> bool:
     """Return whether a new connection may help."""
     return problem_of(error) is Problem.LOST
-
-
-def is_conflict(error: Exception) -> bool:
-    """Return whether the same statement may succeed at once."""
-    return problem_of(error) is Problem.CONFLICT
 
 
 def as_store_error(

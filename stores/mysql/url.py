@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.urls import may_hold_an_at_sign
+from ackwise.stores.urls import may_hold_an_at_sign, numbered, refuse_unknown
 
 __all__ = ["Address", "Options", "parse"]
 
@@ -108,7 +107,7 @@ def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
     pairs = _known(parts, (*Options._fields, *_Tls._fields))
     texts = {name: text for name, text in pairs if name in Options._fields}
     rest = urlencode([(name, text) for name, text in pairs if name not in Options._fields])
-    return parts._replace(query=rest).geturl(), (defaults or Options())._replace(**_options(texts))
+    return parts._replace(query=rest).geturl(), (defaults or Options())._replace(**numbered(texts, "MySQL"))
 
 
 def _split(url: str) -> SplitResult:
@@ -138,27 +137,5 @@ def _readable(url: str) -> SplitResult | None:
 def _known(parts: SplitResult, names: Sequence[str]) -> list[tuple[str, str]]:
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     for name, _ in pairs:
-        if name in names:
-            continue
-        if name in ("user", "password"):
-            raise ConfigurationError(
-                f"{name} is an option in the URL of the MySQL store; write it in front of the host: //user:password@host"
-            )
-        near = difflib.get_close_matches(name, names, n=1)
-        advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}"
-        raise ConfigurationError(f"the MySQL store has no option {name!r}; {advice}")
+        refuse_unknown(name, names, "MySQL")
     return pairs
-
-
-def _options(texts: dict[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = dict(texts)
-    for name, kind, example in (("timeout", float, "2.5"), ("max_size", int, "2")):
-        if name not in texts:
-            continue
-        try:
-            values[name] = kind(texts[name])
-        except ValueError:
-            raise ConfigurationError(
-                f"{name} is {texts[name]!r} in the URL of the MySQL store; give a number, such as {name}={example}"
-            ) from None
-    return values

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.urls import may_hold_an_at_sign
+from ackwise.stores.urls import may_hold_an_at_sign, numbered, refuse_unknown
 
 __all__ = ["Options", "address_of", "parse"]
 
@@ -62,8 +61,8 @@ def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
     ours = {name: text for name, text in pairs if name in Options._fields}
     drivers = [(name, text) for name, text in pairs if name not in Options._fields]
     for name, _ in drivers:
-        _require_known(name)
-    return parts._replace(query=urlencode(drivers)).geturl(), (defaults or Options())._replace(**_options(ours))
+        refuse_unknown(name, known, "PostgreSQL")
+    return parts._replace(query=urlencode(drivers)).geturl(), (defaults or Options())._replace(**numbered(ours, "PostgreSQL"))
 
 
 def address_of(url: str) -> str:
@@ -75,30 +74,3 @@ def address_of(url: str) -> str:
     if "@" in parts.path + parts.query + parts.fragment:  # a password that was not encoded goes beyond its place
         return "postgresql"
     return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _require_known(name: str) -> None:
-    if name in _DRIVERS:
-        return
-    if name in ("password", "user"):
-        raise ConfigurationError(
-            f"{name} is an option in the URL of the PostgreSQL store; write it in front of the host: //user:password@host"
-        )
-    known = [*Options._fields, *_DRIVERS]
-    near = difflib.get_close_matches(name, known, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-    raise ConfigurationError(f"the PostgreSQL store has no option {name!r}; {advice}")
-
-
-def _options(texts: dict[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = dict(texts)
-    for name, kind, example in (("timeout", float, "2.5"), ("max_size", int, "2"), ("statement_cache_size", int, "0")):
-        if name not in texts:
-            continue
-        try:
-            values[name] = kind(texts[name])
-        except ValueError:
-            raise ConfigurationError(
-                f"{name} is {texts[name]!r} in the URL of the PostgreSQL store; give a number, such as {name}={example}"
-            ) from None
-    return values

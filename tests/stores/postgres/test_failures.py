@@ -23,6 +23,7 @@ from tests.stores.cases import case
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, Claim, ClaimKey, Exchange
 from ackwise.stores.postgres import PostgresStore, from_url
+from ackwise.stores.sql.operation import Owned, Statement, Steps
 
 TODAY = int(time.time() // 86400)
 
@@ -178,6 +179,21 @@ async def test_a_server_without_a_free_connection_is_named(postgres: SharedServe
     await other.close()
     await admin.execute("DROP OWNED BY crowd; DROP ROLE crowd")
     await admin.close()
+
+
+async def test_a_connection_on_which_a_transaction_was_left_open_is_not_used_again(postgres_url: str) -> None:
+    def steps() -> Steps[None]:
+        yield [Statement("BEGIN"), Statement("SELECT 1 / 0")]
+
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    store = PostgresStore(postgres_url, max_size=1)
+    await store.open()
+    with pytest.raises(StoreUnavailable, match="division by zero"):
+        await store._connections.run(Owned(steps))
+    assert (await store.exchange(claims(keys(1)))).claims == [Acquired(1)]
+    await store.close()
+    assert told == [], "asyncpg would roll back, and log an error"
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
