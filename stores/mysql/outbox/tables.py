@@ -8,7 +8,7 @@ from typing import Final
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.mysql.tables import LONGEST, Tables
-from ackwise.stores.sql.outbox.dialect import STATES
+from ackwise.stores.sql.outbox.dialect import STATES, TABLES
 
 __all__ = ["NAMES", "OutboxTables"]
 
@@ -78,16 +78,8 @@ class OutboxTables:
         if len(tables.prefix) > LONGEST - len("outbox_barrier"):
             raise ConfigurationError(f"prefix is {tables.prefix!r} for the MySQL outbox; give at most {LONGEST - 14} characters")
         self.all = tables
-        self.rows = tables.named("outbox")
-        self.shards = tables.named("outbox_shard")
-        self.relays = tables.named("outbox_relay")
-        self.barrier = tables.named("outbox_barrier")
-        self.meta = tables.named("outbox_meta")
-
-    @property
-    def names(self) -> dict[str, str]:
-        """What statements are formatted with."""
-        return {"rows": self.rows, "shards": self.shards, "relays": self.relays, "barrier": self.barrier, "meta": self.meta}
+        self.names = {word: tables.named(name) for word, name in TABLES.items()}  #: what statements are formatted with
+        self.rows = self.names["rows"]
 
     @property
     def ddl(self) -> list[str]:
@@ -96,6 +88,6 @@ class OutboxTables:
         shards = ", ".join(f"({shard})" for shard in range(SHARDS))
         return [
             *(statement.format(**self.names, **STATES, names=NAMES) for statement in made),
-            f"INSERT INTO {self.shards} (shard) VALUES {shards} ON DUPLICATE KEY UPDATE shard = shard",
-            f"INSERT INTO {self.meta} VALUES ('database_id', '{uuid.uuid4().hex}') ON DUPLICATE KEY UPDATE name = name",
+            f"INSERT INTO {self.names['shards']} (shard) VALUES {shards} ON DUPLICATE KEY UPDATE shard = shard",
+            f"INSERT INTO {self.names['meta']} VALUES ('database_id', '{uuid.uuid4().hex}') ON DUPLICATE KEY UPDATE name = name",
         ]

@@ -7,7 +7,7 @@ from typing import Final
 
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.postgres.tables import HALF_FREE, Tables
-from ackwise.stores.sql.outbox.dialect import STATES
+from ackwise.stores.sql.outbox.dialect import STATES, TABLES
 
 __all__ = ["OutboxTables"]
 
@@ -61,21 +61,13 @@ class OutboxTables:
 
     def __init__(self, tables: Tables) -> None:
         self.all = tables
-        self.rows = tables.named("outbox")
-        self.shards = tables.named("outbox_shard")
-        self.relays = tables.named("outbox_relay")
-        self.barrier = tables.named("outbox_barrier")
-        self.meta = tables.named("outbox_meta")
+        self.names = {word: tables.named(name) for word, name in TABLES.items()}  #: what statements are formatted with
+        self.rows = self.names["rows"]
 
     @property
     def channel(self) -> str:
         """Of the notifications: a name of any length would be cut."""
         return f"ackwise_outbox_{hashlib.blake2b(self.rows.encode(), digest_size=8).hexdigest()}"
-
-    @property
-    def names(self) -> dict[str, str]:
-        """What statements are formatted with."""
-        return {"rows": self.rows, "shards": self.shards, "relays": self.relays, "barrier": self.barrier, "meta": self.meta}
 
     @property
     def ddl(self) -> str:

@@ -29,13 +29,13 @@ from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.sql.operation import Answer, Packet, Statement, Steps
 from ackwise.stores.sql.templates import Placeholders, Templates
 
-__all__ = ["DUE", "DUE_COLUMNS", "MESSAGE", "NAMES", "STATES", "WORDS", "Around", "Dialect", "changed"]
+__all__ = ["DUE", "DUE_COLUMNS", "MESSAGE", "STATES", "TABLES", "WORDS", "Around", "Dialect", "changed"]
 
 #: The states of rows, as templates and tables name them.
 STATES: Final = {state.name: int(state) for state in RowState}
 
 #: The tables of an outbox, without the prefix.
-NAMES: Final = {
+TABLES: Final = {
     "rows": "outbox",
     "shards": "outbox_shard",
     "relays": "outbox_relay",

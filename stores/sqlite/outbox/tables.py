@@ -8,7 +8,7 @@ from typing import Final
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.protocol import purpose
-from ackwise.stores.sql.outbox.dialect import STATES
+from ackwise.stores.sql.outbox.dialect import STATES, TABLES
 from ackwise.stores.sqlite.file import File
 from ackwise.stores.sqlite.schema import Part
 
@@ -17,13 +17,7 @@ __all__ = ["NAMES", "OUTBOX", "as_error", "create"]
 OUTBOX: Final = Part(purpose.OUTBOX, "ackwise_outbox", "ackwise_outbox_to_send")
 
 #: What statements are formatted with.
-NAMES: Final = {
-    "rows": "ackwise_outbox",
-    "shards": "ackwise_outbox_shard",
-    "relays": "ackwise_outbox_relay",
-    "barrier": "ackwise_outbox_barrier",
-    "meta": "ackwise_outbox_meta",
-}
+NAMES: Final = {word: f"ackwise_{name}" for word, name in TABLES.items()}
 
 # AUTOINCREMENT: the id of a row that was deleted is never given again.
 _DDL: Final = f"""
