@@ -148,6 +148,8 @@ class Dialect:
 
     def within(self, around: Around, packet: Packet, **values: Any) -> Steps[Sequence[Answer]]:
         """Return the answers of `packet`, which is one transaction."""
+        if not around.before:
+            return (yield packet)
         before, after = (self.say_all(templates, **values) for templates in around)
         answers = yield [*before, *packet, *after]
         return answers[len(before) : len(before) + len(packet)]

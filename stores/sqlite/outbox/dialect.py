@@ -38,7 +38,7 @@ WITH seen AS (
             SELECT 1 FROM {rows} AS before WHERE before.key_hash = r.key_hash AND before.id < r.id AND before.attempts > 0
                 AND (before.state = {LOCAL_COMMIT} AND before.next_at > :now OR before.state = {MESSAGE_ERROR} AND :block_key)))
     ORDER BY id LIMIT :limit
-), summed AS (SELECT id, sum(size) OVER (ORDER BY id) - size AS before_it FROM seen)
+), summed AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) - size AS before_it FROM seen)
 SELECT r.id, shard, attempts, {ms created}, size, false, topic, value, message_key, headers, partition, message_id
 FROM summed AS s CROSS JOIN {rows} AS r ON r.id = s.id WHERE s.before_it < :most ORDER BY r.id""",
 }
@@ -64,11 +64,12 @@ class SQLite(Dialect):
 
     def say(self, template: str, **values: Any) -> Statement:
         """See `Dialect.say`."""
-        return super().say(template, **{"now": self._clock(), **values})
+        return self._templates(template, {"now": self._clock(), **values})
 
     def say_all(self, templates: Iterable[str], **values: Any) -> Packet:
         """See `Dialect.say_all`."""
-        return super().say_all(templates, now=self._clock(), **values)
+        at_once = {"now": self._clock(), **values}
+        return [self._templates(template, at_once) for template in templates]
 
 
 def _adapted(value: Any) -> Any:

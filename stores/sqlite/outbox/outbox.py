@@ -196,7 +196,8 @@ class _Runner:
         self._turn.release()
 
     async def _begin(self, wait: float | None = None) -> Answer:
-        await asyncio.sleep(self._rest)
+        if self._rest:
+            await asyncio.sleep(self._rest)
         await self._turn.acquire()
         self._has_turn = True
         try:
