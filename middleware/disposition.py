@@ -64,6 +64,7 @@ class Reason:
     CRASHED_WORKER: Final = "crashed-worker"
     FOREIGN_COPY: Final = "foreign-copy"
     BURIED: Final = "buried"
+    ABORTED_AND_COMMITTED: Final = "aborted-and-committed"
 
 
 #: All of ours; any other is a text that a handler gave to `dead()`.

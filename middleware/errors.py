@@ -7,6 +7,7 @@ AckwiseError
 ├── InvalidHandlerResult     you did it; the handler returned something that is not a status
 ├── ConsumeTimeout           you did it; the handler took longer than its consume timeout
 ├── TransactionAborted       you did it; the handler ended or broke the transaction that it writes in
+│   └── TransactionCommitted it ended it by a commit, so that what it wrote until then stays
 └── Unavailable              it happened to you; retried with back-off, nothing committed meanwhile
     ├── StoreUnavailable     the claim store did not answer
     │   └── Fenced           somebody else has taken the partition over
@@ -30,6 +31,7 @@ __all__ = [
     "PublishUnavailable",
     "StoreUnavailable",
     "TransactionAborted",
+    "TransactionCommitted",
     "Unavailable",
 ]
 
@@ -64,6 +66,10 @@ class ConsumeTimeout(AckwiseError):
 
 class TransactionAborted(AckwiseError):
     """The handler committed, rolled back or broke the transaction that it writes in; its messages come back later."""
+
+
+class TransactionCommitted(TransactionAborted):
+    """The handler committed the transaction that it writes in, and nobody could refuse it; its messages are dead letters."""
 
 
 class Unavailable(AckwiseError):

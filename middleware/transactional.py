@@ -12,11 +12,12 @@ What the handler publishes are rows of the outbox in the same transaction: a rel
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Suspended
-from ackwise.middleware.errors import AckwiseError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason, Suspended
+from ackwise.middleware.errors import AckwiseError, StoreUnavailable, TransactionAborted, TransactionCommitted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
@@ -112,6 +113,8 @@ class TransactionalPipeline(Pipeline):
                 rows.tell()
         except RollBack:
             self._roll_back(mine, call, alone=len(fetched) == 1)
+        except TransactionCommitted as error:
+            await self._give_up(mine, call, error, assignment)
         except TransactionAborted as error:
             if not any(run.began for run in mine):  # no handler has seen it
                 self._undo_and_postpone(fetched, error)
@@ -177,21 +180,40 @@ class TransactionalPipeline(Pipeline):
             self._worker.report_broken(self.agent.name, [] if broken is None else [broken])
         run.succeeded = False
 
+    async def _give_up(self, mine: Sequence[Run], call: HandlerCall, error: TransactionCommitted, assignment: Assignment) -> None:
+        """What the handler saw and committed by itself never runs again: nobody knows how much of it came true."""
+        call.raised = None
+        seen = [run for run in mine if run.began and not self._stands(run)]
+        for run in seen:
+            decide(run, Dead(Reason.ABORTED_AND_COMMITTED, Failure.of(error)), self._worker.later)
+            run.succeeded = False
+        for run in mine:
+            if not run.began:
+                run.undo()
+        with suppress(*UNDONE):  # settling publishes them; the mark alone is missing then
+            await self._mark(seen, assignment)
+
     async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:
         """What failed alone: its copy is published and its row marked, without anything that the handler wrote."""
-        ruled = [run for run in runs if run.stage is Stage.RULED and not isinstance(run.disposition, Suspended)]
-        keys = [run.key for run in ruled if run.key is not None]
-        if not keys:
-            return  # nothing to mark: settling publishes it
         try:
-            async with self._store.begin(retention=self._retention) as transaction:
-                (answer,) = await transaction.claim(keys)
-                if isinstance(answer, Taken):
-                    await self._publish_and_mark(transaction, ruled, assignment)
-                else:
-                    self._take(ruled[0], answer)
+            await self._mark(runs, assignment)
         except UNDONE as error:
             self._undo_and_postpone(runs, error)
+
+    async def _mark(self, runs: Sequence[Run], assignment: Assignment) -> None:
+        """Publish the copies of what is ruled on, and mark it. What has no key needs no mark: settling publishes it."""
+        ruled = [(run, run.key) for run in runs if run.stage is Stage.RULED and not isinstance(run.disposition, Suspended)]
+        keyed = [(run, key) for run, key in ruled if key is not None]
+        if not keyed:
+            return
+        async with self._store.begin(retention=self._retention) as transaction:
+            answers = await transaction.claim([key for _, key in keyed])
+            for (run, _), answer in zip(keyed, answers, strict=True):
+                if not isinstance(answer, Taken):
+                    self._take(run, answer)
+            taken = [run for (run, _), answer in zip(keyed, answers, strict=True) if isinstance(answer, Taken)]
+            if taken:
+                await self._publish_and_mark(transaction, taken, assignment)
 
     def _undo_and_postpone(self, runs: Sequence[Run], error: AckwiseError) -> None:
         """Nothing of it stays, or it is not known whether it committed. Only what has its copy, or was finished before, goes on."""

@@ -250,6 +250,11 @@ class _Failures:
                 yield self._held("a message waits", "what is behind it in its partition waits too", back_off)
             yield self._held("another worker has the message in a transaction", "waits for that transaction, then as it ended", "")
             yield self._ruled("the handler commits or rolls back by itself", lambda batch: Raised(RuntimeError()))
+            if self._transactional.mode == "inbox":
+                unseen = "a procedure of the database commits, which nobody sees before"
+                yield self._dead(
+                    unseen, Reason.ABORTED_AND_COMMITTED, attempts=None, then="dead letter, never run again; what it wrote stays"
+                )
             return
         dedup = self._dedup
         if dedup is None:

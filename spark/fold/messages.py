@@ -65,6 +65,7 @@ REASONS: Final = {
     Reason.TOO_LARGE: 8,
     Reason.UNDECODABLE: 9,
     Reason.BURIED: 10,
+    Reason.ABORTED_AND_COMMITTED: 11,
 }
 OTHER_REASON: Final = 0
 

@@ -11,10 +11,21 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Final
 
+from ackwise.middleware.disposition import Reason
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.fold.facts import View
-from ackwise.spark.fold.messages import HIGHEST_BIT, OUT_OF_ORDER, RANK_BASE, RANKS, SUCCESSES, SUPPRESSED_BY_DEAD, TIMED_OUT, attempt_bit
+from ackwise.spark.fold.messages import (
+    HIGHEST_BIT,
+    OUT_OF_ORDER,
+    RANK_BASE,
+    RANKS,
+    REASONS,
+    SUCCESSES,
+    SUPPRESSED_BY_DEAD,
+    TIMED_OUT,
+    attempt_bit,
+)
 from ackwise.spark.frames import Column, DataFrame, F, SparkSession
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import (
@@ -269,6 +280,7 @@ def _flags() -> Column:
         Flag.AMBIGUOUS_EXEC: (F.col("took") > 0)
         | _has(EventCode.CLAIM_LOST)
         | two_claims
+        | F.coalesce(F.col("reason") == REASONS[Reason.ABORTED_AND_COMMITTED], F.lit(False))
         | (_has(*SUCCESSES) & (F.col("is_unreported") | _may_have_gone_on())),
         Flag.UNCLAIMED: _has_outcome() & (~_has(EventCode.CLAIMED) | _outside("ox_min") | _outside("ox_max")),
         Flag.REPEATED: once & (F.col("sx_min") < F.col("sx_max")) & ~_is_recreated(),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ackwise.middleware.disposition import Reason
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
@@ -625,7 +626,10 @@ class _Court:
         redriven = [number for e in events if (number := _redriven(e)) is not None]
         found = {
             Flag.COMMITTED_PAST: verdict in (Verdict.IN_FLIGHT, Verdict.STUCK) and attempt == 1 and past,
-            Flag.AMBIGUOUS_EXEC: two or E.CLAIM_LOST in of or any(e.get("took_unreleased") for e in events),
+            Flag.AMBIGUOUS_EXEC: two
+            or E.CLAIM_LOST in of
+            or any(e.get("took_unreleased") for e in events)
+            or any(e.get("error") == Reason.ABORTED_AND_COMMITTED for e in of.get(E.DEAD_LETTERED, [])),
             Flag.UNCLAIMED: ran and (not runs or not all(_was_claimed(of, x) for x in runs)),
             Flag.REPEATED: verdict is not Verdict.MULTI_EXECUTED and len(_ids(of, *_SUCCESSES)) > 1 and not _is_recreated(events),
             Flag.HAD_FAILURES: E.FAILED in of,

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from ackwise.middleware.transaction import Progress
-from ackwise.stores.mysql import checking, maintenance, offsets
+from ackwise.stores.mysql import checking, maintenance
 from ackwise.stores.mysql.driver import Asyncmy
-from ackwise.stores.mysql.failures import FAILURES, is_broken
+from ackwise.stores.mysql.inboxsession import MySQLSession
+from ackwise.stores.mysql.inboxstatements import found
 from ackwise.stores.mysql.schema import layout
 from ackwise.stores.mysql.tables import Tables
-from ackwise.stores.mysql.transaction import OpenTransaction
 from ackwise.stores.mysql.url import Options, parse
 from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Steps
 from ackwise.stores.sql.schema import complaints, create
+from ackwise.stores.sql.serverinbox import ServerInbox
 
 if TYPE_CHECKING:
+    from asyncmy.connection import Connection  # noqa: F401  # in quotes below
     from asyncmy.pool import Pool
 
 __all__ = ["MySQLInbox", "from_url"]
@@ -29,7 +27,7 @@ _MAX_SIZE: Final = 10
 """Connections: a batch under way has one."""
 
 
-class MySQLInbox:
+class MySQLInbox(ServerInbox["Pool", "Connection"]):
     """An inbox in the MariaDB or MySQL database of `url`, in which the handler's own tables are as well.
 
     The handler gets an asyncmy connection in the middle of a transaction that reads what is committed. Each batch under way
@@ -50,10 +48,9 @@ class MySQLInbox:
         timeout: float = 5.0,
         max_size: int = _MAX_SIZE,
     ) -> None:
-        self._connections = Connections(
-            Asyncmy(INBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_session)
-        )
-        self._address = self._connections.address
+        driver = Asyncmy(INBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_session)
+        super().__init__(Connections(driver), lambda connection, statements: MySQLSession(connection, statements, driver))
+        self._address = driver.address
         self._tables = Tables(prefix)
         self._layout = layout(self._tables, INBOX, self._address)
 
@@ -67,43 +64,6 @@ class MySQLInbox:
         """
         await self._connections.open_with(self._prepare)
 
-    @asynccontextmanager
-    async def begin(self, *, retention: float) -> AsyncIterator[OpenTransaction]:
-        """See `TransactionalStore.begin`; waits for a connection, and replaces a lost one before anything was done."""
-        pool = self._connections.require_open()
-        opened = await self._begin(pool, retention)
-        try:
-            yield opened
-            await opened.commit()
-        except BaseException:
-            await opened.abandon()
-            raise
-        finally:
-            await pool.release(opened.connection)
-
-    async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
-        """See `OffsetsStore.take_over`; waits up to the timeout for a batch of the owner before."""
-        return (await self.take_over_many(owner, {(topic, partition): position}))[topic, partition]
-
-    async def take_over_many(self, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
-        """See `OffsetsStore`; waits up to the timeout for batches of the owners before."""
-        pool = self._connections.require_open()
-        connection = await self._connections.acquire(pool)
-        try:
-            async with asyncio.timeout(self._connections.timeout):
-                return await offsets.take_over(connection, self._tables.named("offsets"), owner, positions)
-        except BaseException as error:
-            connection.close()  # it may be in the middle of a transaction, or of an answer
-            if isinstance(error, FAILURES):
-                raise self._connections.unavailable(error) from None
-            raise
-        finally:
-            await pool.release(connection)
-
-    async def close(self) -> None:
-        """Wait for the batches under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
-        await self._connections.close()
-
     async def init(self) -> None:
         """Create the table if it is missing. Doing it twice changes nothing."""
         await self._connections.maintained(lambda: create(self._layout))
@@ -116,35 +76,10 @@ class MySQLInbox:
         """Delete what is forgotten, beside running workers; return how many records."""
         return await self._connections.maintained(lambda: maintenance.clean_inbox(self._layout, self._tables))
 
-    async def _begin(self, pool: Pool, retention: float) -> OpenTransaction:
-        replaced = False
-        while True:
-            connection = await self._connections.acquire(pool)
-            opened = OpenTransaction(
-                connection,
-                self._tables.named("inbox"),
-                self._tables.named("offsets"),
-                retention=retention,
-                timeout=self._connections.timeout,
-                address=self._address,
-            )
-            try:
-                await opened.start()
-            except BaseException as error:
-                connection.close()
-                await pool.release(connection)
-                if not isinstance(error, FAILURES):
-                    raise
-                if replaced or not is_broken(error):
-                    raise self._connections.unavailable(error) from None
-                replaced = True
-                await self._connections.replace(pool)
-            else:
-                return opened
-
     def _prepare(self) -> Steps[None]:
         yield from create(self._layout)
         yield from checking.require_inbox_rights(self._tables)
+        self._statements = yield from found(self._tables)
 
 
 def _session(timeout: float) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncmy.cursors import Cursor
 
@@ -46,30 +46,35 @@ class AsyncmyRunner:
                     return answers
 
 
+_LITERALS: Final[dict[type, Callable[[Any], str]]] = {
+    type(None): lambda _: "NULL",
+    bool: lambda value: str(int(value)),
+    int: int.__repr__,
+    float: repr,
+    str: lambda value: f"x'{value.encode().hex()}'",
+    bytes: lambda value: f"x'{value.hex()}'",
+    tuple: lambda value: f"({', '.join(map(literal, value))})",
+    list: lambda value: ", ".join(map(literal, value)) or "NULL",
+}
+
+
 def literal(value: object) -> str:
     """Return `value` as SQL that no encoding and no mode of a session changes; texts and bytes as hexadecimal digits.
 
     A list is what stands in the brackets of IN, which finds nothing if it is empty; a tuple is a row.
     """
-    match value:
-        case None:
-            return "NULL"
-        case bool() | int():
-            return f"{value:d}"
-        case float():
-            return repr(value)
-        case str():
-            return f"x'{value.encode().hex()}'"
-        case bytes():
-            return f"x'{value.hex()}'"
-        case tuple():
-            return f"({', '.join(map(literal, value))})"
-        case list():
-            return ", ".join(map(literal, value)) or "NULL"
-        case _:
-            raise TypeError(f"no literal for a {type(value).__name__}")
+    kind = type(value)
+    made = _LITERALS.get(kind) or next((made for base in kind.__mro__ if (made := _LITERALS.get(base)) is not None), None)
+    if made is None:
+        raise TypeError(f"no literal for a {kind.__name__}")
+    return made(value)
 
 
 def _text(statement: Statement) -> str:
     text, values = statement
-    return text % tuple(map(literal, values)) if values else text
+    if not values:
+        return text
+    try:
+        return text % tuple([_LITERALS[type(value)](value) for value in values])
+    except KeyError:  # of a subclass
+        return text % tuple(map(literal, values))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.mysql import offsets
+from ackwise.stores.mysql.inboxstatements import INBOX, OFFSETS
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.protocol.purpose import CLAIMS, Purpose
 from ackwise.stores.sql.operation import Statement, Steps
@@ -35,18 +35,6 @@ CREATE TABLE IF NOT EXISTS {} (
     step TINYINT NOT NULL,
     holder VARCHAR(96) CHARACTER SET ascii NOT NULL,
     PRIMARY KEY (day, k)
-) ENGINE = InnoDB"""
-
-_INBOX = """
-CREATE TABLE IF NOT EXISTS {} (
-    k BINARY(16) NOT NULL PRIMARY KEY,
-    outcome TINYINT NOT NULL,
-    next_attempt INT NOT NULL,
-    origin_topic VARBINARY(249) NOT NULL,
-    origin_partition INT NOT NULL,
-    origin_offset BIGINT NOT NULL,
-    exec_id BIGINT NOT NULL,
-    kept_until DATETIME(6) NOT NULL
 ) ENGINE = InnoDB"""
 
 _VERSIONS = """
@@ -88,4 +76,4 @@ def require_server(said: str, address: str, purpose: Purpose = CLAIMS) -> None:
 def _ddl(tables: Tables, purpose: Purpose) -> Sequence[str]:
     if purpose is CLAIMS:
         return [_CLAIMS.format(tables.claims)]
-    return [_INBOX.format(tables.named("inbox")), offsets.TABLE.format(tables.named("offsets"))]
+    return [INBOX.format(tables.named("inbox")), OFFSETS.format(tables.named("offsets"))]

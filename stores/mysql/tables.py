@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["LONGEST", "Tables"]
+__all__ = ["LONGEST", "Tables", "quoted"]
 
 LONGEST = 64
 """Characters of a name."""
@@ -15,12 +15,13 @@ _LONGEST_PREFIX = LONGEST - len("claims")
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables in the connection's database; each name starts with `prefix`, which is quoted.
+    """The tables in the database `schema`, or else in that of the connection; each name starts with `prefix`. Both are quoted.
 
     Raises `ConfigurationError` for what the server can't take as a name.
     """
 
     prefix: str = "ackwise_"
+    schema: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.prefix) > _LONGEST_PREFIX or any(not "\0" < character <= "\uffff" for character in self.prefix):
@@ -40,4 +41,10 @@ class Tables:
 
     def named(self, name: str) -> str:
         """The table `name` of ours, quoted."""
-        return "`" + (self.prefix + name).replace("`", "``") + "`"
+        table = quoted(self.prefix + name)
+        return table if self.schema is None else f"{quoted(self.schema)}.{table}"
+
+
+def quoted(name: str) -> str:
+    """A name as SQL."""
+    return "`" + name.replace("`", "``") + "`"

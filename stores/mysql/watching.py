@@ -7,7 +7,7 @@ and `prepare` look first; nothing of the class is touched, and nothing stays.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ from ackwise.stores.sql.watching import MARIADB, PREPARED, Watched, Watcher, exe
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["watched"]
+__all__ = ["unwatched", "watched"]
 
 _METHODS: Final = ("query", "commit", "rollback", "begin", "autocommit", "prepare")
 
@@ -39,6 +39,12 @@ def watched(connection: Connection, watcher: Watcher[Awaitable[object]]) -> Iter
         if seen.by_none:
             for name in _METHODS:
                 vars(connection).pop(name, None)
+
+
+def unwatched(connection: Connection) -> AbstractContextManager[None]:
+    """What is executed in the block is ours: nobody is asked about it."""
+    seen = _WATCHED.get(connection)
+    return nullcontext() if seen is None else seen.ours()
 
 
 def _looking(connection: Any, seen: Watched[Awaitable[object]]) -> dict[str, Callable[..., Awaitable[Any]]]:

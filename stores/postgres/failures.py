@@ -62,6 +62,8 @@ def problem_of(error: Exception) -> Problem:
         return next((problem for state, problem in _PROBLEMS.items() if _state(error).startswith(state)), Problem.REFUSED)
     if isinstance(error, TimeoutError):
         return Problem.BUSY
+    if isinstance(error, asyncpg.InterfaceError) and "another operation is in progress" in str(error):
+        return Problem.ENDED
     return Problem.REFUSED if isinstance(error, ValueError) else Problem.LOST
 
 

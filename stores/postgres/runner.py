@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncpg import Record
+
 from ackwise.stores.postgres.failures import FAILURES, problem_of
 from ackwise.stores.sql.operation import Answer, Failure, Packet
 
@@ -16,15 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncpgRunner"]
 
-#: Statements that answer with rows. asyncpg tells how many rows the others changed, and nobody tells both.
+#: Statements that answer with rows.
 _HAS_ROWS: Final = re.compile(r"\s*(select|show|table|values|with)\b|.*\breturning\b", re.IGNORECASE | re.DOTALL)
 
 
 class AsyncpgRunner:
-    """Answers have the rows of what selects or returns some, and otherwise the number of rows that changed."""
+    """Codecs and classes that the connection was given have no part in the answers, which nothing public of asyncpg can leave out."""
 
     def __init__(self, connection: Connection | PoolConnectionProxy, timeout: float | None = None) -> None:
-        self._connection, self._timeout = connection, timeout
+        self._connection: Any = getattr(connection, "_con", None) or connection
+        self._timeout = timeout
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
         """See `Runner.send`."""
@@ -34,12 +37,17 @@ class AsyncpgRunner:
             raise Failure(problem_of(error), error) from error
 
     async def _answer(self, text: str, values: Sequence[object]) -> Answer:
-        if _has_rows(text):
-            rows: Any = await self._connection.fetch(text, *values, timeout=self._timeout)
-            return Answer(rows)
-        status = await self._connection.execute(text, *values, timeout=self._timeout)
+        raw = self._connection
+        rows: Sequence[Any] = ()
+        if values or _has_rows(text):
+            raw._check_open()
+            options = {"return_status": True, "ignore_custom_codec": True, "record_class": Record}
+            rows, said, _ = await raw._execute(text, values, 0, self._timeout, **options)
+            status = said.decode()
+        else:
+            status = await raw.execute(text, timeout=self._timeout)
         count = status.rpartition(" ")[2]
-        return Answer((), int(count) if count.isdecimal() else 0)
+        return Answer(rows, int(count) if count.isdecimal() else 0)
 
 
 @functools.lru_cache(1024)

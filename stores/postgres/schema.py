@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.postgres import offsets
+from ackwise.stores.postgres.inboxstatements import INBOX, OFFSETS
 from ackwise.stores.postgres.partitions import BEGIN, COMMIT, turn
 from ackwise.stores.postgres.tables import HALF_FREE, Tables
 from ackwise.stores.protocol.purpose import CLAIMS, Purpose
 from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.schema import Layout
 
-__all__ = ["layout"]
+__all__ = ["found", "layout"]
 
 _EARLIEST: Final = 14
 """The first PostgreSQL that reads a range of a table's pages, which the cleanup does."""
@@ -32,23 +33,19 @@ _CLAIMS = """
     took_unreleased boolean NOT NULL,
     holder text NOT NULL"""
 
-# Each record is written twice in its transaction, when it is taken and when it is finished.
-_INBOX = """
-    k uuid PRIMARY KEY,
-    exec_id bigint NOT NULL,
-    origin_offset bigint NOT NULL,
-    kept_until timestamptz NOT NULL,
-    origin_partition int NOT NULL,
-    next_attempt int NOT NULL,
-    outcome smallint NOT NULL,
-    origin_topic text NOT NULL"""
-
 
 def layout(tables: Tables, purpose: Purpose, address: str, ddl: str | None = None) -> Layout:
     """Return the tables of `purpose`, made by the statements `ddl` where they are not those of claims or inbox."""
     version = Statement(f"SELECT version FROM {tables.versions} WHERE part = $1", (purpose.part,))
     made = ddl or (_of_claims(tables) if purpose is CLAIMS else _of_inbox(tables))
     return Layout(purpose, address, version, functools.partial(_create, tables, purpose, address, made))
+
+
+def found(tables: Tables) -> Steps[Tables]:
+    """Return the tables, which are there, with the schema that they are in: where a search path leads may change."""
+    where = "SELECT nspname FROM pg_namespace JOIN pg_class ON pg_namespace.oid = relnamespace WHERE pg_class.oid = to_regclass($1)"
+    (answer,) = yield [Statement(where, (tables.versions,))]
+    return replace(tables, schema=answer.rows[0][0])
 
 
 def _create(tables: Tables, purpose: Purpose, address: str, ddl: str) -> Steps[None]:
@@ -84,5 +81,5 @@ def _of_claims(tables: Tables) -> str:
 
 def _of_inbox(tables: Tables) -> str:
     return f"""
-        CREATE TABLE IF NOT EXISTS {tables.named("inbox")} ({_INBOX}) {HALF_FREE};
-        CREATE TABLE IF NOT EXISTS {tables.named("offsets")} ({offsets.COLUMNS}) {HALF_FREE}"""
+        CREATE TABLE IF NOT EXISTS {tables.named("inbox")} ({INBOX}) {HALF_FREE};
+        CREATE TABLE IF NOT EXISTS {tables.named("offsets")} ({OFFSETS}) {HALF_FREE}"""

@@ -76,6 +76,7 @@ INBOX: Final = Purpose(
     part="inbox",
     missing="the table of the inbox is missing",
     has="inbox has",
+    version=2,
 )
 OUTBOX: Final = Purpose(
     name="outbox",

@@ -44,6 +44,7 @@ class Effect(enum.Enum):
     ROLLS_BACK = "it rolls all back"
     ANYTHING = "it may do any of these, as a procedure can"
     ACTS_AS = "it leaves the transaction as it is, and changes whose rights count"
+    SESSION = "it leaves the transaction as it is, and may change anything else that outlasts it, or a role unseen"
 
 
 #: Those of the statements of a packet that do something, in their order.
@@ -107,6 +108,15 @@ class Watched(Generic[Step]):
             yield
         finally:
             self._watchers.remove(watcher)
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """What is executed in the block is ours, and nobody is asked about it."""
+        before, self.is_ours = self.is_ours, True
+        try:
+            yield
+        finally:
+            self.is_ours = before
 
     def effects(self, packet: str | bytes) -> Effects:
         """Return what `packet` does that the watchers have to know."""
@@ -172,7 +182,7 @@ class Grammar:
 
 
 #: Spared a closer look: nearly every statement is one of these.
-_OFTEN: Final = re.compile(r"\s*(?:select|insert|update|delete)\s", re.IGNORECASE)
+_OFTEN: Final = re.compile(r"\s*(?:select\s+(?!set_config)|insert\s|update\s|delete\s)", re.IGNORECASE)
 
 _TEXT: Final = r"'(?:[^']|'')*+'"
 _NAME: Final = r'"(?:[^"]|"")*+"'
@@ -206,6 +216,7 @@ POSTGRES: Final = Grammar(
         ("COMMIT|END", Effect.COMMITS),
         ("PREPARE TRANSACTION", Effect.COMMITS_BY_ITSELF),
         ("SET( LOCAL| SESSION)? (ROLE|SESSION AUTHORIZATION)|RESET (ROLE|ALL|SESSION AUTHORIZATION)", Effect.ACTS_AS),
+        (r".*(?<!\w)SET_CONFIG|DISCARD|DO|CALL", Effect.SESSION),
     ),
 )
 
@@ -248,6 +259,7 @@ MARIADB: Final = Grammar(
         ("COMMIT", Effect.COMMITS),
         ("BEGIN NOT ATOMIC|SET STATEMENT", Effect.ANYTHING),
         (r"SET PASSWORD|SET .*(?<![^@]@)\bAUTOCOMMIT *+:?= *+(?!(?:0|OFF|FALSE)(?!\w)).*", Effect.COMMITS_BY_ITSELF),
+        ("SET|USE", Effect.SESSION),
         (r"(CREATE( OR REPLACE)?|DROP) TEMPORARY", None),
         (r"ANALYZE( LOCAL| NO_WRITE_TO_BINLOG)? TABLE|LOAD INDEX", Effect.COMMITS_BY_ITSELF),
         (_READS_AND_WRITES, None),

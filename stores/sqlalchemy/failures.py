@@ -1,47 +1,85 @@
-"""Failures of SQLAlchemy or its database as errors of ours, with no statement and no value in any."""
+"""Failures of SQLAlchemy or its database: what they mean, and errors of ours for them with no statement and no value in any."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InvalidRequestError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.stores.sql.operation import Failure, Problem
 
-__all__ = ["FAILURES", "aborted", "bounded", "refusing"]
+__all__ = ["ADDRESS", "as_store_error", "failures", "problem_of", "refusing", "unavailable"]
 
-FAILURES = (SQLAlchemyError, OSError)
+ADDRESS: Final = "the database of the SQLAlchemy inbox"
 
-_BROKEN = "25P02"
+_BROKEN: Final = "25P02"
 """The SQLSTATE of a transaction of PostgreSQL in which a statement failed."""
 
-_REFUSED = ("22", "23", "27", "42", "44", "P0")
+_REFUSED: Final = ("22", "23", "27", "42", "44", "P0")
 """SQLSTATEs of data and statements that a database does not take, which SQLAlchemy has no class for with every driver."""
 
+#: Numbers of MariaDB's errors, SQLSTATEs of PostgreSQL's, and how SQLite's begin, which has no codes for these.
+_PROBLEMS: Final[dict[object, Problem]] = {
+    _BROKEN: Problem.ENDED,
+    "3B001": Problem.ENDED,
+    1305: Problem.ENDED,
+    "no such savepoint": Problem.ENDED,
+    "42P01": Problem.MISSING,
+    "3F000": Problem.MISSING,
+    1146: Problem.MISSING,
+    "no such table": Problem.MISSING,
+}
 
-@asynccontextmanager
-async def bounded(timeout: float, why: str) -> AsyncIterator[None]:
-    """Bound a step by `timeout`, and raise our error for SQLAlchemy's, which may hold a statement's values; `why` says what it can mean."""
+_ENDED_BY_AN_ERROR: Final = (
+    "the handler caught an error of PostgreSQL and went on, but PostgreSQL undoes the whole transaction then; let the error pass, "
+    "or run what may fail in a savepoint, `async with session.begin_nested():`"
+)
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return what an error of SQLAlchemy or of the network means."""
+    if not isinstance(error, DBAPIError):
+        return Problem.LOST if isinstance(error, OSError) else Problem.REFUSED
+    if error.connection_invalidated:
+        return Problem.LOST
+    first = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    said = str(first).partition(":")[0]
+    return _PROBLEMS.get(first if isinstance(first, int) else _state(error) or said, Problem.REFUSED)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Raise `Failure` for SQLAlchemy's errors."""
     try:
-        async with asyncio.timeout(timeout):
-            yield
-    except AckwiseError:
-        raise
-    except (TimeoutError, PoolTimeout):
-        raise StoreUnavailable(f"the database of the SQLAlchemy inbox: no answer within {timeout} s; {why}") from None
-    except ProgrammingError as error:
-        raise ConfigurationError(f"the database of the SQLAlchemy inbox refuses its statement: {_first_line(error)}") from None
-    except DBAPIError as error:
-        raise StoreUnavailable(f"the database of the SQLAlchemy inbox failed: {_first_line(error)}") from None
-    except OSError as error:
-        raise StoreUnavailable(
-            f"the database of the SQLAlchemy inbox can't be reached ({error.strerror or 'connection lost'}); {why}"
-        ) from None
-    except SQLAlchemyError as error:
-        raise StoreUnavailable(f"SQLAlchemy can't go on with the inbox: {_first_line(error)}") from None
+        yield
+    except (SQLAlchemyError, OSError) as error:
+        raise Failure(problem_of(error), error) from error
+
+
+def as_store_error(error: Exception) -> ConfigurationError | StoreUnavailable:
+    """The error of ours for one of SQLAlchemy's or of the network."""
+    match error:
+        case TimeoutError() | PoolTimeout():
+            return StoreUnavailable(f"{ADDRESS}: no answer in time; see whether it runs and has a connection left")
+        case ProgrammingError():
+            return ConfigurationError(f"{ADDRESS} refuses its statement: {_first_line(error)}")
+        case DBAPIError():
+            return StoreUnavailable(f"{ADDRESS} failed: {_first_line(error)}")
+        case OSError():
+            return StoreUnavailable(f"{ADDRESS} can't be reached ({error.strerror or 'connection lost'})")
+        case SQLAlchemyError():
+            return StoreUnavailable(f"SQLAlchemy can't go on with the inbox: {_first_line(error)}")
+        case _:
+            return StoreUnavailable(f"{ADDRESS} failed: {error}")
+
+
+def unavailable(error: Exception) -> StoreUnavailable:
+    """The error of a batch, which is tried again whatever its reason."""
+    return StoreUnavailable(str(as_store_error(error)))
 
 
 @contextmanager
@@ -51,7 +89,7 @@ def refusing(step: str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         if _state(error) == _BROKEN:
-            raise aborted(error) from None
+            raise TransactionAborted(_ENDED_BY_AN_ERROR) from None
         if not isinstance(error, (IntegrityError, DataError, ProgrammingError)) and not _state(error).startswith(_REFUSED):
             raise
         raise TransactionAborted(f"the database refuses to {step} what the handler wrote: {_first_line(error)}") from None
@@ -59,22 +97,8 @@ def refusing(step: str) -> Iterator[None]:
         raise TransactionAborted(f"the handler left its session in the middle of an error: {_first_line(error)}") from None
 
 
-def aborted(error: DBAPIError) -> TransactionAborted | StoreUnavailable:
-    """Return the error for a statement of ours that the handler's transaction no longer takes."""
-    if error.connection_invalidated:
-        return StoreUnavailable(f"the database of the SQLAlchemy inbox failed: {_first_line(error)}")
-    if _state(error) == _BROKEN:
-        return TransactionAborted(
-            "the handler caught an error of PostgreSQL and went on, but PostgreSQL undoes the whole transaction then; let the error pass, "
-            "or run what may fail in `async with session.begin_nested():`"
-        )
-    return TransactionAborted(
-        "the handler ended the transaction that it writes in; leave commit and rollback to Ackwise, and raise to roll back"
-    )
-
-
 def _state(error: DBAPIError) -> str:
-    return str(getattr(error.orig, "sqlstate", ""))
+    return str(getattr(error.orig, "sqlstate", None) or "")
 
 
 def _first_line(error: SQLAlchemyError) -> str:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
-from sqlalchemy import delete, inspect, select, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.serverclock import refuse_jumped
-from ackwise.stores.sqlalchemy.failures import bounded
-from ackwise.stores.sqlalchemy.tables import VERSION, Tables
-from ackwise.stores.sqlalchemy.transaction import OpenTransaction, abandon
+from ackwise.middleware.transaction import Progress
+from ackwise.stores.sql.inbox import Statements, take_over
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Steps, run
+from ackwise.stores.sql.transaction import InboxTransaction
+from ackwise.stores.sqlalchemy.databases import Database, database
+from ackwise.stores.sqlalchemy.failures import ADDRESS, as_store_error, failures, unavailable
+from ackwise.stores.sqlalchemy.runner import SQLAlchemyRunner
+from ackwise.stores.sqlalchemy.session import SQLAlchemySession
 
 __all__ = ["SQLAlchemyInbox"]
 
-_MISSING = "the table of the SQLAlchemy inbox is missing; call its init() as a user who may create tables"
-
-_AT_ONCE = 1000
-"""Records that one step of a cleanup deletes."""
+T = TypeVar("T")
 
 
 class SQLAlchemyInbox:
@@ -28,8 +31,8 @@ class SQLAlchemyInbox:
 
     The handler gets an `AsyncSession` in the middle of a transaction; what it has not flushed is flushed. Engine, pool and
     settings are yours: each batch under way takes a connection. `timeout` (seconds) bounds each of our own statements, with
-    its wait for another worker's batch that holds the same key. `schema` and `prefix` say where the table is. It is not the
-    table of the other inboxes. Raises `ConfigurationError`.
+    its wait for another worker's batch that holds the same key. The tables are those of the database's own inbox, with its driver's
+    extra; `schema` and `prefix` say where they are. Raises `ConfigurationError`.
     """
 
     def __init__(
@@ -39,101 +42,108 @@ class SQLAlchemyInbox:
             raise ConfigurationError(f"timeout is {timeout}; give the seconds that a statement of the inbox may take, more than 0")
         self._sessions = sessions
         self._schema, self._prefix, self._timeout = schema, prefix, timeout
-        self._tables: Tables | None = None
+        self._begin: Callable[[], Steps[Statements]] | None = None
 
     async def open(self) -> None:
         """Connect, and create the table if it is missing and the user may. Opening twice does nothing.
 
         Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the database does not answer now.
         """
-        if self._tables is None:
-            async with self._connected() as (connection, tables):
-                await self._create(connection, tables)
-            self._tables = tables
+        if self._begin is None:
+            self._begin = await self._run(lambda database: database.open())
 
     @asynccontextmanager
-    async def begin(self, *, retention: float) -> AsyncIterator[OpenTransaction]:
+    async def begin(self, *, retention: float) -> AsyncIterator[InboxTransaction]:
         """See `TransactionalStore.begin`."""
-        if self._tables is None:
+        if self._begin is None:
             raise StoreUnavailable("the SQLAlchemy inbox is not open; open it before the first batch")
-        session = self._sessions()
-        opened = OpenTransaction(session, self._tables, retention, self._timeout)
+        session = SQLAlchemySession(self._sessions(), self._timeout)
         try:
-            await opened.start()
-            yield opened
-            await opened.commit()
-        except BaseException:
-            await abandon(session)
-            raise
+            await self._start(session, self._begin)
+            async with InboxTransaction(session, retention).ending() as transaction:
+                yield transaction
         finally:
-            await session.close()
+            with suppress(SQLAlchemyError):
+                await session.connection.close()
+
+    async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
+        """See `OffsetsStore.take_over`."""
+        return (await self.take_over_many(owner, {(topic, partition): position}))[topic, partition]
+
+    async def take_over_many(self, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
+        """See `OffsetsStore`."""
+        begin = self._begin
+        if begin is None:
+            raise StoreUnavailable("the SQLAlchemy inbox is not open; open it before the first batch")
+
+        def steps(_: Database) -> Steps[dict[tuple[str, int], Progress]]:
+            return (yield from take_over((yield from begin()), owner, positions))
+
+        return await self._run(steps)
 
     async def close(self) -> None:
         """Nothing to give back: the engine is yours. Closing twice does nothing."""
-        self._tables = None
+        self._begin = None
 
     async def init(self) -> None:
         """Create the table if it is missing. Doing it twice changes nothing."""
-        async with self._connected() as (connection, tables):
-            await self._create(connection, tables)
+        await self._run(lambda database: database.create())
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise, one sentence each; changes nothing."""
-        async with self._connected() as (connection, tables):
-            if not await self._has_table(connection, tables):
-                return [_MISSING]
-            await self._require_version(connection, tables)
-        return []
+        return await self._run(lambda database: database.check())
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, some records at a time; return how many."""
-        deleted = _AT_ONCE
-        total = 0
-        while deleted == _AT_ONCE:
-            async with self._connected() as (connection, tables):
-                await self._require_version(connection, tables)
-                refuse_jumped(float(await connection.scalar(select(tables.now)) or 0.0), "the database of the SQLAlchemy inbox")
-                inbox, forgotten = tables.inbox, tables.inbox.c.kept_until <= tables.now
-                found = (await connection.scalars(select(inbox.c.k).where(forgotten).order_by(inbox.c.k).limit(_AT_ONCE))).all()
-                done = await connection.execute(delete(inbox).where(inbox.c.k.in_(found), forgotten))
-            deleted, total = len(found), total + done.rowcount
-        return total
+        return await self._run(lambda database: database.clean())
+
+    async def _start(self, session: SQLAlchemySession, begin: Callable[[], Steps[Statements]]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await session.begin(begin)
+        except TimeoutError:
+            await session.cut()
+            raise StoreUnavailable(
+                f"{ADDRESS}: no answer within {self._timeout} s; see whether the database runs and has a connection left"
+            ) from None
+        except Failure as failure:
+            raise unavailable(failure.error) from None
+        except BaseException:
+            await session.cut()
+            raise
+
+    async def _run(self, steps: Callable[[Database], Steps[T]]) -> T:
+        """Return what steps return on a connection outside of any session. Raise `ConfigurationError` or `StoreUnavailable`."""
+        try:
+            async with self._connected() as connection:
+                found = database(connection.dialect.name, self._schema, self._prefix)
+                return await run(steps(found), _Patient(connection, self._timeout))
+        except TimeoutError:
+            raise StoreUnavailable(f"{ADDRESS}: no answer within {self._timeout} s; see whether the database runs") from None
+        except Failure as failure:
+            raise as_store_error(failure.error) from None
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[tuple[AsyncConnection, Tables]]:
-        """A connection in a transaction that commits in the end, and the tables in the words of its database."""
-        async with bounded(self._timeout, "see whether the database runs"), self._sessions() as session, session.begin():
-            connection = await session.connection()
-            if connection.dialect.name not in Tables.DIALECTS:
-                raise ConfigurationError(
-                    f"the SQLAlchemy inbox does not know {connection.dialect.name}; it knows {', '.join(Tables.DIALECTS)}"
-                )
-            yield connection, Tables(connection.dialect.name, self._schema, self._prefix)
+    async def _connected(self) -> AsyncIterator[AsyncConnection]:
+        """A connection of the engine of the sessions, on which each statement commits by itself; SQLite's only once all is done."""
+        with failures():
+            async with asyncio.timeout(self._timeout), self._sessions() as session:
+                engine = (await session.connection()).engine
+            async with engine.connect() as connection:
+                if connection.dialect.name != "sqlite":
+                    await connection.execution_options(isolation_level="AUTOCOMMIT")
+                yield connection
+                await connection.commit()
 
-    async def _create(self, connection: AsyncConnection, tables: Tables) -> None:
-        if connection.dialect.name == "postgresql":
-            if (await connection.scalar(text("SHOW synchronous_commit"))) == "off":
-                raise ConfigurationError(
-                    "synchronous_commit is off, so a crash of the server can lose what Kafka was told is done; turn it on for this user"
-                )
-            # Without it CREATE TABLE fails for all but one of those who try at once.
-            await connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('ackwise session inbox', 0))"))
-        if not await self._has_table(connection, tables):
-            await connection.run_sync(tables.metadata.create_all)
-            await connection.execute(tables.add_version())
-        await self._require_version(connection, tables)
 
-    async def _has_table(self, connection: AsyncConnection, tables: Tables) -> bool:
-        name = tables.inbox.name
-        return bool(await connection.run_sync(lambda sync: inspect(sync).has_table(name, schema=self._schema)))
+class _Patient(SQLAlchemyRunner):
+    """Bounds each packet by itself, of which some operations need many."""
 
-    async def _require_version(self, connection: AsyncConnection, tables: Tables) -> None:
-        if not await self._has_table(connection, tables):
-            raise ConfigurationError(_MISSING)
-        versions = tables.versions
-        found = await connection.scalar(select(versions.c.version).where(versions.c.part == "session_inbox"))
-        if found is not None and found != VERSION:
-            raise ConfigurationError(
-                f"the table of the SQLAlchemy inbox has version {found}, and this Ackwise knows version {VERSION} alone; "
-                "start the Ackwise that made it, or choose another prefix"
-            )
+    def __init__(self, connection: AsyncConnection, timeout: float) -> None:
+        super().__init__(connection)
+        self._timeout = timeout
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        """See `Runner.send`."""
+        async with asyncio.timeout(self._timeout):
+            return await super().send(packet)

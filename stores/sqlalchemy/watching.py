@@ -37,7 +37,7 @@ def watched(session: Session, connection: Connection, watcher: Watcher[None]) ->
         see(Effect.COMMITS)
 
     def rollback(_c: Connection) -> None:
-        see(Effect.ROLLS_BACK)
+        seen.done((Effect.ROLLS_BACK,))  # the session also rolls back by itself, after an error: nobody can refuse that
 
     def after_transaction_create(_s: Session, transaction: SessionTransaction) -> None:
         # The session would execute SAVEPOINT with its next statement, and what was added by then would seem to be from before it.

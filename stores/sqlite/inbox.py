@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.transaction import Progress
 from ackwise.stores.protocol.purpose import INBOX
-from ackwise.stores.sqlite import offsets
-from ackwise.stores.sqlite.clock import Clocks, FileClock, Instant, clocks_of
-from ackwise.stores.sqlite.file import File, result_code
+from ackwise.stores.sql.inbox import Statements, take_over
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, run, run_now
+from ackwise.stores.sql.transaction import InboxTransaction
+from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
+from ackwise.stores.sqlite.file import File
+from ackwise.stores.sqlite.handlerconnection import HandlerConnection
+from ackwise.stores.sqlite.inboxstatements import SQLiteStatements, begin
 from ackwise.stores.sqlite.maintenance import clean, complaints, no_file
+from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import INBOX as _PART
-from ackwise.stores.sqlite.schema import create_inbox, version
+from ackwise.stores.sqlite.schema import set_up
 from ackwise.stores.sqlite.thread import maintain
-from ackwise.stores.sqlite.transaction import BEGAN, OpenTransaction
 from ackwise.stores.sqlite.url import parse, seconds
 
 __all__ = ["SQLiteInbox", "from_url"]
@@ -34,7 +38,7 @@ class SQLiteInbox:
 
     The handler gets a `sqlite3.Connection` in the middle of a transaction; it is called from the event loop's thread. SQLite
     has one writer: while a batch is worked on, nobody else writes to the file. `timeout` (seconds) is how long a batch
-    waits for other writers before `StoreUnavailable`. `prepare` is given the connection once, for what your handler wants of
+    waits for other writers before `StoreUnavailable`. `prepare` is given each connection, for what your handler wants of
     it: a row factory, `PRAGMA foreign_keys = ON`. `clock` gives wall-clock seconds; where the host's own jumps, nothing is forgotten
     early (`stores/sqlite/clock.py`).
     """
@@ -55,7 +59,8 @@ class SQLiteInbox:
         self._prepare = prepare
         self._clock = clock
         self._file_clock = FileClock(_PART.name, self._path, clocks_of(clock))
-        self._connection: sqlite3.Connection | None = None
+        self._is_open = False
+        self._connection: HandlerConnection | None = None
         self._one_at_a_time = asyncio.Lock()
 
     async def open(self) -> None:
@@ -64,67 +69,21 @@ class SQLiteInbox:
         Raises `ConfigurationError` if the file is no SQLite database or has another version than ours, `StoreUnavailable` if it
         can't be opened now.
         """
-        if self._connection is not None:
-            return
-        self._file.require_folder()
-        try:
-            connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
-        except sqlite3.Error as error:
-            raise self._file.unavailable(error) from error
-        try:
-            self._set_up(connection)
-        except BaseException:
-            connection.close()
-            raise
-        if self._prepare is not None:
-            self._prepare(connection)
-        self._connection = connection
-
-    def _set_up(self, connection: sqlite3.Connection) -> None:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            INBOX.require_version(version(connection, _PART), str(self._path), "name another file")
-            create_inbox(connection)
-            connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
-        except sqlite3.OperationalError as error:
-            raise self._file.unavailable(error) from error
-        except sqlite3.DatabaseError as error:
-            raise self._file.no_database() from error
+        if not self._is_open:
+            self._file.require_folder()
+            self._connection = self._connect(is_new=True)
+            self._is_open = True
 
     @asynccontextmanager
-    async def begin(self, *, retention: float) -> AsyncIterator[OpenTransaction]:
+    async def begin(self, *, retention: float) -> AsyncIterator[InboxTransaction]:
         """See `TransactionalStore.begin`; the connection is one for all, so one batch at a time is in a transaction."""
         async with self._one_at_a_time:
-            connection = self._connection
-            if connection is None:
-                raise StoreUnavailable(INBOX.not_open(str(self._path)))
-            opened = OpenTransaction(connection, await self._begin(connection), retention)
+            session = await self._begin()
             try:
-                yield opened
-                opened.check()
-                connection.execute("COMMIT")
-            except sqlite3.IntegrityError as error:
-                raise TransactionAborted(f"the database refuses to commit what the handler wrote: {error}") from error
-            except sqlite3.Error as error:
-                raise self._file.unavailable(error) from error
+                async with InboxTransaction(session, retention).ending() as transaction:
+                    yield transaction
             finally:
-                _roll_back(connection)
-
-    async def _begin(self, connection: sqlite3.Connection) -> Instant:
-        """Become the writer of the file, waiting for others without holding up the event loop."""
-        give_up_at = time.monotonic() + self._timeout
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                instant = self._file_clock.read(connection)
-                connection.execute(f"SAVEPOINT {BEGAN}")
-            except sqlite3.Error as error:
-                _roll_back(connection)
-                if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
-                    raise self._file.unavailable(error) from error
-                await asyncio.sleep(_TRY_AGAIN)
-            else:
-                return instant
+                self._tidy(session)
 
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
         """See `OffsetsStore.take_over`."""
@@ -133,25 +92,21 @@ class SQLiteInbox:
     async def take_over_many(self, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
         """See `OffsetsStore`; one statement."""
         async with self._one_at_a_time:
-            connection = self._connection
-            if connection is None:
-                raise StoreUnavailable(INBOX.not_open(str(self._path)))
-            await self._begin(connection)
+            session = await self._begin()
             try:
-                taken = offsets.take_over(connection, owner, positions)
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise self._file.unavailable(error) from error
+                taken = await run(take_over(session.statements, owner, positions), session)
+                await session.commit()
+            except Failure as failure:
+                raise session.unavailable(failure.error) from failure.error
             finally:
-                _roll_back(connection)
+                session.end()
             return taken
 
     async def close(self) -> None:
         """Wait for the batch under way, and close the file. Closing twice does nothing."""
         async with self._one_at_a_time:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._is_open = False
+            self._let_go()
 
     async def init(self) -> None:
         """Create the file and the table if need be, as `open` does. Raises as `open` does."""
@@ -167,11 +122,120 @@ class SQLiteInbox:
         """Delete what is forgotten, which batches do as well; return how many keys. Raises as `open` does."""
         return await maintain(self._file, lambda: clean(str(self._path), _PART, self._clock))
 
+    def _connect(self, *, is_new: bool = False) -> HandlerConnection:
+        """Connect anew, with all that `prepare` does."""
+        connection = None
+        try:
+            connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None, factory=HandlerConnection)
+            if is_new:
+                connection.execute("PRAGMA journal_mode = WAL")
+                run_now(set_up(_PART, str(self._path)), SQLiteRunner(connection))
+            connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
+            if self._prepare is not None:
+                self._prepare(connection)
+        except BaseException as raised:
+            if connection is not None:
+                connection.close()
+            error = raised.error if isinstance(raised, Failure) else raised
+            if isinstance(error, sqlite3.Error):
+                raise self._file.as_store_error(error) from error
+            raise
+        return connection
 
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
+    def _let_go(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _begin(self) -> SQLiteSession:
+        """Become the writer of the file, waiting for others without holding up the event loop."""
+        if not self._is_open:
+            raise StoreUnavailable(INBOX.not_open(str(self._path)))
+        self._connection = self._connection or self._connect()
+        session = SQLiteSession(self._connection, self._file)
+        give_up_at = time.monotonic() + self._timeout
+        while True:
+            try:
+                session.begin(self._file_clock)
+            except Failure as failure:
+                session.end()
+                if failure.problem is not Problem.BUSY or time.monotonic() > give_up_at:
+                    raise session.unavailable(failure.error) from failure.error
+                await asyncio.sleep(_TRY_AGAIN)
+            else:
+                return session
+
+    def _tidy(self, session: SQLiteSession) -> None:
+        """SQLite has no reset: a connection on which a handler may have left something is not used again."""
+        session.tidy()
+        if session.connection.is_used_up:
+            self._let_go()
+
+
+class SQLiteSession:
+    """The connection of a `SQLiteInbox` for one batch. See `Session`."""
+
+    statements: Statements
+
+    def __init__(self, connection: HandlerConnection, file: File) -> None:
+        self.connection = connection
+        self.address, self.timeout = str(file.path), None
+        self._file, self._runner = file, SQLiteRunner(connection)
+        self._factories = connection.row_factory, connection.text_factory
+        self._guard = ExitStack()
+
+    @property
+    def is_open(self) -> bool:
+        """See `Session.is_open`."""
+        return self.connection.in_transaction
+
+    def begin(self, clock: FileClock) -> None:
+        """Raises `Failure`; the connection is to be cut then."""
+        self.statements = SQLiteStatements(run_now(begin(clock), self._runner))
+        self._guard.enter_context(self.connection.guarded())
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        """See `Runner.send`."""
+        return self._runner.send(packet)
+
+    async def regain(self) -> None:
+        """See `Session.regain`."""
+
+    async def commit(self) -> None:
+        """See `Session.commit`."""
+        try:
+            await self.send([Statement("COMMIT")])
+        except Failure as failure:
+            if isinstance(failure.error, sqlite3.IntegrityError):
+                raise TransactionAborted(f"the database refuses to commit what the handler wrote: {failure.error}") from failure.error
+            raise
+
+    async def rollback(self, *, is_marked: bool) -> bool:
+        """See `Session.rollback`."""
+        is_there = self.is_open
+        self.end()
+        return is_there
+
+    async def cut(self) -> None:
+        """See `Session.cut`; the connection lives on."""
+        self.end()
+
+    def end(self) -> None:
+        """Roll back what is open."""
+        if self.connection.in_transaction:
+            with suppress(Failure):
+                self._runner.send([Statement("ROLLBACK")])
+
+    def tidy(self) -> None:
+        """The next handler finds the connection as `prepare` left it."""
+        self.end()
+        self._guard.close()
+        self.connection.row_factory, self.connection.text_factory = self._factories
+
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        """See `Session.unavailable`."""
+        assert isinstance(error, sqlite3.Error)
+        return self._file.unavailable(error)
 
 
 def from_url(url: str) -> SQLiteInbox:

@@ -12,16 +12,19 @@ __all__ = ["SQLiteRunner"]
 
 
 class SQLiteRunner:
-    """Rows are tuples, whatever the row factory of the connection makes of them."""
+    """Whatever the connection makes of rows and texts, answers have tuples and what SQLite stores."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._cursor = connection.cursor()
+        self._connection, self._cursor = connection, sqlite3.Cursor(connection)
         self._cursor.row_factory = None
 
     def send(self, packet: Packet) -> Sequence[Answer]:
         """See `SyncRunner.send`."""
         cursor = self._cursor
         answers: list[Answer] = []
+        factory = self._connection.text_factory
+        if factory is not str:
+            self._connection.text_factory = str
         try:
             for text, values in packet:
                 cursor.execute(text, values)
@@ -29,4 +32,7 @@ class SQLiteRunner:
                 answers.append(Answer(rows, max(0, cursor.rowcount)))
         except sqlite3.Error as error:
             raise Failure(problem_of(error), error) from error
+        finally:
+            if factory is not str:
+                self._connection.text_factory = factory
         return answers

@@ -10,7 +10,7 @@ from ackwise.stores.protocol.purpose import Purpose
 from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sqlite.clock import TABLE as _CLOCK
 
-__all__ = ["CLAIMS", "INBOX", "Part", "create_inbox", "set_up", "version"]
+__all__ = ["CLAIMS", "INBOX", "Part", "set_up", "version"]
 
 
 class Part(NamedTuple):
@@ -27,8 +27,6 @@ class Part(NamedTuple):
         """In `ackwise_schema`."""
         return self.purpose.part
 
-
-INBOX: Final = Part(purpose.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until")
 
 _VERSIONS: Final = "CREATE TABLE IF NOT EXISTS ackwise_schema (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID"
 _CLAIMS: Final = """
@@ -52,12 +50,16 @@ CLAIMS: Final = Part(purpose.CLAIMS, "ackwise_claims", "ackwise_claims_kept_unti
 _INBOX: Final = """
 CREATE TABLE IF NOT EXISTS ackwise_inbox (
     place TEXT PRIMARY KEY,
-    outcome INTEGER,
+    outcome INTEGER NOT NULL,
     next_attempt INTEGER NOT NULL,
-    origin TEXT NOT NULL,
+    origin_topic TEXT NOT NULL,
+    origin_partition INTEGER NOT NULL,
+    origin_offset INTEGER NOT NULL,
     exec_id INTEGER NOT NULL,
     kept_until REAL NOT NULL
-) WITHOUT ROWID;
+) WITHOUT ROWID
+"""
+_OFFSETS: Final = """
 CREATE TABLE IF NOT EXISTS ackwise_offsets (
     owner TEXT NOT NULL,
     topic TEXT NOT NULL,
@@ -66,9 +68,11 @@ CREATE TABLE IF NOT EXISTS ackwise_offsets (
     generation INTEGER NOT NULL,
     began INTEGER NOT NULL,
     PRIMARY KEY (owner, topic, partition)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS ackwise_inbox_kept_until ON ackwise_inbox (kept_until);
+) WITHOUT ROWID
 """
+_INBOX_BY_END: Final = "CREATE INDEX IF NOT EXISTS ackwise_inbox_kept_until ON ackwise_inbox (kept_until)"
+
+INBOX: Final = Part(purpose.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until", (_INBOX, _OFFSETS, _INBOX_BY_END, _CLOCK))
 
 
 def version(connection: sqlite3.Connection, part: Part) -> int:
@@ -86,9 +90,3 @@ def set_up(part: Part, address: str) -> Steps[None]:
     *_, found = yield [Statement("BEGIN IMMEDIATE"), Statement(_VERSIONS), insert, look]
     part.purpose.require_version(found.rows[0][0], address, "name another file")
     yield [*map(Statement, part.ddl), Statement("COMMIT")]
-
-
-def create_inbox(connection: sqlite3.Connection) -> None:
-    """Create what is missing of the inbox."""
-    connection.executescript(_INBOX)
-    connection.execute(_CLOCK)

@@ -60,11 +60,10 @@ def account_of(id: str) -> str:
 
 async def execute(connection: Any, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
     """`statement` with each of `rows`, in the words of the connection's driver."""
-    match type(connection).__module__.partition(".")[0]:
-        case "sqlite3":
-            assert isinstance(connection, sqlite3.Connection)
+    match connection:
+        case sqlite3.Connection():
             connection.executemany(statement.format("?", "?"), rows)
-        case "asyncpg":
+        case _ if type(connection).__module__.startswith("asyncpg"):
             await connection.executemany(statement.format("$1", "$2"), rows)
         case _:
             async with connection.cursor() as cursor:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tests.spark.histories import DAY, NOW, SECOND, TOPIC, History
 
+from ackwise.middleware.disposition import Reason
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.events import EventCode as E
 from ackwise.spark.config import ReconcileConfig
@@ -158,6 +159,9 @@ case("27a a record with the key of a dead letter", verdicts={0: Verdict.DEAD_LET
      ).say("w1", "0:RCFX 1:R", key="k").say("w1", "1:D W=2", key="k", attrs='{"outcome":"dead"}')  # fmt: skip
 case("27b a dead letter that is delivered again", verdicts={0: Verdict.DEAD_LETTERED}
      ).say("w1", "0:RCFX").say("w1", "0:D W=1", attrs='{"outcome":"dead"}')  # fmt: skip
+case("27c a dead letter whose handler had committed by itself", verdicts={0: DEAD, 1: DEAD}, flags={0: Flag.AMBIGUOUS_EXEC},
+     without={1: Flag.AMBIGUOUS_EXEC}).say("w1", "0:RCX", error=Reason.ABORTED_AND_COMMITTED
+     ).say("w1", "1:RCX W=2", error=Reason.REJECTED)  # fmt: skip
 
 REDRIVEN = {number: json.dumps({"redrive": f"redrive-{number}", "letter": "g.dlq/0/7"}) for number in (1, 2)}
 

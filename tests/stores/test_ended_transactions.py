@@ -6,10 +6,9 @@ Whatever the handler does after that must not commit by itself: the batch fails,
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from tests.databases.proxy import proxy_to
 from tests.middleware.conftest import Spine
+from tests.stores.batches import HERE, Handler, consume, keys
 from tests.stores.dialects import MariaDBDatabase, SQLDatabase
 from tests.stores.mysql.database import MySQLDatabase
 from tests.tables import each
@@ -26,8 +26,8 @@ from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
 from ackwise.middleware.message import Message
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.run import Stage
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.middleware.store import Outcome
+from ackwise.middleware.transaction import Finished, Taken, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.plugin.registry import open_inbox
 from ackwise.stores.mysql.inbox import MySQLInbox
@@ -35,27 +35,7 @@ from ackwise.stores.mysql.outbox import MySQLOutbox
 from ackwise.stores.sqlite.inbox import SQLiteInbox
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
-HERE = ("orders", 3, 17)
-
 AUTOCOMMIT = "our connection is in autocommit: once an error has undone the transaction, what the handler does next commits by itself"
-SENT = "a statement that commits by itself is sent, and found out once it has committed"
-RUN_AGAIN = "what was committed by a handler that ended its transaction runs again, since nobody looks for its claim"
-
-Handler = Callable[[Any], Awaitable[object]]
-
-
-def keys(count: int) -> list[ClaimKey]:
-    return [ClaimKey(os.urandom(16), None, 1) for _ in range(count)]
-
-
-async def consume(inbox: TransactionalStore, asked: Sequence[ClaimKey], handle: Handler) -> list[TransactionAnswer]:
-    """One batch: claim, call `handle` with the connection, finish what was taken."""
-    async with inbox.begin(retention=60.0) as transaction:
-        answers = await transaction.claim(asked)
-        await handle(transaction.connection)
-        taken = [key for key, answer in zip(asked, answers, strict=True) if answer == Taken()]
-        await transaction.finish([Finish(key, HERE, 7, Outcome.OK, 1) for key in taken])
-    return answers
 
 
 async def fails_and_is_taken_again(inbox: TransactionalStore, handle: Handler) -> None:
@@ -131,7 +111,6 @@ def full_disk(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA max_page_count = 1000000")
 
 
-@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
 @pytest.mark.parametrize("ends", [or_rollback, update_or_rollback, raising_trigger, many_at_once, full_disk])
 async def test_sqlite_what_follows_an_error_that_ended_the_transaction_does_not_stay(
     file: File, ends: Callable[[sqlite3.Connection], None]
@@ -146,7 +125,6 @@ async def test_sqlite_what_follows_an_error_that_ended_the_transaction_does_not_
     assert file.effects() == ["there"]
 
 
-@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
 async def test_sqlite_a_payment_after_such_an_error_is_made_once(file: File) -> None:
     asked = keys(1)
     fails = [True]
@@ -162,6 +140,21 @@ async def test_sqlite_a_payment_after_such_an_error_is_made_once(file: File) -> 
     fails.append(False)
     await consume(file.inbox, asked, pay)
     assert file.ask("SELECT balance FROM accounts") == [(100,)]
+
+
+async def test_sqlite_an_offset_does_not_move_past_a_transaction_that_an_error_undid(file: File) -> None:
+    mine = await file.inbox.take_over("ackwise/0/me", "orders", 3, position=5)
+
+    async def batch() -> None:
+        async with file.inbox.begin(retention=60.0) as transaction:
+            await transaction.lock("ackwise/0/me", "orders", 3, mine.generation)
+            with suppress(sqlite3.Error):
+                or_rollback(transaction.connection)
+            await transaction.advance("ackwise/0/me", "orders", 3, mine.generation, 9)
+
+    with pytest.raises(TransactionAborted):
+        await batch()
+    assert (await file.inbox.take_over("ackwise/0/me", "orders", 3, position=0)).next == 5
 
 
 def commit(connection: sqlite3.Connection) -> None:
@@ -189,7 +182,6 @@ def isolation_level(connection: sqlite3.Connection) -> None:
     connection.isolation_level = None
 
 
-@pytest.mark.xfail(strict=True, reason=SENT)
 @pytest.mark.parametrize("ends", [commit, execute_commit, execute_end, script, as_context, isolation_level])
 async def test_sqlite_what_commits_by_itself_is_refused_before_it_is_sent(file: File, ends: Callable[[sqlite3.Connection], None]) -> None:
     async def handle(connection: sqlite3.Connection) -> None:
@@ -239,12 +231,6 @@ async def inbox(sql: SQLDatabase) -> AsyncIterator[TransactionalStore]:
     await inbox.close()
 
 
-@pytest.fixture
-def broken_on_mariadb(request: pytest.FixtureRequest, sql: SQLDatabase) -> None:
-    if isinstance(sql, MariaDBDatabase):
-        request.applymarker(pytest.mark.xfail(strict=True, reason=AUTOCOMMIT))
-
-
 async def effects(sql: SQLDatabase) -> list[str]:
     return [effect for (effect,) in await sql.execute("SELECT effect FROM effects ORDER BY effect")]
 
@@ -275,7 +261,6 @@ class Deadlock:
 
 
 @pytest.mark.slow  # a server needs a second to find a deadlock
-@pytest.mark.usefixtures("broken_on_mariadb")
 async def test_a_handler_that_goes_on_after_a_deadlock_leaves_nothing_behind(sql: SQLDatabase, inbox: TransactionalStore) -> None:
     expected: Counter[str] = Counter()
     for _ in range(2):
@@ -290,8 +275,26 @@ async def test_a_handler_that_goes_on_after_a_deadlock_leaves_nothing_behind(sql
 
 
 @pytest.mark.slow  # a server needs a second to find a deadlock
-@pytest.mark.usefixtures("broken_on_mariadb")
 async def test_a_payment_after_a_deadlock_that_was_caught_is_made_once(sql: SQLDatabase, inbox: TransactionalStore) -> None:
+    await pays_each_message_once(sql, inbox)
+
+
+@pytest.mark.servers
+@pytest.mark.slow  # as above
+async def test_mariadb_the_same_on_connections_of_a_pool_that_is_in_autocommit(mysql: MySQLDatabase) -> None:
+    import asyncmy
+
+    await mysql.fetch("CREATE TABLE accounts (name VARCHAR(10) PRIMARY KEY, balance INTEGER NOT NULL)")
+    await mysql.fetch("INSERT INTO accounts VALUES ('anna', 0), ('bert', 0), ('carl', 0)")
+    address: dict[str, Any] = {"host": "127.0.0.1", "port": mysql.server.port, "user": "root", "db": mysql.name}
+    async with asyncmy.create_pool(minsize=1, maxsize=2, autocommit=True, **address) as pool:
+        inbox = MySQLInbox(pool=pool)
+        await inbox.open()
+        await pays_each_message_once(MariaDBDatabase(mysql), inbox)
+        await inbox.close()
+
+
+async def pays_each_message_once(sql: SQLDatabase, inbox: TransactionalStore) -> None:
     deadlock = Deadlock(sql)
     first, second = keys(2)
     plans = [(first, deadlock.handler("anna", "bert", "carl")), (second, deadlock.handler("bert", "anna", "carl"))]
@@ -366,7 +369,6 @@ COMMITTING = {
 
 
 @pytest.mark.slow  # a server and many connections
-@pytest.mark.xfail(strict=True, reason=SENT)
 async def test_a_statement_that_commits_by_itself_is_refused_before_it_is_sent(sql: SQLDatabase, inbox: TransactionalStore) -> None:
     await sql.execute("CREATE TABLE spare (id INTEGER)")
     stayed = []
@@ -446,13 +448,17 @@ def transactional(inbox: TransactionalStore, handler: Callable[[Message[bytes]],
 
 
 @pytest.mark.servers
-@pytest.mark.xfail(strict=True, reason=RUN_AGAIN)
-async def test_what_was_committed_though_its_transaction_is_gone_is_a_dead_letter_and_never_run_again(mysql: MySQLDatabase) -> None:
+@pytest.mark.parametrize("raises", [False, True])
+async def test_what_was_committed_though_its_transaction_is_gone_is_a_dead_letter_and_never_run_again(
+    mysql: MySQLDatabase, raises: bool
+) -> None:
     await mysql.fetch("CREATE TABLE effects (effect VARCHAR(60))")
     await mysql.fetch("CREATE PROCEDURE settle() BEGIN INSERT INTO effects VALUES ('paid'); COMMIT; END")  # nobody sees it in the call
 
     async def handle(message: Message[bytes]) -> None:
         await MariaDBDatabase(mysql).run(message.connection, "CALL settle()")
+        if raises:
+            raise RuntimeError
 
     inbox = MySQLInbox(mysql.url)
     await inbox.open()
@@ -466,7 +472,6 @@ async def test_what_was_committed_though_its_transaction_is_gone_is_a_dead_lette
     assert await mysql.fetch("SELECT effect FROM effects") == [("paid",)]
 
 
-@pytest.mark.xfail(strict=True, reason=AUTOCOMMIT)
 async def test_a_message_whose_transaction_an_error_undid_comes_later_and_pays_once(file: File) -> None:
     calls: list[int] = []
 

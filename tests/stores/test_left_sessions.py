@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from decimal import Decimal
 from pathlib import Path
@@ -14,42 +13,19 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.pool import NullPool
+from tests.stores.batches import HERE, Handler, consume, keys, nothing, opened
 from tests.stores.dialects import MariaDBDatabase, SQLDatabase
 from tests.stores.mysql.database import MySQLDatabase
 
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finish, Finished, OffsetsTransaction, Taken, TransactionalStore, TransactionAnswer
+from ackwise.middleware.store import Outcome
+from ackwise.middleware.transaction import Finished, OffsetsTransaction, Taken, TransactionalStore
 from ackwise.plugin.registry import open_inbox, open_outbox
 from ackwise.stores.mysql.inbox import MySQLInbox
 from ackwise.stores.postgres.inbox import PostgresInbox
 from ackwise.stores.sqlalchemy import SQLAlchemyInbox
 from ackwise.stores.sqlite.inbox import SQLiteInbox
 
-HERE = ("orders", 3, 17)
-
-LEFT = "what a handler sets for its session holds for the messages after it: connections are not reset between batches"
-TO_POOL = "what a handler sets for its session goes back to the user's pool with the connection"
 TENANT = "our tables are found by the search path and the database, and written by the role, that the handler has turned to"
-CODECS = "row factories, text factories, cursors and codecs of the user's connection reach our own statements"
-
-Handler = Callable[[Any], Awaitable[object]]
-
-
-def keys(count: int) -> list[ClaimKey]:
-    return [ClaimKey(os.urandom(16), None, 1) for _ in range(count)]
-
-
-async def nothing(connection: Any) -> None: ...
-
-
-async def consume(inbox: TransactionalStore, asked: Sequence[ClaimKey], handle: Handler = nothing) -> list[TransactionAnswer]:
-    """One batch: claim, call `handle` with the connection, finish what was taken."""
-    async with inbox.begin(retention=60.0) as transaction:
-        answers = await transaction.claim(asked)
-        await handle(transaction.connection)
-        taken = [key for key, answer in zip(asked, answers, strict=True) if answer == Taken()]
-        await transaction.finish([Finish(key, HERE, 7, Outcome.OK, 1) for key in taken])
-    return answers
 
 
 async def runs_once(inbox: TransactionalStore, handle: Handler = nothing) -> None:
@@ -57,15 +33,6 @@ async def runs_once(inbox: TransactionalStore, handle: Handler = nothing) -> Non
     asked = keys(2)
     assert await consume(inbox, asked, handle) == [Taken()] * 2
     assert await consume(inbox, asked) == [Finished(Outcome.OK, HERE, 7)] * 2
-
-
-@asynccontextmanager
-async def opened(inbox: Any) -> AsyncIterator[Any]:
-    await inbox.open()
-    try:
-        yield inbox
-    finally:
-        await inbox.close()
 
 
 def runs(sql: SQLDatabase, *statements: str) -> Handler:
@@ -117,22 +84,9 @@ MARIADB = {
     "database": ("USE {}", "SELECT database()"),
     "role": ("SET ROLE tenant", "SELECT current_role()"),
 }
-#: What asyncpg's pool resets by itself.
-RESET_BY_ASYNCPG = {"setting of its own", "isolation", "triggers", "advisory lock", "channel", "cursor"}
-
 STORES = [
-    *(pytest.param("on_postgres", *POSTGRES[name], id=f"postgres, {name}", marks=pytest.mark.servers) for name in sorted(RESET_BY_ASYNCPG)),
-    *(
-        pytest.param(
-            "on_postgres", *found, id=f"postgres, {name}", marks=[pytest.mark.servers, pytest.mark.xfail(strict=True, reason=LEFT)]
-        )
-        for name, found in POSTGRES.items()
-        if name not in RESET_BY_ASYNCPG
-    ),
-    *(
-        pytest.param("on_mysql", *found, id=f"mariadb, {name}", marks=[pytest.mark.servers, pytest.mark.xfail(strict=True, reason=LEFT)])
-        for name, found in MARIADB.items()
-    ),
+    *(pytest.param("on_postgres", *found, id=f"postgres, {name}", marks=pytest.mark.servers) for name, found in POSTGRES.items()),
+    *(pytest.param("on_mysql", *found, id=f"mariadb, {name}", marks=pytest.mark.servers) for name, found in MARIADB.items()),
 ]
 
 
@@ -172,7 +126,6 @@ async def test_the_next_message_sees_nothing_of_what_a_handler_set_for_its_sessi
 
 
 @pytest.mark.servers
-@pytest.mark.xfail(strict=True, reason=LEFT)
 async def test_mariadb_an_orphan_is_refused_though_the_message_before_turned_the_checks_off(mysql: MySQLDatabase) -> None:
     from asyncmy.errors import MySQLError
 
@@ -195,7 +148,6 @@ async def test_mariadb_an_orphan_is_refused_though_the_message_before_turned_the
     indirect=["tenant"],
 )
 @pytest.mark.servers
-@pytest.mark.xfail(strict=True, reason=TO_POOL)
 async def test_a_connection_goes_back_to_the_users_own_pool_as_it_came(tenant: SQLDatabase, leaves: str, probe: str) -> None:
     look = Probe(tenant, probe)
     async with let_in(tenant) as place, pool_of(tenant) as pool:
@@ -237,7 +189,6 @@ _IDS = ["postgres, search path", "postgres, local role", "postgres, role and sea
 
 
 @pytest.mark.servers
-@pytest.mark.xfail(strict=True, reason=TENANT)
 @pytest.mark.parametrize(("tenant", "turns"), TURNS, ids=_IDS, indirect=["tenant"])
 async def test_a_handler_that_turns_to_a_tenant_is_marked_in_our_tables(tenant: SQLDatabase, turns: list[str]) -> None:
     async with let_in(tenant) as place, opened(open_inbox(tenant.url(max_size=1))) as inbox:
@@ -246,7 +197,6 @@ async def test_a_handler_that_turns_to_a_tenant_is_marked_in_our_tables(tenant: 
 
 
 @pytest.mark.servers
-@pytest.mark.xfail(strict=True, reason=TENANT)
 @pytest.mark.parametrize(("tenant", "turns"), TURNS, ids=_IDS, indirect=["tenant"])
 async def test_the_offset_of_a_handler_that_turns_to_a_tenant_moves_in_our_table(tenant: SQLDatabase, turns: list[str]) -> None:
     async with let_in(tenant) as place, opened(open_inbox(tenant.url(max_size=1))) as inbox:
@@ -260,7 +210,6 @@ async def test_the_offset_of_a_handler_that_turns_to_a_tenant_moves_in_our_table
 
 
 @pytest.mark.servers
-@pytest.mark.xfail(strict=True, reason=TENANT)
 @pytest.mark.parametrize(("tenant", "turns"), TURNS, ids=_IDS, indirect=["tenant"])
 async def test_a_session_that_turns_to_a_tenant_is_marked_in_our_table(tenant: SQLDatabase, turns: list[str]) -> None:
     mariadb = isinstance(tenant, MariaDBDatabase)
@@ -322,22 +271,13 @@ async def refusing_numbers(connection: Any) -> None:
     await connection.set_type_codec("int8", schema="pg_catalog", encoder=refuse, decoder=int)
 
 
-_REACHES = pytest.mark.xfail(strict=True, reason=CODECS)
-
-
 @pytest.mark.servers
 @pytest.mark.parametrize(
     ("codec", "by"),
     [
-        *(
-            pytest.param(codec, by, marks=_REACHES)
-            for codec in (uuids_as_text, texts_in_capitals, refusing_numbers)
-            for by in ("pool", "handler")
-        ),
-        pytest.param(truths_as_letters, "pool", marks=_REACHES),
-        (truths_as_letters, "handler"),
-        (numbers_as_decimals, "pool"),
-        (numbers_as_decimals, "handler"),
+        (codec, by)
+        for codec in (uuids_as_text, texts_in_capitals, refusing_numbers, truths_as_letters, numbers_as_decimals)
+        for by in ("pool", "handler")
     ],
 )
 async def test_postgres_codecs_of_the_users_connection_do_not_reach_our_statements(on_postgres: SQLDatabase, codec: Any, by: str) -> None:
@@ -378,16 +318,7 @@ def in_capitals(connection: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("by", ["prepare", "handler"])
-@pytest.mark.parametrize(
-    "factory",
-    [
-        pytest.param(as_dicts, marks=pytest.mark.xfail(strict=True, reason=CODECS)),
-        pytest.param(as_one_value, marks=pytest.mark.xfail(strict=True, reason=CODECS)),
-        pytest.param(as_bytes, marks=pytest.mark.xfail(strict=True, reason=CODECS)),
-        pytest.param(in_capitals, marks=pytest.mark.xfail(strict=True, reason=CODECS)),
-        as_rows,
-    ],
-)
+@pytest.mark.parametrize("factory", [as_dicts, as_one_value, as_bytes, in_capitals, as_rows])
 async def test_sqlite_factories_of_the_users_connection_do_not_reach_our_statements(
     tmp_path: Path, factory: Callable[[sqlite3.Connection], None], by: str
 ) -> None:
@@ -428,7 +359,6 @@ async def test_sqlite_a_handler_sees_rows_as_its_own_factory_makes_them(
         ("CREATE TEMPORARY TABLE scratch (id int)", "SELECT count(*) FROM sqlite_temp_schema"),
     ],
 )
-@pytest.mark.xfail(strict=True, reason=LEFT)
 async def test_sqlite_the_next_message_sees_nothing_of_it_and_what_prepare_set_is_set_again(
     tmp_path: Path, leaves: str, probe: str
 ) -> None:

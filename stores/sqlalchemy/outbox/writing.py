@@ -16,7 +16,7 @@ from ackwise.stores.sql.outbox.transaction import Business
 from ackwise.stores.sql.outbox.writing import Writes
 from ackwise.stores.sqlalchemy.outbox.failures import as_error, failing
 from ackwise.stores.sqlalchemy.outbox.statements import Statements
-from ackwise.stores.sqlalchemy.transaction import begin_as_writer
+from ackwise.stores.sqlalchemy.session import begin_as_writer
 from ackwise.stores.sqlalchemy.watching import watched
 
 __all__ = ["business", "once_ended"]

@@ -10,7 +10,21 @@ from tests.fakes import FULL_DISK
 from tests.middleware.conftest import Spine
 from tests.tables import each
 
-from ackwise import CONSUME_LATER, App, Batch, ConsumeLater, ConsumeStatus, Dedup, Events, Exponential, Fixed, Message, Reject, RetryInPlace
+from ackwise import (
+    CONSUME_LATER,
+    App,
+    Batch,
+    ConsumeLater,
+    ConsumeStatus,
+    Dedup,
+    Events,
+    Exponential,
+    Fixed,
+    Message,
+    Reject,
+    RetryInPlace,
+    Transactional,
+)
 from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.run import Stage
@@ -221,7 +235,10 @@ def test_every_reason_for_a_dead_letter_has_a_row() -> None:
     reasons = {value for name, value in vars(Reason).items() if name.isupper()}
     app = App("billing", config=Config())
     app.agent("entries", order="key", in_place=RetryInPlace(1))(bill)
-    rows = [*ROWS.values(), *app.explain().failures]
+    writer = App("billing", config=Config())
+    writer.use(Transactional("sqlite:///shop.db"))
+    writer.agent("payments")(bill)
+    rows = [*ROWS.values(), *app.explain().failures, *writer.explain().failures]
     assert reasons == {row.ends.removeprefix("billing.dlq, ") for row in rows if row.ends} - {"why"}
 
 

@@ -282,15 +282,16 @@ async def test_a_key_that_is_held_for_too_long_makes_the_inbox_unavailable(engin
 
 async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(engine: AsyncEngine) -> None:
     inbox = SQLAlchemyInbox(async_sessionmaker(engine))
-    assert await inbox.check() == ["the table of the SQLAlchemy inbox is missing; call its init() as a user who may create tables"]
-    with pytest.raises(ConfigurationError, match="the table of the SQLAlchemy inbox is missing"):
+    missing = "the database of the SQLAlchemy inbox: the table of the inbox is missing"
+    assert await inbox.check() == [f"{missing}; run `ackwise store init URL`"]
+    with pytest.raises(ConfigurationError, match=missing):
         await inbox.cleanup()
     await asyncio.gather(inbox.init(), SQLAlchemyInbox(async_sessionmaker(engine)).init())
     await inbox.open()
     old, new = keys(1100), keys(10)
     await consume(inbox, old)
     async with engine.begin() as connection:
-        await connection.execute(text("UPDATE ackwise_session_inbox SET kept_until = kept_until - 61"))
+        await connection.execute(text("UPDATE ackwise_inbox SET kept_until = kept_until - interval '61 s'"))
     await consume(inbox, new)
     assert (await inbox.check(), await inbox.cleanup(), await inbox.cleanup()) == ([], 1100, 0)
     assert await consume(inbox, new) == [Finished(Outcome.OK, HERE, 7)] * 10
@@ -303,7 +304,7 @@ async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(engine:
         inbox.cleanup,
     ]
     for act in refused:
-        with pytest.raises(ConfigurationError, match="has version 9, and this Ackwise knows version 1 alone"):
+        with pytest.raises(ConfigurationError, match="has version 9, and this Ackwise knows version 2 alone"):
             await act()
 
 

@@ -1,0 +1,192 @@
+"""The statements of an inbox and its offsets in MariaDB and MySQL."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Final
+
+from ackwise.middleware.store import ClaimKey
+from ackwise.middleware.transaction import Place
+from ackwise.stores.mysql.tables import Tables, quoted
+from ackwise.stores.sql.inbox import ENDED, UNFINISHED, Fence, Record
+from ackwise.stores.sql.operation import Packet, Statement, Steps
+
+__all__ = ["BEGAN", "INBOX", "OFFSETS", "MySQLStatements", "found"]
+
+BEGAN: Final = "ackwise_began"
+"""A savepoint at the start of the transaction, which is there as long as the transaction is."""
+
+INBOX: Final = """
+CREATE TABLE IF NOT EXISTS {} (
+    k BINARY(16) NOT NULL PRIMARY KEY,
+    outcome TINYINT NOT NULL,
+    next_attempt INT NOT NULL,
+    origin_topic VARBINARY(249) NOT NULL,
+    origin_partition INT NOT NULL,
+    origin_offset BIGINT NOT NULL,
+    exec_id BIGINT NOT NULL,
+    kept_until DATETIME(6) NOT NULL
+) ENGINE = InnoDB"""
+
+OFFSETS: Final = """
+CREATE TABLE IF NOT EXISTS {} (
+    owner VARBINARY(512) NOT NULL,
+    topic VARBINARY(249) NOT NULL,
+    part INT NOT NULL,
+    next_offset BIGINT NOT NULL,
+    generation BIGINT NOT NULL,
+    began BIGINT NOT NULL,
+    PRIMARY KEY (owner, topic, part)
+) ENGINE = InnoDB"""
+
+_VARIABLES: Final = (
+    "foreign_key_checks", "unique_checks", "sql_mode", "time_zone", "sql_safe_updates", "sql_select_limit", "innodb_lock_wait_timeout",
+)  # fmt: skip
+"""Of a session, as far as they are put back."""
+_SET: Final = f"SET {', '.join(f'{name} = %s' for name in _VARIABLES)}"
+
+_RELEASE: Final = Statement(f"RELEASE SAVEPOINT {BEGAN}")
+
+_COLUMNS: Final = "k, outcome, next_attempt, origin_topic, origin_partition, origin_offset, exec_id"
+_KEPT: Final = "UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND"
+
+# The server assigns from left to right and sees what it assigned before: what is asked about changes last.
+_CLAIM: Final = f"""
+INSERT INTO {{inbox}} ({_COLUMNS}, kept_until) VALUES {{rows}}
+ON DUPLICATE KEY UPDATE
+    next_attempt = IF(kept_until <= UTC_TIMESTAMP(6), 0, next_attempt),
+    outcome = IF(kept_until <= UTC_TIMESTAMP(6), {UNFINISHED}, outcome),
+    exec_id = IF(outcome = {UNFINISHED}, VALUES(exec_id), exec_id),
+    kept_until = IF(outcome = {UNFINISHED}, VALUES(kept_until), kept_until)
+"""
+_READ: Final = f"SELECT {_COLUMNS}, NULL FROM {{inbox}} WHERE k IN ({{keys}})"
+
+_FINISH: Final = f"""
+INSERT INTO {{inbox}} ({_COLUMNS}, kept_until) VALUES {{rows}}
+ON DUPLICATE KEY UPDATE
+    outcome = VALUES(outcome), next_attempt = VALUES(next_attempt), origin_topic = VALUES(origin_topic),
+    origin_partition = VALUES(origin_partition), origin_offset = VALUES(origin_offset), exec_id = VALUES(exec_id),
+    kept_until = VALUES(kept_until)
+"""
+
+_COMMITTED: Final = f"SELECT count(*) FROM {{inbox}} WHERE k IN ({{keys}}) AND exec_id = %s AND outcome = {UNFINISHED}"
+
+_HERE: Final = "owner = %s AND topic = %s AND part = %s AND generation = %s"
+_LOCK: Final = f"SELECT next_offset, NULL FROM {{offsets}} WHERE {_HERE} FOR UPDATE"
+_ADVANCE: Final = f"UPDATE {{offsets}} SET next_offset = %s WHERE {_HERE}"
+_ADVANCED: Final = f"SELECT next_offset FROM {{offsets}} WHERE {_HERE} AND next_offset = %s"
+
+_TAKE_OVER: Final = "INSERT INTO {offsets} VALUES {rows} ON DUPLICATE KEY UPDATE generation = generation + 1"
+_TAKEN: Final = "SELECT topic, part, next_offset, generation FROM {offsets} WHERE owner = %s AND (topic, part) IN ({places})"
+
+# A record of the inbox that was taken and never finished or sent back has the attempt 0, and permits nothing.
+_PERMITS: Final = """
+SELECT r.k IS NOT NULL OR o.began IS NULL OR o.began > asked.place, o.next_offset > asked.place
+FROM ({asked}) AS asked
+LEFT JOIN {inbox} AS r ON r.k = asked.k AND r.kept_until > UTC_TIMESTAMP(6) AND r.next_attempt > 0
+LEFT JOIN {offsets} AS o ON o.owner = %s AND o.topic = asked.topic AND o.part = asked.part
+ORDER BY asked.number
+"""
+_ASKED: Final = "SELECT %s AS number, %s AS k, %s AS topic, %s AS part, %s AS place"
+
+
+def found(tables: Tables) -> Steps[MySQLStatements]:
+    """Return the statements for the tables, which are there, with the database that they are in: a handler may turn to another one."""
+    (answer,) = yield [Statement("SELECT DATABASE()")]
+    there = tables if tables.schema is not None else replace(tables, schema=answer.rows[0][0])
+    return MySQLStatements(there.named("inbox"), there.named("offsets"))
+
+
+class MySQLStatements:
+    """For tables of these names. See `Statements`."""
+
+    state: Packet = (Statement(f"SELECT {', '.join(f'@@{name}' for name in _VARIABLES)}, DATABASE(), CURRENT_ROLE()"),)
+
+    def __init__(self, inbox: str, offsets: str) -> None:
+        # A percent sign would stand for a value.
+        self._names = {"inbox": _no_value(inbox), "offsets": _no_value(offsets)}
+
+    still_there: Packet = (Statement(f"ROLLBACK TO SAVEPOINT {BEGAN}"),)
+    undoes_all = False
+
+    def put_back(self, state: Sequence[Any]) -> Packet:
+        """See `Statements`."""
+        *values, database, role = state
+        use = [Statement(f"USE {quoted(database)}")] if database else []
+        return [Statement(_SET, values), *use, Statement(f"SET ROLE {_roles(role)}")]
+
+    def claim(self, ids: Sequence[bytes], mark: int, retention: float) -> Packet:
+        """See `Statements`. Every key is locked, in their order, and then read as it is now; also waits for those who only repeat one."""
+        row = f"(%s, {UNFINISHED}, 0, '', 0, 0, %s, {_KEPT})"
+        kept = _microseconds(retention)
+        values = [value for id in ids for value in (id, mark, kept)]
+        return [
+            Statement(self._text(_CLAIM, rows=_times(row, len(ids))), values),
+            Statement(self._text(_READ, keys=_times("%s", len(ids))), ids),
+        ]
+
+    def finish(self, records: Sequence[Record], retention: float, transaction: str | None) -> Packet:
+        """See `Statements`."""
+        if not records:
+            return [_RELEASE]
+        row = f"({', '.join(['%s'] * len(Record._fields))}, {_KEPT})"
+        kept = (_microseconds(retention),)
+        values = list(chain.from_iterable(record + kept for record in records))
+        return [_RELEASE, Statement(self._text(_FINISH, rows=_times(row, len(records))), values)]
+
+    def committed(self, ids: Sequence[bytes], mark: int) -> Packet:
+        """See `Statements`."""
+        return [Statement(self._text(_COMMITTED, keys=_times("%s", len(ids))), (*ids, mark))]
+
+    def lock(self, fence: Fence) -> Packet:
+        """See `Statements`."""
+        return [Statement(self._text(_LOCK), fence)]
+
+    def advance(self, fence: Fence, next: int) -> Packet:
+        """See `Statements`."""
+        return [Statement(self._text(_ADVANCE), (next, *fence)), Statement(self._text(_ADVANCED), (*fence, next))]
+
+    def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> Packet:
+        """See `Statements`."""
+        values = [value for number, (key, origin) in enumerate(copies) for value in (number, key.id, *origin)]
+        return [Statement(self._text(_PERMITS, asked=_times(_ASKED, len(copies), " UNION ALL ")), (*values, owner))]
+
+    def take_over(self, owner: str, positions: Mapping[tuple[str, int], int]) -> Packet:
+        """See `Statements`."""
+        rows = [value for place, position in positions.items() for value in (owner, *place, position, 1, position)]
+        return [
+            Statement("START TRANSACTION"),
+            Statement(self._text(_TAKE_OVER, rows=_times("(%s, %s, %s, %s, %s, %s)", len(positions))), rows),
+            Statement(self._text(_TAKEN, places=_times("(%s, %s)", len(positions))), (owner, *chain.from_iterable(positions))),
+            Statement("COMMIT"),
+        ]
+
+    def why_ended(self, error: Exception) -> str:
+        """See `Statements`."""
+        return ENDED
+
+    def _text(self, text: str, **parts: str) -> str:
+        return text.format(**self._names, **parts)
+
+
+def _roles(current: str | None) -> str:
+    """What `CURRENT_ROLE()` answered, as SET ROLE takes it: a name from MariaDB, a list of quoted ones from MySQL."""
+    if current is None or current == "NONE":
+        return "NONE"
+    return current if current.startswith("`") else quoted(current)
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _no_value(name: str) -> str:
+    return name.replace("%", "%%")
+
+
+@functools.lru_cache(256)
+def _times(what: str, count: int, between: str = ", ") -> str:
+    return between.join([what] * count)

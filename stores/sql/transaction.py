@@ -1,0 +1,206 @@
+"""`InboxTransaction`: one transaction of an inbox, around the statements of a handler, on any driver."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol, TypeVar
+
+from ackwise.middleware.errors import StoreUnavailable, TransactionAborted, TransactionCommitted
+from ackwise.middleware.store import ClaimKey
+from ackwise.middleware.transaction import Finish, Permit, Place, TransactionAnswer
+from ackwise.stores.sql import inbox
+from ackwise.stores.sql.inbox import Fence, Statements
+from ackwise.stores.sql.operation import Failure, Packet, Runner, run
+from ackwise.stores.sql.watching import ENDING, Effect, Effects
+
+__all__ = ["InboxTransaction", "Session", "Turning"]
+
+T = TypeVar("T")
+
+_ROLLBACK_TIMEOUT: Final = 1.0
+"""Seconds; a connection that takes longer is cut, which rolls back as well."""
+
+_HELD: Final = "another transaction may hold a key of this batch, or the server does not answer"
+_TAKEN: Final = "another worker may be taking the partition over, or the server does not answer"
+_SILENT: Final = "the server does not answer"
+_DOUBT: Final = "it is not known whether it committed; the next claim tells"
+
+_COMMITTED: Final = (
+    "the handler ended the transaction that it writes in, and what it wrote until then is committed; it is not run again: see what it "
+    "did, and redrive its dead letters if that is right"
+)
+
+
+class Session(Runner, Protocol):
+    """A connection in a transaction of ours, which is out of autocommit until a commit or a rollback was answered."""
+
+    statements: Statements
+
+    @property
+    def address(self) -> str:
+        """The database's, without secrets."""
+        ...
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that each of our statements may take; `None`: the driver sees to that."""
+        ...
+
+    @property
+    def connection(self) -> Any:
+        """For the handler."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is open on it, as far as the driver knows."""
+        ...
+
+    async def regain(self) -> None:
+        """The handler is done: make the session what it was before, so that our statements are ours. Raises `Failure`."""
+        ...
+
+    async def commit(self) -> None:
+        """Raises `Failure`, and `TransactionAborted` if the database refuses what the handler wrote."""
+        ...
+
+    async def rollback(self, *, is_marked: bool) -> bool:
+        """Return whether the transaction was still there, as far as one can tell; `is_marked` says that nothing has finished it."""
+        ...
+
+    async def cut(self) -> None:
+        """Disconnect at once, which rolls back what is open."""
+        ...
+
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        """The error of ours for one of the driver's."""
+        ...
+
+
+class Turning:
+    """A watcher of a handler's statements, which may neither end the transaction nor change the session for good.
+
+    What a handler is about to change is read before, and `put_back` afterwards.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+        self.put_back: Packet = ()
+
+    def is_about_to(self, effects: Effects) -> bool:
+        """Return whether the state of the session has to be read before a statement with `effects`. Raises `TransactionAborted`."""
+        if not ENDING.isdisjoint(effects):
+            raise TransactionAborted(inbox.REFUSED)
+        return bool(self._statements.state) and not (self.put_back or _CHANGES.isdisjoint(effects))
+
+    def found(self, state: Sequence[Any]) -> None:
+        """That is what it was."""
+        self.put_back = self._statements.put_back(state)
+
+
+_CHANGES: Final = frozenset({Effect.ACTS_AS, Effect.SESSION, Effect.ANYTHING})
+
+
+class InboxTransaction:
+    """A transaction of the inbox that has begun in `session`."""
+
+    def __init__(self, session: Session, retention: float) -> None:
+        self.connection = session.connection
+        self._session, self._statements = session, session.statements
+        self._retention = retention
+        self._mark = secrets.randbits(62) + 1
+        self._transaction: str | None = None
+        self._claimed: list[bytes] = []
+        self._is_finished = False
+
+    async def claim(self, keys: Sequence[ClaimKey]) -> list[TransactionAnswer]:
+        """See `Transaction.claim`."""
+        self._claimed += [key.id for key in keys]
+        steps = inbox.claim(self._statements, keys, self._mark, self._retention)
+        answers, transaction = await self._within(run(steps, self._session), _HELD)
+        self._transaction = transaction or self._transaction
+        return answers
+
+    async def finish(self, finishes: Sequence[Finish]) -> None:
+        """See `Transaction.finish`."""
+        await self._within(self._finish(finishes), _SILENT)
+        if not self._session.is_open:
+            raise TransactionAborted(inbox.ENDED)
+        self._is_finished = True
+
+    async def lock(self, owner: str, topic: str, partition: int, generation: int) -> int:
+        """See `OffsetsTransaction.lock`."""
+        steps = inbox.lock(self._statements, Fence(owner, topic, partition, generation))
+        next, self._transaction = await self._within(run(steps, self._session), _TAKEN)
+        return next
+
+    async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
+        """See `OffsetsTransaction.advance`."""
+        await self._finish_something()
+        steps = inbox.advance(self._statements, Fence(owner, topic, partition, generation), next)
+        await self._within(run(steps, self._session), _SILENT)
+
+    async def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
+        """See `OffsetsTransaction.permits`."""
+        return await self._within(run(inbox.permits(self._statements, owner, copies), self._session), _SILENT)
+
+    @asynccontextmanager
+    async def ending(self) -> AsyncIterator[InboxTransaction]:
+        """Commit when the block ends, and roll back if it raises.
+
+        Raises `TransactionCommitted` where the transaction had gone, and was committed.
+        """
+        try:
+            yield self
+            await self._commit()
+        except BaseException as error:
+            is_gone = not await self._roll_back() or isinstance(error, TransactionAborted)
+            if is_gone and await self._was_committed():
+                raise TransactionCommitted(_COMMITTED) from error
+            raise
+
+    async def _commit(self) -> None:
+        await self._finish_something()
+        await self._within(self._session.commit(), _DOUBT)
+
+    async def _finish(self, finishes: Sequence[Finish]) -> None:
+        await self._session.regain()
+        await run(inbox.finish(self._statements, finishes, self._retention, self._transaction), self._session)
+
+    async def _finish_something(self) -> None:
+        """What a handler has ended would otherwise go on in a transaction of its own."""
+        if not self._is_finished:
+            await self.finish(())
+
+    async def _roll_back(self) -> bool:
+        """Return whether the transaction was there; cut the connection where that takes too long."""
+        try:
+            async with asyncio.timeout(_ROLLBACK_TIMEOUT):
+                return await self._session.rollback(is_marked=not self._is_finished)
+        except (Failure, TimeoutError):
+            await self._session.cut()
+        except BaseException:
+            await self._session.cut()
+            raise
+        return True
+
+    async def _was_committed(self) -> bool:
+        """Look for the rows that it claimed. Where nobody answers, the next claim is granted: that is as before."""
+        try:
+            return await self._within(run(inbox.was_committed(self._statements, self._claimed, self._mark), self._session), _SILENT)
+        except StoreUnavailable:
+            return False
+
+    async def _within(self, doing: Coroutine[Any, Any, T], why: str) -> T:
+        """Bound a step by the timeout, and raise our error for the driver's; `why` says what it can mean that the time is up."""
+        session = self._session
+        try:
+            async with asyncio.timeout(session.timeout):
+                return await doing
+        except TimeoutError:
+            raise StoreUnavailable(f"{session.address}: no answer within {session.timeout:g} s; {why}") from None
+        except Failure as failure:
+            raise session.unavailable(failure.error) from None

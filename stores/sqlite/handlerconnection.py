@@ -1,0 +1,133 @@
+"""`HandlerConnection`: the connection of a SQLite inbox, on which a handler can neither end its transaction nor go on without it.
+
+Its cursors look at each statement before it is executed. What sqlite3 does by itself (`commit`, the end of `with connection:`, a script,
+another `isolation_level`) is refused as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted
+from ackwise.stores.sql.inbox import ENDED, REFUSED
+from ackwise.stores.sql.watching import ENDING, SQLITE
+
+__all__ = ["HandlerConnection"]
+
+_COMMITTING: Final = frozenset({"isolation_level", "autocommit"})
+"""Attributes that commit what is open when they are set."""
+
+_STAYS: Final = re.compile(r"\b(?:pragma|attach|detach|temp|temporary)\b", re.IGNORECASE)
+"""What a statement may leave behind on its connection."""
+
+
+class HandlerConnection(sqlite3.Connection):
+    """An `sqlite3.Connection` that is as every other, except while it is `guarded`."""
+
+    _is_guarded = False
+    is_used_up = False
+    """Whether something may be left on it that a later handler must not see."""
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """A handler has the connection, in a transaction that is open, until the block ends."""
+        self._is_guarded = True
+        try:
+            yield
+        finally:
+            self._is_guarded = False
+
+    def look(self, statement: str) -> None:
+        """Raise `TransactionAborted` for a statement that would end the transaction, and for any once it has ended."""
+        if not self._is_guarded:
+            return
+        self._require_transaction()
+        if not ENDING.isdisjoint(SQLITE.effects(statement)):
+            raise TransactionAborted(REFUSED)
+        self.is_used_up = self.is_used_up or _STAYS.search(statement) is not None
+
+    def refuse(self) -> None:
+        """Raise `TransactionAborted`: what comes next ends a transaction."""
+        if self._is_guarded:
+            raise TransactionAborted(REFUSED)
+
+    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+        """As `sqlite3` does, except that the cursor looks at statements."""
+        if not isinstance(factory, type):
+            raise ConfigurationError("the connection of a SQLiteInbox makes cursors of a class; give cursor() a subclass of sqlite3.Cursor")
+        return super().cursor(_looking(factory))
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        """As `sqlite3` does, through a cursor that looks."""
+        return self.cursor().execute(statement, *values)
+
+    def executemany(self, statement: str, *values: Any) -> Any:
+        """As `sqlite3` does, through a cursor that looks."""
+        return self.cursor().executemany(statement, *values)
+
+    def executescript(self, script: str) -> Any:
+        """As `sqlite3` does, through a cursor that looks."""
+        return self.cursor().executescript(script)
+
+    def commit(self) -> None:
+        """As `sqlite3` does, outside of a transaction of ours."""
+        self.refuse()
+        super().commit()
+
+    def rollback(self) -> None:
+        """As `sqlite3` does, outside of a transaction of ours."""
+        self.refuse()
+        super().rollback()
+
+    def close(self) -> None:
+        """As `sqlite3` does, outside of a transaction of ours."""
+        self.refuse()
+        super().close()
+
+    def blobopen(self, *args: Any, **kwargs: Any) -> Any:
+        """As `sqlite3` does, in a transaction that is open."""
+        if self._is_guarded:
+            self._require_transaction()
+        return super().blobopen(*args, **kwargs)
+
+    def __enter__(self) -> HandlerConnection:
+        self.refuse()
+        return super().__enter__()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _COMMITTING:
+            self.refuse()
+        super().__setattr__(name, value)
+
+    def _require_transaction(self) -> None:
+        if not self.in_transaction:
+            raise TransactionAborted(ENDED)
+
+
+class _Looking(sqlite3.Cursor):
+    def execute(self, statement: str, *values: Any) -> Any:
+        _connection_of(self).look(statement)
+        return super().execute(statement, *values)
+
+    def executemany(self, statement: str, *values: Any) -> Any:
+        _connection_of(self).look(statement)
+        return super().executemany(statement, *values)
+
+    def executescript(self, script: str) -> Any:
+        _connection_of(self).refuse()
+        return super().executescript(script)
+
+
+def _connection_of(cursor: sqlite3.Cursor) -> HandlerConnection:
+    return cast(HandlerConnection, cursor.connection)
+
+
+@functools.cache
+def _looking(kind: type) -> type:
+    """The class of cursors, as one that looks."""
+    return _Looking if kind is sqlite3.Cursor else type(kind.__name__, (_Looking, kind), {})
