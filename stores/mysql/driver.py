@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncmy
@@ -23,6 +23,10 @@ __all__ = ["Asyncmy"]
 
 _IDLE: Final = 300
 """Seconds after which a connection that nobody used is replaced: proxies and firewalls forget such ones without a word."""
+
+
+_CANCEL_AGAIN: Final = 0.01
+"""Seconds."""
 
 
 class Asyncmy:
@@ -56,6 +60,12 @@ class Asyncmy:
         options = self._options(self._session(self.timeout))
         return await asyncmy.create_pool(minsize=0, maxsize=self._max_size, pool_recycle=_IDLE, **options)
 
+    async def acquire(self, pool: Pool) -> Connection:
+        """See `Driver`."""
+        if pool.freesize:
+            return await pool.acquire()
+        return await _connected(_acquire(pool))
+
     async def close_pool(self, pool: Pool) -> None:
         """See `Driver`."""
         pool.close()
@@ -72,7 +82,7 @@ class Asyncmy:
     async def connect(self) -> Connection:
         """See `Driver`."""
         async with asyncio.timeout(self.timeout):
-            return await asyncmy.connect(**self._options(self._maintenance_session(self.timeout)))
+            return await _connected(_connect(self._options(self._maintenance_session(self.timeout))))
 
     async def disconnect(self, connection: Connection) -> None:
         """See `Driver`."""
@@ -101,3 +111,29 @@ class Asyncmy:
     def _options(self, session: str) -> dict[str, Any]:
         assert self.server is not None
         return {**self.server.connecting(), "connect_timeout": self.timeout, "init_command": session, "program_name": "ackwise"}
+
+
+async def _acquire(pool: Pool) -> Connection:
+    return await pool.acquire()
+
+
+async def _connect(options: dict[str, Any]) -> Connection:
+    return await asyncmy.connect(**options)
+
+
+async def _connected(connecting: Coroutine[Any, Any, Connection]) -> Connection:
+    """Return the connection; whoever is cancelled gets none, and asyncmy is cancelled until it ends.
+
+    It connects in `asyncio.wait_for`, which before Python 3.12 passes over a cancellation that comes together with the connection. Then
+    it would wait for the first word of a server for as long as that says nothing.
+    """
+    task = asyncio.create_task(connecting, name="ackwise connects to MySQL")
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=_CANCEL_AGAIN)
+        if not task.cancelled() and task.exception() is None:
+            task.result().close()
+        raise

@@ -66,6 +66,11 @@ class Asyncpg:
         options = self._options(self._session)
         return await asyncpg.create_pool(self._url, min_size=0, max_size=self._max_size, reset=self._reset, connect=_connect, **options)
 
+    async def acquire(self, pool: Pool) -> PoolConnectionProxy:
+        """See `Driver`."""
+        connection: PoolConnectionProxy = await pool.acquire()
+        return connection
+
     async def close_pool(self, pool: Pool) -> None:
         """See `Driver`."""
         await pool.close()

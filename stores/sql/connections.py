@@ -24,7 +24,7 @@ class Pool(Protocol[C]):
     """What the pools of all drivers have in common."""
 
     def acquire(self) -> Awaitable[C]:
-        """Return a connection, without a limit of time."""
+        """Return a connection."""
         ...
 
     def release(self, connection: C, /) -> Awaitable[None]:
@@ -52,6 +52,10 @@ class Driver(Protocol[P, C]):
 
     async def make_pool(self) -> P:
         """Return a pool that connects once it has to."""
+        ...
+
+    async def acquire(self, pool: P) -> C:
+        """Return a connection of the pool, without a limit of time; a caller who is cancelled once gets none."""
         ...
 
     async def close_pool(self, pool: P) -> None:
@@ -151,7 +155,7 @@ class Connections(Generic[P, C]):
             async with asyncio.timeout(self.timeout):
                 while True:
                     try:
-                        async with self._using(pool, await pool.acquire()) as connection:
+                        async with self._using(pool, await self.driver.acquire(pool)) as connection:
                             return await run(operation.begin(), self.driver.runner(connection))
                     except self._failures as raised:
                         error = _error(raised)
@@ -171,15 +175,14 @@ class Connections(Generic[P, C]):
     @contextlib.asynccontextmanager
     async def borrow(self, pool: P) -> AsyncIterator[C]:
         """A connection for one use; the caller bounds the time. Raises what the driver raises."""
-        async with self._using(pool, await pool.acquire()) as connection:
+        async with self._using(pool, await self.driver.acquire(pool)) as connection:
             yield connection
 
     async def acquire(self, pool: P) -> C:
         """Return a connection for one batch. Raise `StoreUnavailable` if none is free or made within the timeout."""
         try:
             async with asyncio.timeout(self.timeout):
-                connection: C = await pool.acquire()
-                return connection
+                return await self.driver.acquire(pool)
         except TimeoutError:
             if (used := self.driver.in_use(pool)) is None:
                 raise self.unavailable(TimeoutError()) from None

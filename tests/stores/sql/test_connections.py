@@ -74,6 +74,9 @@ class FakeDriver:
     async def make_pool(self) -> Pool:
         return self.pool
 
+    async def acquire(self, pool: Pool) -> Connection:
+        return await pool.acquire()
+
     async def close_pool(self, pool: Pool) -> None:
         pool.is_closed = True
         while pool.used:  # noqa: ASYNC110  # as pools do
