@@ -99,9 +99,10 @@ class _Worker:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process that runs or is just being started, if one does."""
         self._asked = number
-        if self._process is not None:
+        if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                # Its own `send_signal` waits for one that has died, and asyncio then knows no more how it did: the exit code is 255.
+                os.kill(self._process.pid, number)
 
 
 class Supervisor:

@@ -23,7 +23,7 @@ from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcom
 from ackwise.plugin import registry
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.registry import open_store
-from ackwise.stores.sqlite import SQLiteInbox, SQLiteStore
+from ackwise.stores.sqlite import SQLiteInbox, SQLiteStore, claims
 
 NEWER = "UPDATE ackwise_schema SET version = 99 WHERE part = 'claims'"
 
@@ -175,7 +175,7 @@ def test_cleanup_deletes_what_is_forgotten_and_nothing_else(path: Path) -> None:
     asyncio.run(remember("sqlite:///shop.db", 3500, 3600.0))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE ackwise_claims SET kept_until = 1.0 WHERE place < ?", (f"{3000:032x}",))
-        connection.execute("INSERT INTO ackwise_inbox VALUES ('a', 1, 1, '[]', 1, 1.0), ('b', 1, 1, '[]', 1, 1e12)")
+        connection.execute("INSERT INTO ackwise_inbox VALUES ('a', 1, 1, '', 0, 0, 1, 1.0), ('b', 1, 1, '', 0, 0, 1, 1e12)")
         connection.commit()
     assert facts("cleanup sqlite:///shop.db") == (0, {"claims": {"deleted": 3000}, "inbox": {"deleted": 1}})
     with closing(sqlite3.connect(path)) as connection:
@@ -202,7 +202,7 @@ async def test_all_three_work_on_stores_that_are_open_and_leave_them_open(path: 
 @pytest.mark.slow  # cleans up fifty thousand claims
 async def test_a_cleanup_keeps_no_worker_from_the_file_for_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = SQLiteStore(path, timeout=1.0)
-    monkeypatch.setattr(SQLiteStore, "_forget", lambda *_: None)  # it would help with the cleaning
+    monkeypatch.setattr(claims, "_FORGET_AT_ONCE", 0)  # it would help with the cleaning
     await worker.open()
     with closing(sqlite3.connect(path)) as connection:
         forgotten = ((f"old-{number}", 1, 1, 1, 0, 0, 1, 0.0, 1.0, "") for number in range(50_000))
