@@ -294,6 +294,18 @@ async def test_mariadb_the_same_on_connections_of_a_pool_that_is_in_autocommit(m
         await inbox.close()
 
 
+@pytest.mark.servers
+async def test_mariadb_what_follows_a_rollback_that_nobody_could_see_does_not_stay(mysql: MySQLDatabase) -> None:
+    await mysql.fetch("CREATE TABLE effects (effect VARCHAR(60))")
+    await mysql.fetch("CREATE PROCEDURE takes_back() ROLLBACK")
+    inbox = MySQLInbox(mysql.url)
+    await inbox.open()
+    statements = ("INSERT INTO effects VALUES ('before')", "CALL takes_back()", "INSERT INTO effects VALUES ('after')")
+    await fails_and_is_taken_again(inbox, lambda connection: MariaDBDatabase(mysql).run(connection, *statements))
+    await inbox.close()
+    assert await mysql.fetch("SELECT effect FROM effects") == []
+
+
 async def pays_each_message_once(sql: SQLDatabase, inbox: TransactionalStore) -> None:
     deadlock = Deadlock(sql)
     first, second = keys(2)
