@@ -424,6 +424,26 @@ async def test_mariadb_a_payment_and_its_message_are_there_together_or_not_at_al
 
 
 @pytest.mark.servers
+async def test_mariadb_no_payment_stays_after_a_rollback_of_the_block_that_nobody_could_see(mysql: MySQLDatabase) -> None:
+    database = MariaDBDatabase(mysql)
+    outbox = MySQLOutbox(mysql.url)
+    await outbox.open()
+    await mysql.fetch("CREATE TABLE effects (effect VARCHAR(60))")
+    await mysql.fetch("CREATE PROCEDURE takes_back() ROLLBACK")
+
+    async def transact() -> None:
+        async with mysql.connected() as connection, outbox.transaction(connection):
+            await database.run(connection, "CALL takes_back()", "INSERT INTO effects VALUES ('after')")
+            outbox.send("paid", b"after")
+
+    with pytest.raises(TransactionAborted):
+        await transact()
+    await outbox.close()
+    assert await mysql.fetch("SELECT effect FROM effects") == []
+    assert await mysql.fetch("SELECT count(*) FROM ackwise_outbox") == [(0,)]
+
+
+@pytest.mark.servers
 async def test_mariadb_connections_of_a_pool_that_was_given_are_in_autocommit_again_however_the_batch_ended(mysql: MySQLDatabase) -> None:
     import asyncmy
 
