@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncmy
@@ -27,6 +28,11 @@ _IDLE: Final = 300
 
 _CANCEL_AGAIN: Final = 0.01
 """Seconds."""
+
+#: Whether `asyncio.wait_for` never passes over a cancellation.
+_WAITS_RIGHT: Final = sys.version_info >= (3, 12)
+
+_ENDING: Final[set[asyncio.Task[None]]] = set()
 
 
 class Asyncmy:
@@ -62,9 +68,12 @@ class Asyncmy:
 
     async def acquire(self, pool: Pool) -> Connection:
         """See `Driver`."""
-        if pool.freesize:
-            return await pool.acquire()
-        return await _connected(_acquire(pool))
+
+        async def give_back(connection: Connection) -> None:
+            connection.close()
+            await pool.release(connection)
+
+        return await (pool.acquire() if _WAITS_RIGHT else _connected(_acquire(pool), give_back))
 
     async def close_pool(self, pool: Pool) -> None:
         """See `Driver`."""
@@ -82,7 +91,7 @@ class Asyncmy:
     async def connect(self) -> Connection:
         """See `Driver`."""
         async with asyncio.timeout(self.timeout):
-            return await _connected(_connect(self._options(self._maintenance_session(self.timeout))))
+            return await _connected(_connect(self._options(self._maintenance_session(self.timeout))), _closed)
 
     async def disconnect(self, connection: Connection) -> None:
         """See `Driver`."""
@@ -121,8 +130,12 @@ async def _connect(options: dict[str, Any]) -> Connection:
     return await asyncmy.connect(**options)
 
 
-async def _connected(connecting: Coroutine[Any, Any, Connection]) -> Connection:
-    """Return the connection; whoever is cancelled gets none, and asyncmy is cancelled until it ends.
+async def _closed(connection: Connection) -> None:
+    connection.close()
+
+
+async def _connected(connecting: Coroutine[Any, Any, Connection], undo: Callable[[Connection], Awaitable[None]]) -> Connection:
+    """Return the connection; whoever is cancelled gets none: asyncmy is cancelled until it ends, and `undo` takes what it brings.
 
     It connects in `asyncio.wait_for`, which before Python 3.12 passes over a cancellation that comes together with the connection. Then
     it would wait for the first word of a server for as long as that says nothing.
@@ -131,9 +144,16 @@ async def _connected(connecting: Coroutine[Any, Any, Connection]) -> Connection:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        while not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=_CANCEL_AGAIN)
-        if not task.cancelled() and task.exception() is None:
-            task.result().close()
+        ending = asyncio.create_task(_end(task, undo), name="ackwise gives up a connection to MySQL")
+        _ENDING.add(ending)  # the event loop itself keeps no tasks alive
+        ending.add_done_callback(_ENDING.discard)
+        await asyncio.shield(ending)
         raise
+
+
+async def _end(task: asyncio.Task[Connection], undo: Callable[[Connection], Awaitable[None]]) -> None:
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_CANCEL_AGAIN)
+    if not task.cancelled() and task.exception() is None:
+        await undo(task.result())

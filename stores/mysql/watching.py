@@ -1,7 +1,7 @@
 """Lets watchers see what is executed on an asyncmy connection before it is sent.
 
-Nothing of asyncmy tells of a statement. So while it is watched, that connection's own `query`, `commit`, `rollback`, `begin`, `autocommit`
-and `prepare` look first; nothing of the class is touched, and nothing stays.
+Nothing of asyncmy tells of a statement. So while it is watched, that connection's own `query`, `commit`, `rollback`, `begin`, `autocommit`,
+`select_db` and `prepare` look first; nothing of the class is touched, and nothing stays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["unwatched", "watched"]
 
-_METHODS: Final = ("query", "commit", "rollback", "begin", "autocommit", "prepare")
+_METHODS: Final = ("query", "commit", "rollback", "begin", "autocommit", "select_db", "prepare")
 
 _WATCHED: Final[WeakKeyDictionary[Any, Watched[Awaitable[object]]]] = WeakKeyDictionary()
 
@@ -58,7 +58,7 @@ def _looking(connection: Any, seen: Watched[Awaitable[object]]) -> dict[str, Cal
         if has_failed and not seen.is_ours:
             # A deadlock undoes the transaction, and nothing of its error says so. An answer does.
             await connection.ping(reconnect=False)
-            has_failed, is_alone = False, not connection.get_transaction_status()
+            has_failed = is_alone = not connection.get_transaction_status()
         try:
             return await execute(seen, packet, send, is_alone=is_alone)
         except MySQLError:
@@ -76,5 +76,6 @@ def _looking(connection: Any, seen: Watched[Awaitable[object]]) -> dict[str, Cal
         "commit": lambda: see("COMMIT", its["commit"]),
         "rollback": lambda: see("ROLLBACK", its["rollback"]),
         "begin": lambda: see("BEGIN", its["begin"]),
+        "select_db": lambda db: see("USE db", lambda: its["select_db"](db)),
         "autocommit": lambda value: see(f"SET autocommit = {int(bool(value))}", lambda: its["autocommit"](value)),
     }

@@ -110,7 +110,10 @@ class PostgresSession:
         return StoreUnavailable(str(self._driver.as_store_error(error, self.timeout)))
 
     async def _look(self) -> None:
-        (answer,) = await self.send(self.statements.state)
+        try:
+            (answer,) = await self.send(self.statements.state)
+        except Failure as failure:
+            raise failure.error from None  # a handler knows the driver's errors
         self._turning.found(answer.rows[0])
 
 

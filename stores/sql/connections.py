@@ -194,10 +194,14 @@ class Connections(Generic[P, C]):
             raise self.unavailable(error) from None
 
     async def release(self, pool: P, connection: C) -> None:
-        """Give the connection of a batch back. Raises nothing of the driver's, which drops a connection that it can't take back."""
-        with contextlib.suppress(*self.driver.failures):
+        """Give a connection back, or cut it. Raises nothing of the driver's, which drops a connection that it can't take back."""
+        try:
             async with asyncio.timeout(self.timeout):
                 await pool.release(connection)
+        except TimeoutError:
+            self.driver.cut(connection)  # a pool may go on with the reset of a silent connection, and count it as in use
+        except self.driver.failures:
+            pass
 
     async def replace(self, pool: P) -> None:
         """Let the next operation or batch begin on a new connection; a pool that was given sees to that itself."""
@@ -253,8 +257,7 @@ class Connections(Generic[P, C]):
                 self.driver.cut(connection)
             raise
         finally:
-            with contextlib.suppress(*self.driver.failures):
-                await pool.release(connection)
+            await self.release(pool, connection)
 
     async def _end(self, pool: P) -> None:
         if pool is self.driver.given:
@@ -264,6 +267,9 @@ class Connections(Generic[P, C]):
                 await self.driver.close_pool(pool)
         except TimeoutError:
             pool.terminate()
+        except BaseException:
+            pool.terminate()
+            raise
 
 
 class _Patient:

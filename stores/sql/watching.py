@@ -169,7 +169,7 @@ class Grammar:
 
     def effects(self, packet: str) -> Effects:
         """Return what the statements of `packet` do."""
-        if _OFTEN.match(packet) and not (self.several and ";" in packet):
+        if _OFTEN.match(packet) and not (self.several and ";" in packet) and not _HIDDEN_SETTING.search(packet):
             return ()
         bare = self.hidden.sub(" ", packet)
         return tuple(filter(None, map(self._effect, bare.split(";") if self.several else [bare])))
@@ -182,7 +182,9 @@ class Grammar:
 
 
 #: Spared a closer look: nearly every statement is one of these.
-_OFTEN: Final = re.compile(r"\s*(?:select\s+(?!set_config)|insert\s|update\s|delete\s)", re.IGNORECASE)
+_OFTEN: Final = re.compile(r"\s*(?:select|insert|update|delete)\s", re.IGNORECASE)
+#: Wherever it stands in one of these, PostgreSQL changes a setting.
+_HIDDEN_SETTING: Final = re.compile("set_config", re.IGNORECASE)
 
 _TEXT: Final = r"'(?:[^']|'')*+'"
 _NAME: Final = r'"(?:[^"]|"")*+"'

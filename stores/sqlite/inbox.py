@@ -99,7 +99,7 @@ class SQLiteInbox:
             except Failure as failure:
                 raise session.unavailable(failure.error) from failure.error
             finally:
-                session.end()
+                self._tidy(session)
             return taken
 
     async def close(self) -> None:

@@ -61,6 +61,24 @@ class Probe:
         return list(await self._sql.execute(self._statement))
 
 
+@pytest.mark.servers
+async def test_mariadb_a_database_that_a_handler_selected_by_its_driver_is_left_with_the_batch(mysql: MySQLDatabase) -> None:
+    found: list[Any] = []
+
+    async def turn(connection: Any) -> None:
+        await connection.select_db("mysql")
+
+    async def look(connection: Any) -> None:
+        async with connection.cursor() as cursor:
+            await cursor.execute("SELECT DATABASE()")
+            found.extend(await cursor.fetchall())
+
+    async with opened(MySQLInbox(mysql.url, max_size=1)) as inbox:
+        await runs_once(inbox, turn)
+        await consume(inbox, keys(1), look)
+    assert found == [(mysql.name,)]
+
+
 # What the next message sees
 
 POSTGRES = {

@@ -78,7 +78,8 @@ class Business:
         try:
             await run(block.begin(), self.runner)
         except BaseException as error:
-            if self.is_open() and not block.is_joined:
+            # Where the driver does not know what an error did, the connection may be out of autocommit with nothing open.
+            if not block.is_joined and (self.is_open() or self.sql.open):
                 await self.undo(block)
             if isinstance(error, Failure):
                 raise (self.as_error(error.error) if self.waits_to_begin else error.error) from None

@@ -180,19 +180,25 @@ class _Runner:
     async def send(self, packet: Packet) -> Sequence[Answer]:
         """See `Runner.send`."""
         begun = [await self._begin(*packet[0].values)] if packet[0].text.startswith(BEGIN) else []
-        answers = SQLiteRunner(self._connection).send(packet[len(begun) :])
+        answers = self._send(packet[len(begun) :])
         if not self._connection.in_transaction:
             self.end()
         return [*begun, *answers]
+
+    def _send(self, packet: Packet) -> Sequence[Answer]:
+        try:
+            return SQLiteRunner(self._connection).send(packet)
+        except sqlite3.Error as error:  # of a connection that was closed
+            raise Failure(problem_of(error), error) from error
 
     def end(self) -> None:
         """Roll back what was not committed, and let the next one have its turn. Doing it twice does nothing."""
         if not self._has_turn:
             return
-        if self._connection.in_transaction:
-            with suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
         self._has_turn = False
+        with suppress(sqlite3.Error):  # of a connection that was closed before its turn, too
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
         self._turn.release()
 
     async def _begin(self, wait: float | None = None) -> Answer:

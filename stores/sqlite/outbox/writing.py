@@ -92,9 +92,12 @@ class _Runner:
             await self._begin()
             return [Answer(), *self._send(others)]
         is_gone = first.text == "ROLLBACK" and not self._connection.in_transaction
-        answers = [] if is_gone else self._send(packet)
-        if first.text in ("COMMIT", "ROLLBACK"):
-            self._restore()
+        try:
+            answers = [] if is_gone else self._send(packet)
+        finally:
+            # Also after a COMMIT that failed and undid the transaction, as on a full disk.
+            if first.text in ("COMMIT", "ROLLBACK") and not self._connection.in_transaction:
+                self._restore()
         return answers
 
     async def _begin(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ackwise.stores.mysql.driver import _connected
+from ackwise.stores.mysql.driver import _closed, _connected
 
 
 class Connection:
@@ -26,7 +26,7 @@ async def test_a_connection_that_passes_over_a_cancellation_is_cancelled_until_i
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
-            await _connected(connect())
+            await _connected(connect(), _closed)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -39,10 +39,28 @@ async def test_a_connection_that_is_made_although_its_caller_has_gone_is_closed(
         except asyncio.CancelledError:
             return cast(Any, connection)
 
-    task = asyncio.create_task(_connected(connect()))
+    task = asyncio.create_task(_connected(connect(), _closed))
     for _ in range(3):
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert connection.is_closed
+
+
+async def test_a_connection_that_came_too_late_is_given_back_to_its_pool() -> None:
+    given_back = list[object]()
+
+    async def connect() -> Any:
+        return cast(Any, connection)
+
+    async def undo(late: object) -> None:
+        given_back.append(late)
+
+    connection = Connection()
+    task = asyncio.create_task(_connected(connect(), undo))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # it is there, and its caller does not know yet
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert given_back == [connection]

@@ -280,6 +280,15 @@ async def test_a_batch_that_finds_no_connection_says_how_many_are_in_use(monkeyp
         await connections.acquire(pool)
 
 
+async def test_a_connection_whose_return_is_not_answered_in_time_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections = await opened(FakeDriver(None, timeout=0.01))
+    pool = connections.require_open()
+    monkeypatch.setattr(pool, "release", lambda _: forever())
+    connection = await connections.acquire(pool)
+    await connections.release(pool, connection)
+    assert connection.is_cut
+
+
 async def test_a_pool_whose_connections_do_not_come_back_is_terminated_within_the_timeout() -> None:
     driver = FakeDriver(timeout=0.01)
     connections = await opened(driver)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -41,6 +42,47 @@ async def test_what_is_no_connection_of_sqlite3_is_refused(tmp_path: Path) -> No
             pass
     with pytest.raises(ConfigurationError, match="connections of sqlite3"):
         await outbox.barrier(object(), "tx")
+
+
+async def test_a_connection_commits_by_itself_again_after_a_commit_that_failed_and_undid_the_block(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    outbox = SQLiteOutbox(path)
+    await outbox.open()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection, closing(sqlite3.connect(path)) as other:
+        connection.execute("CREATE TABLE effects (effect)")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+        async def transact() -> None:
+            async with outbox.transaction(connection):
+                connection.execute("INSERT INTO effects VALUES (zeroblob(1000000))")
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # as a disk that is full
+
+        try:
+            with pytest.raises(sqlite3.OperationalError):
+                await transact()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert connection.isolation_level is None
+        connection.execute("INSERT INTO effects VALUES ('later')")
+        assert other.execute("SELECT effect FROM effects").fetchall() == [("later",)]
+    await outbox.close()
+
+
+async def test_a_call_that_waits_behind_a_close_is_refused_and_holds_up_nobody(tmp_path: Path) -> None:
+    outbox = SQLiteOutbox(tmp_path / "shop.db")
+    await outbox.open()
+    await outbox._turn.acquire()
+    closing = asyncio.create_task(outbox.close())
+    await asyncio.sleep(0)
+    leaving = asyncio.create_task(outbox.leave("relay"))
+    await asyncio.sleep(0)
+    outbox._turn.release()
+    await closing
+    with pytest.raises(StoreUnavailable):
+        await leaving
+    await outbox.open()
+    await outbox.leave("relay")
+    await outbox.close()
 
 
 class OnSQLite(BusinessConformance):
