@@ -139,7 +139,12 @@ class OutboxRelay:
             await asyncio.wait(tasks, timeout=_CANCEL)
         finally:
             closing = asyncio.ensure_future(self._close(sender))
-            await asyncio.shield(closing)
+            try:
+                await asyncio.wait([closing])
+            except asyncio.CancelledError:  # of the second signal, which comes while the first one is obeyed
+                await asyncio.wait([closing])
+                raise
+            closing.result()
 
     async def _close(self, sender: OpenSender) -> None:
         await ended(sender.stop(), within=_CLOSE)

@@ -43,6 +43,7 @@ def shop(billed: list[str], *, dedup: bool = True) -> App:
     side_by_side=True,
 )
 @pytest.mark.slow  # lets two workers die at each point, one after the other
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_nothing_is_lost_wherever_a_worker_dies(point: CrashPoint, dedup: bool) -> None:
     billed: list[str] = []
     async with TestApp(shop(billed, dedup=dedup)) as worker:

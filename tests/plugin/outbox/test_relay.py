@@ -419,6 +419,33 @@ async def test_a_second_signal_ends_it_at_once_and_frees_the_shards() -> None:
     assert len(desk.book.rows) == 4
 
 
+async def test_a_second_signal_while_it_leaves_its_shards_is_obeyed_once_they_are_free() -> None:
+    desk, leaving, may_leave = Desk(), asyncio.Event(), asyncio.Event()
+    store = Store(desk.book)
+    leave = store.leave
+
+    async def leave_slowly(owner: str) -> None:
+        leaving.set()
+        await may_leave.wait()
+        await leave(owner)
+
+    store.leave = leave_slowly  # type: ignore[method-assign]
+    desk.book.add(*desk.orders(1, 1))
+    running = asyncio.create_task(desk.relay(store).run(desk.stop))
+    async with asyncio.timeout(PATIENCE):
+        await desk.until(desk.is_empty)
+        desk.stop.set()
+        await leaving.wait()
+        running.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not running.done()
+        may_leave.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert desk.book.owners == {""}
+
+
 async def test_brokers_that_are_away_at_the_start_are_waited_for() -> None:
     desk = Desk()
     desk.book.add(*desk.orders(1, 1))
