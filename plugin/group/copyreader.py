@@ -172,7 +172,7 @@ async def look(
                     return await what(reader), None
             except TimeoutError:
                 return None, f"not everything could be read within {within:g} s"
-            except KafkaError as error:  # here, since `reading` takes any for brokers that are away
+            except KafkaError as error:  # here, since `reading` takes any for brokers that are unavailable
                 if error.retriable:
                     raise
                 return None, said(error)

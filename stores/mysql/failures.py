@@ -19,7 +19,6 @@ __all__ = [
     "NO_SUCH_SAVEPOINT",
     "NO_SUCH_TABLE",
     "as_store_error",
-    "is_broken",
     "problem_of",
 ]
 
@@ -117,11 +116,6 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, MySQLError):
         return _PROBLEMS.get(_code(error), Problem.REFUSED)
     return Problem.BUSY if isinstance(error, TimeoutError) else Problem.LOST
-
-
-def is_broken(error: Exception) -> bool:
-    """Return whether a new connection may help."""
-    return problem_of(error) is Problem.LOST
 
 
 def as_store_error(

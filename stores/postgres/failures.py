@@ -9,7 +9,7 @@ import asyncpg
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.sql.operation import Problem
 
-__all__ = ["FAILURES", "as_store_error", "is_broken", "problem_of"]
+__all__ = ["FAILURES", "as_store_error", "problem_of"]
 
 #: What asyncpg raises, and what the network below it does. The server's errors are `PostgresError`, asyncpg's own the next two.
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
@@ -65,11 +65,6 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, asyncpg.InterfaceError) and "another operation is in progress" in str(error):
         return Problem.ENDED
     return Problem.REFUSED if isinstance(error, ValueError) else Problem.LOST
-
-
-def is_broken(error: Exception) -> bool:
-    """Return whether a new connection may help."""
-    return problem_of(error) is Problem.LOST
 
 
 def as_store_error(

@@ -130,7 +130,7 @@ def run_now(steps: Steps[T], runner: SyncRunner) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Owned(Generic[T]):
-    """An operation on a connection of ours. Its steps begin anew each time that it is tried."""
+    """An operation on a connection of ours. Its steps start again each time that it is tried."""
 
     begin: Callable[[], Steps[T]]
     repeats: bool = True

@@ -123,7 +123,7 @@ class SQLiteInbox:
         return await maintain(self._file, lambda: clean(str(self._path), _PART, self._clock))
 
     def _connect(self, *, is_new: bool = False) -> HandlerConnection:
-        """Connect anew, with all that `prepare` does."""
+        """Connect again, with all that `prepare` does."""
         connection = None
         try:
             connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None, factory=HandlerConnection)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.postgres import checking
 from ackwise.stores.postgres.driver import Asyncpg
-from ackwise.stores.postgres.failures import FAILURES, is_broken
+from ackwise.stores.postgres.failures import FAILURES, problem_of
 from ackwise.stores.postgres.outbox.dialect import Postgres
 from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.postgres.outbox.waking import Listening, Waking, notify, say_idle
@@ -21,7 +21,7 @@ from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Owned, Steps, run
+from ackwise.stores.sql.operation import Owned, Problem, Steps, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.rights import require_rights
 from ackwise.stores.sql.outbox.transaction import Business
@@ -175,7 +175,7 @@ class PostgresOutbox(SQLOutbox):
         try:
             await listening.ensure(pool, self._timeout)
         except FAILURES as error:
-            if not is_broken(error):
+            if problem_of(error) is not Problem.LOST:
                 raise self._connections.unavailable(error) from None
             await self._connections.replace(pool)
             with self._connections.errors(self._timeout):

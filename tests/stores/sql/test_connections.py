@@ -298,6 +298,17 @@ async def test_a_pool_whose_connections_do_not_come_back_is_terminated_within_th
     assert driver.pool.is_terminated
 
 
+async def test_a_pool_whose_close_is_cancelled_is_terminated() -> None:
+    driver = FakeDriver(None)
+    connections = await opened(driver)
+    await connections.acquire(connections.require_open())
+    closing = asyncio.create_task(connections.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert driver.pool.is_terminated
+
+
 async def test_maintenance_has_a_connection_of_its_own_which_is_cut_if_it_fails() -> None:
     connections = Connections(FakeDriver())
     async with connections.maintain() as connection:

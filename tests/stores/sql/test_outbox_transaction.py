@@ -18,12 +18,12 @@ from ackwise.stores.sql.outbox.writing import Block, Writes
 class Shop:
     """A connection that notes what is sent, by first words, and fails where it is told to."""
 
-    def __init__(self, **fails: Problem) -> None:
+    def __init__(self, *, open: Packet = (), **fails: Problem) -> None:
         self.sent = list[str]()
         self.is_open = self.is_closed = False
         self._fails = fails
         self.business = Business(
-            Writes(_insert),
+            Writes(_insert, open=open),
             self,
             is_open=lambda: self.is_open,
             watched=self._watched,
@@ -120,6 +120,13 @@ async def test_a_block_that_can_not_begin_raises_what_the_driver_says_and_leaves
     with pytest.raises(OSError, match="SAVEPOINT"):
         await trade(shop)
     assert shop.sent == ["BEGIN", "SAVEPOINT", "ROLLBACK"]
+
+
+async def test_where_the_driver_does_not_know_what_is_open_a_block_that_can_not_begin_is_rolled_back_all_the_same() -> None:
+    shop = Shop(open=[Statement("PROOF")], BEGIN=Problem.REFUSED)
+    with pytest.raises(OSError, match="BEGIN"):
+        await trade(shop)
+    assert shop.sent == ["BEGIN", "ROLLBACK"]
 
 
 async def test_a_row_that_is_refused_is_an_error_of_ackwise() -> None:

@@ -117,3 +117,14 @@ def test_a_url_that_can_not_work_is_refused() -> None:
     ]:
         with case(url, why), pytest.raises(ConfigurationError, match=why):
             from_url(url)
+
+
+async def test_an_inbox_is_closed_after_a_take_over_that_failed(tmp_path: Path) -> None:
+    inbox = SQLiteInbox(tmp_path / "shop.db")
+    await inbox.open()
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        connection.execute("DROP TABLE ackwise_offsets")
+    with pytest.raises(StoreUnavailable) as caught:
+        await inbox.take_over("billing", "orders", 0, position=0)
+    await inbox.close()
+    assert caught.value is not None
