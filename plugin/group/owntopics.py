@@ -69,7 +69,7 @@ class OwnTopics:
                     await self._make(gone)
             except Exception as error:  # noqa: BLE001  # whatever the client raises, it ends no worker
                 self._suspected.set()
-                if gone or not isinstance(error, Unavailable | KafkaError):  # otherwise the brokers are unavailable, which is logged elsewhere
+                if gone or not isinstance(error, Unavailable | KafkaError):  # otherwise brokers are unavailable, and others log it
                     self._tell_failed(gone, error, rest)
             await asyncio.sleep(rest)
             rest = min(2 * rest, _LONGEST) if gone or self._suspected.is_set() else _FIRST
