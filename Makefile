@@ -79,7 +79,7 @@ pure: $(FOR_DEV) # in four processes on two cores, since tests wait for timers; 
 	$(BIN)/python -m pytest -q -p tests.pure -n 4 -m "not (embedded or kafka or servers or slow or spark or nightly)" $(PURE)
 
 tests: $(FOR_DEV) servers # four files at a time on two cores, since many tests wait; one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
-	$(BIN)/pytest -n 4 -m "not nightly"
+	$(BIN)/python .ci/unstable.py -n 4 -m "not nightly"
 
 sabotage: $(FOR_DEV) servers ## break the library one line at a time and demand that a test fails
 	$(BIN)/python -m tests.sabotage $(TWINS)

@@ -124,7 +124,7 @@ def run(*command: object, folder: Path | None = None, quiet: bool = False) -> No
 
 
 def say(sentence: str) -> None:
-    print(f"dist: {sentence}", flush=True)  # noqa: T201 - a script of the checkout
+    print(f"dist: {sentence}", flush=True)
 
 
 if __name__ == "__main__":

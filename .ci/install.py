@@ -98,7 +98,7 @@ def succeeds(*command: object, folder: str | None = None) -> bool:
 
 
 def say(sentence: str) -> None:
-    print(f"ackwise: {sentence}", flush=True)  # noqa: T201 - runs before rich is there
+    print(f"ackwise: {sentence}", flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def run() -> int:
         assert pytest.stdout is not None
         last = ""
         for line in pytest.stdout:
-            print(line, end="", flush=True)  # noqa: T201
+            print(line, end="", flush=True)
             last = line if re.search(r" in [\d.]+s", line) else last
     result = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -43,12 +43,12 @@ def run() -> int:
 def age() -> None:
     """Print one line about the last nightly run."""
     if not RESULT.exists():
-        print("nightly tests: no result is kept; run make nightly")  # noqa: T201
+        print("nightly tests: no result is kept; run make nightly")
         return
     result = json.loads(RESULT.read_text("utf-8"))
     behind = git("rev-list", "--count", f"{result['commit'].split()[0]}..HEAD") or "an unknown number of"
     verdict = "passed" if result["passed"] else "FAILED"
-    print(f"nightly tests {verdict} on {result['date']}, {behind} commits ago ({result['commit']}): {result['result']}")  # noqa: T201
+    print(f"nightly tests {verdict} on {result['date']}, {behind} commits ago ({result['commit']}): {result['result']}")
 
 
 def git(*arguments: str) -> str:

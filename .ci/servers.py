@@ -69,7 +69,7 @@ def install(packages: list[str]) -> None:
 
 
 def say(sentence: str) -> None:
-    print(f"ackwise: {sentence}", file=sys.stderr, flush=True)  # noqa: T201 - runs before rich is there
+    print(f"ackwise: {sentence}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def output(*arguments: str) -> str:
 
 
 def say(line: str) -> None:
-    print(line)  # noqa: T201 - its output
+    print(line)
 
 
 if __name__ == "__main__":

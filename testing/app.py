@@ -36,9 +36,6 @@ from ackwise.testing.kafka.broker import MemoryKafka, When
 
 __all__ = ["TestApp"]
 
-#: Seconds that a message may take until its fate is known, unless a test says otherwise.
-_WITHIN: Final = 10.0
-
 #: Seconds that a fetch lasts which finds nothing: whatever else a client asks, as it stops, waits behind it.
 _LONGEST_FETCH: Final = 0.05
 
@@ -79,6 +76,9 @@ class TestApp:
     `clock` is the wall clock of worker and broker. It stands still, so that a message which comes back in an hour does so when
     `redeliver` or `clock.advance("1h")` says so.
     """
+
+    within: float = 30.0
+    """Seconds that a message may take until its fate is known, unless a call says otherwise. A busy machine may need more."""
 
     __test__ = False  # pytest takes whatever is called Test… for a class of tests
 
@@ -146,12 +146,13 @@ class TestApp:
         key: str | bytes | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
         partition: int = 0,
-        within: float = _WITHIN,
+        within: float | None = None,
     ) -> Fate:
         """Write `value` to `topic`, and return what became of it in its first attempt.
 
         `bytes` and `None` are written as they are, a `str` as UTF-8, everything else as JSON, models of pydantic and dataclasses
-        too. Raises `TimeoutError` if nothing is known of it after `within` seconds, and what the worker ended with, if it did.
+        too. Raises `TimeoutError` if nothing is known of it after `within` seconds (or `self.within`), and what the worker ended
+        with, if it did.
         """
         (fate,) = await self.deliver_batch(topic, [value], key=key, headers=headers, partition=partition, within=within)
         return fate
@@ -164,7 +165,7 @@ class TestApp:
         key: str | bytes | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
         partition: int = 0,
-        within: float = _WITHIN,
+        within: float | None = None,
     ) -> list[Fate]:
         """As `deliver`, of `values` in one record batch: a handler of batches gets them together, as far as its `max_batch` allows."""
         group = self._started()
@@ -182,7 +183,7 @@ class TestApp:
         offsets = self.kafka.produce(topic, *written, key=raw_key, headers=[*headers], partition=partition)
         return [await self.fate(Place(topic, partition, offset), within=within) for offset in offsets]
 
-    async def redeliver(self, fate: Fate, *, within: float = _WITHIN) -> Fate:
+    async def redeliver(self, fate: Fate, *, within: float | None = None) -> Fate:
         """Let the time come at which a message that was to be consumed later comes back; returns what became of it then.
 
         Raises `ConfigurationError` for one that does not come back, otherwise as `deliver`.
@@ -203,11 +204,12 @@ class TestApp:
             return f"it comes back in {last.due - self.clock():.0f} s of worker.clock, which redeliver moves"
         return "its handler has not returned, or its copy or dead letter is not acknowledged; the log says more"
 
-    async def fate(self, place: Place, *, attempt: int = 1, within: float = _WITHIN) -> Fate:
+    async def fate(self, place: Place, *, attempt: int = 1, within: float | None = None) -> Fate:
         """What became of the message at `place` in that attempt, once it is known. Raises as `deliver`."""
         self._started()
         assert self._running is not None
         place = Place._make(place)
+        within = self.within if within is None else within
         until = asyncio.get_running_loop().time() + within
         while True:
             self._told.clear()
@@ -305,10 +307,10 @@ class TestApp:
             self._life = Life(_name_of(len(self._dead) + 1), self._deadly)
             host = self._host(group)
 
-    async def _watch(self, api: str, client_id: str, when: When) -> None:
+    async def _watch(self, api: str, topics: frozenset[str], client_id: str, when: When) -> None:
         """Called around each request to Kafka. What a dead worker asks has no effect, and no answer reaches it."""
         life = self._life
-        if client_id == life.name:
+        if client_id == life.name and self._started().names.control not in topics:  # there it says how it is
             life.passes(_REQUESTS.get((api, when)))
         is_dead = life.is_over.is_set() or not f"{client_id}-".startswith(f"{life.name}-")
         if client_id.startswith(_PREFIX) and is_dead:

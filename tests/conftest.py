@@ -22,6 +22,7 @@ from tests.shared import LOGICAL, SharedKafka, SharedServer, give_address, owner
 
 from ackwise.plugin.local.broker import EmbeddedBroker, LocalKafka
 from ackwise.plugin.local.broker import embedded_broker as start_embedded_broker
+from ackwise.testing import TestApp
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # A busy machine is no finding: how long an example takes is not what is tested.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+TestApp.within = 120.0  # other tests run beside it
 
 # Before anything imports them: what fails in a suite of ours shows both of its sides.
 pytest.register_assert_rewrite("ackwise.stores.testing")
@@ -94,7 +97,7 @@ def pytest_collection_finish() -> None:
 def _nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     """Lets a connection that nobody closed fail the test that opened it, and not a later one in which garbage is collected."""
     yield
-    if request.node.get_closest_marker("kafka") is not None:
+    if any(request.node.get_closest_marker(mark) for mark in ("kafka", "slow")):
         gc.collect()
 
 

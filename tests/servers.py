@@ -14,12 +14,14 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import UnknownMemberIdError
+from aiokafka.protocol.commit import OffsetCommitRequest
 from tests.waiting import until
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.local.broker import LocalKafka, local_kafka
 
-__all__ = ["PROPERTIES", "RawKafka", "connected", "kafka_or_skip", "new_name"]
+__all__ = ["PROPERTIES", "RawKafka", "connected", "kafka_or_skip", "move_group", "new_name"]
 
 #: Small files, so that logs roll and a broker starts again quickly; a worker that died is missed after a moment, not after
 #: the six seconds that brokers insist on otherwise; what can be compacted is, not fifteen seconds later; and a share group may
@@ -74,6 +76,22 @@ async def connected(client: ClientT) -> AsyncIterator[ClientT]:
             await asyncio.shield(closing)
         finally:
             await asyncio.wait([closing])
+
+
+async def move_group(bootstrap: str, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
+    """Commit these offsets for a group without members, as `kafka-consumer-groups --reset-offsets` does; False while it has members."""
+    topics: dict[str, list[tuple[int, int, str]]] = {}
+    for place, offset in offsets.items():
+        topics.setdefault(place.topic, []).append((place.partition, offset, ""))
+    request = OffsetCommitRequest(
+        group, OffsetCommitRequest.DEFAULT_GENERATION_ID, "", OffsetCommitRequest.DEFAULT_RETENTION_TIME, [*topics.items()]
+    )
+    async with connected(AIOKafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        coordinator = await admin.find_coordinator(group)
+        answer: Any = await admin._send_request(request, coordinator)
+    codes = {code for _, partitions in answer.topics for _, code in partitions}
+    assert codes <= {0, UnknownMemberIdError.errno}, codes
+    return codes == {0}
 
 
 async def _close(client: Any, starting: asyncio.Future[None]) -> None:
@@ -141,19 +159,13 @@ class RawKafka:
         self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0, headers: Sequence[tuple[str, bytes]] = ()
     ) -> list[int]:
         """Write values in order, acknowledged by all replicas; returns their offsets."""
-        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all")
-        await producer.start()
-        try:
+        async with connected(AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all")) as producer:
             sent = [await producer.send(topic, value, key=key, partition=partition, headers=list(headers)) for value in values]
             return [(await one).offset for one in sent]
-        finally:
-            await producer.stop()
 
     async def records(self, topic: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:
         """Everything in a topic, partition by partition."""
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False)
-        try:
-            await consumer.start()
+        async with connected(AIOKafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False)) as consumer:
             partitions = [TopicPartition(topic, number) for number in sorted(await self._partitions(topic))]
             consumer.assign(partitions)
             await consumer.seek_to_beginning()
@@ -163,8 +175,6 @@ class RawKafka:
                 while await consumer.position(partition) < ends[partition]:
                     found.append(await consumer.getone(partition))
             return found
-        finally:
-            await consumer.stop()
 
     async def topics(self) -> set[str]:
         """The names of all topics."""

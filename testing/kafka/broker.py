@@ -60,8 +60,8 @@ class MemoryKafka:
         `longest_fetch`: seconds that a fetch which finds nothing waits, however long the client is ready to.
         """
         self.faults = Faults()
-        #: Awaited before and after each request, with its name, the id of the client and which of the two it is.
-        self.watch: Callable[[str, str, When], Awaitable[None]] | None = None
+        #: Awaited before and after each request, with its name, its topics, the id of the client and which of the two it is.
+        self.watch: Callable[[str, frozenset[str], str, When], Awaitable[None]] | None = None
         self._cluster = Cluster(clock, auto_create=auto_create_topics)
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -205,16 +205,17 @@ class MemoryKafka:
 
     async def _answer(self, asked: frames.Asked) -> bytes:
         """The answer to one request; raises `ConnectionResetError` where it is to be lost."""
-        fault = self.faults.meet(asked.api, _topics_of(asked.body))
+        topics = _topics_of(asked.body)
+        fault = self.faults.meet(asked.api, topics)
         if fault is not None and fault.how == "held":
             await fault.over()
         if fault is not None and fault.how == "lost request":
             raise ConnectionResetError
         if self.watch is not None:
-            await self.watch(asked.api, asked.client_id, "before")
+            await self.watch(asked.api, topics, asked.client_id, "before")
         answer = await self._serves[asked.api](asked, _code_of(fault))
         if self.watch is not None:
-            await self.watch(asked.api, asked.client_id, "after")
+            await self.watch(asked.api, topics, asked.client_id, "after")
         if fault is not None and fault.how == "lost answer":
             raise ConnectionResetError
         return b"" if asked.api == "Produce" and asked.body["required_acks"] == 0 else frames.encode(asked, answer)

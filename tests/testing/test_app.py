@@ -216,6 +216,7 @@ async def test_wrong_uses_get_a_sentence() -> None:
             raise AssertionError
 
 
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_a_store_of_the_tests_own_is_closed_once_the_last_worker_is_gone() -> None:
     class Counted(MemoryStore):
         closed = 0

@@ -60,6 +60,7 @@ async def test_nothing_is_lost_wherever_a_worker_dies(point: CrashPoint, dedup: 
     assert worker.crashes == 1
 
 
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_a_point_that_no_worker_came_to_fails_the_test() -> None:
     async def a_test_of_copies_without_any() -> None:
         async with TestApp(shop([])) as worker:
@@ -72,6 +73,7 @@ async def test_a_point_that_no_worker_came_to_fails_the_test() -> None:
 
 
 @pytest.mark.slow  # waits for two workers that die and for the third
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_each_of_several_points_is_the_end_of_a_worker() -> None:
     billed: list[str] = []
     async with TestApp(shop(billed)) as worker:
@@ -83,6 +85,7 @@ async def test_each_of_several_points_is_the_end_of_a_worker() -> None:
 
 
 @pytest.mark.slow  # waits for two workers that die and for the third
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_a_worker_can_die_again_and_at_a_later_time() -> None:
     billed: list[str] = []
     async with TestApp(shop(billed)) as worker:
@@ -97,6 +100,7 @@ async def test_a_worker_can_die_again_and_at_a_later_time() -> None:
     assert billed == ["a", "b", "c", "c"]
 
 
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_a_point_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     async with TestApp(shop([])) as worker:
         with pytest.raises(ConfigurationError, match="'never' is no crash point; they are before the claim, after the claim"):
@@ -104,6 +108,7 @@ async def test_a_point_that_there_is_not_is_refused_with_those_that_there_are() 
 
 
 @pytest.mark.slow  # waits for the rest of a worker that died
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_handlers_of_messages_die_too() -> None:
     app, billed = App("billing", config=Config()), list[str]()
 
@@ -124,6 +129,7 @@ async def test_handlers_of_messages_die_too() -> None:
 
 @pytest.mark.slow  # waits for the rest of a worker that died
 @pytest.mark.parametrize("point", ["before the copy", "after the copy"])
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_a_transaction_that_waits_for_its_copy_when_the_worker_dies_keeps_the_next_one_waiting_for_nothing(
     point: CrashPoint, tmp_path: Path
 ) -> None:
@@ -142,6 +148,7 @@ async def test_a_transaction_that_waits_for_its_copy_when_the_worker_dies_keeps_
 
 @pytest.mark.slow  # waits for a worker that dies and for the next one
 @pytest.mark.parametrize("point", ["before the handler", "after the handler", "before the commit", "after the commit"])
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_a_transaction_of_a_worker_that_dies_is_rolled_back_and_its_effect_is_there_once(point: CrashPoint, tmp_path: Path) -> None:
     app = App("billing", config=Config())
     app.use(Transactional(f"sqlite:///{tmp_path}/shop.db"))

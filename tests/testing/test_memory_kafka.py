@@ -66,7 +66,7 @@ async def a_producer(raw: RawKafka, **options: Any) -> AsyncIterator[AIOKafkaPro
         await producer.stop()
 
 
-async def values(consumer: AIOKafkaConsumer, number: int, within: float = 10.0) -> list[bytes | None]:
+async def values(consumer: AIOKafkaConsumer, number: int, within: float = 60.0) -> list[bytes | None]:
     """The next `number` values, in the order in which they came."""
     found: list[bytes | None] = []
     async with asyncio.timeout(within):

@@ -210,6 +210,7 @@ async def test_by_key_a_message_that_fails_in_place_lets_other_keys_pass_side_by
 
 
 @pytest.mark.slow  # waits for a worker that dies and for the next one
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_where_the_offset_is_in_a_database_no_batch_passes_one_that_failed_and_a_kill_loses_nothing(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as shop, shop:
         shop.execute("CREATE TABLE billed (place INTEGER)")

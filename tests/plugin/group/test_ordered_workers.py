@@ -19,6 +19,7 @@ FAILS, NEVER = 0, 4
 
 @pytest.mark.parametrize("odd", [0, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.slow  # runs a worker for each place where one dies
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_wherever_a_worker_dies_its_messages_succeed_in_order_and_none_is_lost(odd: int) -> None:
     """Each point with one of the two orders; with the other one at night."""
     await asyncio.gather(*(dies_at(point, ("key", "partition")[(number + odd) % 2]) for number, point in enumerate(CRASH_POINTS)))

@@ -155,7 +155,7 @@ async def test_a_worker_is_ready_once_what_is_written_from_then_on_is_read(kafka
 async def test_a_first_start_commits_where_it_begins_in_one_request_before_it_is_ready(kafka: MemoryKafka) -> None:
     commits = 0
 
-    async def watch(request: str, client: str, when: str) -> None:
+    async def watch(request: str, topics: frozenset[str], client: str, when: str) -> None:
         nonlocal commits
         commits += request == "OffsetCommit" and when == "after" and "relay" not in client
 

@@ -55,6 +55,7 @@ async def consumed(worker: TestApp, topic: str = "invoices") -> Any:
 
 
 @pytest.mark.slow  # runs a worker for each point of a kill
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_a_kill_anywhere_loses_no_publish_and_its_consumer_runs_once() -> None:
     points: tuple[CrashPoint, ...] = (
         "after the handler", "before the copy", "after the copy", "before the completion", "after the completion",

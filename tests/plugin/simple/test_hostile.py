@@ -30,7 +30,7 @@ async def kill(world: World, consumer: SimpleConsumer[bytes], store: Store, clie
 
 
 def _refusing(dead: str) -> Any:
-    async def watch(api: str, client_id: str, when: str) -> None:
+    async def watch(api: str, topics: frozenset[str], client_id: str, when: str) -> None:
         if f"{client_id}-".startswith(f"{dead}-"):
             raise ConnectionResetError
 

@@ -61,6 +61,7 @@ async def test_what_is_booked_is_sent_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # waits for a worker that dies and for the next one
 @pytest.mark.parametrize("point", ["before the handler", "after the handler", "before the commit", "after the commit"])
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")  # what is dead closes nothing
 async def test_wherever_the_worker_dies_it_is_booked_once_and_sent_under_one_id(tmp_path: Path, point: CrashPoint) -> None:
     async with TestApp(shop(tmp_path)) as worker:
         worker.kafka.create_topic("booked")

@@ -19,11 +19,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
 from tests.failures.ledger import Ledger, origin_of
 from tests.failures.world import World
+from tests.servers import connected, move_group
 from tests.spark.injected.hostile import HANDLER, LEVELS, Faults, Orders
 
 from ackwise.middleware.events import EventCode
@@ -105,16 +105,12 @@ class Scene:
 
     async def send(self, orders: Iterable[Order]) -> None:
         """Send as a producer does, and keep its delivery reports."""
-        producer = AIOKafkaProducer(bootstrap_servers=self.orders.brokers, acks="all")
-        await producer.start()
-        try:
+        async with connected(AIOKafkaProducer(bootstrap_servers=self.orders.brokers, acks="all")) as producer:
             reports = [(order, await producer.send(self.orders.topic, order.value, partition=order.partition)) for order in orders]
             for order, report in reports:
                 metadata = await report
                 self.sent[metadata.partition, metadata.offset] = order
                 self.said.append(((metadata.partition, metadata.offset), metadata.timestamp))
-        finally:
-            await producer.stop()
 
     def report(self, path: Path) -> Path:
         """The delivery reports as a table for `--produced`."""
@@ -215,23 +211,9 @@ class Scene:
         return len(delays) == len(LEVELS) * PARTITIONS and len(retries) == PARTITIONS
 
     async def move_group(self, positions: Mapping[int, int]) -> None:
-        """Let the group go on elsewhere, as `kafka-consumer-groups --reset-offsets` does; its members must be gone."""
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.orders.brokers, group_id=self.orders.group, enable_auto_commit=False)
+        """Let the group go on elsewhere, once the broker no longer waits for those who were killed."""
         offsets = {TopicPartition(self.orders.topic, partition): offset for partition, offset in positions.items()}
-
-        async def is_moved() -> bool:
-            try:
-                await consumer.commit(offsets)
-            except KafkaError:  # the broker still waits for those who were killed
-                return False
-            return True
-
-        await consumer.start()
-        try:
-            consumer.assign([*offsets])
-            await self.wait_for(is_moved, "the group's move")
-        finally:
-            await consumer.stop()
+        await self.wait_for(lambda: move_group(self.orders.brokers, self.orders.group, offsets), "the group's move")
 
     def forget(self, ids: Collection[str]) -> None:
         """Delete the claims of these orders from the store, past Ackwise."""
@@ -247,12 +229,8 @@ class Scene:
 
     async def committed(self) -> dict[int, int]:
         """The group's position in each partition, as the broker knows it."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.orders.brokers)
-        await admin.start()
-        try:
+        async with connected(AIOKafkaAdminClient(bootstrap_servers=self.orders.brokers)) as admin:
             found = await admin.list_consumer_group_offsets(self.orders.group)
-        finally:
-            await admin.close()
         return {place.partition: at.offset for place, at in found.items() if place.topic == self.orders.topic}
 
     def runs(self) -> dict[str, list[Place]]:
