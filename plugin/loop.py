@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from weakref import WeakSet
 
 from aiokafka import AIOKafkaConsumer
-from aiokafka.conn import collect_hosts
 from aiokafka.errors import ConsumerStoppedError
 
 from ackwise.middleware.agent import Agent
@@ -19,7 +18,8 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.middleware.usercode import is_a, stops
-from ackwise.plugin.client.authentication import CREDENTIALS
+from ackwise.plugin.client.internals import ConsumerOptions, addresses_of, identity_of, options_of
+from ackwise.plugin.client.opening import require_known
 from ackwise.plugin.decoder import decoder_of
 from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
 from ackwise.plugin.loopbatch import Handover, LoopBatch
@@ -137,26 +137,24 @@ def _refuse_modes(given: Mapping[str, Given]) -> None:
 
 
 def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSettings:
-    """Those of the host, as far as the consumer has them from its owner; aiokafka keeps them in private attributes."""
-    _refuse(consumer)
+    """Those of the host, as far as the consumer has them from its owner."""
+    options, identity = _usable(consumer), identity_of(consumer)
     known = [*_KEYWORDS, *LoopSettings.__annotations__]
     for name in settings.keys() - set(known):
         near = difflib.get_close_matches(name, known, n=1)
         advice = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known))}"
         raise ConfigurationError(f"reliable() has no setting {name!r}; {advice}")
-    client = consumer._client
-    servers = client._bootstrap_servers  # a port may be missing there
-    rebalance_timeout = consumer._rebalance_timeout_ms / 1000
+    rebalance_timeout = options.rebalance_timeout
     of_the_consumer = {
-        "brokers": ",".join(str(Address(host, port)) for host, port, _ in collect_hosts(servers, randomize=False)),
-        "session_timeout": consumer._session_timeout_ms / 1000,
-        "client_id": client._client_id,
-        "client_options": {name: getattr(client, f"_{name}") for name in CREDENTIALS},
+        "brokers": ",".join(str(Address(host, port)) for host, port in addresses_of(consumer)),
+        "session_timeout": options.session_timeout,
+        "client_id": identity.pop("client_id"),
+        "client_options": identity,
         "consumer_options": {},
-        "group_instance_id": consumer._group_instance_id or "",
+        "group_instance_id": options.group_instance_id,
     }
     keywords: dict[str, Any] = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **settings}
-    made = config.host_settings(consumer._group_id, fixed=of_the_consumer, **keywords)
+    made = config.host_settings(options.group, fixed=of_the_consumer, **keywords)
     if made.revoke_timeout > rebalance_timeout / 2:
         raise ConfigurationError(
             f"revoke_timeout is {made.revoke_timeout:g} s, above half of the consumer's rebalance timeout of {rebalance_timeout:g} s: the "
@@ -165,32 +163,35 @@ def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSett
     return made
 
 
-def _refuse(consumer: Any) -> None:
-    """Refuse a consumer that would break a promise behind our back."""
+def _usable(consumer: Any) -> ConsumerOptions:
+    """How `consumer` was made. Refuse one that would break a promise behind our back."""
     if not isinstance(consumer, AIOKafkaConsumer):
         raise ConfigurationError(f"reliable() was given a {type(consumer).__name__}; give it an AIOKafkaConsumer")
+    require_known()
+    options = options_of(consumer)
     wrong = [
-        (consumer._group_id is None, "it has no group; give it a group_id, under which offsets and retry topics are kept"),
-        (consumer._enable_auto_commit, "it commits by itself, also what is not done; give it enable_auto_commit=False"),
+        (not options.group, "it has no group; give it a group_id, under which offsets and retry topics are kept"),
+        (options.commits_by_itself, "it commits by itself, also what is not done; give it enable_auto_commit=False"),
         (
-            consumer._key_deserializer is not None or consumer._value_deserializer is not None,
+            options.has_deserializer,
             "it has a deserializer, and one that raises blocks its partition for ever; leave it out and give reliable() a model",
         ),
         (
-            consumer._auto_offset_reset != "none",
-            f'its auto_offset_reset is {consumer._auto_offset_reset!r}, which skips messages silently; give it "none", and reliable() '
+            options.auto_offset_reset != "none",
+            f'its auto_offset_reset is {options.auto_offset_reset!r}, which skips messages silently; give it "none", and reliable() '
             'a start="earliest" or "latest"',
         ),
         (
             bool(consumer.subscription() or consumer.assignment()),
             "it has a subscription already; leave its topics to reliable(), which adds the retry topic",
         ),
-        (consumer._closed, "it was stopped; give it one that runs"),
-        (consumer._fetcher is None, "it was not started; write `async with consumer:` or `await consumer.start()` before"),
+        (options.is_closed, "it was stopped; give it one that runs"),
+        (not options.is_started, "it was not started; write `async with consumer:` or `await consumer.start()` before"),
     ]
     for is_wrong, why in wrong:
         if is_wrong:
             raise ConfigurationError(f"reliable() can't use this consumer: {why}")
+    return options
 
 
 class Reliable(Generic[T]):

@@ -13,7 +13,7 @@ from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, Unavailable
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.client.internals import partitions_of
+from ackwise.plugin.client.internals import member_id_of, partitions_of
 from ackwise.plugin.client.offsets import Asked, ask
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Client, Member
@@ -92,7 +92,7 @@ class OwnGroup:
             except (KafkaError, AckwiseError) as error:
                 log.debug("who else is in the group can't be read now", group=self._settings.group, error=said(error))
                 continue
-            mine = consumer._coordinator.member_id
+            mine = member_id_of(consumer)
             if any(other["member_id"] < mine for other in members):
                 raise self._refusal([other for other in members if other["member_id"] != mine])
 

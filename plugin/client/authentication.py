@@ -6,12 +6,12 @@ import asyncio
 import ssl
 from typing import Any, Final
 
-from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import IllegalSaslStateError, KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
 
+from ackwise.plugin.client.internals import addresses_of, connect, identity_of
 from ackwise.plugin.client.refusal import NotLetIn
 
-__all__ = ["CREDENTIALS", "find_refusal"]
+__all__ = ["find_refusal"]
 
 #: Seconds for one address to let the client in or not. Kafka waits a moment before it refuses a password.
 _TIMEOUT: Final = 10.0
@@ -20,46 +20,27 @@ _TIMEOUT: Final = 10.0
 _NOT_YET, _EXPIRED, _OTHER_HOST, _OTHER_ADDRESS = 9, 10, 62, 64
 _UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
 
-#: What a client of aiokafka proves itself with.
-CREDENTIALS: Final = (
-    "security_protocol",
-    "ssl_context",
-    "sasl_mechanism",
-    "sasl_plain_username",
-    "sasl_plain_password",
-    "sasl_kerberos_service_name",
-    "sasl_kerberos_domain_name",
-    "sasl_oauth_token_provider",
-)
-
-#: Fields of a client of aiokafka, each with a `_` before it, that its connections are made of.
-_OPTIONS: Final = ("client_id", *CREDENTIALS)
-
 
 async def find_refusal(client: Any) -> NotLetIn | None:
     """Try each address of `client`, a client of aiokafka that could not start, once more, and return what refuses it.
 
     `None` if an address lets it in, if none says why, and for a client that proves nothing, which a broker can't refuse by that.
     """
-    connections: Any = getattr(client, "_client", None) or getattr(client, "client", None)  # a producer calls it so
-    if getattr(connections, "_security_protocol", "PLAINTEXT") == "PLAINTEXT":
+    identity = identity_of(client)
+    if identity.get("security_protocol", "PLAINTEXT") == "PLAINTEXT":
         return None
-    options = {name: getattr(connections, f"_{name}") for name in _OPTIONS}
-    found = await asyncio.gather(*(_attempt(host, port, options) for host, port, _ in connections.hosts))
-    refusals = [f"broker {host}:{port} {why}" for (host, port, _), why in zip(connections.hosts, found, strict=True) if why]
+    addresses = addresses_of(client)
+    found = await asyncio.gather(*(_attempt(host, port, identity) for host, port in addresses))
+    refusals = [f"broker {host}:{port} {why}" for (host, port), why in zip(addresses, found, strict=True) if why]
     return NotLetIn(refusals[0]) if refusals and None not in found else None
 
 
-async def _attempt(host: str, port: int, options: dict[str, Any]) -> str | None:
-    """Why the broker there does not let in a client with `options`: an empty text if it does not say, `None` if it lets it in."""
-    connection = AIOKafkaConnection(host, port, request_timeout_ms=round(_TIMEOUT * 1000), **options)
+async def _attempt(host: str, port: int, identity: dict[str, Any]) -> str | None:
+    """Why the broker there does not let in a client of this identity: an empty text if it does not say, `None` if it lets it in."""
     try:
-        async with asyncio.timeout(_TIMEOUT):
-            await connection.connect()
+        await connect(host, port, identity, within=_TIMEOUT)
     except (OSError, KafkaError, TimeoutError) as error:
-        return _reason(error, options["sasl_mechanism"])
-    finally:
-        connection.close()
+        return _reason(error, identity["sasl_mechanism"])
     return None
 
 

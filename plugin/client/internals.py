@@ -1,40 +1,121 @@
-"""Private parts of aiokafka's consumer that the host needs: its position, its tasks, its buffered records."""
+"""Internals: the private names of aiokafka's clients. Here alone they are used; others call what is here.
+
+The bytes that clients send and get have private names of their own: of requests in `requests`, of record batches in `rawrecords`. A client
+may be a consumer, a producer or an admin client.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, cast
 
-from aiokafka import TopicPartition
-from aiokafka.consumer.fetcher import FetchError
-from aiokafka.errors import KafkaConnectionError
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaConnectionError, StaleMetadata
+
+from ackwise.middleware.log import Log, said
+from ackwise.plugin.client.bounded import answer
+from ackwise.plugin.client.requests import AIOKAFKA, ApiVersionRequest, FetchRequest
+
+with AIOKAFKA.imports():
+    from aiokafka.client import AIOKafkaClient
+    from aiokafka.cluster import ClusterMetadata
+    from aiokafka.conn import AIOKafkaConnection, collect_hosts
+    from aiokafka.consumer.fetcher import READ_UNCOMMITTED, Fetcher, FetchError
+    from aiokafka.consumer.group_coordinator import GroupCoordinator, NoGroupCoordinator
+    from aiokafka.consumer.subscription_state import Assignment, Subscription, SubscriptionState, TopicPartitionState
+    from aiokafka.producer.sender import Sender
 
 __all__ = [
+    "NAMES",
+    "AIOKafkaClient",
+    "ConsumerOptions",
+    "Fetcher",
+    "GroupCoordinator",
+    "addresses_of",
+    "any_broker",
+    "ask_coordinator",
     "buffered",
+    "client_id_of",
+    "configure",
+    "connect",
+    "connections_of",
+    "fetch",
     "fetch_wait",
+    "forget_coordinator",
     "has_answered",
+    "has_controller",
     "has_left_the_group",
     "has_no_partitions",
     "has_stopped_fetching",
     "has_stopped_sending",
     "hear_assignments",
+    "identity_of",
     "idle_wait",
+    "is_closed",
     "keep_awake",
     "leader_of",
     "learn_topics",
     "look_for_topics",
+    "member_id_of",
     "missing_topics",
+    "newest_versions",
+    "options_of",
+    "partition_counts",
     "partitions_of",
     "position_of",
     "positions_of",
+    "raise_group_errors",
     "rejoin_if_broken",
     "revive",
+    "send",
+    "serve_last",
     "set_fetch_wait",
-    "stands_before_an_error",
+    "show_alive",
     "standing_before_errors",
+    "stands_before_an_error",
     "subscribe_instead",
+    "tear_down",
+    "true_ends",
 ]
+
+log = Log()
+
+#: What a client proves itself with.
+_CREDENTIALS: Final = (
+    "security_protocol",
+    "ssl_context",
+    "sasl_mechanism",
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "sasl_kerberos_service_name",
+    "sasl_kerberos_domain_name",
+    "sasl_oauth_token_provider",
+)
+
+#: What is used here; with its parameters where another function takes its place.
+NAMES: Final[Mapping[type[Any], str]] = {
+    AIOKafkaConsumer: """_auto_offset_reset _client _closed _coordinator _enable_auto_commit _fetch_max_wait_ms _fetcher _group_id
+        _group_instance_id _isolation_level _key_deserializer _rebalance_timeout_ms _session_timeout_ms _subscription
+        _value_deserializer""",
+    AIOKafkaProducer: "_sender client",
+    AIOKafkaAdminClient: "_client _send_request",
+    AIOKafkaClient: f"""_bootstrap_servers _client_id _conns _md_synchronizer _md_update_waiter _sync_task bootstrap close cluster
+        fetch_all_metadata force_metadata_update get_random_node send set_topics {" ".join(f"_{each}" for each in _CREDENTIALS)}""",
+    AIOKafkaConnection: "close connect",
+    ClusterMetadata: "brokers controller leader_for_partition partitions_for_topic",
+    SubscriptionState: "_assignment_waiters fetch_context subscription",
+    Subscription: "_reassignment_in_progress _topics assignment",
+    Assignment: "state_value",
+    TopicPartitionState: "has_valid_position position",
+    GroupCoordinator: """_client _commit_refresh_task _coordination_task _heartbeat_task _send_req(request) check_errors
+        coordinator_dead ensure_coordinator_known member_id request_rejoin""",
+    NoGroupCoordinator: "_reset_committed_task assign_all_partitions(check_unknown)",
+    Fetcher: """_client _fetch_max_bytes _fetch_max_wait_ms _fetch_requests_routine _fetch_task _isolation_level _max_partition_fetch_bytes
+        _pending_tasks _records _retry_backoff _subscriptions end_offsets""",
+    Sender: "_sender_task sender_task",
+}
 
 #: Milliseconds that the broker keeps a fetch which finds nothing while nothing is expected, at least and at most. What else is asked of
 #: that broker, such as the ends of its logs, waits as long.
@@ -133,10 +214,20 @@ def has_answered(looking: asyncio.Future[bool]) -> bool:
     return looking.done() and not looking.cancelled() and looking.exception() is None and looking.result()
 
 
+def is_closed(consumer: Any) -> bool:
+    """Whether somebody has stopped `consumer`."""
+    return bool(consumer._closed)
+
+
 def has_left_the_group(consumer: Any) -> bool:
     """Whether the task that keeps the membership has ended: nothing begins it anew."""
     task = _coordination_of(consumer)
     return task is not None and task.done()
+
+
+def member_id_of(consumer: Any) -> str:
+    """What the coordinator of its group calls `consumer`."""
+    return cast(str, consumer._coordinator.member_id)
 
 
 def raise_group_errors(consumer: Any) -> None:
@@ -258,3 +349,194 @@ def _coordination_of(consumer: Any) -> asyncio.Task[None] | None:
 def _take_note(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+class ConsumerOptions(NamedTuple):
+    """How a consumer was made. Durations are seconds."""
+
+    group: str
+    group_instance_id: str
+    session_timeout: float
+    rebalance_timeout: float
+    auto_offset_reset: str
+    commits_by_itself: bool
+    has_deserializer: bool
+    is_closed: bool
+    is_started: bool
+
+
+def options_of(consumer: Any) -> ConsumerOptions:
+    """How `consumer` was made; `identity_of` says what it proves itself with."""
+    return ConsumerOptions(
+        consumer._group_id or "",
+        consumer._group_instance_id or "",
+        consumer._session_timeout_ms / 1000,
+        consumer._rebalance_timeout_ms / 1000,
+        consumer._auto_offset_reset,
+        consumer._enable_auto_commit,
+        consumer._key_deserializer is not None or consumer._value_deserializer is not None,
+        consumer._closed,
+        consumer._fetcher is not None,
+    )
+
+
+def configure(consumer: Any, *, fetch_wait_ms: int, isolation_level: str) -> None:
+    """Set options of `consumer`, which somebody else has made and nobody has started yet."""
+    consumer._fetch_max_wait_ms = fetch_wait_ms
+    consumer._isolation_level = isolation_level
+
+
+def connections_of(client: Any) -> Any:
+    """What holds the connections of `client`, or of a part of it."""
+    if isinstance(client, AIOKafkaClient):
+        return client
+    return getattr(client, "client", None) or getattr(client, "_client", None)  # a producer calls it so
+
+
+def client_id_of(client: Any) -> str:
+    """The name that `client` has at the brokers."""
+    return cast(str, connections_of(client)._client_id)
+
+
+def identity_of(client: Any) -> dict[str, Any]:
+    """The keywords `client_id`, and what it proves itself with, for a client that brokers take for the same one."""
+    connections = connections_of(client)
+    found = {name: getattr(connections, f"_{name}", None) for name in ("client_id", *_CREDENTIALS)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def addresses_of(client: Any) -> list[tuple[str, int]]:
+    """The addresses that `client` was given, each with a port."""
+    return [(host, port) for host, port, _ in collect_hosts(connections_of(client)._bootstrap_servers, randomize=False)]
+
+
+async def connect(host: str, port: int, identity: Mapping[str, Any], *, within: float) -> None:
+    """Connect to one broker as a client of this identity does, and close that. Raises what keeps it out, or `TimeoutError`."""
+    connection = AIOKafkaConnection(host, port, request_timeout_ms=round(within * 1000), **identity)
+    try:
+        async with asyncio.timeout(within):
+            await connection.connect()
+    finally:
+        connection.close()
+
+
+def any_broker(client: Any) -> int | None:
+    """One that `client` knows; `None` if it knows none."""
+    return cast("int | None", connections_of(client).get_random_node())
+
+
+async def send(client: Any, broker: int | None, request: Any) -> Any:
+    """What `broker` answers to `request`. Raises what aiokafka raises, `NotImplementedError` too."""
+    return await connections_of(client).send(broker, request)
+
+
+async def ask_coordinator(consumer: Any, request: Any) -> Any:
+    """What the coordinator of the group of `consumer` answers to `request`. Raises `KafkaError`."""
+    await consumer._coordinator.ensure_coordinator_known()
+    return await consumer._coordinator._send_req(request)
+
+
+def forget_coordinator(consumer: Any) -> None:
+    """Let `consumer` look for the coordinator of its group again."""
+    consumer._coordinator.coordinator_dead()
+
+
+async def fetch(consumer: Any, partition: TopicPartition, position: int, *, wait_ms: int | None) -> tuple[Any, int]:
+    """What the leader of `partition` answers to one fetch within the limits of `consumer`, and which isolation level that has.
+
+    By default the broker may wait as long as for the consumer's own. Raises `KafkaError`.
+    """
+    fetcher, leader = consumer._fetcher, leader_of(consumer, partition)
+    if leader in (None, -1):
+        raise StaleMetadata(partition)
+    topics = [(partition.topic, [(partition.partition, position, fetcher._max_partition_fetch_bytes)])]
+    longest: int = fetcher._fetch_max_wait_ms if wait_ms is None else wait_ms
+    request = FetchRequest(longest, 1, fetcher._fetch_max_bytes, fetcher._isolation_level, topics, rack_id="")
+    return await send(consumer, leader, request), fetcher._isolation_level
+
+
+async def true_ends(consumer: Any, partitions: list[TopicPartition], *, within: float) -> Mapping[TopicPartition, int]:
+    """The ends of the logs of `partitions` for who reads what is not committed. Raises `KafkaError`."""
+    fetcher: Any = _Unisolated(consumer._fetcher)
+    ends: Mapping[TopicPartition, int] = await fetcher.end_offsets(partitions, round(within * 1000))
+    return ends
+
+
+class _Unisolated(Fetcher):
+    """Asks as the fetcher of a client does that reads what is not committed, and fetches nothing."""
+
+    def __init__(self, fetcher: Any) -> None:
+        self._client = fetcher._client
+        self._retry_backoff = fetcher._retry_backoff
+        self._isolation_level = READ_UNCOMMITTED
+
+
+async def partition_counts(consumer: Any, topics: Iterable[str]) -> dict[str, int]:
+    """How many partitions each of `topics` has that there is, asked now. Raises `KafkaError`."""
+    metadata = await consumer._client.fetch_all_metadata()
+    return {topic: len(found) for topic in topics if (found := metadata.partitions_for_topic(topic))}
+
+
+async def newest_versions(admin: Any) -> dict[int, int]:
+    """The newest version of each request that the brokers of `admin` know. Raises `KafkaError`."""
+    response = await admin._send_request(ApiVersionRequest())
+    return {key: newest for key, _, newest, *_ in response.api_versions}
+
+
+async def has_controller(admin: Any) -> bool:
+    """Whether the brokers name one, which they may not after a start of theirs: aiokafka would ask nobody, and raise `AttributeError`."""
+    if admin._client.cluster.controller is None:
+        await admin._client.force_metadata_update()
+    return admin._client.cluster.controller is not None
+
+
+async def show_alive(consumer: Any) -> None:
+    """Show the group of `consumer` that this member is alive, as a fetch does."""
+    with consumer._subscription.fetch_context():
+        await asyncio.sleep(0)
+
+
+def serve_last(consumer: Any, partitions: Iterable[TopicPartition]) -> None:
+    """Let the others come first next time. The client would serve a partition until all it has fetched of it, a megabyte, is used up."""
+    waiting = consumer._fetcher._records
+    for partition in partitions:
+        if partition in waiting:
+            waiting.move_to_end(partition)
+
+
+#: The tasks of a client, by the part that has them. One that is left sends heartbeats for a member that nobody feeds.
+_TASKS: Final = {
+    "_coordinator": ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"),
+    "_fetcher": ("_fetch_task",),
+    "_sender": ("_sender_task",),
+}
+
+
+class _Closed(dict[Any, Any]):
+    """Connections of a closed client. One that comes after that, since a request was under way or is made still, is closed at once."""
+
+    def __setitem__(self, key: Any, connection: Any) -> None:
+        connection.close()
+        super().__setitem__(key, connection)
+
+
+async def tear_down(client: Any, *, within: float) -> None:
+    """End the tasks and connections that `client` has left, and all that it begins yet. Raises nothing."""
+    tasks = [getattr(getattr(client, part, None), name, None) for part, names in _TASKS.items() for name in names]
+    tasks += getattr(getattr(client, "_fetcher", None), "_pending_tasks", ())
+    for task in tasks:
+        if task is not None and not task.done():
+            task.cancel()
+            task.add_done_callback(_take_note)
+    connections = connections_of(client)
+    if connections is None:
+        return
+    connections._conns = _Closed(getattr(connections, "_conns", {}))
+    try:
+        await answer(connections.close(), within=within)
+    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it
+        log.debug("the connections of a Kafka client could not be closed", error=said(error))
+    finally:
+        # It waits for its own task first, and raises what that ended with.
+        for connection in list(connections._conns.values()):
+            connection.close()

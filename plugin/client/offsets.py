@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import TopicPartition
-from aiokafka.consumer.fetcher import READ_UNCOMMITTED, Fetcher
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     KafkaConnectionError,
@@ -24,10 +23,10 @@ from aiokafka.errors import (
     RequestTimedOutError,
     for_code,
 )
-from aiokafka.protocol.commit import OffsetFetchRequest
 
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.internals import leader_of
+from ackwise.plugin.client.internals import ask_coordinator, forget_coordinator, leader_of, true_ends
+from ackwise.plugin.client.requests import OffsetFetchRequest
 from ackwise.plugin.client.topicids import Topic, topics_of
 
 __all__ = ["Asked", "Committed", "Reach", "Standing", "ask", "committed_by", "offsets_of", "reaches"]
@@ -131,28 +130,13 @@ async def _past_open_transactions(consumer: Any, found: Asked, within: float) ->
     behind = sorted(partition for partition, said in found.known.items() if said.committed is not None and said.committed.offset > said.end)
     if not behind:
         return found
-    for partition, end in (await _look(consumer, partial(_true_ends, consumer), behind, within)).items():
+    for partition, end in (await _look(consumer, partial(true_ends, consumer, within=_WITHIN), behind, within)).items():
         standing = found.known.pop(partition)
         if isinstance(end, KafkaError):
             found.unknown[partition] = end
         else:
             found.known[partition] = standing._replace(end=max(end, standing.end))
     return found
-
-
-async def _true_ends(consumer: Any, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
-    fetcher: Any = _Unisolated(consumer._fetcher)
-    ends: Mapping[TopicPartition, int] = await fetcher.end_offsets(partitions, round(_WITHIN * 1000))
-    return ends
-
-
-class _Unisolated(Fetcher):
-    """Asks as the fetcher of a client does that reads what is not committed, and fetches nothing."""
-
-    def __init__(self, fetcher: Any) -> None:
-        self._client = fetcher._client
-        self._retry_backoff = fetcher._retry_backoff
-        self._isolation_level = READ_UNCOMMITTED
 
 
 async def reaches(
@@ -194,7 +178,7 @@ async def _committed(
     for a group that never committed.
     """
     try:
-        said = await answer(_fetch_committed(consumer._coordinator, group, partitions), within=within)
+        said = await answer(_fetch_committed(consumer, group, partitions), within=within)
     except (KafkaError, OSError) as error:
         return dict.fromkeys(partitions, _as_kafka(error))
     silent = KafkaConnectionError("the coordinator's answer leaves out the partition")
@@ -202,13 +186,12 @@ async def _committed(
 
 
 async def _fetch_committed(
-    coordinator: Any, group: str, partitions: list[TopicPartition]
+    consumer: Any, group: str, partitions: list[TopicPartition]
 ) -> dict[TopicPartition, Committed | KafkaError | None]:
     by_topic: dict[str, list[int]] = defaultdict(list)
     for partition in partitions:
         by_topic[partition.topic].append(partition.partition)
-    await coordinator.ensure_coordinator_known()
-    response = await coordinator._send_req(OffsetFetchRequest(group, list(by_topic.items())))
+    response = await ask_coordinator(consumer, OffsetFetchRequest(group, list(by_topic.items())))
     found: dict[TopicPartition, Committed | KafkaError | None] = {}
     for topic, its_partitions in response.topics:
         for number, offset, metadata, code in its_partitions:
@@ -216,7 +199,7 @@ async def _fetch_committed(
     if code := getattr(response, "error_code", 0):  # the oldest form of the answer has none for the whole
         found = dict.fromkeys(partitions, for_code(code)())
     if any(isinstance(each, _MOVED) for each in found.values()):
-        coordinator.coordinator_dead()
+        forget_coordinator(consumer)
     return found
 
 

@@ -10,11 +10,13 @@ from typing import Any, Final, TypeVar
 
 from aiokafka.errors import KafkaConnectionError
 
+from ackwise.plugin.client import internals, rawrecords, requests
 from ackwise.plugin.client.authentication import find_refusal
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.refusal import NotLetIn
+from ackwise.plugin.client.requests import AIOKAFKA
 
-__all__ = ["first_connection_closed", "opened", "start"]
+__all__ = ["first_connection_closed", "opened", "require_known", "start"]
 
 ClientT = TypeVar("ClientT")
 
@@ -28,8 +30,17 @@ _FIRST_CONNECTION: Final = "bootstrap_conn"
 _NO_KERBEROS: Final = "gssapi library required"
 
 
+def require_known() -> None:
+    """Raise `ConfigurationError` if the installed aiokafka lacks a name that is used here. It is looked up once, in milliseconds."""
+    AIOKAFKA.require({**internals.NAMES, **rawrecords.NAMES, **requests.NAMES})
+
+
 async def start(client: Any) -> None:
-    """Start `client`. Raise what it raises, and `NotLetIn` if brokers refuse it; no connection stays open that nobody knows of."""
+    """Start `client`. Raise what it raises, `NotLetIn` if brokers refuse it, and as `require_known`.
+
+    No connection stays open that nobody knows of.
+    """
+    require_known()
     try:
         with first_connection_closed():
             await client.start()

@@ -1,4 +1,4 @@
-"""Raw records: what aiokafka's parser refuses for the name of a header alone, read from the broker again and parsed without that rule.
+"""Record batches: aiokafka's classes for them, and a reader for what its parser refuses for the name of a header alone.
 
 Kafka's header names are UTF-8 by agreement only; no broker looks. aiokafka decodes them strictly, and one that can't be decoded
 hides every record of its batch.
@@ -8,15 +8,45 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.consumer import fetcher as aiokafka_fetcher
-from aiokafka.errors import StaleMetadata, for_code
-from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.record import default_records, memory_records
+from aiokafka.errors import for_code
 
-__all__ = ["RawBatches", "RawRecords", "fetch_raw", "is_about_a_header", "read_raw"]
+from ackwise.plugin.client.internals import fetch
+from ackwise.plugin.client.requests import AIOKAFKA
+
+with AIOKAFKA.imports():
+    from aiokafka.consumer.fetcher import PartitionRecords
+    from aiokafka.producer.message_accumulator import BatchBuilder
+    from aiokafka.record.default_records import DefaultRecordBatchBuilder, _DefaultRecordBatchPy
+    from aiokafka.record.memory_records import MemoryRecords, _MemoryRecordsPy
+    from aiokafka.record.util import calc_crc32c
+
+__all__ = [
+    "NAMES",
+    "BatchBuilder",
+    "DefaultRecordBatchBuilder",
+    "MemoryRecords",
+    "RawBatches",
+    "RawRecords",
+    "at_byte",
+    "calc_crc32c",
+    "fetch_raw",
+    "is_about_a_header",
+    "read_back",
+    "read_raw",
+]
+
+#: What is used here; with its parameters where another function takes its place, or where it is called by position.
+NAMES: Final[Mapping[type[Any], str]] = {
+    PartitionRecords: """_records next_fetch_offset
+        __init__(tp,records,aborted_transactions,fetch_offset,key_deserializer,value_deserializer,check_crcs,isolation_level,...)""",
+    _MemoryRecordsPy: "_cache_next(len_offset,log_overhead) _next_slice _pos has_next next_batch",
+    _DefaultRecordBatchPy: "_buffer _maybe_uncompress() validate_crc",
+    BatchBuilder: "__init__(batch_size,compression_type,...) _build append close record_count",
+}
 
 #: Seconds that the broker has to answer.
 _TIMEOUT: Final = 10.0
@@ -29,8 +59,8 @@ _LENGTH: Final = 12
 _MAGIC: Final = 16
 _HEAD: Final = 61
 
-_Batch: Any = default_records._DefaultRecordBatchPy  # final for type checkers alone
-_Memory: Any = memory_records._MemoryRecordsPy
+_Batch: Any = _DefaultRecordBatchPy  # final for type checkers alone
+_Memory: Any = _MemoryRecordsPy
 
 
 class RawRecords(NamedTuple):
@@ -63,20 +93,13 @@ async def fetch_raw(consumer: Any, partition: TopicPartition, position: int, *, 
 
     By default that is as long as the client's own fetches wait. Raises `KafkaError`, or `TimeoutError`.
     """
-    fetcher, client = consumer._fetcher, consumer._client
-    node = client.cluster.leader_for_partition(partition)
-    if node in (None, -1):
-        raise StaleMetadata(partition)
-    topics = [(partition.topic, [(partition.partition, position, fetcher._max_partition_fetch_bytes)])]
-    longest: int = fetcher._fetch_max_wait_ms if wait_ms is None else wait_ms
-    request = FetchRequest(longest, 1, fetcher._fetch_max_bytes, fetcher._isolation_level, topics, rack_id="")
     async with asyncio.timeout(_TIMEOUT):
-        answer = await client.send(node, request)
+        answer, isolation = await fetch(consumer, partition, position, wait_ms=wait_ms)
     ((_, ((_, code, _, *more),)),) = answer.topics
     if code:
         raise for_code(code)(partition)
     aborted = more[2] if answer.API_VERSION >= 11 else more[-2] if answer.API_VERSION >= 4 else None
-    return RawBatches(partition, position, more[-1], aborted, fetcher._isolation_level)
+    return RawBatches(partition, position, more[-1], aborted, isolation)
 
 
 class RawBatches(NamedTuple):
@@ -90,7 +113,7 @@ class RawBatches(NamedTuple):
 
     def records(self) -> Any:
         """A reader of aiokafka over the records, which raises where it can't go on; its `next_fetch_offset` is behind what was read."""
-        make: Any = aiokafka_fetcher.PartitionRecords
+        make: Any = PartitionRecords
         return make(self.partition, _Batches(self.raw), self.aborted, self.position, None, None, True, self.isolation)
 
     def is_cut(self) -> bool:
@@ -130,6 +153,18 @@ class RawBatches(NamedTuple):
         if base < 0 or delta < 0 or length < _HEAD - _LENGTH or end > len(self.raw):
             return None
         return int(base) if _Batch(bytearray(self.raw[at:end])).validate_crc() else None
+
+
+def at_byte(reading: Any) -> int:
+    """Where the batch begins that `reading`, what `RawBatches.records` made, is at or can't cut out."""
+    return int(reading._records.at)
+
+
+def read_back(builder: BatchBuilder) -> Iterator[Any]:
+    """The records that `builder`, which is closed, was given."""
+    memory: Any = MemoryRecords(bytes(builder._build()))
+    while memory.has_next():
+        yield from memory.next_batch()
 
 
 class _Batches(_Memory):  # type: ignore[misc]

@@ -9,9 +9,9 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError, for_code
-from aiokafka.protocol.admin import ApiVersionRequest
 
 from ackwise.middleware.agent import readers_of
+from ackwise.plugin.client.internals import newest_versions
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.group.group import Group
@@ -62,8 +62,7 @@ async def cluster(admin: AIOKafkaAdminClient) -> list[Finding]:
     described = await admin.describe_cluster()
     brokers = described["brokers"]
     names = ", ".join(f"{broker['node_id']} at {broker['host']}:{broker['port']}" for broker in brokers)
-    answer: Any = await admin._send_request(ApiVersionRequest())
-    newest = {key: newest for key, _, newest, *_ in answer.api_versions}
+    newest = await newest_versions(admin)
     return [Finding("cluster", "ok", f"{len(brokers)} {'broker' if len(brokers) == 1 else 'brokers'}: {names}"), judge_requests(newest)]
 
 

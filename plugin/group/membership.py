@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import for_code
+
+from ackwise.plugin.client.requests import ConsumerProtocol
 
 __all__ = ["GroupMember", "Membership", "read_membership"]
 

@@ -16,8 +16,6 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from aiokafka.producer.message_accumulator import BatchBuilder
-from aiokafka.record.memory_records import MemoryRecords
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.log import Log, said
@@ -29,6 +27,7 @@ from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.produceerrors import Refusal, is_certain, refusal_of
+from ackwise.plugin.client.rawrecords import BatchBuilder, read_back
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["RecordBatch", "RecordBatches"]
@@ -91,11 +90,7 @@ class RecordBatch:
 
     def copies(self) -> list[Copy]:
         """The records, read back."""
-        memory: Any = MemoryRecords(bytes(self._builder._build()))
-        found: list[Copy] = []
-        while memory.has_next():
-            found += [Copy(self.topic, self.partition, each.key, each.value, tuple(each.headers)) for each in memory.next_batch()]
-        return found
+        return [Copy(self.topic, self.partition, each.key, each.value, tuple(each.headers)) for each in read_back(self._builder)]
 
 
 class RecordBatches:

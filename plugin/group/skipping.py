@@ -21,7 +21,7 @@ from ackwise.middleware.log import said
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction
 from ackwise.plugin.client.opening import opened
-from ackwise.plugin.client.rawrecords import RawBatches, fetch_raw
+from ackwise.plugin.client.rawrecords import RawBatches, at_byte, fetch_raw
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.matching import with_matching
 from ackwise.plugin.group.member import owner_of
@@ -159,7 +159,7 @@ async def _where_it_stands(consumer: Any, partition: TopicPartition, committed: 
         try:
             record = next(reading, None)
         except Exception as error:  # noqa: BLE001  # whatever a parser raises
-            return await _stuck(consumer, raw, reading._records.at, reading.next_fetch_offset, end, error)
+            return await _stuck(consumer, raw, at_byte(reading), reading.next_fetch_offset, end, error)
         if record is not None:
             raise ConfigurationError(
                 f"{place}/{record.offset} can be read and is not done; start a worker, which does what comes before the record that "

@@ -21,6 +21,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.client.bounded import is_asked_to_end
 from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.internals import has_controller
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import NotLetIn
 from ackwise.plugin.group.topicnames import TopicNames
@@ -294,15 +295,8 @@ async def _described(admin: AIOKafkaAdminClient, resources: list[ConfigResource]
     return found
 
 
-async def _has_controller(admin: AIOKafkaAdminClient) -> bool:
-    """Whether the brokers name one, which they may not after a start of theirs: aiokafka would ask nobody, and raise `AttributeError`."""
-    if admin._client.cluster.controller is None:
-        await admin._client.force_metadata_update()
-    return admin._client.cluster.controller is not None
-
-
 async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
-    if not plan.create or not await _has_controller(admin):
+    if not plan.create or not await has_controller(admin):
         return
     like = plan.like
     config = {
@@ -339,7 +333,7 @@ def safe_as(like: Topic) -> dict[str, str]:
 
 async def _create_control(admin: AIOKafkaAdminClient, topic: str, like: Topic) -> bool:
     """Create the control topic. Returns whether to look again: a worker starts without it as well."""
-    if not await _has_controller(admin):
+    if not await has_controller(admin):
         return True
     config = {"cleanup.policy": "compact", **safe_as(like)}
     response: Any = await admin.create_topics([NewTopic(topic, 1, like.replication, topic_configs=config)])
@@ -351,7 +345,7 @@ async def _create_control(admin: AIOKafkaAdminClient, topic: str, like: Topic) -
 
 
 async def _extend(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
-    for topic in plan.extend if await _has_controller(admin) else ():
+    for topic in plan.extend if await has_controller(admin) else ():
         try:
             with suppress(InvalidPartitionsError):  # another worker was faster
                 await admin.create_partitions({topic: NewPartitions(plan.like.partitions)})

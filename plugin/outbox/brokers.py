@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from aiokafka.client import AIOKafkaClient
-
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.internals import AIOKafkaClient
 from ackwise.plugin.client.opening import first_connection_closed
 
 __all__ = ["brokers_answer"]

@@ -26,11 +26,9 @@ from typing import Any, Final, Protocol
 from unittest import mock
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.client import AIOKafkaClient
-from aiokafka.consumer.fetcher import Fetcher
-from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.protocol.produce import ProduceRequest
 
+from ackwise.plugin.client.internals import AIOKafkaClient, Fetcher, GroupCoordinator, client_id_of
+from ackwise.plugin.client.requests import ProduceRequest, produced_topics
 from ackwise.plugin.client.taking import Taking
 from ackwise.testing.hostile.fault import Fault
 from ackwise.testing.hostile.plan import Plan
@@ -51,15 +49,15 @@ under: Final[ContextVar[Plan | None]] = ContextVar("under", default=None)
 #: Requests whose class is not called as the protocol calls them.
 _CALLED: Final = {"Offset": "ListOffsets"}
 
-#: The steps within a client, with what finds the client of whoever takes them.
-_STEPS: Final[tuple[tuple[type[Any], str, str, str], ...]] = (
-    (Fetcher, "fetched_records", "drain", "_client"),
-    (Taking, "take", "drain", "_client"),
-    (Fetcher, "close", "close", "_client"),
-    (GroupCoordinator, "commit_offsets", "commit", "_client"),
-    (GroupCoordinator, "close", "leave", "_client"),
-    (AIOKafkaProducer, "send_and_wait", "send", "client"),
-    (AIOKafkaProducer, "send_batch", "send", "client"),
+#: The steps within a client.
+_STEPS: Final[tuple[tuple[type[Any], str, str], ...]] = (
+    (Fetcher, "fetched_records", "drain"),
+    (Taking, "take", "drain"),
+    (Fetcher, "close", "close"),
+    (GroupCoordinator, "commit_offsets", "commit"),
+    (GroupCoordinator, "close", "leave"),
+    (AIOKafkaProducer, "send_and_wait", "send"),
+    (AIOKafkaProducer, "send_batch", "send"),
 )
 
 
@@ -99,8 +97,8 @@ def install(patch: Patch, *, of_process: Plan | None = None) -> None:
         patch.setattr(owner, method, call)
 
     wrap(AIOKafkaClient, "send", lambda client, _, request: f"{_who_sends(client, request)}.{_what(request)}")
-    for owner, method, step, client in _STEPS:
-        wrap(owner, method, functools.partial(_step, step, client))
+    for owner, method, step in _STEPS:
+        wrap(owner, method, functools.partial(_step, step))
 
 
 def install_from_environment(patch: Patch, suffered: Path) -> None:
@@ -115,13 +113,13 @@ def install_from_environment(patch: Patch, suffered: Path) -> None:
 
 
 def _who(client: Any) -> str:
-    name = client._client_id
+    name = client_id_of(client)
     return next((who for who in ("relay", "topics", "control") if name.endswith(f"-{who}")), "worker")
 
 
 def _who_sends(client: Any, request: object) -> str:
     """A worker says how it is through the client that its copies take."""
-    topics = [topic for topic, _ in request._topics] if isinstance(request, ProduceRequest) else []
+    topics = produced_topics(request) if isinstance(request, ProduceRequest) else []
     return "control" if topics and all(map(_is_control, topics)) else _who(client)
 
 
@@ -134,7 +132,7 @@ def _what(request: object) -> str:
     return _CALLED.get(name, name)
 
 
-def _step(step: str, client: str, owner: Any, *arguments: object) -> str:
+def _step(step: str, owner: Any, *arguments: object) -> str:
     maker = owner.consumer if isinstance(owner, Taking) else owner
     is_control = step == "send" and any(map(_is_control, arguments))
-    return f"{'control' if is_control else _who(getattr(maker, client))}.{step}"
+    return f"{'control' if is_control else _who(maker)}.{step}"

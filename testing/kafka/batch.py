@@ -6,9 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.record.util import calc_crc32c
+from ackwise.plugin.client.rawrecords import DefaultRecordBatchBuilder, MemoryRecords, calc_crc32c
 
 __all__ = ["Batch", "Record", "control_batch"]
 

@@ -15,8 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-
+from ackwise.plugin.client.rawrecords import DefaultRecordBatchBuilder
 from ackwise.testing.kafka import frames
 from ackwise.testing.kafka.answers import Serve
 from ackwise.testing.kafka.batch import Batch, Record

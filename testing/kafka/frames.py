@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import io
-import pkgutil
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import aiokafka.protocol
-from aiokafka.protocol.api import RequestHeader_v1, RequestHeader_v2, RequestStruct, ResponseHeader_v0, ResponseHeader_v1
-from aiokafka.protocol.types import Array, Schema
-
-import ackwise.plugin.client.staticrequests
-import ackwise.plugin.client.topicids  # noqa: F401  # what these add to aiokafka's requests is served as well
+import ackwise.plugin.client.staticrequests  # noqa: F401  # what this adds to aiokafka's requests is served as well
+from ackwise.plugin.client.requests import (
+    Array,
+    RequestHeader_v1,
+    RequestHeader_v2,
+    RequestStruct,
+    ResponseHeader_v0,
+    ResponseHeader_v1,
+    Schema,
+    known_requests,
+)
 from ackwise.testing.kafka.faults import APIS
 
 __all__ = ["Asked", "UnknownRequest", "decode", "encode", "versions"]
@@ -54,19 +57,7 @@ class Asked(NamedTuple):
     kind: type[RequestStruct]
 
 
-def _kinds() -> dict[tuple[int, int], type[RequestStruct]]:
-    for module in pkgutil.iter_modules(aiokafka.protocol.__path__):
-        importlib.import_module(f"aiokafka.protocol.{module.name}")
-
-    def below(kind: type[RequestStruct]) -> Iterator[type[RequestStruct]]:
-        for each in kind.__subclasses__():
-            yield each
-            yield from below(each)
-
-    return {(kind.API_KEY, kind.API_VERSION): kind for kind in below(RequestStruct)}
-
-
-_KINDS: Final = _kinds()
+_KINDS: Final = known_requests()
 _NAMES: Final = {key: name for name, key in APIS.items()}
 
 #: The oldest versions that are served, as by Kafka 4 (KIP-896); the newest are the newest that aiokafka speaks.

@@ -13,7 +13,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from ackwise.plugin.client.topicids import NO_TOPIC_ID
+from ackwise.plugin.client.requests import NO_TOPIC_ID
 from ackwise.testing.kafka.answers import NODE, Answer, Serve, Values, tried
 from ackwise.testing.kafka.cluster import DEFAULTS, Cluster, check_configs, is_topic_name
 from ackwise.testing.kafka.frames import Asked, versions

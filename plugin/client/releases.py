@@ -1,0 +1,87 @@
+"""Releases of the client libraries: a start refuses one that lacks a private name which is used here, and warns of one that was not tested.
+
+The names are looked up in the classes, since a client that lacks one may show it only after hours, in the midst of a rebalance.
+"""
+
+from __future__ import annotations
+
+import dis
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.log import Log
+
+__all__ = ["Release", "names_of"]
+
+log = Log()
+
+
+class Release:
+    """The release of `package` that Ackwise was written for: `0.14` is each 0.14.x."""
+
+    def __init__(self, package: str, written_for: str) -> None:
+        self.package = package
+        self.written_for = written_for
+        self._is_known = False
+
+    @contextmanager
+    def imports(self) -> Iterator[None]:
+        """Raise `ConfigurationError` for what the block imports and the installed release does not have."""
+        try:
+            yield
+        except ImportError as error:
+            raise self._refusal([".".join(reversed(re.findall(r"'([\w.]+)'", str(error))))]) from error
+
+    def require(self, names: Mapping[type[Any], str]) -> None:
+        """Check once that the classes have these names: `_name`, or `_name(first,second)` if its parameters matter.
+
+        Raises `ConfigurationError` for an installed release that lacks one. One that has all, and was not tested, is logged.
+        """
+        if self._is_known:
+            return
+        if lacking := [f"{kind.__name__}.{each}" for kind, wanted in names.items() for each in _lacking(kind, wanted.split())]:
+            raise self._refusal(lacking)
+        self._is_known = True
+        if not f"{self._installed()}.".startswith(f"{self.written_for}."):
+            log.warning(
+                "a client library was not tested in this release",
+                package=self.package,
+                release=self._installed(),
+                tested=self.written_for,
+            )
+
+    def _installed(self) -> str:
+        return importlib.metadata.version(self.package)
+
+    def _refusal(self, lacking: Iterable[str]) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.package} {self._installed()} is installed and lacks {', '.join(lacking)}; this Ackwise was written for "
+            f"{self.package} {self.written_for}: pip install '{self.package}=={self.written_for}.*'"
+        )
+
+
+def names_of(kind: type[Any]) -> set[str]:
+    """The attributes of `kind`, and those that its `__init__` and its bases' give to an object."""
+    found = set(dir(kind))
+    for base in kind.__mro__:
+        made = getattr(vars(base).get("__init__"), "__code__", None)
+        found.update(each.argval for each in dis.get_instructions(made) if each.opname == "STORE_ATTR") if made else None
+    return found
+
+
+def _lacking(kind: type[Any], wanted: Iterable[str]) -> list[str]:
+    names = names_of(kind)
+    return [each for each in wanted if (name := each.partition("(")[0]) not in names or not _takes(kind, name, each)]
+
+
+def _takes(kind: type[Any], name: str, wanted: str) -> bool:
+    """Whether the method takes the parameters that `wanted` has in brackets, if it has any; behind `...` may be others."""
+    if wanted == name:
+        return True
+    takes = f"{name}({','.join([*inspect.signature(getattr(kind, name)).parameters][1:])})"
+    return takes == wanted or (wanted.endswith(",...)") and takes.replace(")", ",").startswith(wanted.removesuffix("...)")))
