@@ -8,7 +8,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +32,7 @@ PUBLIC: Final = re.compile(
 OTHERS: Final = {"_replace", "_asdict", "_fields", "_make", "os._exit", "threads._register_atexit", "names._set", "other._name"}
 
 #: Not moved yet.
-LATER: Final = ("plugin/client/staticrequests.py", "plugin/client/taking.py", "plugin/faust/", "plugin/host/")
+LATER: Final = ("plugin/client/staticrequests.py", "plugin/client/taking.py", "plugin/host/")
 
 #: An import of theirs, and what may be a private name of an object; parsing all files would take seconds.
 IMPORT: Final = re.compile(r"^ *(import|from) (aiokafka|faust|mode)\b", re.MULTILINE)
@@ -54,10 +53,9 @@ def theirs() -> dict[str, set[str]]:
     given = re.compile(r"\bdef (_[a-z]\w*)|\bself\.(_[a-z]\w*)|^    (_[a-z]\w*)\s*[:=]", re.MULTILINE | re.IGNORECASE)
     found: dict[str, set[str]] = defaultdict(set)
     for package in HOMES:
-        if (spec := find_spec(package)) is not None and spec.origin is not None:
-            for path in Path(spec.origin).parent.rglob("*.py"):
-                for names in given.findall(path.read_text("utf-8", errors="replace")):
-                    found["".join(names)].add(package)
+        for path in Path(str(importlib.import_module(package).__file__)).parent.rglob("*.py"):
+            for names in given.findall(path.read_text("utf-8", errors="replace")):
+                found["".join(names)].add(package)
     return found
 
 

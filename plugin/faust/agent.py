@@ -12,9 +12,7 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import faust
-from faust.agents.agent import _current_agent
 from faust.types import TP
-from mode.utils.aiter import aiter
 
 from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.disposition import Reject
@@ -24,6 +22,7 @@ from ackwise.middleware.owntask import ended, in_a_task, outcome_of
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.usercode import Returned, Stops, awaited, class_name, is_a
+from ackwise.plugin.faust.internals import FaustAgent, chain_of
 from ackwise.plugin.faust.stream import Stream
 
 __all__ = ["Agent", "Feeder"]
@@ -42,7 +41,7 @@ class Feeder(Protocol):
         """Feed `stream`, if it reads a topic."""
 
 
-class Agent(faust.Agent):
+class Agent(FaustAgent):
     """What `@app.agent` makes once Ackwise is used."""
 
     handler: Handler | None = None  #: the handler function that its loop calls, if it was declared with one
@@ -57,17 +56,17 @@ class Agent(faust.Agent):
     async def on_isolated_partitions_revoked(self, revoked: set[TP]) -> None:
         """As Faust's; and what the actors of these partitions read is read no more, before the next assignment is looked at."""
         for tp in revoked:
-            if (aref := self._actor_by_partition.get(tp)) is not None:
+            if (aref := self.actor_of(tp)) is not None:
                 for stream in _chain(cast(Stream, aref.stream)):
                     stream.retire()
         await super().on_isolated_partitions_revoked(revoked)
 
-    async def _execute_actor(self, coro: Awaitable[Any], aref: Any) -> None:
+    async def run_actor(self, coro: Awaitable[Any], aref: Any) -> None:
         """Run the agent, and run it again after whatever it raised, for as long as its actor lives."""
         root = cast(Stream, aref.stream)
         if root.inlet is None:
-            return await super()._execute_actor(coro, aref)
-        _current_agent.set(self)
+            return await super().run_actor(coro, aref)
+        self.become_current()
         rest = 0.0
         while True:
             task, found = in_a_task(_same, coro)  # what cancels the actor is told from what the agent leaves behind
@@ -113,12 +112,12 @@ class Agent(faust.Agent):
     def _begin_again(self, aref: Any, root: Stream) -> Awaitable[Any]:
         root.restore()
         aref.it = self.fun(root)
-        return aref if isinstance(aref, Awaitable) else self._slurp(aref, aiter(aref))
+        return self.begun(aref)
 
     async def _call_on_error(self, error: BaseException) -> None:
-        if self._on_error is None or is_a(error, ConsumeLater, Reject):
+        if self.error_handler is None or is_a(error, ConsumeLater, Reject):
             return
-        outcome = await awaited(self._on_error, self, error)
+        outcome = await awaited(self.error_handler, self, error)
         if not isinstance(outcome, Returned):
             log.error(
                 "on_error of an agent raised, its messages have failed all the same",
@@ -147,4 +146,4 @@ def _same(awaitable: Awaitable[Any]) -> Awaitable[Any]:
 
 
 def _chain(root: Stream) -> list[Stream]:
-    return [cast(Stream, stream) for stream in root._iter_ll_forwards()]
+    return cast("list[Stream]", chain_of(root))

@@ -10,6 +10,7 @@ import faust
 
 from ackwise.plugin.faust.handlers import HandlerT, handler
 from ackwise.plugin.faust.host import FaustHost
+from ackwise.plugin.faust.internals import FaustApp
 from ackwise.plugin.faust.settings import Settings, put_in
 from ackwise.plugin.faust.stockapp import use
 from ackwise.plugin.handler import HandlerOf
@@ -25,7 +26,7 @@ __all__ = ["App"]
 T = TypeVar("T")
 
 
-class App(faust.App):
+class App(FaustApp):
     """As `faust.App`, and its agents lose nothing: `ConsumeLater(16)` and `DeadLetter()` are on without a call of `use`.
 
     The keywords that begin with `ackwise_` are settings of `HostSettings` that Faust does not have; they may stand in the
@@ -89,7 +90,8 @@ class App(faust.App):
         """Register an `async def` handler function of `topics`; see `ackwise.plugin.faust.handler`. Raises `ConfigurationError`."""
         return handler(self, *topics, **options)
 
-    def _load_settings(self, *, silent: bool = False) -> Any:
-        settings = cast(Settings, super()._load_settings(silent=silent))
+    def load_settings(self, *, silent: bool) -> Any:
+        """As Faust's, with what a file and the environment set."""
+        settings = cast(Settings, super().load_settings(silent=silent))
         put_in(settings, self.ackwise.config)
         return settings

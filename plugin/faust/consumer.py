@@ -16,15 +16,14 @@ from typing import Any, Protocol, cast
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import OffsetAndMetadata
-from faust.transport.conductor import Conductor
-from faust.transport.drivers.aiokafka import Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
 from mode import Service
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.client.closing import close_consumer
-from ackwise.plugin.client.internals import has_stopped_sending
+from ackwise.plugin.client.internals import has_stopped_sending, show_alive
+from ackwise.plugin.faust.internals import FaustConductor, FaustConsumer, FaustProducer
 from ackwise.plugin.faust.thread import Fetched, Reading, ReliableThread
 from ackwise.plugin.faust.work import current_work
 
@@ -92,17 +91,21 @@ class HostCalls(Reading, Protocol):
         """Something was sent that belongs to no message."""
 
 
-class ReliableConsumer(Consumer):
+class ReliableConsumer(FaustConsumer):
     """Gives what it fetches to Ackwise where an agent reads it, and commits of that what Ackwise says."""
 
-    _thread: ReliableThread  # pyright: ignore[reportIncompatibleVariableOverride]  # what `_new_consumer_thread` makes
+    @property
+    def thread(self) -> ReliableThread:
+        """What it fetches in."""
+        return cast(ReliableThread, super().thread)
 
     @property
     def _host(self) -> HostCalls:
         host: HostCalls = cast(Any, self.app).ackwise
         return host
 
-    def _new_consumer_thread(self) -> ReliableThread:
+    def make_thread(self) -> ReliableThread:
+        """As Faust's, which fetches from where Ackwise stands."""
         return ReliableThread(self, loop=self.loop, beacon=self.beacon)
 
     async def on_start(self) -> None:
@@ -115,22 +118,24 @@ class ReliableConsumer(Consumer):
         await super().stop()
         await self._host.close()
 
-    async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
+    async def fetch_from(self, active_partitions: Any, timeout: float) -> Any:
+        """As Faust's, of those partitions alone that have room."""
         if active_partitions is None:
-            return await super()._getmany(active_partitions, timeout)
+            return await super().fetch_from(active_partitions, timeout)
         wanted = {tp for tp in active_partitions if not self._host.is_full(tp)}
         if not wanted:
-            await self._thread.call_thread(self._thread.touch)
+            await self.thread.call_thread(show_alive, self.thread.require_client())
             await self._host.has_room(_LOOK_AGAIN)
             return {}
-        return await super()._getmany(wanted, timeout if len(wanted) == len(active_partitions) else min(timeout, _LOOK_AGAIN))
+        return await super().fetch_from(wanted, timeout if len(wanted) == len(active_partitions) else min(timeout, _LOOK_AGAIN))
 
-    async def _wait_next_records(self, timeout: float) -> Any:
-        records, active = await super()._wait_next_records(timeout)
+    async def next_records(self, timeout: float) -> Any:
+        """As Faust's, less what Ackwise takes."""
+        records, active = await super().next_records(timeout)
         if isinstance(records, Fetched):
             left_at = records.left_at
             records = self._host.take(records)
-            self._thread.give({tp: found for tp, found in records.items() if not self._host.reads(tp)}, left_at)
+            self.thread.give({tp: found for tp, found in records.items() if not self._host.reads(tp)}, left_at)
         return records, active
 
     def ack(self, message: Any) -> bool:
@@ -138,7 +143,7 @@ class ReliableConsumer(Consumer):
         if not self._host.reads(message.tp):
             return super().ack(message)
         message.acked = True
-        self._unacked_messages.discard(message)
+        self.forget_unacked(message)
         return True
 
     async def force_commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
@@ -152,22 +157,22 @@ class ReliableConsumer(Consumer):
         Nothing is flushed: what was settled was delivered before, and a producer that has stopped must not keep it from being said.
         """
         by_tp = {TP(*partition): each.offset for partition, each in offsets.items()}
-        await self._in_thread(self._thread.commit_exactly, offsets)
+        await self._in_thread(self.thread.commit_exactly, offsets)
         now = asyncio.get_running_loop().time()
-        self._thread.tp_last_committed_at.update(dict.fromkeys(by_tp, now))
+        self.thread.tp_last_committed_at.update(dict.fromkeys(by_tp, now))
         self.app.tables.on_commit(by_tp)
-        self._committed_offset.update(by_tp)
+        self.note_committed(by_tp)
         self.app.monitor.on_tp_commit(by_tp)
 
     async def call(self, ask: Any, *args: Any) -> Any:
         """`await ask(consumer, *args)` where the client lives, in its own thread. Raises `KafkaError`."""
-        return await self._in_thread(ask, self._thread._ensure_consumer(), *args)
+        return await self._in_thread(ask, self.thread.require_client(), *args)
 
     async def _in_thread(self, ask: Any, *args: Any) -> Any:
         """A crash ends the thread first: what was to be committed then is as one that no broker answered."""
-        if self._thread.should_stop:
+        if self.thread.should_stop:
             raise KafkaConnectionError("the thread of the app's consumer has stopped")
-        return await self._thread.call_thread(ask, *args)
+        return await self.thread.call_thread(ask, *args)
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Settle what runs, commit, and give the partitions back."""
@@ -196,7 +201,7 @@ class ReliableConsumer(Consumer):
             await super().on_stop()
 
 
-class ReliableConductor(Conductor):
+class ReliableConductor(FaustConductor):
     """Subscribes to the group's retry topic besides, and hands no message to a channel that Ackwise feeds."""
 
     @property
@@ -204,19 +209,21 @@ class ReliableConductor(Conductor):
         host: HostCalls = cast(Any, self.app).ackwise
         return host
 
-    async def _update_indices(self) -> Iterable[str]:
-        topics = await super()._update_indices()
+    async def subscribed(self) -> Iterable[str]:
+        """As Faust's, and the retry topic."""
+        topics = await super().subscribed()
         return [*topics, *await self._host.subscribed(topics)]
 
-    def _build_handler(self, tp: TP, channels: Any) -> Any:
-        return super()._build_handler(tp, channels - set(self._host.channels))
+    def make_handler(self, tp: TP, channels: Any) -> Any:
+        """As Faust's, without the channels that Ackwise feeds."""
+        return super().make_handler(tp, channels - set(self._host.channels))
 
     def others(self, tp: TP) -> bool:
         """Whether anybody reads `tp` past Ackwise: a stream outside of agents."""
-        return bool(set(self._tp_index.get(tp, ())) - set(self._host.channels))
+        return bool(self.channels_of(tp) - set(self._host.channels))
 
 
-class ReliableProducer(Producer):
+class ReliableProducer(FaustProducer):
     """What an agent sends is part of its work: the work is not done before it is acknowledged."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -228,12 +235,12 @@ class ReliableProducer(Producer):
         await cast(Any, self.app).ackwise.insist(super().on_start, self._close_client)
 
     async def _close_client(self) -> None:
-        if self._producer is not None:
-            await self._producer.stop()
+        if self.client is not None:
+            await self.client.stop()
 
     async def on_stop(self) -> None:
         """As Faust's. The client is closed also where it gives up half-way, as its task ends with what one of its requests ended with."""
-        producer = self._producer
+        producer = self.client
         try:
             await super().on_stop()
         finally:
@@ -245,7 +252,7 @@ class ReliableProducer(Producer):
         """Raise `AckwiseError` if the client sends nothing any more: whoever waits for what he sent would wait for ever."""
         while not self.should_stop:
             await asyncio.sleep(_WATCH)
-            if self._producer is not None and not self.should_stop and has_stopped_sending(self._producer):
+            if self.client is not None and not self.should_stop and has_stopped_sending(self.client):
                 raise AckwiseError(
                     f"the Kafka client of the producer of app {self.app.conf.id!r} has stopped by itself, and what it had in hand may not "
                     "be sent; the worker stops, and nothing that may depend on that is committed"
@@ -267,12 +274,12 @@ class ReliableProducer(Producer):
 
         That is what a client has that has stopped by itself, and what waits in a buffer that has stopped.
         """
-        if self._producer is not None and has_stopped_sending(self._producer):
+        if self.client is not None and has_stopped_sending(self.client):
             return
         if not self.buffer.should_stop:
             await super().flush()
-        elif self._producer is not None:
-            await self._producer.flush()
+        elif self.client is not None:
+            await self.client.flush()
 
     async def deliver(self) -> None:
         """Return once all that was sent so far is acknowledged or refused. Raises `AckwiseError` if some of it will never be sent.

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
-from faust.transport.drivers.aiokafka import Transport
 from faust.types import TP
 from faust.types.enums import ProcessingGuarantee
 
@@ -30,16 +29,27 @@ from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.run import Run
 from ackwise.middleware.streaming import StreamingPipeline
+from ackwise.plugin.client.internals import partition_counts
 from ackwise.plugin.client.offsets import ask
 from ackwise.plugin.client.topicids import topics_of
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import ReliableConductor, ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.declaredagents import Declared, declared, discover, is_fed
 from ackwise.plugin.faust.intake import Intake
+from ackwise.plugin.faust.internals import (
+    Transport,
+    keywords_of,
+    let_recovery_wait,
+    put,
+    require_known,
+    throw_into,
+    wrap_creation,
+    wrap_transport,
+)
 from ackwise.plugin.faust.message import decoder, says_types
 from ackwise.plugin.faust.opening import Opening
 from ackwise.plugin.faust.settings import origins, resolve
-from ackwise.plugin.faust.startretry import create, insist, let_recovery_wait
+from ackwise.plugin.faust.startretry import create, insist
 from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.faust.thread import Cursor, Fetched
 from ackwise.plugin.faust.web import add_view
@@ -89,23 +99,20 @@ class FaustHost:
 
     def install(self) -> None:
         """Make the app use our agents, streams and consumer. Raises `ConfigurationError` where that is too late or can't work."""
+        require_known()
         app: Any = self.app
         if app.agents:
             raise ConfigurationError(
                 f"app.use() comes after agent {next(iter(app.agents))!r} was declared, and Faust has made it already; "
                 "call app.use() right after the app is made"
             )
-        options = app._default_options[1]
         for name, ours in (("Agent", Agent), ("Stream", Stream)):
-            if options.get(name) is not None:
+            if keywords_of(app).get(name) is not None:
                 raise ConfigurationError(f"the app has an {name} class of its own, and Ackwise brings one; leave out {name}=")
-            options[name] = ours
-            if app._conf is not None:
-                setattr(app._conf, f"_{name}", ours)
+            put(app, name, ours)
         add_view(self.app)
         bound(self.app, lambda: 0.0 if self._member is None else self._member.settings.drain_timeout)
-        make = app._new_transport
-        app._new_transport = lambda: _equipped(make(), self)
+        wrap_transport(app, lambda transport: _equipped(transport, self))
 
     def check(self) -> None:
         """Refuse what would break a promise, now that the app is configured. Raises `ConfigurationError`."""
@@ -213,7 +220,7 @@ class FaustHost:
         inlet = getattr(channel, "ackwise_inlet", None)
         if inlet is None:
             inlet = channel.ackwise_inlet = intake.inlet(stream.active_partitions)
-            channel._throw = inlet.throw
+            throw_into(channel, inlet.throw)
             self.channels.add(channel)
         stream.attach(intake, inlet)
 
@@ -297,7 +304,7 @@ class FaustHost:
         made = {topic for intake in self.intakes.values() for topic in intake.made} & set(sources)
         await member.opening.insist(lambda: member.opening.ensure_topics(sources, made=made))
         if self.app.tables.changelog_topics:
-            self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
+            self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(partition_counts, sources))
         if not self._is_relaying:
             await member.opening.insist(lambda: member.opening.refuse_other_names(sources))
             await member.opening.tell_strays()
@@ -531,11 +538,6 @@ async def _ends(consumer: Any, partitions: list[TopicPartition]) -> Any:
     return await consumer.end_offsets(partitions)
 
 
-async def _partition_counts(consumer: Any, topics: Sequence[str]) -> dict[str, int]:
-    metadata = await consumer._client.fetch_all_metadata()
-    return {topic: len(found) for topic in topics if (found := metadata.partitions_for_topic(topic))}
-
-
 async def _end_relays(stop: asyncio.Event, relaying: set[asyncio.Task[None]], timeout: float) -> None:
     stop.set()
     await asyncio.wait(relaying, timeout=timeout)
@@ -547,12 +549,14 @@ def _equipped(transport: Any, host: FaustHost) -> Any:
         raise ConfigurationError(f"the app's broker is reached through {type(transport).__module__}; Ackwise needs aiokafka:// or kafka://")
     made: Any = transport
     made.Consumer, made.Conductor, made.Producer = ReliableConsumer, ReliableConductor, ReliableProducer
-    really = made._really_create_topic
 
-    async def creating(*args: Any, **options: Any) -> None:
-        await host.insist(lambda: create(really, *args, **options), _nothing)
+    def insisting(really: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[None]]:
+        async def creating(*args: Any, **options: Any) -> None:
+            await host.insist(lambda: create(really, *args, **options), _nothing)
 
-    made._really_create_topic = creating
+        return creating
+
+    wrap_creation(transport, insisting)
     return transport
 
 

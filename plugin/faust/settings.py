@@ -7,10 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypedDict, cast
 
 import faust
-from faust.transport.drivers.aiokafka import Transport, credentials_to_aiokafka_auth, server_list
 from faust.types.settings import params, sections
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.faust.internals import (
+    Transport,
+    credentials_to_aiokafka_auth,
+    keywords_of,
+    server_list,
+    source_of,
+    was_set,
+)
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.entries import ENTRIES
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -114,16 +121,14 @@ def _ours(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 def keywords(app: faust.App) -> dict[str, Any]:
     """What the keywords of `app` say for Ackwise. Raises `ConfigurationError` for a setting that there is not."""
-    return _ours(cast(Any, app)._default_options[1])
+    return _ours(keywords_of(app))
 
 
 def _said(app: faust.App) -> dict[str, Any]:
     """What keywords and the configuration object of `app` say for Ackwise. Raises `ConfigurationError` as `keywords` does."""
     if isinstance(conf := app.conf, Settings):
-        return {name: value for name in _OURS if (value := vars(conf).get(f"_{_PREFIX}{name}")) is not None}
-    anything: Any = app
-    source = anything._config_source
-    return keywords(app) | (_ours(anything._load_settings_from_source(source)) if source else {})
+        return {name: value for name in _OURS if (value := was_set(conf, _PREFIX + name)) is not None}
+    return keywords(app) | _ours(source_of(app))
 
 
 def resolve(app: faust.App, config: Config) -> HostSettings:

@@ -14,7 +14,7 @@ from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.opening import first_connection_closed
 
-__all__ = ["create", "insist", "let_recovery_wait"]
+__all__ = ["create", "insist"]
 
 log = Log()
 
@@ -75,17 +75,3 @@ async def create(really: Callable[..., Awaitable[object]], *args: Any, within: f
 
 async def _awaited(made: Awaitable[object]) -> object:
     return await made
-
-
-def let_recovery_wait(app: Any) -> None:
-    """Let the step before a worker of `app` consumes wait for brokers for as long as they are away.
-
-    Faust has a limit for each call there, takes its end for that of the worker, and recovers nothing and consumes nothing from then on.
-    """
-    recovery = app.tables.recovery
-    wait = recovery._wait
-
-    async def waiting(call: Any, timeout: Any = None) -> None:
-        await wait(call)
-
-    recovery._wait = waiting

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.faust.host import FaustHost
+from ackwise.plugin.faust.internals import keywords_of, settings_of
 from ackwise.plugin.faust.settings import keywords, refuse_unknown
 from ackwise.plugin.settings.config import read_config
 
@@ -32,7 +33,7 @@ def use(app: faust.App, *things: Usable, **settings: Unpack[FaustSettings]) -> N
     refuse_unknown(settings, owner="use()")
     keywords(app)  # refuses what Faust would drop
     anything: Any = app
-    options = anything._default_options[1]
+    options = keywords_of(app)
     host = anything.__dict__.get("ackwise")
     if host is None:
         host = FaustHost(app, read_config(environ=options.get("env")))
@@ -46,5 +47,5 @@ def use(app: faust.App, *things: Usable, **settings: Unpack[FaustSettings]) -> N
         cast(FaustHost, host).slots.use(thing)
     for name, value in settings.items():
         options[f"ackwise_{name}"] = value
-        if anything._conf is not None and name not in host.config.of():
-            setattr(anything._conf, f"ackwise_{name}", value)
+        if (conf := settings_of(app)) is not None and name not in host.config.of():
+            setattr(conf, f"ackwise_{name}", value)

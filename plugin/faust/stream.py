@@ -8,14 +8,11 @@ no user-facing generator owns it.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
-import faust
 from faust.exceptions import Skip
-from faust.streams import _current_event, maybe_forward
 from faust.types import EventT
 from mode.utils.futures import maybe_async
 from mode.utils.times import Seconds, want_seconds
@@ -28,6 +25,7 @@ from ackwise.middleware.owntask import ended, in_a_task, outcome_of
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.usercode import Returned, Stops, is_a
 from ackwise.plugin.faust.inlet import Inlet
+from ackwise.plugin.faust.internals import FaustStream, maybe_forward
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
 from ackwise.plugin.faust.work import Work, current_work
 
@@ -71,7 +69,7 @@ class Source(Protocol):
         """Nobody takes from `inlet` any more."""
 
 
-class Stream(faust.Stream[Any]):
+class Stream(FaustStream):
     """What an agent iterates over. Without an inlet it is Faust's own: over lists, tables, channels in memory and replies."""
 
     source: Source | None = None
@@ -85,7 +83,7 @@ class Stream(faust.Stream[Any]):
         self._unacked: list[Work] = []  #: of a stream that its agent acknowledges
         self._kept, self._look_at = 0, _KEPT  #: messages that these are of, and how many they are when it is looked at again
         self._sensed: dict[InFlight, Any] = {}
-        self._first_processors = list(self._processors)
+        self._first_processors = list(self.processors)
         self._forwarding = _Loop()  #: passes on what is read, for `through` and `group_by`
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -169,7 +167,7 @@ class Stream(faust.Stream[Any]):
             if members:
                 if len(members) < len(taken):
                     work.show(members)
-                self._set_current(None)
+                self.set_current(None)
                 self.events_total += len(members)
                 yield values, [_event(member) for member in members]
             self._go_on(loop, acks=acks)
@@ -196,7 +194,7 @@ class Stream(faust.Stream[Any]):
 
     async def begin(self) -> None:
         """Begin to take. What an earlier loop left in the middle is undecided: it counts as failed."""
-        self._finalized = True
+        self.mark_finalized(True)
         await self.maybe_start()
         for loop in [loop for loop in self._loops if loop.is_left]:
             if (work := loop.work) is not None and self.enable_acks and work.is_open:
@@ -251,13 +249,13 @@ class Stream(faust.Stream[Any]):
     def restore(self) -> None:
         """The agent begins anew, and adds its processors again."""
         if self.inlet is not None and self._derived is None:
-            self._processors[:] = self._first_processors
+            self.processors[:] = self._first_processors
 
     def retire(self) -> None:
         """Its actor's partition is gone, and so is its channel: nothing more waits here."""
         if self.source is not None and self.inlet is not None:
             self.source.dismiss(self.inlet)
-        self._channel_stop_iteration(self.channel)
+        self.leave_channel()
 
     def _out(self, loops: Iterable[_Loop]) -> list[Work]:
         """What was not acknowledged, and what `loops` work on."""
@@ -290,13 +288,13 @@ class Stream(faust.Stream[Any]):
                 continue
             self._loops.remove(loop)
             current_work.set(None)
-            self._set_current(None)
+            self.set_current(None)
             is_open = work.is_open
             for member in work.members:
                 event, state = _event(member), self._sensed.pop(member, None)
                 message = cast(AckedMessage, event.message)
-                self._on_stream_event_out(message.tp, message.offset, self, event, state)
-                self._on_message_out(message.tp, message.offset, message)
+                self.app.sensors.on_stream_event_out(message.tp, message.offset, self, event, state)
+                self.app.sensors.on_message_out(message.tp, message.offset, message)
                 if not is_open:
                     message.acknowledge = None  # or both would wait for the garbage collector
 
@@ -321,21 +319,17 @@ class Stream(faust.Stream[Any]):
         """What the processors make of it. One that raises fails its message, through the agent that asked."""
         event = _event(member)
         message = event.message
-        self._on_message_in(message.tp, message.offset, message)
-        self._sensed[member] = self._on_stream_event_in(message.tp, message.offset, self, event)
-        self._set_current(event)
+        self.app.sensors.on_message_in(message.tp, message.offset, message)
+        self._sensed[member] = self.app.sensors.on_stream_event_in(message.tp, message.offset, self, event)
+        self.set_current(event)
         value = event.value
         try:
-            for processor in self._processors:
+            for processor in self.processors:
                 value = await maybe_async(processor(value))
             value = await self.on_merge(value)
         except Skip:
             return _SKIPPED
         return value
-
-    def _set_current(self, event: EventT[Any] | None) -> None:
-        _current_event.set(None if event is None else weakref.ref(event))
-        self.current_event = event
 
     def clone(self, **kwargs: Any) -> Stream:
         """As Faust's. A clone with a channel of its own has an intake of its own."""
@@ -367,10 +361,10 @@ class Stream(faust.Stream[Any]):
         if self.inlet is None:
             return cast(Stream, make())
         if self._derived is None:
-            self._finalized = False
+            self.mark_finalized(False)
             self._derived = cast(Stream, make())
-            self._first_processors = list(self._processors)
-        self._processors[:] = self._first_processors
+            self._first_processors = list(self.processors)
+        self.processors[:] = self._first_processors
         self._derived.restore()
         return self._derived
 
@@ -396,19 +390,19 @@ class Stream(faust.Stream[Any]):
         self.add_processor(echoing)
         return self
 
-    async def _format_key(self, key: Any, value: Any) -> Any:
+    async def make_key(self, key: Any, value: Any) -> Any:
         """Faust skips a message whose key can't be made; here it has failed."""
         if self.inlet is None:
-            return await super()._format_key(key, value)
+            return await super().make_key(key, value)
         return key.getattr(value) if hasattr(key, "getattr") else await maybe_async(key(value))
 
-    async def _passive_drainer(self, channel: Any, declare: bool = False) -> None:
+    async def forward_into(self, channel: Any, declare: bool) -> None:
         """Forward for `through` and `group_by`. What can't be forwarded comes back later; the others go on."""
         if self.inlet is None:
-            return await super()._passive_drainer(channel, declare)
+            return await super().forward_into(channel, declare)
         if declare:
             await channel.maybe_declare()
-        self._passive_started.set()
+        self.mark_forwarding()
         await self.begin()
         while not self.should_stop:
             task, found = in_a_task(self._forward)  # until a key function or a filter of the user's raises, or a broker refuses

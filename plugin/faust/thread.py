@@ -15,22 +15,23 @@ from typing import Any, Final, Protocol, cast
 from aiokafka import TopicPartition
 from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaConnectionError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
-from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.types import TP
 from mode import Service
-from mode.threads import QueueServiceThread
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer, ended
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import (
+    configure,
     has_left_the_group,
+    is_closed,
     keep_awake,
     position_of,
     raise_group_errors,
     rejoin_if_broken,
     revive,
+    serve_last,
     stands_before_an_error,
 )
 from ackwise.plugin.client.logthrottle import LogThrottle
@@ -38,6 +39,7 @@ from ackwise.plugin.client.offsets import committed_by, offsets_of, reaches
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.client.taking import Taking
+from ackwise.plugin.faust.internals import FaustThread, QueueServiceThread, read_offset_of
 from ackwise.plugin.faust.stream import is_cancelled
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.quarantine import Quarantine
@@ -112,7 +114,7 @@ class Reading(Protocol):
         ...
 
 
-class ReliableThread(AIOKafkaConsumerThread):
+class ReliableThread(FaustThread):
     """Fetches from where Ackwise stands. What can't be read is left alone, and the others go on."""
 
     _is_fetching = False
@@ -148,13 +150,13 @@ class ReliableThread(AIOKafkaConsumerThread):
                 raise
             raise KafkaConnectionError("the client gave up a call of its own") from None
 
-    def _create_worker_consumer(self, transport: Any) -> Any:
-        consumer: Any = super()._create_worker_consumer(transport)
-        consumer._fetch_max_wait_ms = _FETCH_WAIT
-        consumer._isolation_level = "read_committed"  # what an aborted transaction wrote must not be consumed
+    def make_client(self, transport: Any) -> Any:
+        """As Faust's. What an aborted transaction wrote must not be consumed."""
+        consumer: Any = super().make_client(transport)
+        configure(consumer, fetch_wait_ms=_FETCH_WAIT, isolation_level="read_committed")
         return consumer
 
-    async def _fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
+    async def fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
         """As Faust's. A fetch that Faust has given up goes on here, and takes records for nobody: none begins beside it.
 
         Raises what a partition raises that Ackwise does not read, and `AckwiseError` if the client has left the group for good.
@@ -197,7 +199,7 @@ class ReliableThread(AIOKafkaConsumerThread):
             fetched.update(await self._ask_theirs(consumer, theirs_alone, max_records))
         if not (fetched or (together and not alone)):
             await asyncio.sleep(_LOOK_AGAIN)
-        _put_behind(consumer, fetched)
+        serve_last(consumer, fetched)
         fetched.left_at = dict(self._left_at)
         await self._prove(consumer, cursors, fetched)
         return fetched
@@ -209,7 +211,7 @@ class ReliableThread(AIOKafkaConsumerThread):
             raise ended
 
     def _require_membership(self, consumer: Any) -> None:
-        if not consumer._closed and has_left_the_group(consumer):
+        if not is_closed(consumer) and has_left_the_group(consumer):
             raise AckwiseError(
                 f"the Kafka client of app {self.app.conf.id!r} has left its group and does not come back; the worker stops, start it again"
             )
@@ -227,7 +229,7 @@ class ReliableThread(AIOKafkaConsumerThread):
         """
         while not self.should_stop:
             await asyncio.sleep(_HEAR)
-            if (consumer := self._consumer) is not None and not consumer._closed:
+            if (consumer := self.client) is not None and not is_closed(consumer):
                 self._hear(consumer)
 
     def _hear(self, consumer: Any) -> None:
@@ -261,7 +263,7 @@ class ReliableThread(AIOKafkaConsumerThread):
         asked = self._given.keys() & theirs & consumer.assignment()
         for partition in asked:
             first, last, left_at = self._given[partition]
-            read = self.consumer._read_offset.get(partition)
+            read = read_offset_of(self.consumer, partition)
             is_dropped = (read is None or read < last) and position_of(consumer, partition) == left_at
             if is_dropped and not stands_before_an_error(consumer, partition):
                 consumer.seek(partition, first if read is None else max(first, read + 1))
@@ -278,7 +280,7 @@ class ReliableThread(AIOKafkaConsumerThread):
         if self._taking is None or self._taking.consumer is not consumer:
             self._taking = Taking(consumer)
         if any(partition not in self._reading.cursors for partition in partitions) or not self._taking.is_known():
-            return cast(Mapping[Any, Any], await super()._fetch_records(consumer, cast(Any, partitions), timeout=timeout, max_records=most))
+            return cast(Mapping[Any, Any], await super().fetch_records(consumer, cast(Any, partitions), timeout=timeout, max_records=most))
         if not self.consumer.flow_active:
             return {}
         return await self._taking.take(*partitions, timeout_ms=round((timeout or 0.0) * 1000), most=most or _FETCHED)
@@ -443,7 +445,7 @@ class ReliableThread(AIOKafkaConsumerThread):
             await self._ask_again(unknown)
 
     async def _seek_to_committed(self) -> tuple[dict[TopicPartition, int | None], dict[TopicPartition, KafkaError]]:
-        consumer: Any = self._ensure_consumer()
+        consumer: Any = self.require_client()
         cursors = dict(self._reading.cursors)
         sought: dict[TopicPartition, int | None] = {}
         theirs = []
@@ -463,17 +465,17 @@ class ReliableThread(AIOKafkaConsumerThread):
 
     async def highwaters(self, *partitions: Any) -> Any:
         """As Faust's, of each of them: a table would count as recovered without what an answer leaves out."""
-        return await self._complete(self._highwaters, partitions)
+        return await self._complete(self.ask_highwaters, partitions)
 
     async def earliest_offsets(self, *partitions: Any) -> Any:
         """As Faust's, of each of them."""
-        return await self._complete(self._ensure_consumer().beginning_offsets, partitions)
+        return await self._complete(self.require_client().beginning_offsets, partitions)
 
     async def _complete(self, look: Any, partitions: Iterable[Any]) -> Any:
         """What `look` says of `partitions`, asked again until it says something of each. Faust has a limit for that itself."""
         asked = [TopicPartition(*partition) for partition in partitions]
         while True:
-            found = await self.call_thread(offsets_of, self._ensure_consumer(), look, asked)
+            found = await self.call_thread(offsets_of, self.require_client(), look, asked)
             unknown = {partition: each for partition, each in found.items() if isinstance(each, KafkaError)}
             if not unknown:
                 return {TP(*partition): offset for partition, offset in found.items()}
@@ -513,11 +515,11 @@ class ReliableThread(AIOKafkaConsumerThread):
     async def on_start(self) -> None:
         """As Faust's, once there is a broker."""
         await cast(Any, self.app).ackwise.insist(super().on_start, self._close_client)
-        keep_awake(self._consumer)
+        keep_awake(self.client)
 
     async def _close_client(self) -> None:
-        if self._consumer is not None:
-            await self._consumer.stop()
+        if self.client is not None:
+            await self.client.stop()
 
     def close(self) -> None:
         """Nothing: Faust would close the client in the loop of the app as the group rebalances during a stop.
@@ -528,22 +530,16 @@ class ReliableThread(AIOKafkaConsumerThread):
     async def on_thread_stop(self) -> None:
         """As Faust's, for as long as a broker has to answer: who leaves must not wait for one that is away."""
         await ended(QueueServiceThread.on_thread_stop(self), within=_LEAVE)
-        if self._consumer is not None and (error := await close_consumer(self._consumer, within=_LEAVE)) is not None:
+        if self.client is not None and (error := await close_consumer(self.client, within=_LEAVE)) is not None:
             log.warning(
                 "the broker does not let the worker leave, its partitions are free when its session is over",
                 group=self.app.conf.id,
                 error=said(error),
             )
 
-    async def touch(self) -> None:
-        """Show the group that this member is alive, while there is room for nothing."""
-        consumer: Any = self._ensure_consumer()
-        with consumer._fetcher._subscriptions.fetch_context():
-            await asyncio.sleep(0)
-
     async def commit_exactly(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit these next offsets. Raises what the broker answers."""
-        commit = self._ensure_consumer().commit({TopicPartition(*tp): each for tp, each in offsets.items()})
+        commit = self.require_client().commit({TopicPartition(*tp): each for tp, each in offsets.items()})
         await answer(commit, within=_COMMIT)
 
 
@@ -557,13 +553,6 @@ class _NotOurs(Exception):
 
 def _positions(consumer: Any, partitions: Iterable[Any]) -> dict[Any, int]:
     return {partition: position for partition in partitions if (position := position_of(consumer, TopicPartition(*partition))) is not None}
-
-
-def _put_behind(consumer: Any, served: Iterable[Any]) -> None:
-    """Let the others come first next time. The client would serve a partition until all it has fetched of it, a megabyte, is used up."""
-    for partition in served:
-        if partition in (waiting := consumer._fetcher._records):
-            waiting.move_to_end(partition)
 
 
 def _spoken(error: BaseException) -> str:

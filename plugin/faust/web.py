@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import faust
 from faust.web import Blueprint, Request, Response, View, Web
 
 from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.faust.internals import wrap_web
 from ackwise.plugin.inspect.state import State
 from ackwise.plugin.inspect.statepage import state_page
 
@@ -47,12 +48,9 @@ class _StateView(View):
 
 def add_view(app: faust.App) -> None:
     """Have the view in the web server of `app`, which is made when it is asked for first: until then the app may be configured."""
-    anything: Any = app
-    make = anything._new_web
 
-    def make_with_view() -> Web:
-        web = cast(Web, make())
+    def with_view(web: Web) -> Web:
         web.blueprints.add("/ackwise", _blueprint)
         return web
 
-    anything._new_web = make_with_view
+    wrap_web(app, with_view)

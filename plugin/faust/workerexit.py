@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ackwise.middleware.log import Log
+from ackwise.plugin.faust.internals import has_crashed
 
 if TYPE_CHECKING:
     import faust
@@ -55,4 +56,4 @@ def _end(app: faust.App, seconds: float, end: Callable[[int], Any]) -> None:
     for stream in (sys.__stdout__, sys.__stderr__):
         if stream is not None:
             stream.flush()
-    end(1 if anything._crashed.is_set() else 0)
+    end(1 if has_crashed(app) else 0)
