@@ -17,7 +17,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[1]
 
 #: Where the private names of a library are used: attributes of its objects, methods of its classes, modules that it does not document.
 HOMES: Final = {
-    "aiokafka": ("plugin/client/internals.py", "plugin/client/rawrecords.py", "plugin/client/requests.py"),
+    "aiokafka": ("plugin/client/internals.py", "plugin/client/rawrecords.py", "plugin/client/requests.py", "plugin/client/taking.py"),
     "faust": ("plugin/faust/internals.py",),
     "mode": ("plugin/faust/internals.py",),
 }
@@ -32,7 +32,7 @@ PUBLIC: Final = re.compile(
 OTHERS: Final = {"_replace", "_asdict", "_fields", "_make", "os._exit", "threads._register_atexit", "names._set", "other._name"}
 
 #: Not moved yet.
-LATER: Final = ("plugin/client/staticrequests.py", "plugin/client/taking.py", "plugin/host/")
+LATER: Final = ("plugin/client/staticrequests.py", "plugin/host/")
 
 #: An import of theirs, and what may be a private name of an object; parsing all files would take seconds.
 IMPORT: Final = re.compile(r"^ *(import|from) (aiokafka|faust|mode)\b", re.MULTILINE)

@@ -11,9 +11,8 @@ from typing import Any, Final, TypeVar
 from aiokafka.errors import KafkaConnectionError
 
 from ackwise.plugin.client import internals, rawrecords, requests
-from ackwise.plugin.client.authentication import find_refusal
 from ackwise.plugin.client.closing import close_consumer
-from ackwise.plugin.client.refusal import NotLetIn
+from ackwise.plugin.client.refusal import NotLetIn, find_refusal
 from ackwise.plugin.client.requests import AIOKAFKA
 
 __all__ = ["first_connection_closed", "opened", "require_known", "start"]

@@ -1,14 +1,20 @@
-"""Refusals: the errors of Kafka that stay until somebody changes something, apart from those that may pass."""
+"""Refusals: the errors of Kafka that stay until somebody changes something, apart from those that may pass.
+
+Why brokers do not let a client in aiokafka tells its log alone, and calls it a lost connection: so it is found out here.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+import ssl
+from typing import Any, Final
 
 from aiokafka.errors import (
     AuthenticationFailedError,
     AuthenticationMethodNotSupported,
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
+    IllegalSaslStateError,
     IncompatibleBrokerVersion,
     InconsistentGroupProtocolError,
     InvalidGroupIdError,
@@ -21,7 +27,16 @@ from aiokafka.errors import (
     UnsupportedVersionError,
 )
 
-__all__ = ["NotLetIn", "is_refusal", "reason"]
+from ackwise.plugin.client.internals import addresses_of, connect, identity_of
+
+__all__ = ["NotLetIn", "find_refusal", "is_refusal", "reason"]
+
+#: Seconds for one address to let the client in or not. Kafka waits a moment before it refuses a password.
+_TIMEOUT: Final = 10.0
+
+#: What `X509_verify_cert` of OpenSSL calls them.
+_NOT_YET, _EXPIRED, _OTHER_HOST, _OTHER_ADDRESS = 9, 10, 62, 64
+_UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
 
 
 class NotLetIn(KafkaError):
@@ -57,3 +72,59 @@ def is_refusal(error: BaseException) -> bool:
 def reason(error: BaseException) -> str:
     """Why a client could not start: the sentence of a `NotLetIn`, the class of anything else."""
     return str(error) if isinstance(error, NotLetIn) else type(error).__name__
+
+
+async def find_refusal(client: Any) -> NotLetIn | None:
+    """Try each address of `client`, a client of aiokafka that could not start, once more, and return what refuses it.
+
+    `None` if an address lets it in, if none says why, and for a client that proves nothing, which a broker can't refuse by that.
+    """
+    identity = identity_of(client)
+    if identity.get("security_protocol", "PLAINTEXT") == "PLAINTEXT":
+        return None
+    addresses = addresses_of(client)
+    found = await asyncio.gather(*(_attempt(host, port, identity) for host, port in addresses))
+    refusals = [f"broker {host}:{port} {why}" for (host, port), why in zip(addresses, found, strict=True) if why]
+    return NotLetIn(refusals[0]) if refusals and None not in found else None
+
+
+async def _attempt(host: str, port: int, identity: dict[str, Any]) -> str | None:
+    """Why the broker there does not let in a client of this identity: an empty text if it does not say, `None` if it lets it in."""
+    try:
+        await connect(host, port, identity, within=_TIMEOUT)
+    except (OSError, KafkaError, TimeoutError) as error:
+        return _reason(error, identity["sasl_mechanism"])
+    return None
+
+
+def _reason(error: Exception, mechanism: str) -> str:
+    """What is wrong and what to do. Repeats no name, no password and no words of the broker, which may hold them."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return _reason_of_certificate(error)
+        case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
+            return "speaks no TLS on this port; correct the port in brokers, or security_protocol"
+        case ssl.SSLError():
+            return f"and this client do not agree on TLS ({error.reason}); check the versions, ciphers and certificates of ssl_context"
+        case SaslAuthenticationFailed():
+            return f"refuses the credentials ({mechanism}); check sasl_plain_username, sasl_plain_password and sasl_mechanism"
+        case UnsupportedSaslMechanismError():
+            return f"does not take {mechanism}; set sasl_mechanism to one that this port takes"
+        case IllegalSaslStateError():
+            return "takes no SASL on this port; correct the port in brokers, or security_protocol"
+    return ""
+
+
+def _reason_of_certificate(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code == _EXPIRED:
+        return "has a certificate that has expired; renew it, or correct the clock of this machine"
+    if error.verify_code == _NOT_YET:
+        return "has a certificate that is not valid yet; correct the clock of this machine"
+    if error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
+        return "has a certificate for another host; name it in brokers as its certificate does, or issue one for this name"
+    if error.verify_code in _UNKNOWN_ISSUER:
+        return (
+            "has a certificate of an authority that ssl_context does not know; name its file: ssl_cafile, or "
+            "ssl.create_default_context(cafile=…) in the code"
+        )
+    return f"has a certificate that is not trusted ({error.verify_message}); correct it, or what ssl_context trusts"

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import faust
 import pytest
@@ -55,7 +55,7 @@ def test_no_app_is_made_reliable_by_a_release_that_lacks_a_name(
     lacking: str, app: faust.App, installed: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed("0.16.0")
-    monkeypatch.setitem(internals.NAMES, faust.App, lacking)
+    monkeypatch.setitem(cast(Any, internals.NAMES), faust.App, lacking)
     with pytest.raises(ConfigurationError, match=re.escape(f"faust-streaming 0.16.0 is installed and lacks App.{lacking}; ")) as refused:
         use(app)
     assert str(refused.value).endswith("pip install 'faust-streaming==0.15.3.*'")
