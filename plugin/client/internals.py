@@ -56,7 +56,7 @@ __all__ = [
     "is_closed",
     "keep_awake",
     "leader_of",
-    "learn_topics",
+    "learn_brokers",
     "look_for_topics",
     "member_id_of",
     "missing_topics",
@@ -104,7 +104,7 @@ NAMES: Final[Mapping[type[Any], str]] = {
     AIOKafkaClient: f"""_bootstrap_servers _client_id _conns _md_synchronizer _md_update_waiter _sync_task bootstrap close cluster
         fetch_all_metadata force_metadata_update get_random_node send set_topics {" ".join(f"_{each}" for each in _CREDENTIALS)}""",
     AIOKafkaConnection: "close connect",
-    ClusterMetadata: "brokers controller leader_for_partition partitions_for_topic",
+    ClusterMetadata: "brokers controller leader_for_partition partitions_for_topic update_metadata",
     SubscriptionState: "_assignment_waiters fetch_context subscription",
     Subscription: "_reassignment_in_progress _topics assignment",
     Assignment: "state_value",
@@ -202,11 +202,6 @@ def look_for_topics(consumer: Any) -> asyncio.Future[bool]:
     Return what ends with the answer of a broker, see `has_answered`.
     """
     return cast("asyncio.Future[bool]", consumer._client.force_metadata_update())
-
-
-async def learn_topics(consumer: Any, topics: Iterable[str]) -> None:
-    """Return once the client was told of all of `topics`: asked about their offsets, it would learn of them one by one, a back-off each."""
-    await consumer._client.set_topics(set(topics))
 
 
 def has_answered(looking: asyncio.Future[bool]) -> bool:
@@ -428,6 +423,11 @@ def any_broker(client: Any) -> int | None:
 async def send(client: Any, broker: int | None, request: Any) -> Any:
     """What `broker` answers to `request`. Raises what aiokafka raises, `NotImplementedError` too."""
     return await connections_of(client).send(broker, request)
+
+
+def learn_brokers(client: Any, metadata: Any) -> None:
+    """Let `client` know the brokers in an answer about topics."""
+    connections_of(client).cluster.update_metadata(metadata)
 
 
 async def ask_coordinator(consumer: Any, request: Any) -> Any:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import for_code
+from aiokafka.errors import KafkaConnectionError, ReplicaNotAvailableError, for_code
 
-from ackwise.plugin.client.internals import fetch
-from ackwise.plugin.client.requests import AIOKAFKA
+from ackwise.plugin.client.internals import fetch, send
+from ackwise.plugin.client.requests import AIOKAFKA, FetchRequest
 
 with AIOKAFKA.imports():
     from aiokafka.consumer.fetcher import PartitionRecords
@@ -33,6 +33,7 @@ __all__ = [
     "RawRecords",
     "at_byte",
     "calc_crc32c",
+    "fetch_from",
     "fetch_raw",
     "is_about_a_header",
     "read_back",
@@ -94,12 +95,31 @@ async def fetch_raw(consumer: Any, partition: TopicPartition, position: int, *, 
     By default that is as long as the client's own fetches wait. Raises `KafkaError`, or `TimeoutError`.
     """
     async with asyncio.timeout(_TIMEOUT):
-        answer, isolation = await fetch(consumer, partition, position, wait_ms=wait_ms)
-    ((_, ((_, code, _, *more),)),) = answer.topics
+        return _batches(partition, position, *await fetch(consumer, partition, position, wait_ms=wait_ms))
+
+
+async def fetch_from(
+    client: Any, leader: int, partition: TopicPartition, position: int, *, wait_ms: int, most: int, isolation: int
+) -> RawBatches:
+    """What `leader` has from `position` on, about `most` bytes, and at least one batch if there is any. Raises `KafkaError`."""
+    asked = [(partition.topic, [(partition.partition, position, most)])]
+    request = FetchRequest(wait_ms, 1, most, isolation, asked, rack_id="")
+    return _batches(partition, position, await send(client, leader, request), isolation)
+
+
+def _batches(partition: TopicPartition, position: int, answer: Any, isolation: int) -> RawBatches:
+    """What is in an answer. One without the partition, as a broker gives that throttles a client, or that names a replica, is none."""
+    parts = [part for _, parts in answer.topics for part in parts]
+    if not parts:
+        raise KafkaConnectionError("the broker's answer leaves out the partition")
+    ((_, code, high, *more),) = parts
     if code:
         raise for_code(code)(partition)
+    if answer.API_VERSION >= 11 and more[-2] >= 0 and not more[-1]:
+        raise ReplicaNotAvailableError("the leader sends its readers to another replica")
     aborted = more[2] if answer.API_VERSION >= 11 else more[-2] if answer.API_VERSION >= 4 else None
-    return RawBatches(partition, position, more[-1], aborted, isolation)
+    end = more[0] if isolation else high
+    return RawBatches(partition, position, more[-1], aborted, isolation, end)
 
 
 class RawBatches(NamedTuple):
@@ -110,11 +130,38 @@ class RawBatches(NamedTuple):
     raw: bytes
     aborted: Any
     isolation: int
+    end: int
+    """Where the log ended as the broker answered: who reads what is committed sees nothing behind the first open transaction."""
+
+    @property
+    def goes_on_at(self) -> int:
+        """The offset to go on at: behind the last batch, or behind all of the log if it has nothing there."""
+        at, after = 0, self.position if self.raw else self.end
+        while (claimed := self.claim(at)) is not None:
+            at += _LENGTH + int(_HEADER.unpack_from(self.raw, at)[1])
+            if at > len(self.raw):  # it is not whole, and comes again
+                break
+            after = claimed[1]
+        return after
+
+    def parsed(self) -> Iterator[Any]:
+        """The records, as fast as aiokafka reads them, or more slowly from one with a header whose name is no UTF-8 on."""
+        reading = self._reading(MemoryRecords(self.raw))
+        try:
+            yield from reading
+        except Exception as error:
+            if not is_about_a_header(error):
+                raise
+            before = reading.next_fetch_offset
+            yield from (record for record in self.records() if record.offset >= before)
 
     def records(self) -> Any:
         """A reader of aiokafka over the records, which raises where it can't go on; its `next_fetch_offset` is behind what was read."""
+        return self._reading(_Batches(self.raw))
+
+    def _reading(self, batches: Any) -> Any:
         make: Any = PartitionRecords
-        return make(self.partition, _Batches(self.raw), self.aborted, self.position, None, None, True, self.isolation)
+        return make(self.partition, batches, self.aborted, self.position, None, None, True, self.isolation)
 
     def is_cut(self) -> bool:
         """Whether there are bytes, and not one whole batch: the client never gives any of them."""

@@ -33,6 +33,8 @@ with AIOKAFKA.imports():
     from aiokafka.protocol.commit import OffsetFetchRequest
     from aiokafka.protocol.fetch import FetchRequest
     from aiokafka.protocol.group import HeartbeatRequest
+    from aiokafka.protocol.metadata import MetadataRequest
+    from aiokafka.protocol.offset import OffsetRequest
     from aiokafka.protocol.produce import ProduceRequest
     from aiokafka.protocol.types import Array, Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
@@ -46,8 +48,10 @@ __all__ = [
     "DescribeGroupsRequest",
     "FetchRequest",
     "HeartbeatRequest",
+    "MetadataRequest",
     "MetadataWithIds",
     "OffsetFetchRequest",
+    "OffsetRequest",
     "ProduceRequest",
     "RequestHeader_v1",
     "RequestHeader_v2",
@@ -62,7 +66,9 @@ __all__ = [
 #: What is used here; with its parameters where it is called by position.
 NAMES: Final[Mapping[type[Any], str]] = {
     FetchRequest: "__init__(max_wait_time,min_bytes,max_bytes,isolation_level,topics,...)",
+    MetadataRequest: "__init__(topics,allow_auto_topic_creation)",
     OffsetFetchRequest: "__init__(consumer_group,partitions,...)",
+    OffsetRequest: "__init__(replica_id,isolation_level,topics)",
     ProduceRequest: "_topics",
 }
 

@@ -13,7 +13,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.deadletters.letter import Letter
 from ackwise.plugin.deadletters.letterfile import LetterFile
 from ackwise.plugin.deadletters.letterstate import LetterState, States
-from ackwise.plugin.deadletters.originals import Originals, reading_originals
+from ackwise.plugin.deadletters.originals import Originals
 from ackwise.plugin.deadletters.place import Place
 from ackwise.plugin.deadletters.reading import reading_letters
 from ackwise.plugin.deadletters.redrive import RedriveFate, Redriven, Replay, refusal
@@ -54,8 +54,7 @@ async def redrive(
     handlers, result, pace = {agent.name for agent in app.agents}, Redriven(), Pace(rate)
     async with AsyncExitStack() as opened:
         reader = await opened.enter_async_context(reading_letters(place))
-        originals = await opened.enter_async_context(reading_originals(place))
-        states = await reader.states()
+        originals, states = reader.originals(), await reader.states()
         sender = Sender(place, app)
         result.recorded = sender.records
         if execute:

@@ -6,13 +6,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError, for_code
 
 from ackwise.middleware.agent import readers_of
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.client.internals import newest_versions
-from ackwise.plugin.client.opening import opened
+from ackwise.plugin.client.reading import TopicReader
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.matching import matched_by, with_matching
@@ -41,10 +42,6 @@ __all__ = [
 #: Requests by Kafka's number for them: what a worker sends, and what it sends to make its topics.
 _TO_WORK: Final = {0: "Produce", 1: "Fetch", 2: "ListOffsets", 8: "OffsetCommit", 9: "OffsetFetch", 11: "JoinGroup"}
 _TO_MAKE_TOPICS: Final = {19: "CreateTopics", 32: "DescribeConfigs", 37: "CreatePartitions"}
-
-
-#: Milliseconds of one look for what was fetched.
-_FETCH_MS: Final = 100
 
 
 def judge_addresses(found: Mapping[Address, str | None]) -> Finding:
@@ -176,36 +173,25 @@ async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
 
 async def records(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
     """Whether this client may read what a worker reads, and whether records of the sources claim to be from the future."""
-    sources = await _partitions(admin, (await with_matching(group)).sources)
+    reader = TopicReader(admin, committed=False)
+    sources = await reader.partitions((await with_matching(group)).sources)
     needed = [topic for topic in group.names.all if topic != group.names.dead_letter]
-    ours = await _partitions(admin, [*needed, group.names.control] if needed else [])
+    ours = await reader.partitions([*needed, group.names.control] if needed else [])
     if not sources and not ours:
         return [Finding("reading", "ok", "there is no topic yet to read")]
-    settings = group.settings
-    options: dict[str, Any] = {"bootstrap_servers": settings.brokers, "enable_auto_commit": False, **settings.client_options}
-    async with opened(AIOKafkaConsumer(**options)) as consumer:
-        consumer.assign([*sources, *ours])
-        now_ms = round((time.time() + settings.clock_skew) * 1000)
-        ahead = await consumer.offsets_for_times(dict.fromkeys(sources, now_ms)) if sources else {}
-        early = {partition: (found.offset, (found.timestamp - now_ms) / 1000) for partition, found in ahead.items() if found}
-        return [await _reading(consumer, [*sources, *ours]), judge_times(early)]
+    now_ms = round((time.time() + group.settings.clock_skew) * 1000)
+    ahead = await reader.offsets(sources, now_ms)
+    early = {partition: (offset, (at - now_ms) / 1000) for partition, (offset, at) in ahead.items() if offset >= 0}
+    return [await _reading(reader, [*sources, *ours]), judge_times(early)]
 
 
-async def _partitions(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> list[TopicPartition]:
-    """Those of `topics` that are there. Asks for the list first: asking for a topic by its name may create it."""
-    there = sorted(set(await admin.list_topics()) & set(topics))
-    described = await admin.describe_topics(there) if there else []
-    return [TopicPartition(topic["topic"], partition["partition"]) for topic in described for partition in topic["partitions"]]
-
-
-async def _reading(consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition]) -> Finding:
-    """Fetches from the end, where next to nothing comes, until each partition was answered for once."""
-    await consumer.seek_to_end(*partitions)
+async def _reading(reader: TopicReader, partitions: Sequence[TopicPartition]) -> Finding:
+    """Fetches from the end, where next to nothing comes."""
     try:
-        while any(consumer.highwater(partition) is None for partition in partitions):
-            await consumer.getmany(timeout_ms=_FETCH_MS)
-    except TopicAuthorizationFailedError as error:
-        return Finding("reading", "problem", f"this client may not read every topic ({error})", "allow it to")
+        for partition, end in (await reader.ends(partitions)).items():
+            await reader.fetch(partition, end)
+    except ConfigurationError as error:
+        return Finding("reading", "problem", *_parted(str(error)))
     return Finding("reading", "ok", f"{len(partitions)} partitions were read from; whether this client may write was not tried")
 
 

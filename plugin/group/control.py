@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 
 from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl, decode, encode, letters_topic
-from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.messagecommand import MessageCommand, decode_command, encode_command, is_command
@@ -25,6 +24,7 @@ from ackwise.middleware.pausing import Target
 from ackwise.middleware.workerrecord import is_worker
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.opening import opened
+from ackwise.plugin.client.reading import TopicReader
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -38,9 +38,6 @@ KNOWN_WITHIN: Final = 3.0
 
 #: Seconds until a topic that is missing is looked for again, and until a broker that failed is asked again.
 _LOOK_AGAIN, _READ_AGAIN = 30.0, 5.0
-
-#: Milliseconds that the broker keeps a fetch which finds nothing: whatever is written ends it at once.
-_FETCH_WAIT: Final = 5_000
 
 #: Where all of it is: a later word about something must not overtake an earlier one.
 _PARTITION: Final = 0
@@ -88,22 +85,23 @@ class Control:
         self._flow.know_control()
 
     async def _read(self) -> None:
-        async with _reading(self._settings, self._names.control) as (consumer, ends):
-            self.is_there = bool(ends)
-            if not ends:
+        async with connected(self._settings, "control") as admin:
+            reader = _reader(admin)
+            self.is_there = bool(await reader.partitions([self._names.control]))
+            if not self.is_there:
                 log.debug("there is no control topic, ackwise pause does not reach this worker", topic=self._names.control)
                 self._flow.know_control()
                 await asyncio.sleep(_LOOK_AGAIN)
                 return
-            while True:
-                if not self._has_read and await _is_read(consumer, ends):
-                    self._has_read = True
-                    self._flow.know_control()
-                fetched = await consumer.getmany(timeout_ms=_FETCH_WAIT if self._has_read else 100)
-                self._throttle.reset()
-                for records in fetched.values():
-                    for record in records:
-                        self._take(record)
+            place = TopicPartition(self._names.control, _PARTITION)
+            start, end = (await reader.bounds([place]))[place]
+            async for record in reader.records(place, start, end):
+                self._take(record)
+            self._throttle.reset()
+            self._has_read = True
+            self._flow.know_control()
+            async for record in reader.records(place, end):
+                self._take(record)
 
     def _take(self, record: Any) -> None:
         if is_worker(record.key) or letters_topic(record.key) is not None:
@@ -154,17 +152,10 @@ async def read_commands(settings: HostSettings, names: TopicNames) -> list[Messa
 
 
 async def _read_all(settings: HostSettings, names: TopicNames) -> list[Any]:
-    try:
-        async with asyncio.timeout(_TIMEOUT):
-            await _require_topic(settings, names)
-            async with _reading(settings, names.control) as (consumer, ends):
-                found = list[Any]()
-                while not await _is_read(consumer, ends):
-                    for records in (await consumer.getmany(timeout_ms=100)).values():
-                        found += records
-                return found
-    except (KafkaError, OSError) as error:
-        raise _away(settings, names, error) from error
+    async with connected(settings, "control") as admin, asyncio.timeout(_TIMEOUT):
+        await _require_topic(admin, settings, names)
+        reader, place = _reader(admin), TopicPartition(names.control, _PARTITION)
+        return [record async for record in reader.records(place, *(await reader.bounds([place]))[place])]
 
 
 async def write_control(settings: HostSettings, names: TopicNames, target: Target, *, paused: bool, dead: bool = False) -> None:
@@ -179,60 +170,21 @@ async def write_commands(settings: HostSettings, names: TopicNames, commands: It
 
 async def _write(settings: HostSettings, names: TopicNames, records: Iterable[tuple[bytes, bytes | None]]) -> None:
     options: dict[str, Any] = dict(settings.client_options)
-    try:
-        async with asyncio.timeout(_TIMEOUT):
-            await _require_topic(settings, names)
-            producer = AIOKafkaProducer(
-                bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-control", acks="all", **options
-            )
-            async with opened(producer):
-                for key, value in records:
-                    await producer.send_and_wait(names.control, value, key=key, partition=_PARTITION)
-    except (KafkaError, OSError) as error:
-        raise _away(settings, names, error) from error
+    async with connected(settings, "control") as admin, asyncio.timeout(_TIMEOUT):
+        await _require_topic(admin, settings, names)
+        producer = AIOKafkaProducer(bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-control", acks="all", **options)
+        async with opened(producer):
+            for key, value in records:
+                await producer.send_and_wait(names.control, value, key=key, partition=_PARTITION)
 
 
-async def _require_topic(settings: HostSettings, names: TopicNames) -> None:
-    async with connected(settings) as admin:
-        if names.control not in await admin.list_topics():
-            raise ConfigurationError(
-                f"there is no topic {names.control!r} at {settings.brokers}, through which workers are told; run ackwise topics create"
-            )
+async def _require_topic(admin: AIOKafkaAdminClient, settings: HostSettings, names: TopicNames) -> None:
+    if names.control not in await admin.list_topics():
+        raise ConfigurationError(
+            f"there is no topic {names.control!r} at {settings.brokers}, through which workers are told; run ackwise topics create"
+        )
 
 
-def _away(settings: HostSettings, names: TopicNames, error: BaseException) -> Unavailable:
-    return Unavailable(
-        f"the brokers {settings.brokers!r} do not take or give what is in {names.control!r} ({type(error).__name__}); see that they are "
-        "there, and that this client may read and write it"
-    )
-
-
-@asynccontextmanager
-async def _reading(settings: HostSettings, topic: str) -> AsyncIterator[tuple[AIOKafkaConsumer, dict[TopicPartition, int]]]:
-    """A consumer at the beginning of `topic`, and where that ends; nothing if it is not there, which is asked without making it.
-
-    The broker answers a connection in order: what is asked once it fetches waits behind a fetch that finds nothing.
-    """
-    options: dict[str, Any] = dict(settings.client_options)
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=settings.brokers,
-        client_id=f"{settings.client_id}-control",
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        fetch_max_wait_ms=_FETCH_WAIT,
-        **options,
-    )
-    async with opened(consumer):
-        partitions = [TopicPartition(topic, _PARTITION)] if topic in await consumer.topics() else []
-        starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
-        if partitions:
-            consumer.assign(partitions)
-            for partition, start in starts.items():
-                consumer.seek(partition, start)
-        yield consumer, ends
-
-
-async def _is_read(consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:
-    positions = [(await consumer.position(partition), end) for partition, end in ends.items()]
-    return all(position >= end for position, end in positions)
+def _reader(admin: AIOKafkaAdminClient) -> TopicReader:
+    """Nobody writes commands in a transaction, and one of anybody else's that hangs must hold none of them."""
+    return TopicReader(admin, committed=False)

@@ -8,11 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import islice
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.plugin.client.opening import opened
+from ackwise.plugin.client.reading import TopicReader
 from ackwise.plugin.client.refusal import reason
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -61,6 +62,8 @@ async def event_topic(settings: HostSettings, name: str) -> AsyncIterator[EventT
         if name not in await admin.list_topics():
             raise ConfigurationError(f"there is no topic {name!r} at {settings.brokers}; create it, with as much retention as you need")
         cluster = (await admin.describe_cluster())["cluster_id"]
+        reader = TopicReader(admin, committed=False)
+        is_untouched = not any((await reader.ends(await reader.partitions([name]))).values())
     options: dict[str, Any] = dict(settings.client_options)
     producer = AIOKafkaProducer(
         bootstrap_servers=settings.brokers,
@@ -75,14 +78,4 @@ async def event_topic(settings: HostSettings, name: str) -> AsyncIterator[EventT
             await stack.enter_async_context(opened(producer))
         except KafkaError as error:
             raise Unavailable(f"the brokers {settings.brokers!r} do not answer a producer ({reason(error)})") from error
-        yield EventTopic(producer, name, cluster, is_untouched=await _is_untouched(settings, name, await producer.partitions_for(name)))
-
-
-async def _is_untouched(settings: HostSettings, name: str, partitions: Iterable[int]) -> bool:
-    options: dict[str, Any] = dict(settings.client_options)
-    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, client_id=settings.client_id, group_id=None, **options)
-    try:
-        async with opened(consumer):
-            return not any((await consumer.end_offsets([TopicPartition(name, each) for each in partitions])).values())
-    except KafkaError as error:
-        raise Unavailable(f"the brokers {settings.brokers!r} do not say where {name!r} ends ({type(error).__name__})") from error
+        yield EventTopic(producer, name, cluster, is_untouched=is_untouched)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -15,7 +15,9 @@ from ackwise.middleware.errors import Unavailable
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["committed_of", "has_committed", "last_commits"]
+__all__ = ["committed_of", "has_committed", "last_commits", "once_coordinated"]
+
+T = TypeVar("T")
 
 #: Seconds for which brokers may not know who coordinates a group, and until they are asked again.
 _PATIENCE, _ASK_AGAIN = 15.0, 0.2
@@ -53,12 +55,16 @@ async def has_committed(settings: HostSettings, group: str) -> bool:
 
 
 async def committed_of(admin: AIOKafkaAdminClient, group: str) -> Mapping[TopicPartition, Any]:
-    """What `group` has committed, once somebody coordinates it: brokers that have just begun need a moment."""
+    """What `group` has committed."""
+    return await once_coordinated(lambda: admin.list_consumer_group_offsets(group))
+
+
+async def once_coordinated(ask: Callable[[], Awaitable[T]]) -> T:
+    """What `ask` returns once somebody coordinates the group that it asks about: brokers that have just begun need a moment."""
     until = asyncio.get_running_loop().time() + _PATIENCE
     while True:
         try:
-            found: Mapping[TopicPartition, Any] = await admin.list_consumer_group_offsets(group)
-            return found
+            return await ask()
         except _UNSETTLED:
             if asyncio.get_running_loop().time() > until:
                 raise

@@ -76,7 +76,7 @@ async def _search(
     reader: CopyReader, partition: TopicPartition, left: Left, group: str, orders: Mapping[str, str], found: dict[str, Leftover]
 ) -> None:
     is_unfinished = left.unfinished()
-    async for record, _ in reader.records(partition, left):
+    async for record in reader.deliveries(partition, left):
         handler = _waits_for(record, group) if is_unfinished(record.offset) else None
         if handler is not None and handler in orders:
             found.setdefault(handler, Leftover(handler, orders[handler], *partition, record.offset))

@@ -90,7 +90,7 @@ async def _first(reader: CopyReader, partition: TopicPartition, left: Left, grou
     if left.position >= left.end:
         return None
     is_unfinished = left.unfinished()
-    async for record, _ in reader.records(partition, left):
+    async for record in reader.deliveries(partition, left):
         if is_unfinished(record.offset):
             return record.offset if group is None or _is_copy(record, group) else None
     return None

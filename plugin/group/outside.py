@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection
+from typing import Final, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
 
 from ackwise.middleware.agent import readers_of
 from ackwise.middleware.commitmetadata import InPlace, read_own
-from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.messagecommand import Do, MessageCommand
 from ackwise.middleware.waiting import MessageAt, key_text
-from ackwise.plugin.client.opening import opened
+from ackwise.plugin.client.reading import TopicReader
 from ackwise.plugin.group.control import read_commands, write_commands
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.lastcommits import committed_of
@@ -31,9 +29,6 @@ __all__ = ["CommittedWaiting", "look_outside", "tell", "topics_of"]
 
 #: Seconds for a command to read commits and records.
 _TIMEOUT: Final = 30.0
-
-#: Milliseconds of one fetch of a record, and seconds until it counts as gone.
-_FETCH_MS, _GONE_AFTER = 500, 5.0
 
 
 class CommittedWaiting(NamedTuple):
@@ -71,8 +66,8 @@ async def look_outside(group: Group) -> list[CommittedWaiting]:
     """What waited in place at the last commits, by partition and offset. Raises as `topics_of`, and `Unavailable`."""
     group = await with_matching(group)
     topics = topics_of(group)
-    async with _reading(group) as (admin, consumer):
-        found = await _look(admin, consumer, group, topics)
+    async with connected(group.settings) as admin, asyncio.timeout(_TIMEOUT):
+        found = await _look(admin, group, topics)
     try:
         commands = await read_commands(group.settings, group.names)
     except ConfigurationError:  # without a control topic nobody was told anything
@@ -101,8 +96,8 @@ async def tell(group: Group, at: MessageAt, do: Do) -> None:
     `Unavailable` if the brokers do not answer.
     """
     topics_of(group)
-    async with _reading(group) as (admin, consumer):
-        timestamp_ms = 0 if do == "release" else await _timestamp(admin, consumer, group, at)
+    async with connected(group.settings) as admin, asyncio.timeout(_TIMEOUT):
+        timestamp_ms = 0 if do == "release" else await _timestamp(admin, group, at)
         committed = await committed_of(admin, group.settings.group)
     command = MessageCommand(at, do, timestamp_ms, round(time.time() * 1000))
     over = [
@@ -113,8 +108,8 @@ async def tell(group: Group, at: MessageAt, do: Do) -> None:
     await write_commands(group.settings, group.names, [command, *over])  # what the group has passed needs no command any more
 
 
-async def _timestamp(admin: AIOKafkaAdminClient, consumer: Any, group: Group, at: MessageAt) -> int:
-    found = (await _look(admin, consumer, group, [at.topic], partition=at.partition)).get(at)
+async def _timestamp(admin: AIOKafkaAdminClient, group: Group, at: MessageAt) -> int:
+    found = (await _look(admin, group, [at.topic], partition=at.partition)).get(at)
     if found is None:
         raise ConfigurationError(
             f"{at} did not wait in place when its partition was last committed, and only what waits can be buried; "
@@ -126,7 +121,7 @@ async def _timestamp(admin: AIOKafkaAdminClient, consumer: Any, group: Group, at
 
 
 async def _look(
-    admin: AIOKafkaAdminClient, consumer: Any, group: Group, topics: Collection[str], *, partition: int | None = None
+    admin: AIOKafkaAdminClient, group: Group, topics: Collection[str], *, partition: int | None = None
 ) -> dict[MessageAt, _Found]:
     entries: dict[TopicPartition, list[InPlace]] = {}
     for place, committed in (await committed_of(admin, group.settings.group)).items():
@@ -135,45 +130,10 @@ async def _look(
         if told is not None and told.in_place:
             entries[place] = [entry for entry in told.in_place if entry.offset >= committed.offset]
     found: dict[MessageAt, _Found] = {}
-    for place, waiting in entries.items():
-        starts, ends = await consumer.beginning_offsets([place]), await consumer.end_offsets([place])
-        consumer.assign([place])
-        for entry in sorted(waiting):
-            record = await _record(consumer, place, entry.offset) if starts[place] <= entry.offset < ends[place] else None
+    reader = TopicReader(admin)
+    for place, (start, end) in (await reader.bounds(entries)).items():
+        for entry in sorted(entries[place]):
+            record = await reader.first(place, entry.offset, entry.offset + 1) if start <= entry.offset < end else None
             key, timestamp = (None, None) if record is None else (record.key, record.timestamp)
-            found[MessageAt(place.topic, place.partition, entry.offset)] = _Found(entry, key, timestamp, ends[place])
+            found[MessageAt(place.topic, place.partition, entry.offset)] = _Found(entry, key, timestamp, end)
     return found
-
-
-async def _record(consumer: Any, place: TopicPartition, offset: int) -> Any:
-    """The record at `offset`; `None` if the log has none there any more."""
-    consumer.seek(place, offset)
-    until = asyncio.get_running_loop().time() + _GONE_AFTER
-    while asyncio.get_running_loop().time() < until:
-        records: Sequence[Any] = (await consumer.getmany(place, timeout_ms=_FETCH_MS, max_records=1)).get(place, [])
-        if records:
-            return records[0] if records[0].offset == offset else None
-    return None
-
-
-@asynccontextmanager
-async def _reading(group: Group) -> AsyncIterator[tuple[AIOKafkaAdminClient, AIOKafkaConsumer]]:
-    """An admin client, and a consumer of no group. What the brokers do not answer is said in one sentence."""
-    settings = group.settings
-    options: dict[str, Any] = {"isolation_level": "read_committed", **settings.client_options}
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=settings.brokers,
-        client_id=f"{settings.client_id}-waiting",
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        **options,
-    )
-    try:
-        async with asyncio.timeout(_TIMEOUT), connected(settings) as admin, opened(consumer):
-            yield admin, consumer
-    except (KafkaError, OSError) as error:
-        raise Unavailable(
-            f"the brokers {settings.brokers!r} do not say what waits in group {settings.group!r} ({type(error).__name__}); see that they "
-            "are there, and that this client may read the group and its topics"
-        ) from error

@@ -79,7 +79,7 @@ async def other_letter_topics(reader: CopyReader, names: TopicNames, there: Coll
     if names.control in there:
         place = TopicPartition(names.control, 0)
         left = await reader.left([place], {})
-        async for record, _ in reader.records(place, left[place]):
+        async for record in reader.deliveries(place, left[place]):
             if (topic := letters_topic(record.key)) is not None:
                 known.add(topic)
     return (known & {*there}) - {names.dead_letter}

@@ -17,13 +17,13 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import IncompatibleBrokerVersion, InvalidPartitionsError, KafkaError, for_code
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.middleware.log import Log
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.client.bounded import is_asked_to_end
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_controller
 from ackwise.plugin.client.opening import start
-from ackwise.plugin.client.refusal import NotLetIn
+from ackwise.plugin.client.refusal import NotLetIn, is_refusal
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, TopicPlan, plan_topics
 from ackwise.plugin.settings.addresses import require_broker
@@ -47,6 +47,10 @@ log = Log()
 #: Seconds until the brokers must have made the topics and told each other.
 _TIMEOUT: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 10_000
+
+#: Each question asks anew; the client by itself would ask about all topics of the cluster.
+_NEVER_MS: Final = 2**31 - 1
+
 _LOOK_AGAIN: Final = 0.2
 _LOOK_SOON: Final = 0.01  # after the first look; most brokers know of a topic as soon as they have made it
 
@@ -170,9 +174,12 @@ def _is_of_topic(version: int, source: int | bool) -> bool:
 
 
 @asynccontextmanager
-async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client that is connected while the block runs; what the brokers do not answer in it is said in one sentence."""
-    admin = _admin(settings)
+async def connected(settings: HostSettings, name: str = "topics") -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client that is connected while the block runs; what the brokers do not answer in it is said in one sentence.
+
+    Its client id ends with `name`.
+    """
+    admin = _admin(settings, name)
     try:
         await require_broker(settings.brokers)
         await start(admin)
@@ -184,9 +191,14 @@ async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient
         ) from None
     except NotLetIn as error:
         raise ConfigurationError(str(error)) from error
-    except (KafkaError, OSError, TimeoutError, asyncio.CancelledError) as error:
+    except (KafkaError, ConnectionError, TimeoutError, asyncio.CancelledError) as error:  # not a disk's, which may be full
         if isinstance(error, asyncio.CancelledError) and is_asked_to_end():
             raise
+        if is_refusal(error):
+            raise Unavailable(
+                f"the brokers {settings.brokers!r} refuse what this client asks ({said(error)}); allow it to describe, read and write the "
+                "topics and groups of its app"
+            ) from error
         raise Unavailable(
             f"the brokers {settings.brokers!r} take connections and do not answer questions about topics ({type(error).__name__}); "
             "check that they are Kafka, that they are not overloaded, and security_protocol and the credentials in client_options"
@@ -195,11 +207,11 @@ async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient
         await close_consumer(admin, within=_CLOSE_TIMEOUT)
 
 
-def _admin(settings: HostSettings) -> AIOKafkaAdminClient:
-    options: dict[str, Any] = dict(settings.client_options)
+def _admin(settings: HostSettings, name: str) -> AIOKafkaAdminClient:
+    options: dict[str, Any] = {**settings.client_options, "metadata_max_age_ms": _NEVER_MS}
     try:
         return AIOKafkaAdminClient(
-            bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-topics", request_timeout_ms=_REQUEST_TIMEOUT_MS, **options
+            bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-{name}", request_timeout_ms=_REQUEST_TIMEOUT_MS, **options
         )
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"client_options can't be used: {error}") from error

@@ -9,15 +9,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 
-from ackwise.middleware.errors import AckwiseError, ConfigurationError, Unavailable
+from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.log import said
-from ackwise.middleware.message import Delivery
+from ackwise.middleware.message import Delivery, delivery_of
 from ackwise.middleware.wire import Copy, ForeignCopy, OtherWire, parse_copy, waiting_copy
 from ackwise.plugin.group.copyreader import CopyReader, reading
 from ackwise.plugin.group.group import Group
@@ -31,6 +29,8 @@ CancelAnswer = Literal["accepted", "too late", "unknown"]
 """`accepted`: it does not come back. `too late`: it is due, or came back already. `unknown`: no message with that id waits."""
 
 _MESSAGE_ID: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d{1,10})/(?P<offset>\d{1,19})")
+
+_APPEND_TIME: Final = 1  #: of a record whose time the broker has set
 
 #: What a cancellation says besides its key; whoever takes it back writes no value.
 _CANCELLED: Final = b'{"version": 1}'
@@ -64,7 +64,7 @@ async def cancel(group: Group, message_ids: Collection[str], *, clock: Callable[
     partitions = {message_id: _partition_of(message_id) for message_id in message_ids}
     skew = group.settings.clock_skew
     publisher = KafkaPublisher(group.settings)
-    async with _reader(group) as reader:
+    async with reading(group.settings, group.names) as reader:
         found = await _Search(reader, group, partitions).waiting()
         answers: dict[str, CancelAnswer] = dict.fromkeys(message_ids, "unknown")
         answers |= dict.fromkeys(found.returned, "too late")
@@ -100,18 +100,6 @@ async def _write(publisher: KafkaPublisher, group: Group, waiting: Mapping[str, 
     for answer in await publisher.publish([Copy(group.names.cancel, PARTITION, key, value, ()) for key in keys]):
         if answer is not None:
             raise Unavailable(f"the cancellation may be there or not: {said(answer)}; cancel again")
-
-
-@asynccontextmanager
-async def _reader(group: Group) -> AsyncIterator[CopyReader]:
-    """What the brokers do not answer is said in one sentence."""
-    async with reading(group.settings, group.names) as reader:
-        try:
-            yield reader
-        except KafkaError as error:
-            raise AckwiseError(
-                f"the brokers do not let messages of group {group.settings.group!r} be cancelled: {said(error)}; try again"
-            ) from error
 
 
 class _Found(NamedTuple):
@@ -158,8 +146,8 @@ class _Search:
     async def _records(self, partition: TopicPartition, committed: Mapping[TopicPartition, Any]) -> AsyncIterator[tuple[Delivery, bool]]:
         """What is behind the commit, up to the end as it is now, and whether the broker set its time."""
         left = (await self._reader.left([partition], committed))[partition]
-        async for record in self._reader.records(partition, left):
-            yield record
+        async for record in self._reader.records(partition, left.position, left.end):
+            yield delivery_of(partition, record), record.timestamp_type == _APPEND_TIME
 
     def _take(self, record: Delivery, found: dict[str, _Copies], *, is_append_time: bool) -> None:
         settings = self._group.settings

@@ -12,9 +12,11 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.repairplan import Action, RepairStep, Title, read_steps, read_title
+from ackwise.plugin.client.reading import TopicReader
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.topics import connected
 from ackwise.plugin.repair.candidate import OPEN, RepairFate
-from ackwise.plugin.repair.origins import reading
+from ackwise.plugin.repair.origins import Origins
 from ackwise.plugin.repair.pace import Pace
 from ackwise.plugin.repair.portions import Piece, Pieces
 from ackwise.plugin.repair.progress import PlanProgress
@@ -92,7 +94,7 @@ async def carry_out(
     carried = Carried()
     async with AsyncExitStack() as opened:
         progress = opened.enter_context(PlanProgress(plan, title, writing=execute))
-        origins = await opened.enter_async_context(reading(group.settings))
+        origins = Origins(TopicReader(await opened.enter_async_context(connected(group.settings))))
         sender, pace = Sender(group, title, with_review), Pace(rate)
         if execute:
             await opened.enter_async_context(sender.opened())

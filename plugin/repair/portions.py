@@ -49,7 +49,7 @@ class Pieces:
         self._with_review = with_review
 
     async def of(self, step: RepairStep, start: int, most: int) -> AsyncIterator[Piece]:
-        """A step from the offset `start` on, at most `most` records in a piece. Raises `KafkaError` and `TimeoutError`."""
+        """A step from the offset `start` on, at most `most` records in a piece. Raises `Unavailable`."""
         if start >= step.end:
             return
         readers = readers_of(self._group.agents, step.topic)

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from aiokafka import TopicPartition
-from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
 
 from ackwise.middleware.agent import readers_of
 from ackwise.middleware.commitmetadata import CommitMetadata, decode
 from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl
 from ackwise.middleware.controlrecord import decode as decode_control
-from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.workerrecord import WorkerRecord, decode_worker, is_worker
 from ackwise.plugin.deadletters.letter import LetterId
@@ -86,20 +86,14 @@ async def look_at(place: Place) -> Standing:
 
 @asynccontextmanager
 async def _asking(place: Place) -> AsyncIterator[CopyReader]:
-    try:
-        async with asyncio.timeout(_TIMEOUT), reading(place.settings, place.names) as copies:
-            try:
-                yield copies
-            except (GroupAuthorizationFailedError, TopicAuthorizationFailedError) as error:
-                raise ConfigurationError(
-                    f"this client may not look at group {place.group!r} ({type(error).__name__}); allow it to describe the group and "
-                    f"{place.names.relay_group!r}, and to read their topics"
-                ) from error
-    except (KafkaError, TimeoutError) as error:
-        raise Unavailable(
-            f"the brokers {place.settings.brokers!r} do not say how group {place.group!r} stands ({type(error).__name__}); see that they "
-            "are there, and try again"
-        ) from error
+    async with reading(place.settings, place.names) as copies, asyncio.timeout(_TIMEOUT):
+        try:
+            yield copies
+        except (GroupAuthorizationFailedError, TopicAuthorizationFailedError) as error:
+            raise ConfigurationError(
+                f"this client may not look at group {place.group!r} ({type(error).__name__}); allow it to describe the group and "
+                f"{place.names.relay_group!r}, and to read their topics"
+            ) from error
 
 
 def _read_topics(
@@ -139,7 +133,7 @@ async def _partitions(
     owners = membership.owners
     names = {named: worker for worker in reversed(workers) if worker.is_fresh for named in worker.partitions}  # the newest word counts
     for partition, rest in ((partition, rest) for topic in topics for partition, rest in _of(left, topic).items()):
-        first = await _first(copies, partition, rest) if rest.position < rest.end else None
+        first = await copies.first(partition, *rest[:2]) if rest.position < rest.end else None
         told = decode(rest.metadata) or CommitMetadata()
         commit = committed.get(partition)
         in_place = [entry for entry in told.in_place if entry.offset >= rest.position]
@@ -151,7 +145,7 @@ async def _partitions(
             rest.end,
             rest.end - rest.position,
             told.finished.bits.bit_count() if told.finished is not None and told.finished.base == rest.position else 0,
-            None if first is None else _age(first.timestamp_ms),
+            None if first is None else _age(first.timestamp),
             len(in_place),
             max((entry.attempts for entry in in_place), default=0),
             min((max(0.0, round(entry.due_ms / 1000 - time.time(), 1)) for entry in in_place), default=None),
@@ -202,9 +196,9 @@ async def _letters(
         return None
     letters, states = _size(left), States()
     for partition, rest in marks.items():
-        async for record in _records(copies, partition, rest):
+        async for record in copies.deliveries(partition, rest):
             states.take(record.key, record.value)
-    oldest = {partition.partition: await _first(copies, partition, rest) for partition, rest in left.items() if rest.position < rest.end}
+    oldest = {partition.partition: await copies.first(partition, *rest[:2]) for partition, rest in left.items() if rest.position < rest.end}
     marked = sum(1 for letter in states.letters if _is_there(letter, oldest.get(letter.partition)))
     newest = [await _newest(copies, partition, rest) for partition, rest in left.items() if rest.position < rest.end]
     ages = [_age(each) for each in newest if each is not None]
@@ -219,13 +213,13 @@ async def _other_letters(
             yield found
 
 
-def _is_there(letter: LetterId, oldest: Delivery | None) -> bool:
-    return oldest is not None and letter.offset >= oldest.offset and letter.timestamp_ms >= oldest.timestamp_ms
+def _is_there(letter: LetterId, oldest: Any) -> bool:
+    return oldest is not None and letter.offset >= oldest.offset and letter.timestamp_ms >= oldest.timestamp
 
 
 async def _newest(copies: CopyReader, partition: TopicPartition, left: Left) -> int | None:
     tail = left._replace(position=max(left.position, left.end - _LAST_FEW))
-    times = [record.timestamp_ms async for record in _records(copies, partition, tail)]
+    times = [record.timestamp_ms async for record in copies.deliveries(partition, tail)]
     return max(times, default=None)
 
 
@@ -233,7 +227,7 @@ async def _told(copies: CopyReader, left: Mapping[TopicPartition, Left]) -> tupl
     """What is paused by command, and what workers said of themselves, the newest word first; nothing without a control topic."""
     found, said = {}, dict[bytes, Delivery]()
     for partition, rest in left.items():
-        async for record in _records(copies, partition, rest):
+        async for record in copies.deliveries(partition, rest):
             if record.key is not None and is_worker(record.key):
                 said[record.key] = record
                 continue
@@ -268,20 +262,6 @@ def _worker(record: Delivery) -> WorkerStanding | None:
         said.paused,
         said.troubles,
     )
-
-
-async def _first(copies: CopyReader, partition: TopicPartition, left: Left) -> Delivery | None:
-    async with aclosing(_records(copies, partition, left)) as records:
-        async for record in records:
-            return record
-    return None
-
-
-async def _records(copies: CopyReader, partition: TopicPartition, left: Left) -> AsyncGenerator[Delivery, None]:
-    async for record, _ in copies.records(partition, left):
-        if record.offset >= left.end:
-            return
-        yield record
 
 
 def _named(member: GroupMember) -> str:

@@ -25,7 +25,7 @@ SILENT = ("relay.OffsetFetch:loadingx8", "relay.OffsetFetch:shortx8", "relay.Off
 LEAKED = "relay.drain:raises-after relay.close:cancelled-after"
 
 #: Reading the control topic raises.
-CONTROL = "control.drain:raises-oddly"
+CONTROL = "control.Fetch:raises-oddly"
 
 #: A client could not join, or keep its place: it tries again.
 UNHEARD = ("worker.JoinGroup:unknown", "worker.SyncGroup:unknown", "worker.Heartbeat:unknown")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError
 from tests.waiting import until
 from typer.testing import CliRunner
 
 from ackwise import App, Broadcasting, ConfigurationError, DeadLetter, Message
+from ackwise.middleware.errors import Unavailable
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.wire import dead_letter, retry_copy
 from ackwise.plugin.cli.root import new_app
@@ -23,6 +23,7 @@ from ackwise.plugin.group.copyreader import reading
 from ackwise.plugin.group.strays import find_strays
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka
+from ackwise.testing.hostile.client import hostile_client
 from ackwise.testing.kafka.group import Committed
 
 LARGE = {"max_message_bytes": 2_000_000}
@@ -185,15 +186,9 @@ async def test_a_client_that_raises_anything_keeps_no_worker_from_its_start(
 
 
 async def test_a_short_answer_about_offsets_is_no_answer(kafka: MemoryKafka) -> None:
-    group = app_of(kafka).group()
+    group, partition = app_of(kafka).group(), TopicPartition("orders", 0)
     async with reading(group.settings, group.names) as reader:
-        partition = TopicPartition("orders", 0)
         assert (await reader.left([partition], {}))[partition].end == 0
-        reader._consumer.end_offsets = short
-        with pytest.raises(KafkaConnectionError, match="leaves out the partition"):
+        reader._patience = 0.0
+        with hostile_client("topics.ListOffsets:short"), pytest.raises(Unavailable, match="leaves out the partition orders/0"):
             await reader.left([partition], {})
-        del reader._consumer.end_offsets
-
-
-async def short(_: object) -> dict[TopicPartition, int]:
-    return {}
