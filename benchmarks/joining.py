@@ -25,8 +25,8 @@ from aiokafka.client import AIOKafkaClient
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.host.host import AiokafkaHost
-from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.local.broker import local_kafka
 from ackwise.plugin.settings.hostsettings import HostSettings
 

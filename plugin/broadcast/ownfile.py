@@ -15,9 +15,9 @@ from ackwise.plugin.broadcast.offsetsfile import OffsetsFile
 from ackwise.plugin.client.internals import hear_assignments
 from ackwise.plugin.client.offsets import Asked, Committed, Reach, Standing, reaches
 from ackwise.plugin.client.topicids import Topic, topics_of
+from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.member import Client, Member
 from ackwise.plugin.group.topics import connected
-from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["OwnFile"]

@@ -16,10 +16,10 @@ from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.internals import member_id_of, partitions_of
 from ackwise.plugin.client.offsets import Asked, ask
 from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.consume.listener import GroupListener
+from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.member import Client, Member
 from ackwise.plugin.group.topics import connected
-from ackwise.plugin.host.messagemodel import GroupListener
-from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.lifespan import StoppedWhileStarting
 from ackwise.plugin.settings.hostsettings import HostSettings
 

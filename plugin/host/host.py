@@ -34,14 +34,14 @@ from ackwise.plugin.client.internals import has_no_partitions, missing_topics
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.client.topicids import topics_of
+from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.opening import Opening
+from ackwise.plugin.consume.staticmember import instance_of_this_process
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.topicwatch import TopicWatch
 from ackwise.plugin.group.waiting import Waiting
-from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.following import Following
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
-from ackwise.plugin.host.opening import Opening
-from ackwise.plugin.host.staticmember import instance_of_this_process
 from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
 from ackwise.plugin.outbox.beside import relay_outbox
 from ackwise.plugin.relay.relay import DelayRelay, relays_here

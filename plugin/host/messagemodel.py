@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from ackwise.plugin.client.offsets import Asked, ask
+from ackwise.plugin.consume.listener import GroupListener
+from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.member import Client, Member
-from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Clustering", "GroupListener", "MessageModel"]
+__all__ = ["Clustering", "MessageModel"]
 
 
 class MessageModel(Protocol):
@@ -59,21 +59,3 @@ class Clustering:
     def join(self, member: Member, consumer: AIOKafkaConsumer, topics: Sequence[str], opening: Opening) -> None:
         """See `MessageModel.join`."""
         consumer.subscribe([*topics, member.names.retry], listener=GroupListener(member, opening))
-
-
-class GroupListener(ConsumerRebalanceListener):
-    """aiokafka logs and swallows what a listener raises; a partition without a lane would then never be consumed."""
-
-    def __init__(self, member: Member, opening: Opening) -> None:
-        self._member = member
-        self._opening = opening
-
-    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
-        self, revoked: Iterable[TopicPartition]
-    ) -> None:
-        await asyncio.wait({self._member.spawn(self._opening.give_up(revoked), "revoke")})
-
-    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
-        self, assigned: Iterable[TopicPartition]
-    ) -> None:
-        self._opening.note(assigned)

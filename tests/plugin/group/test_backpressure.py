@@ -15,10 +15,10 @@ from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
 from ackwise.plugin.client.offsets import Asked
+from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.host.fetching import Fetching
-from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 FULL, ROOMY = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -112,7 +112,7 @@ async def test_while_a_lane_is_full_only_the_others_are_polled_and_the_client_wa
 
 
 async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.host.fetching._LOOK_AGAIN", 600.0)
+    monkeypatch.setattr("ackwise.plugin.consume.fetching._LOOK_AGAIN", 600.0)
     fetching = asyncio.create_task(desk.fetching._fetch([], True))
     await asyncio.sleep(0)
     desk.full.start()

@@ -37,9 +37,9 @@ from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.client.internals import idle_wait, keep_awake
 from ackwise.plugin.client.offsets import Asked
 from ackwise.plugin.client.rawrecords import read_raw
+from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.host.fetching import Fetching
-from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
@@ -116,8 +116,8 @@ async def polling(logs: Logs, **told: Any) -> AsyncIterator[Desk]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.host.fetching._POLL_AGAIN", 0.0)
-    monkeypatch.setattr("ackwise.plugin.host.fetching._LOOK_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consume.fetching._POLL_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consume.fetching._LOOK_AGAIN", 0.0)
 
 
 TEN = [b"%d" % number for number in range(10)]
@@ -293,7 +293,7 @@ async def test_what_was_read_past_the_client_for_a_lane_of_before_is_not_given_t
             desk.add_lane(GOOD, 5)
         return found
 
-    monkeypatch.setattr("ackwise.plugin.host.fetching.read_raw", assigned_anew)
+    monkeypatch.setattr("ackwise.plugin.consume.fetching.read_raw", assigned_anew)
     async with polling(Logs({GOOD: [batch(0, *TEN), batch(10, *TEN, header=b"caf\xe9"), batch(20, *TEN)]})) as desk:
         await until(lambda: desk.given[GOOD][-1:] == [29])
     assert (moved, desk.given[GOOD], desk.gaps()) == ([19], [*range(19), *range(5, 30)], [])
@@ -471,7 +471,7 @@ async def test_a_read_past_the_client_that_is_cancelled_from_inside_ends_nobody(
             raise asyncio.CancelledError
         return await read_raw(consumer, partition, position)
 
-    monkeypatch.setattr("ackwise.plugin.host.fetching.read_raw", leaking)
+    monkeypatch.setattr("ackwise.plugin.consume.fetching.read_raw", leaking)
     async with polling(Logs({GOOD: [batch(0, b"a", b"b", header=b"caf\xe9"), batch(2, b"c")]})) as desk:
 
         def all_given() -> bool:

@@ -15,9 +15,9 @@ from tests.waiting import until
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.client.offsets import Asked, Committed, Standing
+from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.host.fetching import Fetching
-from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 ORDERS = TopicPartition("orders", 0)
@@ -87,7 +87,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr("ackwise.plugin.host.opening.ASK_AGAIN", 0.01)
+    monkeypatch.setattr("ackwise.plugin.consume.opening.ASK_AGAIN", 0.01)
     monkeypatch.setattr("ackwise.plugin.group.positions._LOOKS_AT_END", 1)
     made = Scene()
     client: Any = made.consumer

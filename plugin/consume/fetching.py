@@ -36,12 +36,12 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.client.taking import Taking
+from ackwise.plugin.consume.opening import Opening
+from ackwise.plugin.consume.staticmember import StaticMember
 from ackwise.plugin.group.budget import size_of
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.quarantine import Quarantine
-from ackwise.plugin.host.opening import Opening
-from ackwise.plugin.host.staticmember import StaticMember
 
 __all__ = ["Fetching"]
 

@@ -1,0 +1,1 @@
+"""Consuming with aiokafka, for a worker and for the delay relay: assignment, positions and fetching."""
