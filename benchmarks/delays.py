@@ -1,231 +1,370 @@
-"""How late delayed messages come back, and what share of a raw producer the relay reaches when all of them fall due together.
+"""What waiting costs: copies that fall due together, lateness by level, writing, cancelling, and a worker that does nothing.
 
-    python -m benchmarks.delays [--messages 100000] [--rounds 3] [--over 20] [--brokers HOST:PORT] [--json]
+    python -m benchmarks.delays together [--lanes 1] [--partitions 12] [--messages 100000]
+    python -m benchmarks.delays levels [--copies 40]
+    python -m benchmarks.delays written [--messages 100000]
+    python -m benchmarks.delays cancel [--messages 10000] [--lanes 1]
+    python -m benchmarks.delays idle [--partitions 500]
 
-One real Kafka on this machine; a delay topic and a retry topic of 4 partitions, values of 100 bytes with the headers of a copy. The relay
-is `ackwise relay` in a process of its own. In each round a group has that many copies pending that fall due together, another one as many
-that fall due over so many seconds, and a producer of aiokafka writes the same records: one by one with `send`, and in batches
-of 128 KiB that it packs as it goes. Lateness is the broker's own time of a copy in the retry topic less its `ackwise-due`. Ratios are
-taken within a round. Read `docs/benchmarks.md` before you believe a figure.
+One real Kafka on this machine; values of 100 bytes with the headers of a copy. Each takes less than three minutes.
+
+together: `ackwise relay` in a process of its own moves copies that fall due together into a retry topic of so many partitions; then a
+client of aiokafka consumes the same records and produces them there, record by record with `send`, and in batches that it packs.
+levels: lateness for each of RocketMQ's levels. Of a level above a minute the last minute is taken: its copies stand where they would be
+by then, on the rung and since the time that the rules say.
+written: a worker's publisher writes copies that wait for each of the levels. cancel: seconds until one of so many messages that wait is
+cancelled. idle: CPU of `ackwise run` with so many partitions and nothing in them.
+
+Lateness is the broker's own time of a copy in the retry topic less its `ackwise-due`. Read `docs/benchmarks.md` before you believe a
+figure.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from benchmarks.consumers import running_kafka, spread, table
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from benchmarks.consumers import running_kafka, table
 from rich.console import Console
 from rich.table import Table
 
 from ackwise import App, ConsumeLater
+from ackwise.middleware.ladder import Ladder
 from ackwise.middleware.message import Delivery, Headers, Origin
-from ackwise.middleware.wire import retry_copy
+from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.plugin.group.group import Group
-from ackwise.plugin.group.recordbatches import RecordBatch
+from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.topics import ensure_topics, set_append_time
+from ackwise.plugin.relay.cancel import cancel
 
-__all__ = ["Figures", "main", "measure", "read_options", "run"]
+__all__ = ["BENCHES", "Found", "main", "read_options", "run"]
 
-_PARTITIONS: Final = 4
-
-#: Seconds from the first copy that is written until they are due: the relay has started, and has what it holds ahead.
+#: Seconds until copies that are due together are due: the relay has started, and they are on the rung of 30 s.
 _LEAD: Final = 30.0
+
+#: Seconds of a level that are taken at most.
+_LAST: Final = 60.0
+
+#: Seconds that a worker has to start, and for which its CPU is taken.
+_START, _IDLE = 40.0, 60.0
+
+#: Batches of a producer that are on their way at a time, and copies that a publisher is given in one call.
+_BATCHES, _CALL = 64, 1000
 
 _APP: Final = """
 from ackwise import App, ConsumeLater
 
-app = App({group!r}, brokers={brokers!r}, relay="apart")
-app.use(ConsumeLater(levels="1m"))
+app = App({group!r}, brokers={brokers!r}, relay={relay!r}, lanes={lanes})
+app.use(ConsumeLater())
 
 
 @app.agent({source!r})
 async def remind(value: bytes) -> None: ...
 """
 
+_LEVELS: Final = DelayLevels()
 
-class Lateness(NamedTuple):
-    """Of one group: milliseconds of each copy beyond its due time, in ascending order, and from the first due time to the last copy."""
-
-    late: Sequence[int]
-    lasted: float
-
-    def at(self, share: float) -> int:
-        """The lateness that this share of all copies does not exceed."""
-        return self.late[min(len(self.late) - 1, int(share * len(self.late)))]
+_Record = tuple[int, bytes, bytes, Headers]  #: its partition, key, value and headers
 
 
-@dataclass
-class Figures:
-    """What each round found."""
+class Found(NamedTuple):
+    """The figures of one benchmark: by name, and as a table."""
 
-    messages: int
-    over: float
-    together: list[Lateness] = field(default_factory=list)
-    pending: list[Lateness] = field(default_factory=list)
-    sent: list[float] = field(default_factory=list)  #: seconds of a raw producer, record by record
-    packed: list[float] = field(default_factory=list)  #: the same in batches
-
-    def tables(self) -> list[Table]:
-        """Lateness, and throughput."""
-        late = table(f"{self.messages:,} pending copies: milliseconds late, in each round", "due", "median", "99 %", "last", "earliest")
-        for name, rounds in (("together", self.together), (f"over {self.over:g} s", self.pending)):
-            columns = zip(*((one.at(0.5), one.at(0.99), one.late[-1], one.late[0]) for one in rounds), strict=True)
-            late.add_row(name, *(spread(column) for column in columns))
-        raw = table("all due together", "who", "seconds", "share of that that the relay reaches")
-        raw.add_row("relay", spread([one.lasted for one in self.together]), "")
-        for name, seconds in (("producer, send", self.sent), ("producer, batches", self.packed)):
-            raw.add_row(name, spread(seconds), spread(self.shares(seconds)))
-        return [late, raw]
-
-    def shares(self, seconds: Sequence[float]) -> list[float]:
-        """The throughput of the relay as a share of a producer that took `seconds`, round by round."""
-        return [raw / one.lasted for raw, one in zip(seconds, self.together, strict=True)]
-
-    def as_json(self) -> dict[str, object]:
-        """All figures."""
-        late = {
-            name: [{"median": one.at(0.5), "p99": one.at(0.99), "max": one.late[-1], "min": one.late[0]} for one in rounds]
-            for name, rounds in (("together", self.together), ("spread", self.pending))
-        }
-        shares = {"send": self.shares(self.sent), "batches": self.shares(self.packed)}
-        return {"messages": self.messages, "over": self.over, "late_ms": late, "shares": shares}
+    facts: dict[str, object]
+    shown: Table
 
 
-async def measure(brokers: str, folder: Path, *, messages: int, rounds: int, over: float, lead: float = _LEAD) -> Figures:
-    """Take all turns, one after the other; the order of the producers rotates."""
-    figures = Figures(messages, over)
-    for number in range(rounds):
-        figures.together.append(await _relayed(brokers, folder, f"together-{number}", messages, over=0.0, lead=lead))
-        for kind in ("send", "batches") if number % 2 == 0 else ("batches", "send"):
-            topic = f"raw-{kind}-{number}"
-            await _create(brokers, topic)
-            copies = [_copy(number, topic, f"raw-{number}", time.time()) for number in range(messages)]
-            seconds = await (_send if kind == "send" else _pack)(brokers, topic, copies)
-            (figures.sent if kind == "send" else figures.packed).append(seconds)
-        figures.pending.append(await _relayed(brokers, folder, f"pending-{number}", messages, over=over, lead=lead))
-    return figures
+class Shop:
+    """A group of its own on the Kafka at `brokers`, and what its topics are filled with."""
+
+    def __init__(self, brokers: str, folder: Path, options: argparse.Namespace, *, relay: str = "apart") -> None:
+        self.brokers, self.folder, self.relay = brokers, folder, relay
+        self.messages, self.partitions, self.lanes = options.messages, options.partitions, options.lanes
+        self.name = f"shop-{time.time_ns()}"
+        self.source = f"{self.name}-orders"
+        self.group = self._group()
+
+    def _group(self) -> Group:
+        app = App(self.name, brokers=self.brokers, relay="apart", lanes=self.lanes)
+        app.use(ConsumeLater())
+
+        @app.agent(self.source)
+        async def remind(value: bytes) -> None: ...
+
+        return app.group()
+
+    async def open(self) -> None:
+        await self.create(self.source, self.partitions)
+        await ensure_topics(self.group.settings, self.group.names, [self.source], levels=self.group.levels)
+        await set_append_time(self.group.settings, [self.group.names.retry])
+
+    async def create(self, topic: str, partitions: int) -> None:
+        async with self.admin() as admin:
+            await admin.create_topics([NewTopic(topic, partitions, 1)])
+        await asyncio.sleep(2)
+
+    async def keep_producers_time(self) -> None:
+        """In the delay topic: copies that were written long ago can be written now."""
+        change = ConfigResource(ConfigResourceType.TOPIC, self.group.names.delay, configs={"message.timestamp.type": "CreateTime"})
+        async with self.admin() as admin:
+            await admin.alter_configs([change])
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.brokers)
+        await admin.start()
+        try:
+            yield admin
+        finally:
+            await admin.close()
+
+    @asynccontextmanager
+    async def producer(self) -> AsyncIterator[AIOKafkaProducer]:
+        producer = AIOKafkaProducer(bootstrap_servers=self.brokers, acks="all", enable_idempotence=True, max_batch_size=2**17)
+        await producer.start()
+        try:
+            yield producer
+        finally:
+            await producer.stop()
+
+    @contextmanager
+    def command(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`ackwise NAME` while the block runs."""
+        module = self.name.replace("-", "_")
+        app = _APP.format(group=self.name, brokers=self.brokers, source=self.source, relay=self.relay, lanes=self.lanes)
+        (self.folder / f"{module}.py").write_text(app)
+        command = [sys.executable, "-m", "ackwise.plugin.cli", name, f"{module}:app", "--log-level", "warning"]
+        process = subprocess.Popen(command, cwd=self.folder)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+    def copy(self, number: int, due: float, handler: str = "remind") -> Copy:
+        """Of message `number`, due then."""
+        origin = Origin(self.source, number % self.partitions, number // self.partitions, 0)
+        return retry_copy(
+            Delivery(*origin, b"%d" % number, b"%100d" % number, (), origin), topic=self.group.names.delay, partition=origin.partition,
+            group=self.name, handler=handler, due=round(due * 1000), now_ms=0, reason="ConsumeLater", waits=True,
+        )  # fmt: skip
+
+    def records(self, places: Sequence[int], due: float) -> Iterator[_Record]:
+        """All messages as copies that are due then, over `places`."""
+        for number, place in zip(range(self.messages), itertools.cycle(places), strict=False):
+            copy = self.copy(number, due)
+            yield place, copy.key or b"", copy.value or b"", copy.headers
 
 
-async def _relayed(brokers: str, folder: Path, name: str, messages: int, *, over: float, lead: float) -> Lateness:
-    """One group whose copies fall due over `over` seconds."""
-    source, settings = f"{name}-orders", f"{name}-{int(time.time())}"
-    await _create(brokers, source)
-    group = _group(brokers, settings, source)
-    await ensure_topics(group.settings, group.names, [source], levels=group.levels)
-    await set_append_time(group.settings, [group.names.retry])
-    with _relay(folder, settings, brokers, source):
-        first = time.time() + lead
-        copies = [_copy(number, group.names.delays[0], settings, first + over * number / messages) for number in range(messages)]
-        await _pack(brokers, group.names.delays[0], copies)
-        if time.time() > first - lead / 4:
-            raise RuntimeError(f"writing {messages} copies took longer than {lead * 0.75:g} s; take fewer")
-        late = sorted(await _read(brokers, group.names.retry, messages, until=first + over + 120))
-    return Lateness([late_ms for late_ms, _ in late], max(came for _, came in late) / 1000 - first)
+async def together(shop: Shop, options: argparse.Namespace) -> Found:
+    """Seconds until all have come back that fall due together, and how that compares with consuming and producing them."""
+    await shop.open()
+    retry, (rung, *_) = shop.group.names.retry, [Ladder(shop.group.settings.rungs).rung(_LEAD)]
+    with shop.command("relay"):
+        due = time.time() + _LEAD
+        async with shop.producer() as producer:
+            await _pack(producer, shop.group.names.delay, shop.records(rung.partitions, due))
+        if time.time() > due - 5:
+            raise RuntimeError(f"writing {shop.messages} copies took longer than {_LEAD - 5:g} s; take fewer")
+        late, last = await _come_back(shop, retry, shop.messages, until=due + 90)
+    seconds = {"relay": last - due}
+    for kind, move in (("send", _send), ("batches", _pack)):
+        source, target = f"{shop.name}-{kind}-in", f"{shop.name}-{kind}-out"
+        await shop.create(source, len(rung.partitions))
+        await shop.create(target, shop.partitions)
+        async with shop.producer() as producer:
+            await _pack(producer, source, shop.records(range(len(rung.partitions)), due))
+        seconds[kind] = await _raw(shop, source, target, move)
+    ratios = {kind: seconds[kind] / seconds["relay"] for kind in ("send", "batches")}
+    title = f"{shop.messages:,} due together, lanes {shop.lanes}, {shop.partitions} partitions"
+    shown = table(title, "who", "seconds", "the relay's throughput is × that")
+    for kind, took in seconds.items():
+        shown.add_row(kind, f"{took:.2f}", f"{ratios[kind]:.2f}" if kind in ratios else "")
+    late_ms = {"median": late[len(late) // 2], "last": late[-1], "earliest": late[0]}
+    shown.caption = "milliseconds late: " + ", ".join(f"{name} {ms}" for name, ms in late_ms.items())
+    return Found({"seconds": seconds, "ratios": ratios, "late_ms": late_ms}, shown)
 
 
-def _group(brokers: str, name: str, source: str) -> Group:
-    app = App(name, brokers=brokers, relay="apart")
-    app.use(ConsumeLater(levels="1m"))
+async def levels(shop: Shop, options: argparse.Namespace) -> Found:
+    """Lateness by level."""
+    await shop.open()
+    await shop.keep_producers_time()
+    ladder, names = Ladder(shop.group.settings.rungs), shop.group.names
+    due_of: dict[bytes, str] = {}
+    with shop.command("relay"):
+        await asyncio.sleep(_LEAD / 2)
+        async with shop.producer() as producer:
+            for tick in range(options.copies):
+                now = time.time()
+                for number, (name, seconds) in enumerate(zip(_LEVELS.names(), _LEVELS.seconds, strict=True)):
+                    delay = seconds + shop.group.settings.clock_skew
+                    place, ago = _stands(ladder, delay, min(delay, _LAST))
+                    copy = shop.copy(number + len(_LEVELS) * tick, now + min(delay, _LAST))
+                    due_of[copy.value or b""] = name
+                    stamp = round((now - ago) * 1000)
+                    await producer.send(names.delay, copy.value, copy.key, place, timestamp_ms=stamp, headers=list(copy.headers))
+                await producer.flush()
+                await asyncio.sleep(max(0.0, now + 1 - time.time()))
+        found = await _read(shop, names.retry, len(due_of), until=time.time() + _LAST + 30)
+    late: defaultdict[str, list[int]] = defaultdict(list)
+    for value, (ms, _) in found.items():
+        late[due_of[value]].append(ms)
+    shown = table(f"milliseconds late, {options.copies} copies of each level", "level", "median", "last", "earliest", "hops")
+    facts: dict[str, object] = {}
+    for name, seconds in zip(_LEVELS.names(), _LEVELS.seconds, strict=True):
+        its, hops = sorted(late[name]), ladder.hops(seconds + shop.group.settings.clock_skew)
+        facts[name] = {"median": its[len(its) // 2], "max": its[-1], "min": its[0], "hops": hops}
+        shown.add_row(name, str(its[len(its) // 2]), str(its[-1]), str(its[0]), str(hops))
+    return Found(facts, shown)
 
-    @app.agent(source)
-    async def remind(value: bytes) -> None: ...
 
-    return app.group()
-
-
-@contextmanager
-def _relay(folder: Path, group: str, brokers: str, source: str) -> Iterator[None]:
-    """`ackwise relay` while the block runs."""
-    module = group.replace("-", "_")
-    (folder / f"{module}.py").write_text(_APP.format(group=group, brokers=brokers, source=source))
-    command = [sys.executable, "-m", "ackwise.plugin.cli", "relay", f"{module}:app", "--log-level", "warning"]
-    process = subprocess.Popen(command, cwd=folder)
+async def written(shop: Shop, options: argparse.Namespace) -> Found:
+    """Copies per second that a worker's publisher writes."""
+    await shop.open()
+    publisher, now = KafkaPublisher(shop.group.settings), time.time()
+    waits = itertools.cycle(_LEVELS.seconds)
+    copies = [shop.copy(number, now + wait) for number, wait in zip(range(shop.messages), waits, strict=False)]
+    await publisher.start()
     try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _copy(number: int, topic: str, group: str, due: float) -> tuple[int, bytes, bytes, Headers]:
-    origin = Origin("orders", number % _PARTITIONS, number // _PARTITIONS, 0)
-    copy = retry_copy(
-        Delivery(*origin, b"%d" % number, b"%100d" % number, (), origin), topic=topic, partition=origin.partition, group=group,
-        handler="remind", due=round(due * 1000), now_ms=0, reason="ConsumeLater",
-    )  # fmt: skip
-    return origin.partition, copy.key or b"", copy.value or b"", copy.headers
-
-
-async def _send(brokers: str, topic: str, copies: Sequence[tuple[int, bytes, bytes, Headers]]) -> float:
-    """Seconds of a producer that is given one record after the other."""
-    async with _producer(brokers) as producer:
         begun = time.perf_counter()
-        sent = [
-            await producer.send(topic, value, key=key, partition=partition, headers=list(headers))
-            for partition, key, value, headers in copies
-        ]
-        await asyncio.wait(sent)
-        return time.perf_counter() - begun
-
-
-async def _pack(brokers: str, topic: str, copies: Sequence[tuple[int, bytes, bytes, Headers]]) -> float:
-    """Seconds of a producer that is given batches, which are packed meanwhile."""
-    async with _producer(brokers) as producer:
-        begun = time.perf_counter()
-        open_batches = {number: RecordBatch(topic, number) for number in range(_PARTITIONS)}
-        sent: list[asyncio.Future[Any]] = []
-        now_ms = int(time.time() * 1000)
-        for partition, key, value, headers in copies:
-            if not open_batches[partition].append(key, value, headers, now_ms):
-                sent.append(await producer.send_batch(open_batches[partition].sealed(), topic, partition=partition))
-                open_batches[partition] = RecordBatch(topic, partition)
-                open_batches[partition].append(key, value, headers, now_ms)
-        for partition, batch in open_batches.items():
-            sent.append(await producer.send_batch(batch.sealed(), topic, partition=partition))
-        await asyncio.gather(*sent)
-        return time.perf_counter() - begun
-
-
-@asynccontextmanager
-async def _producer(brokers: str) -> AsyncIterator[AIOKafkaProducer]:
-    producer = AIOKafkaProducer(bootstrap_servers=brokers, acks="all", enable_idempotence=True)
-    await producer.start()
-    try:
-        await producer.send_and_wait("raw-warm", b"x")
-        yield producer
+        answers = await asyncio.gather(*(publisher.publish(copies[at : at + _CALL]) for at in range(0, len(copies), _CALL)))
+        rate = shop.messages / (time.perf_counter() - begun)
     finally:
-        await producer.stop()
+        await publisher.stop()
+    if any(answer is not None for each in answers for answer in each):
+        raise RuntimeError("not all copies were acknowledged")
+    shown = table("a worker's publisher", "copies", "copies/s")
+    shown.add_row(f"{shop.messages:,}", f"{rate:,.0f}")
+    return Found({"copies_per_second": rate}, shown)
 
 
-async def _create(brokers: str, topic: str) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
-    await admin.start()
-    try:
-        await admin.create_topics([NewTopic(name, _PARTITIONS, 1) for name in (topic, "raw-warm")])
-        await asyncio.sleep(1)
-    finally:
-        await admin.close()
+async def cancelled(shop: Shop, options: argparse.Namespace) -> Found:
+    """Seconds until one of many messages that wait is cancelled."""
+    await shop.open()
+    places = Ladder(shop.group.settings.rungs).rung(86_400.0).partitions
+    async with shop.producer() as producer:
+        await _pack(producer, shop.group.names.delay, shop.records(places, time.time() + 86_400))
+    number = shop.messages // 2
+    message_id = f"{shop.source}/{number % shop.partitions}/{number // shop.partitions}"
+    begun = time.perf_counter()
+    answers = await cancel(shop.group, [message_id])
+    seconds = time.perf_counter() - begun
+    if answers != {message_id: "accepted"}:
+        raise RuntimeError(f"the message was not cancelled: {answers}")
+    shown = table(f"one of {shop.messages:,} that wait, lanes {shop.lanes}, {shop.partitions} partitions", "cancelled after", "seconds")
+    shown.add_row("", f"{seconds:.2f}")
+    return Found({"seconds": seconds}, shown)
 
 
-async def _read(brokers: str, topic: str, messages: int, *, until: float) -> list[tuple[int, int]]:
-    """Milliseconds beyond its due time of each copy, and when it came, once all are there; none is counted twice."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, enable_auto_commit=False)
+async def idle(shop: Shop, options: argparse.Namespace) -> Found:
+    """The share of a core that a worker takes which has nothing to do."""
+    await shop.open()
+    with shop.command("run") as process:
+        await asyncio.sleep(_START)
+        before = _cpu(process.pid)
+        await asyncio.sleep(_IDLE)
+        share = (_cpu(process.pid) - before) / _IDLE
+    shown = table("an idle worker, with its relay", "source partitions", "of a core")
+    shown.add_row(str(shop.partitions), f"{share:.1%}")
+    return Found({"share": share}, shown)
+
+
+#: By name, with the number of messages and of partitions, and what a worker does with the relay.
+BENCHES: Final[dict[str, tuple[Callable[[Shop, argparse.Namespace], Awaitable[Found]], int, int, str]]] = {
+    "together": (together, 100_000, 12, "apart"),
+    "levels": (levels, 0, 12, "apart"),
+    "written": (written, 100_000, 12, "apart"),
+    "cancel": (cancelled, 10_000, 12, "apart"),
+    "idle": (idle, 0, 500, "inside"),
+}
+
+
+def _stands(ladder: Ladder, delay: float, left: float) -> tuple[int, float]:
+    """The partition on which a copy of `delay` seconds is when `left` of them are left, and for how long it has been there."""
+    written_at = 0.0
+    while written_at + (rung := ladder.rung(delay - written_at)).wait <= delay - left:
+        written_at += rung.wait
+    return rung.partitions[0], delay - left - written_at
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of CPU that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def _raw(shop: Shop, source: str, target: str, move: Callable[[AIOKafkaProducer, str, Iterable[_Record]], Awaitable[None]]) -> float:
+    """Seconds of a client that consumes `source` and produces it to `target`; it commits what it has produced."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=shop.brokers, group_id=source, enable_auto_commit=False, auto_offset_reset="earliest")
     await consumer.start()
     try:
-        partitions = [TopicPartition(topic, number) for number in range(_PARTITIONS)]
+        consumer.assign([TopicPartition(source, number) for number in range(shop.lanes)])
+        async with shop.producer() as producer:
+            begun, done = time.perf_counter(), 0
+            while done < shop.messages:
+                records = [record for each in (await consumer.getmany(timeout_ms=1000)).values() for record in each]
+                await move(producer, target, (_moved(record, shop.partitions) for record in records))
+                await consumer.commit()
+                done += len(records)
+            return time.perf_counter() - begun
+    finally:
+        await consumer.stop()
+
+
+def _moved(record: Any, partitions: int) -> _Record:
+    return int(record.key) % partitions, record.key, record.value, record.headers
+
+
+async def _send(producer: AIOKafkaProducer, topic: str, records: Iterable[_Record]) -> None:
+    """Record by record."""
+    sent = [await producer.send(topic, value, key, partition, headers=list(headers)) for partition, key, value, headers in records]
+    await asyncio.gather(*sent)
+
+
+async def _pack(producer: AIOKafkaProducer, topic: str, records: Iterable[_Record]) -> None:
+    """In batches, which are packed meanwhile."""
+    batches: dict[int, Any] = {}
+    sent: set[asyncio.Future[Any]] = set()
+    for partition, key, value, headers in records:
+        batch = batches.setdefault(partition, producer.create_batch())
+        if batch.append(timestamp=None, key=key, value=value, headers=list(headers)) is None:
+            sent.add(await producer.send_batch(batch, topic, partition=partition))
+            batch = batches[partition] = producer.create_batch()
+            batch.append(timestamp=None, key=key, value=value, headers=list(headers))
+            if len(sent) > _BATCHES:
+                _, sent = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+    sent |= {await producer.send_batch(batch, topic, partition=partition) for partition, batch in batches.items()}
+    await asyncio.gather(*sent)
+
+
+async def _come_back(shop: Shop, topic: str, messages: int, *, until: float) -> tuple[list[int], float]:
+    """Milliseconds late of each message, the earliest first, and when the last one came."""
+    found = (await _read(shop, topic, messages, until=until)).values()
+    return sorted(late for late, _ in found), max(came for _, came in found) / 1000
+
+
+async def _read(shop: Shop, topic: str, messages: int, *, until: float) -> dict[bytes, tuple[int, int]]:
+    """Milliseconds beyond its due time of each copy by its value, and when it came, once all are there; none is counted twice."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=shop.brokers, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        partitions = [TopicPartition(topic, number) for number in range(shop.partitions)]
         consumer.assign(partitions)
         while sum((await consumer.end_offsets(partitions)).values()) < messages:
             if time.time() > until:
@@ -238,36 +377,47 @@ async def _read(brokers: str, topic: str, messages: int, *, until: float) -> lis
                 for record in records:
                     due = int(dict(record.headers)["ackwise-due"])
                     found.setdefault(record.value or b"", (record.timestamp - due, record.timestamp))
-        return list(found.values())
+        return found
     finally:
         await consumer.stop()
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the command line says; `[]` stands for the defaults."""
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=100_000, help="pending in a group (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each (%(default)s)")
-    parser.add_argument("--over", type=float, default=20.0, help="seconds over which the second group's copies fall due (%(default)s)")
+    parser.add_argument("what", choices=BENCHES)
+    parser.add_argument("--messages", type=int, help="copies (100000; of cancel 10000)")
+    parser.add_argument("--partitions", type=int, help="of the source and the retry topic (12; of idle 500)")
+    parser.add_argument("--lanes", type=int, default=1, help="partitions of each rung (%(default)s)")
+    parser.add_argument("--copies", type=int, default=40, help="of each level (%(default)s)")
     parser.add_argument("--brokers", help="a Kafka that runs already")
-    parser.add_argument("--json", action="store_true", help="all figures as one JSON object, and no tables")
-    return parser.parse_args(arguments)
+    parser.add_argument("--json", action="store_true", help="all figures as one JSON object, and no table")
+    options = parser.parse_args(arguments)
+    _, messages, partitions, _ = BENCHES[options.what]
+    options.messages = messages if options.messages is None else options.messages
+    options.partitions = partitions if options.partitions is None else options.partitions
+    return options
 
 
-def run(options: argparse.Namespace) -> Figures:
-    """Start a Kafka and take all turns."""
+def run(options: argparse.Namespace) -> Found:
+    """Start a Kafka and measure."""
+    measure, _, _, relay = BENCHES[options.what]
     with tempfile.TemporaryDirectory() as name, running_kafka(options.brokers, Path(name)) as brokers:
-        return asyncio.run(measure(brokers, Path(name), messages=options.messages, rounds=options.rounds, over=options.over))
+
+        async def measured() -> Found:
+            return await measure(Shop(brokers, Path(name), options, relay=relay), options)
+
+        return asyncio.run(measured())
 
 
 def main() -> None:
     """Measure, and print."""
     options = read_options()
-    figures = run(options)
+    found = run(options)
     if options.json:
-        print(json.dumps(figures.as_json(), indent=2))
+        print(json.dumps(found.facts, indent=2))
     else:
-        Console().print(*figures.tables())
+        Console().print(found.shown)
 
 
 if __name__ == "__main__":

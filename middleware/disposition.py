@@ -65,6 +65,7 @@ class Reason:
     FOREIGN_COPY: Final = "foreign-copy"
     BURIED: Final = "buried"
     ABORTED_AND_COMMITTED: Final = "aborted-and-committed"
+    NO_TARGET: Final = "no-target"
 
 
 #: All of ours; any other is a text that a handler gave to `dead()`.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
@@ -27,6 +27,9 @@ from ackwise.middleware.usercode import Called
 from ackwise.middleware.wire import Copy
 
 __all__ = ["Run", "Stage", "Taker", "apart", "count", "divide", "in_order", "pick", "ranges_of"]
+
+
+R = TypeVar("R", bound="Run")
 
 
 class Taker(Protocol):
@@ -338,15 +341,15 @@ class Run:
         self.forget_claim()
         self.succeeded = False
 
-    def cut(self, number: int) -> Run:
+    def cut(self, number: int) -> Self:
         """Its first `number` messages, which it does not have any more."""
         head = self._part(range(number))
         self._keep(range(number, len(self)))
         return head
 
-    def _part(self, places: Sequence[int]) -> Run:
+    def _part(self, places: Sequence[int]) -> Self:
         """The messages at `places` as a run that has come as far. This one has them too, until it is told what to keep."""
-        part = Run.__new__(Run)
+        part = type(self).__new__(type(self))
         facts = part.__dict__
         facts.update(self.__dict__)
         for name in _COLUMNS:
@@ -376,7 +379,7 @@ def pick(runs: list[Run], run: Run, places: Collection[int]) -> list[Run]:
     return divide(runs, run, [[place] for place in sorted(places)]) if places else []
 
 
-def divide(runs: list[Run], run: Run, parts: Sequence[Sequence[int]]) -> list[Run]:
+def divide(runs: list[Run], run: R, parts: Sequence[Sequence[int]]) -> list[R]:
     """Let the messages at the places of each of `parts` leave `run` together. As `pick` besides."""
     if not parts:
         return []

@@ -251,10 +251,10 @@ class Settlement:
             )  # fmt: skip
         back = cast(SendBack, run.send_back)
         due = now_ms + round((back.delay + worker.clock_skew) * 1000) if back.delay > 0 else now_ms
-        topic = worker.delay_topics[max(back.level, 1) - 1] if back.delay > 0 else worker.retry_topic
+        topic = worker.delay_topic if back.delay > 0 else worker.retry_topic
         return retry_copy(
             delivery, topic=topic, partition=delivery.partition, group=worker.group, handler=self._agent.name,
-            due=due, now_ms=now_ms, reason=run.error or "", charged=back.charged,
+            due=due, now_ms=now_ms, reason=run.error or "", charged=back.charged, waits=back.delay > 0,
         )  # fmt: skip
 
     def _abandon(self, run: Run) -> None:

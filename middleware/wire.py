@@ -21,10 +21,12 @@ from ackwise.middleware.message import Delivery, Headers, Origin
 __all__ = [
     "BUDGET",
     "HANDLER_LIMIT",
+    "SEND_TOPIC",
     "VERSION",
     "Copy",
     "ForeignCopy",
     "OtherWire",
+    "Waiting",
     "dead_letter",
     "due_ms",
     "parse_copy",
@@ -47,6 +49,9 @@ HANDLER_LIMIT: Final = 1000
 _TOPIC_LIMIT, _REPLAY_ID_LIMIT, _DIGITS = 249, 256, 20
 
 _VERSION, _GROUP, _HANDLER, _DUE = "ackwise-version", "ackwise-group", "ackwise-handler", "ackwise-due"
+
+#: Names the topic that a message is sent to when it is due.
+SEND_TOPIC: Final = "ackwise-send-topic"
 
 _COORDINATES: Final = ("ackwise-origin-topic", "ackwise-origin-partition", "ackwise-origin-offset", "ackwise-origin-timestamp")
 
@@ -73,13 +78,17 @@ class OtherWire(AckwiseError):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A record to publish."""
+    """A record to publish. Without `until` it goes to `partition`, folded into the topic's own if that has fewer."""
 
     topic: str
     partition: int
     key: bytes | None
     value: bytes | None
     headers: Headers
+    until: int | None = None
+    """It waits in a delay topic until then, epoch milliseconds: it goes to a rung for what is left, whatever `partition` is."""
+    is_send: bool = False
+    """Whether it waits to be sent, and not to be consumed again."""
 
 
 class _HeaderBlock(NamedTuple):
@@ -178,7 +187,10 @@ def _read(copy: Delivery, block: _HeaderBlock) -> Delivery:
 
 def due_ms(headers: Headers, group: str) -> int:
     """When a copy on a delay topic of `group` is due, epoch milliseconds. Raises `ForeignCopy` or `OtherWire`."""
-    block = _block_of(group, headers)
+    return _due_of(_block_of(group, headers))
+
+
+def _due_of(block: _HeaderBlock) -> int:
     try:
         return block.number(_DUE)
     except (KeyError, ValueError) as error:
@@ -190,15 +202,24 @@ def reason_of(headers: Headers, group: str) -> str:
     return _block_of(group, headers).fields.get("ackwise-reason", b"").decode("utf-8", "replace")
 
 
-def waiting_copy(headers: Headers, group: str) -> tuple[int, bytes]:
-    """When a copy is due, as `due_ms` returns and raises it, and the key by which it is cancelled.
+class Waiting(NamedTuple):
+    """What a copy that waits in a delay topic says of itself."""
 
-    The key is `topic/partition/offset/timestamp/replay id/handler` of the message, the replay id in hex: a record with equal
-    coordinates in a topic that was made anew, a replay, and another handler of the same record are not meant.
-    """
-    due, fields = due_ms(headers, group), _block(headers).fields
-    parts = [fields.get(name, b"") for name in _COORDINATES]
-    return due, b"/".join((*parts, fields.get("ackwise-replay-id", b"").hex().encode(), fields.get(_HANDLER, b"")))
+    due: int
+    """Epoch milliseconds."""
+    key: bytes
+    """By which it is cancelled: `topic/partition/offset/timestamp/replay id/handler` of the message, the replay id in hex. A record with
+    equal coordinates in a topic that was made anew, a replay, and another handler of the same record are not meant."""
+    is_send: bool
+    """It is a message that is to be sent, and no copy that is to be consumed again."""
+
+
+def waiting_copy(headers: Headers, group: str) -> Waiting:
+    """What a record of a delay topic of `group` says of itself. Raises `ForeignCopy` or `OtherWire`."""
+    block = _block_of(group, headers)
+    fields, parts = block.fields, [block.fields.get(name, b"") for name in _COORDINATES]
+    key = b"/".join((*parts, fields.get("ackwise-replay-id", b"").hex().encode(), fields.get(_HANDLER, b"")))
+    return Waiting(_due_of(block), key, SEND_TOPIC in fields)
 
 
 def with_due(headers: Headers, due: int) -> Headers:
@@ -218,10 +239,15 @@ def retry_copy(
     now_ms: int,
     reason: str,
     charged: bool = True,
+    waits: bool = False,
 ) -> Copy:
-    """The copy that brings `delivery` back at `due` (epoch ms) with the next attempt; unless it is `charged`, with the same one."""
+    """The copy that brings `delivery` back at `due` (epoch ms) with the next attempt; unless it is `charged`, with the same one.
+
+    If it `waits`, `topic` is a delay topic.
+    """
     headers = _ours(delivery, group, handler, attempt=delivery.attempt + charged, now_ms=now_ms, reason=reason)
-    return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers, (_DUE, b"%d" % due)))
+    until = due if waits else None
+    return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers, (_DUE, b"%d" % due)), until)
 
 
 def dead_letter(

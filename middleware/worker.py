@@ -72,14 +72,14 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker: `group` and everything that its pipelines share. `delay_topics` holds one name per delay level."""
+    """One worker: `group` and everything that its pipelines share. Its copies wait in `delay_topic`."""
 
     group: str
     later: ConsumeLater
     publisher: Publisher
     retry_topic: str
     dead_letter_topic: str
-    delay_topics: Sequence[str]
+    delay_topic: str
     dedup: Dedup | Transactional | None = None
     leases: Leases | None = None
     sink: EventSink | None = None

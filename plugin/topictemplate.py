@@ -12,14 +12,14 @@ __all__ = ["DEFAULT_TOPIC_NAMES", "TopicOfGroup", "TopicTemplate"]
 
 DEFAULT_TOPIC_NAMES: Final = "{group}.{kind}"
 
-#: What may stand in braces. The kinds of two words, such as `delay.5m`, have a dot between them, or what is behind the colon.
+#: What may stand in braces. The kind of two words, `dlq.state`, has a dot between them, or what is behind the colon.
 _FIELD: Final = re.compile(r"\{(group|kind(?::[._-])?)\}")
 
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._-]*")
 
 #: What a kind of two words begins with, and what its second word may be.
-_SECOND: Final = {"dlq": "state", "delay": r"[0-9][0-9.]*(?:ms|s|m|h)", "send": r"[0-9][0-9.]*(?:ms|s|m|h)"}
-_SINGLE: Final = ("retry", "dlq", "cancel", "control")
+_SECOND: Final = {"dlq": "state"}
+_SINGLE: Final = ("retry", "dlq", "delay", "control")
 
 
 class TopicOfGroup(NamedTuple):
@@ -27,11 +27,11 @@ class TopicOfGroup(NamedTuple):
 
     group: str
     words: tuple[str, ...]
-    """Of its kind, such as `("delay", "5m")`."""
+    """Of its kind, such as `("dlq", "state")`."""
 
     @property
     def kind(self) -> str:
-        """`retry`, `dlq`, `state` for that of dead letters, `cancel`, `control`, `delay` or `send`."""
+        """`retry`, `dlq`, `state` for that of dead letters, `control` or `delay`."""
         return "state" if self.words[1:] == ("state",) else self.words[0]
 
 
@@ -68,7 +68,7 @@ class TopicTemplate:
         return hash(self.text)
 
     def name(self, group: str, *words: str) -> str:
-        """The name of the topic of `group` whose kind has these words, such as `"delay", "5m"`."""
+        """The name of the topic of `group` whose kind has these words, such as `"dlq", "state"`."""
         kind = self._between.join(words)
         return _FIELD.sub(lambda field: group if field[1] == "group" else kind, self.text)
 
@@ -78,6 +78,10 @@ class TopicTemplate:
         if found is None:
             return None
         return TopicOfGroup(found["group"], tuple(found["kind"].split(self._between, 1)))
+
+    def kind_of(self, topic: str) -> str | None:
+        """The kind of a topic, by its name; `None` if it is called like none that Ackwise makes."""
+        return None if (of := self.of(topic)) is None else of.kind
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

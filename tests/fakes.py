@@ -6,10 +6,13 @@ What a test needs beyond these it gets from the public kit (`ackwise.testing`): 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
+from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.ladder import Ladder
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.middleware.wire import Copy
@@ -30,16 +33,30 @@ class Clock:
 
 
 class Publisher:
-    """Keeps the copies that were published in `sent`; what `answer` returns for a copy is its error."""
+    """Keeps the copies that were published in `sent`; what `answer` returns for a copy is its error.
+
+    `topics` are those of `sent`, with what the rung waits that a copy takes: `billing.delay.10s`. `waits` is what was
+    left of each then, in seconds, `wall` the time.
+    """
 
     def __init__(self) -> None:
         self.sent: list[Copy] = []
+        self.topics: list[str] = []
+        self.waits: list[float] = []
+        self.wall: Callable[[], float] = time.time
         self.answer: Callable[[Copy], PublishUnavailable | PublishRefused | None] = lambda copy: None
 
     async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
         answers = [self.answer(copy) for copy in copies]
-        self.sent += [copy for copy, answer in zip(copies, answers, strict=True) if answer is None]
+        self.sent += (sent := [copy for copy, answer in zip(copies, answers, strict=True) if answer is None])
+        self.topics += map(self._topic_of, sent)
+        self.waits += [0.0 if copy.until is None else copy.until / 1000 - self.wall() for copy in sent]
         return answers
+
+    def _topic_of(self, copy: Copy) -> str:
+        if copy.until is None:
+            return copy.topic
+        return f"{copy.topic}.{format_duration(Ladder(27).rung(copy.until / 1000 - self.wall()).wait)}"
 
 
 class Sender:

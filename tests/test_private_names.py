@@ -32,7 +32,7 @@ PUBLIC: Final = re.compile(
 OTHERS: Final = {"_replace", "_asdict", "_fields", "_make", "os._exit", "threads._register_atexit", "names._set", "other._name"}
 
 #: Not moved yet.
-LATER: Final = ("plugin/client/staticrequests.py", "plugin/host/")
+LATER: Final = ("plugin/client/staticrequests.py", "plugin/consume/")
 
 #: An import of theirs, and what may be a private name of an object; parsing all files would take seconds.
 IMPORT: Final = re.compile(r"^ *(import|from) (aiokafka|faust|mode)\b", re.MULTILINE)

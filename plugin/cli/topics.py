@@ -72,7 +72,14 @@ async def _review(group: Group) -> list[TopicReview]:
     reviews = [
         *(TopicReview(topic, "source", None, found.get(topic), "mend", (why,)) for topic, why in matched.disputed.items()),
         *(TopicReview(topic, "passed over", None, found.get(topic), "nothing", (), why) for topic, why in matched.of_groups.items()),
-        *review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place),
+        *review_topics(
+            group.names,
+            group.expected(found),
+            found,
+            longest_delay=group.levels.seconds[-1],
+            rungs=group.settings.rungs,
+            in_place=group.in_place,
+        ),
     ]
     reviews += _of_strays(await find_strays(group.settings, group.names))
     elsewhere, unread = await find_copies_elsewhere(group.settings, group.names, group.sources)
@@ -112,6 +119,7 @@ def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> lis
 
 async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     """How the topics are afterwards, and what was done to which."""
+    from ackwise.plugin.group.topicplan import APPEND_TIME
     from ackwise.plugin.group.topics import ensure_topics, set_append_time
 
     before = await _review(group)
@@ -124,7 +132,7 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
             "worker, which makes them all"
         )
     todo = {review.topic: review.todo for review in before if review.todo != "nothing"}
-    stamped = [review.topic for review in before if review.role == "delay" and review.advice is not None]
+    stamped = [review.topic for review in before if review.role == "delay" and review.found and review.found.timestamp_type != APPEND_TIME]
     if not (todo or stamped) or "mend" in todo.values():
         return before, {}
     # `never` holds for workers, and who calls this command has made up their mind.

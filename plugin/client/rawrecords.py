@@ -19,14 +19,12 @@ from ackwise.plugin.client.requests import AIOKAFKA, FetchRequest
 
 with AIOKAFKA.imports():
     from aiokafka.consumer.fetcher import PartitionRecords
-    from aiokafka.producer.message_accumulator import BatchBuilder
     from aiokafka.record.default_records import DefaultRecordBatchBuilder, _DefaultRecordBatchPy
     from aiokafka.record.memory_records import MemoryRecords, _MemoryRecordsPy
     from aiokafka.record.util import calc_crc32c
 
 __all__ = [
     "NAMES",
-    "BatchBuilder",
     "DefaultRecordBatchBuilder",
     "MemoryRecords",
     "RawBatches",
@@ -36,7 +34,6 @@ __all__ = [
     "fetch_from",
     "fetch_raw",
     "is_about_a_header",
-    "read_back",
     "read_raw",
 ]
 
@@ -46,7 +43,6 @@ NAMES: Final[Mapping[type[Any], str]] = {
         __init__(tp,records,aborted_transactions,fetch_offset,key_deserializer,value_deserializer,check_crcs,isolation_level,...)""",
     _MemoryRecordsPy: "_cache_next(len_offset,log_overhead) _next_slice _pos has_next next_batch",
     _DefaultRecordBatchPy: "_buffer _maybe_uncompress() validate_crc",
-    BatchBuilder: "__init__(batch_size,compression_type,...) _build append close record_count",
 }
 
 #: Seconds that the broker has to answer.
@@ -205,13 +201,6 @@ class RawBatches(NamedTuple):
 def at_byte(reading: Any) -> int:
     """Where the batch begins that `reading`, what `RawBatches.records` made, is at or can't cut out."""
     return int(reading._records.at)
-
-
-def read_back(builder: BatchBuilder) -> Iterator[Any]:
-    """The records that `builder`, which is closed, was given."""
-    memory: Any = MemoryRecords(bytes(builder._build()))
-    while memory.has_next():
-        yield from memory.next_batch()
 
 
 class _Batches(_Memory):  # type: ignore[misc]

@@ -161,7 +161,7 @@ class Fetching:
 
         What is paused is polled all the same: it answers nothing, and shows the group that this member is alive.
         """
-        paused, assigned = self._consumer.paused(), self._consumer.assignment()
+        paused, assigned = ({*each} - self._opening.ignored for each in (self._consumer.paused(), self._consumer.assignment()))
         polled = []
         passed_over = is_any_at_work = False
         for partition, (lane,) in self._member.lanes.items():

@@ -33,6 +33,7 @@ class Opening:
         self._assigned: dict[TopicPartition, int] = {}
         self._waiting: set[TopicPartition] = set()
         self._looked_after: set[TopicPartition] = set()
+        self.ignored: frozenset[TopicPartition] = frozenset()  #: what is assigned and never consumed
         self._noted = asyncio.Event()
 
     def note(self, assigned: Iterable[TopicPartition]) -> None:
@@ -40,6 +41,9 @@ class Opening:
         if self._member.stop.is_set():
             return
         for partition in assigned:
+            if partition in self.ignored:
+                self._halt(partition)
+                continue
             self._assigned[partition] = next(self._epochs)
             self._await_lane(partition)
         self._noted.set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -40,7 +39,7 @@ def place_of_app(group: Group) -> Place:
 
 def place_of_group(settings: HostSettings, dead_letter: str | None = None) -> Place:
     """The place of the letters of a group of which no app is at hand. Raises `ConfigurationError` for names that can't be."""
-    return _checked(Place(settings, TopicNames.of(settings, DelayLevels(), dead_letter=dead_letter)))
+    return _checked(Place(settings, TopicNames.of(settings, dead_letter=dead_letter)))
 
 
 def _checked(place: Place) -> Place:

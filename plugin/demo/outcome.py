@@ -33,7 +33,7 @@ class Observations:
     positions: Sequence[tuple[int, int]]  #: where the broker says that it put each record: partition and offset
     ledger: Sequence[LedgerLine]
     dead_letters: Sequence[DeadLetterSeen]
-    retried: Mapping[str, int]  #: copies on each delay topic, by its level
+    retried: Mapping[str, int]  #: copies on the rung of each delay level
     in_flight: int  #: messages that were claimed and unfinished at the kills, at most
     kills: int
 

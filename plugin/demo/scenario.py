@@ -22,7 +22,7 @@ MAX_RECONSUME_TIMES: Final = 3
 
 #: The worker's largest batch and its delay levels: short, since somebody is watching.
 MAX_BATCH: Final = 50
-LEVELS: Final = ("1s", "2s", "3s")
+LEVELS: Final = ("1s", "2s", "5s")
 
 #: Shares of the messages that go wrong, at least one of each; the rest is billed at once.
 _TRANSIENT, _POISON, _STOLEN, _UNDECODABLE, _DUPLICATE = 0.04, 0.002, 0.004, 0.002, 0.05

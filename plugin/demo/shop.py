@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, for_code
 
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.ladder import WAITS, wait_of, width
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.demo.outcome import DeadLetterSeen
 from ackwise.plugin.demo.scenario import PlannedRecord
@@ -67,10 +70,11 @@ async def send(brokers: str, topic: str, records: Sequence[PlannedRecord], progr
 class Observer:
     """Looks at the topics of a group as anybody could, without being a member of it."""
 
-    def __init__(self, group: str, topic: str, levels: Sequence[str], consumer: Any, admin: Any) -> None:
+    def __init__(self, group: str, topic: str, levels: Sequence[str], rungs: Sequence[int], consumer: Any, admin: Any) -> None:
         self._group = group
         self._topic = topic
-        self._delays = {level: f"{group}.delay.{level}" for level in levels}
+        self._levels = levels
+        self._rungs = [TopicPartition(f"{group}.delay", partition) for partition in rungs]
         self._consumer = consumer
         self._admin = admin
         self.dead_letters: list[DeadLetterSeen] = []
@@ -82,8 +86,13 @@ class Observer:
         return self.dead_letters
 
     async def retried(self) -> dict[str, int]:
-        """How many copies were sent to each delay level."""
-        return {level: sum((await self._ends([topic])).values()) for level, topic in self._delays.items()}
+        """How many copies were written to the rung of each delay level: its own, or the longest within it."""
+        ends = await self._consumer.end_offsets(self._rungs)
+        written: Counter[int] = Counter()
+        for place, end in ends.items():
+            written[wait_of(place.partition)] += end
+        waits = [max(wait for wait in WAITS if wait <= parse_duration(level, what="a level")) for level in self._levels]
+        return {level: written[wait] for level, wait in zip(self._levels, waits, strict=True)}
 
     async def passed(self, group: str, topic: str) -> dict[int, int]:
         """Up to where `group` has committed each partition of `topic`; no entry for one that it never did."""
@@ -92,12 +101,12 @@ class Observer:
 
     async def is_idle(self) -> bool:
         """Whether worker and relay have committed everything that there is."""
-        return await self._is_committed(self._group, [self._topic, f"{self._group}.retry"]) and await self._is_committed(
-            f"{self._group}.relay", list(self._delays.values())
+        read = await self._ends([self._topic, f"{self._group}.retry"])
+        return await self._is_committed(self._group, read) and await self._is_committed(
+            f"{self._group}.relay", await self._consumer.end_offsets(self._rungs)
         )
 
-    async def _is_committed(self, group: str, topics: Sequence[str]) -> bool:
-        ends = await self._ends(topics)
+    async def _is_committed(self, group: str, ends: Mapping[TopicPartition, int]) -> bool:
         committed = await self._committed(group, list(ends))
         return all(end == 0 or committed.get(partition, -1) >= end for partition, end in ends.items())
 
@@ -118,7 +127,7 @@ async def observe(brokers: str, group: str, topic: str, levels: Sequence[str]) -
     async with opened(consumer):
         consumer.assign([TopicPartition(f"{group}.dlq", partition) for partition in range(PARTITIONS)])
         async with _admin(brokers) as admin:
-            yield Observer(group, topic, levels, consumer, admin)
+            yield Observer(group, topic, levels, range(1, width()), consumer, admin)
 
 
 def _dead_letter(record: Any) -> DeadLetterSeen:

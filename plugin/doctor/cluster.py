@@ -97,7 +97,14 @@ async def topics(group: Group) -> list[Finding]:
         return [Finding("topics", "ok", "they are left to the broker's auto-creation, and were not looked at")]
     group = await with_matching(group)
     found = await read_topics(group.settings, {*group.sources, *group.names.all, group.names.control})
-    reviews = review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place)
+    reviews = review_topics(
+        group.names,
+        group.expected(found),
+        found,
+        longest_delay=group.levels.seconds[-1],
+        rungs=group.settings.rungs,
+        in_place=group.in_place,
+    )
     strays = await find_strays(group.settings, group.names)
     elsewhere, _ = await find_copies_elsewhere(group.settings, group.names, group.sources)
     return [

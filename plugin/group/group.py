@@ -56,7 +56,7 @@ def group_of(settings: HostSettings, slots: Slots, agents: Sequence[Agent], *, m
     """
     return Group(
         settings=settings,
-        names=TopicNames.of(settings, slots.later.levels, dead_letter=slots.dead_letter.topic),
+        names=TopicNames.of(settings, dead_letter=slots.dead_letter.topic),
         sources=named_topics(agents),
         made=frozenset(made),
         levels=slots.later.levels,

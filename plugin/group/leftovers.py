@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from aiokafka import TopicPartition
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.ladder import CANCELLATIONS
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_copy, reason_of
 from ackwise.plugin.group.copyreader import CopyReader, Left, look
@@ -65,8 +66,8 @@ async def find_leftovers(settings: HostSettings, names: TopicNames, agents: Iter
 async def _look(reader: CopyReader, names: TopicNames, orders: Mapping[str, str], found: dict[str, Leftover]) -> None:
     """Add the first copy of each handler to `found`. The relay's topics come first: what moves on meanwhile is seen where it goes."""
     committed = await reader.committed()
-    for topics in (names.with_levels_of(await reader.topics()).delays, [names.retry]):
-        partitions = await reader.partitions(topics)
+    for topic in (names.delay, names.retry):
+        partitions = [each for each in await reader.partitions([topic]) if each != (names.delay, CANCELLATIONS)]
         for partition, left in (await reader.left(partitions, committed)).items():
             if left.position < left.end and len(found) < len(orders):
                 await _search(reader, partition, left, names.group, orders, found)

@@ -152,7 +152,7 @@ class Member:
         """
         self.settings = settings
         self.later = later
-        self.names = TopicNames.of(settings, later.levels, dead_letter=dead_letter.topic)
+        self.names = TopicNames.of(settings, dead_letter=dead_letter.topic)
         self.sink = sink
         self.clock = clock
         self.offsets: OffsetsStore | None = None  #: where the offsets of the sources are kept beside the broker
@@ -210,6 +210,7 @@ class Member:
             commits=self._commits,
             sources=self.sources,
             suspect=self.own_topics.suspect,
+            clock=clock,
         )
 
     @asynccontextmanager
@@ -243,10 +244,10 @@ class Member:
             later=self.later,
             publisher=publisher,
             sender=sender,
-            delayed=self._delayed if self.names.sends else None,
+            delayed=self._delayed if self.settings.delayed_sends else None,
             retry_topic=self.names.retry,
             dead_letter_topic=self.names.dead_letter,
-            delay_topics=self.names.delays,
+            delay_topic=self.names.delay,
             dedup=dedup,
             leases=self.leases,
             sink=self.sink,
@@ -270,8 +271,7 @@ class Member:
             due_ms,
             now_ms=round(self.clock() * 1000),
             group=self.settings.group,
-            topics=self.names.sends,
-            levels=self.later.levels,
+            topic=self.names.delay,
             clock_skew=self.settings.clock_skew,
         )
 

@@ -6,6 +6,7 @@ The lifespans come first and go last. Brokers that are away at the start are ask
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
@@ -66,10 +67,11 @@ class Opening:
         commits: Commits,
         sources: Sources,
         suspect: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`stop` calls off what still waits for brokers. `commits` are told the cluster that the topics were found in.
 
-        `suspect` is called where a topic of the group may be gone.
+        `suspect` is called where a topic of the group may be gone. `clock`: epoch seconds, by which copies are due.
         """
         self._settings = settings
         self._names = names
@@ -83,6 +85,7 @@ class Opening:
         self._commits = commits
         self._sources = sources
         self._suspect = suspect
+        self._clock = clock
         self._ensured: frozenset[str] = frozenset()  #: sources that the topics of the group fit
         self._end_by: float | None = None
         self._throttle = LogThrottle()
@@ -105,9 +108,9 @@ class Opening:
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await self.insist(part.open, part=type(part).__name__)
             await self.insist(self._require_one_database, part=type(self._inbox).__name__)
-            publisher = KafkaPublisher(self._settings)
+            publisher = KafkaPublisher(self._settings, wall=self._clock)
             publisher.suspect = self._suspect
-            sender = Sender(self._settings, options=self._settings.producer_options)  # it connects with the first message
+            sender = Sender(self._settings, options=self._settings.producer_options, wall=self._clock)  # it connects with the first message
             opened.push_async_callback(self._close, sender.stop, "sender", parts + 2)
             if self._names.all:  # else nothing is ever published
                 opened.push_async_callback(self._close, publisher.stop, "publisher", parts + 1)
@@ -245,17 +248,9 @@ class Opening:
         except Unavailable as error:
             found, unread = [], said(error)
         for stray in found:
-            if stray.are_letters:
-                log.warning(
-                    "dead letters remain in the previous dead-letter topic", group=stray.group, topic=stray.topic, records=stray.records
-                )
-            else:
-                log.warning(
-                    "records wait in a topic of an earlier configuration, the relay reads it until it is drained",
-                    group=stray.group,
-                    topic=stray.topic,
-                    records=stray.records,
-                )
+            log.warning(
+                "dead letters remain in the previous dead-letter topic", group=stray.group, topic=stray.topic, records=stray.records
+            )
         if unread is not None:
             log.warning("topics of an earlier configuration could not be checked", group=self._settings.group, error=unread)
 

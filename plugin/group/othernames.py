@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from aiokafka import TopicPartition
 
+from ackwise.middleware.ladder import CANCELLATIONS
 from ackwise.middleware.message import Delivery
-from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import ForeignCopy, OtherWire, parse_copy
 from ackwise.plugin.group.copyreader import CopyReader, Left, look
 from ackwise.plugin.group.topicnames import TopicNames
@@ -24,7 +24,7 @@ _DEFAULT: Final = TopicTemplate()
 
 
 #: Kinds of topics in which something waits to be brought on.
-_WAIT: Final = ("retry", "delay", "send")
+_WAIT: Final = ("retry", "delay")
 
 
 async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sources: Collection[str]) -> tuple[list[str], str | None]:
@@ -37,7 +37,7 @@ async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sourc
     read, nobody = names, f"with topic_names={names.template.text!r} nobody brings it back"
     advice = "let workers with the names before run the delay and retry topics dry, and change the names then"
     if settings.instance:
-        read = TopicNames(settings.group.removesuffix(f"@{settings.instance}"), DelayLevels(), template=TopicTemplate(settings.topic_names))
+        read = TopicNames(settings.group.removesuffix(f"@{settings.instance}"), template=TopicTemplate(settings.topic_names))
         nobody = f"an app that broadcasts reads none of group {read.group!r}"
         advice = "let workers without Broadcasting run the delay and retry topics dry before"
 
@@ -71,9 +71,12 @@ async def _look(reader: CopyReader, names: TopicNames, there: set[str], *, is_re
     own = {topic for topic in there if (of := names.template.of(topic)) is not None and of.group == names.group and of.kind in _WAIT}
     by_default = {topic for topic in there if (of := _DEFAULT.of(topic)) is not None and of.group == names.group and of.kind in _WAIT}
     certain = by_relay | by_default | own  # nothing else is in these
+    delays = by_relay | {topic for topic in there for template in (names.template, _DEFAULT) if template.kind_of(topic) == "delay"}
     found = []
     for topic in sorted(topic for topic in (certain | {each.topic for each in committed}) & there if not is_read(topic)):
         left = await reader.left(await reader.partitions([topic]), committed)
+        if topic in delays:  # nobody brings cancellations on
+            left.pop(TopicPartition(topic, CANCELLATIONS), None)
         for partition, rest in sorted(left.items()):
             if (offset := await _first(reader, partition, rest, None if topic in certain else names.group)) is not None:
                 found.append(_Waits(partition, offset, sum(each.end - each.position for each in left.values())))

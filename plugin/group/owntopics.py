@@ -112,12 +112,8 @@ class OwnTopics:
         names = self._names
         if topic == names.retry:
             return "copies that were due; their messages do not come back"
-        if topic in names.delays:
-            return "copies that waited; their messages do not come back"
-        if topic in names.sends:
-            return "messages that were to be sent later"
+        if topic == names.delay:
+            return "copies that waited, and cancellations; their messages do not come back"
         if topic == names.dead_letter:
             return "dead letters"
-        if topic == names.cancel:
-            return "cancellations; what was cancelled comes back"
         return "what was paused or buried by command"

@@ -1,19 +1,21 @@
-"""Publisher of copies and dead letters, with acks=all and an answer for each."""
+"""Publisher of copies and dead letters, of workers and relays alike, with acks=all and an answer for each."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, KafkaTimeoutError, UnknownTopicOrPartitionError
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
+from ackwise.middleware.ladder import ladder_of
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.refusals import RecordRefusals
-from ackwise.middleware.wire import Copy
+from ackwise.middleware.refusals import Place, RecordRefusals
+from ackwise.middleware.silence import Silence
+from ackwise.middleware.wire import BUDGET, Copy
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending
@@ -21,6 +23,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.produceerrors import Refusal, is_certain, refusal_of
 from ackwise.plugin.client.refusal import reason
+from ackwise.plugin.group.outlet import Outlet
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["KafkaPublisher"]
@@ -30,23 +33,42 @@ log = Log()
 #: Seconds until a copy that no broker acknowledged is reported; whoever sent it keeps it and tries again.
 _TIMEOUT: Final = 10.0
 
+#: Seconds until a copy that waits for its delay is written to another partition, since this one does not acknowledge it.
+_SILENT: Final = 5.0
+
+#: Partitions that a copy tries in one call, so that it is answered in time.
+_ROUNDS: Final = round(_TIMEOUT / _SILENT)
+
 #: Seconds for a producer to connect, which may try several addresses; and for one that is let go of.
 _START_TIMEOUT, _CLOSE_TIMEOUT = 60.0, 2.0
 
 #: The brokers and topics decide how large a record may be. The client would judge before compression, and too early.
 _UNBOUNDED: Final = 2**31 - 1
 
+#: Bytes of a batch: every topic of a group takes records that are larger by `BUDGET` than what its sources take, so it takes this.
+_BATCH: Final = BUDGET
+
 _Answer = PublishUnavailable | PublishRefused | None
 
 
 class KafkaPublisher:
-    """A producer that is not idempotent on purpose: a second copy is recognised by its attempt, a stuck producer by nobody."""
+    """A producer that is not idempotent on purpose: a second copy is recognised by its attempt, a stuck producer by nobody.
 
-    def __init__(self, settings: HostSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds, by which a copy that fails by itself is refused in time."""
+    What goes to one partition is written in the order of the calls, as much in a batch as there is. A copy that waits for its delay names
+    no partition: it takes a rung of its topic by what is left, and another one where that does not acknowledge it in time. So a partition
+    without a leader stops nobody; a late acknowledgement leaves two copies, as any lost one does.
+    """
+
+    def __init__(
+        self, settings: HostSettings, *, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
+        """`clock`: seconds, by which a copy that fails by itself is refused in time. `wall`: epoch seconds, by which copies are due."""
         self.suspect: Callable[[], None] = lambda: None  #: called where a topic may be gone
         self._settings = settings
+        self._wall = wall
         self._refusals = RecordRefusals(clock)
+        self._silence = Silence()
+        self._outlets: dict[Place, Outlet] = {}
         self._producer: AIOKafkaProducer | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._throttle = LogThrottle()
@@ -54,6 +76,11 @@ class KafkaPublisher:
     async def start(self) -> None:
         """Connect. Raises `PublishUnavailable` if no broker answers, `ConfigurationError` for options that can't be used."""
         self._producer = await self._connected()
+
+    async def ensure_started(self) -> None:
+        """As `start`, unless it is connected."""
+        if self._producer is None:
+            await self.start()
 
     async def stop(self) -> None:
         """Let go of the connections; without a start it does nothing. Raises nothing of the client's."""
@@ -71,36 +98,96 @@ class KafkaPublisher:
         if has_stopped_sending(producer):
             self._begin_anew(producer)
             return [PublishUnavailable("the producer has stopped by itself, another one is begun") for _ in copies]
-        return list(await asyncio.gather(*(self._answer(producer, copy) for copy in copies)))
+        counts = await self._counts(producer, {copy.topic for copy in copies})
+        answers: list[_Answer] = [None] * len(copies)
+        ways: dict[int, Iterator[int]] = {}  #: the partitions that each copy may still be written to, the best first
+        for number, copy in enumerate(copies):
+            if isinstance(count := counts[copy.topic], int):
+                ways[number] = self._ways(copy, count)
+            else:
+                answers[number] = count
+        for _ in range(_ROUNDS):
+            if ways:
+                await self._write(producer, copies, ways, answers)
+        return answers
 
-    async def _answer(self, producer: AIOKafkaProducer, copy: Copy, *, alone: bool = False) -> _Answer:
-        """Send one copy; where an error is about a record of its batch, again with a batch of its own.
+    def _ways(self, copy: Copy, count: int) -> Iterator[int]:
+        if copy.until is None:
+            return iter((copy.partition % count,))
+        return ladder_of(count).ways(copy.until / 1000 - self._wall(), sends=copy.is_send, spread=copy.partition)
 
-        Whatever the client raises, a cancellation of its own too, the copy may be there or not, unless it is refused. A missing topic or
-        right is no refusal: it can be given while the copy waits.
-        """
-        place, name = (copy.topic, copy.partition), f"topic {copy.topic!r}"
+    async def _counts(self, producer: AIOKafkaProducer, topics: Collection[str]) -> dict[str, int | PublishUnavailable]:
+        """How many partitions each topic has, or why nobody knows."""
+
+        async def count(topic: str) -> int | PublishUnavailable:
+            try:
+                return len(await answer(producer.partitions_for(topic), within=_TIMEOUT))
+            except Exception as error:  # noqa: BLE001  # whatever the client raises, nothing was sent
+                return self._unavailable(topic, error)
+
+        return dict(zip(topics, await asyncio.gather(*map(count, topics)), strict=True))
+
+    async def _write(
+        self, producer: AIOKafkaProducer, copies: Sequence[Copy], ways: dict[int, Iterator[int]], answers: list[_Answer]
+    ) -> None:
+        """Write each copy of `ways` once, and tell `answers`. Those stay in `ways` that may be written to another partition."""
+        places = self._places(copies, ways, answers)
         try:
-            await answer(_send(producer, copy, alone=alone), within=_TIMEOUT)
-        except KafkaTimeoutError:
+            found = await asyncio.gather(
+                *(self._send(producer, place, [copies[each] for each in chosen]) for place, chosen in places.items())
+            )
+        finally:
+            for place in places:
+                self._silence.end_try(place)  # where it is told below, that counts
+        for (place, chosen), errors in zip(places.items(), found, strict=True):
+            self._silence.tell(place, is_silent=any(map(_is_silence, errors)))
+            for number, error in zip(chosen, errors, strict=True):
+                answers[number] = self._judged(copies[number], place, error)
+                if copies[number].until is None or not _is_silence(error):
+                    del ways[number]
+
+    def _places(self, copies: Sequence[Copy], ways: dict[int, Iterator[int]], answers: list[_Answer]) -> dict[Place, list[int]]:
+        """Where the copies of `ways` go now, by their numbers. Of those that can go nowhere, `answers` is told."""
+        places: dict[Place, list[int]] = {}
+        for number in [*ways]:
+            topic, may_wait = copies[number].topic, copies[number].until is not None
+            way = next((way for way in ways[number] if not may_wait or self._silence.may_try((topic, way))), None)
+            if way is not None:
+                places.setdefault((topic, way), []).append(number)
+                continue
+            del ways[number]
+            answers[number] = answers[number] or PublishUnavailable(f"no partition of topic {topic!r} acknowledges copies")
+        return places
+
+    async def _send(self, producer: AIOKafkaProducer, place: Place, copies: Sequence[Copy]) -> list[BaseException | None]:
+        if (outlet := self._outlets.get(place)) is None:
+            outlet = self._outlets[place] = Outlet(*place)
+        return await outlet.send(producer, copies, within=_TIMEOUT if copies[0].until is None else _SILENT)
+
+    def _judged(self, copy: Copy, place: Place, error: BaseException | None) -> _Answer:
+        """The answer of a copy: whatever was raised, it may be there or not, unless it is refused.
+
+        A missing topic or right is no refusal: it can be given while the copy waits.
+        """
+        if error is None:
+            self._refusals.take(hash(copy), place)
+            return None
+        refusal = refusal_of(error)
+        if refusal is Refusal.OF_RECORD or (
+            refusal is Refusal.OF_RECORD_IN_TIME and self._refusals.is_refused(hash(copy), place, certain=is_certain(error))
+        ):
+            return PublishRefused(f"topic {copy.topic!r} refuses the copy for good ({type(error).__name__})")
+        return self._unavailable(copy.topic, error)
+
+    def _unavailable(self, topic: str, error: BaseException) -> PublishUnavailable:
+        if isinstance(error, KafkaTimeoutError | UnknownTopicOrPartitionError):
             self.suspect()
-            return PublishUnavailable(f"{name} did not acknowledge the copy within {_TIMEOUT:g} s")
-        except Exception as error:  # noqa: BLE001  # see above; whoever sent it keeps it
-            if isinstance(error, UnknownTopicOrPartitionError):
-                self.suspect()
-            refusal = refusal_of(error)
-            if refusal.is_about_record and not alone:
-                return await self._answer(producer, copy, alone=True)
-            if refusal is Refusal.OF_RECORD or (
-                refusal is Refusal.OF_RECORD_IN_TIME and self._refusals.is_refused(hash(copy), place, certain=is_certain(error))
-            ):
-                return PublishRefused(f"{name} refuses the copy for good ({type(error).__name__})")
-            return PublishUnavailable(f"{name} did not acknowledge the copy ({type(error).__name__})")
-        self._refusals.take(hash(copy), place)
-        return None
+        if isinstance(error, KafkaTimeoutError):
+            return PublishUnavailable(f"topic {topic!r} did not acknowledge the copy within {_TIMEOUT:g} s")
+        return PublishUnavailable(f"topic {topic!r} did not acknowledge the copy ({type(error).__name__})")
 
     async def _connected(self) -> AIOKafkaProducer:
-        options: dict[str, Any] = {**self._settings.client_options, **self._settings.producer_options}
+        options: dict[str, Any] = {"max_batch_size": _BATCH, **self._settings.client_options, **self._settings.producer_options}
         try:
             producer = AIOKafkaProducer(
                 bootstrap_servers=self._settings.brokers,
@@ -140,14 +227,6 @@ class KafkaPublisher:
         await close_consumer(stopped, within=_CLOSE_TIMEOUT)
 
 
-async def _send(producer: AIOKafkaProducer, copy: Copy, *, alone: bool) -> None:
-    """Send one copy to the partition that it names, folded into the topic's own if that has fewer; if `alone`, in a batch of its own."""
-    partition = copy.partition % len(await producer.partitions_for(copy.topic))
-    headers = list(copy.headers)
-    if not alone and (copy.key is not None or copy.value is not None):
-        await producer.send_and_wait(copy.topic, copy.value, key=copy.key, partition=partition, headers=headers)
-        return
-    # aiokafka's send() takes no record without key and value, though Kafka does; a batch of one may hold it.
-    batch = producer.create_batch()
-    batch.append(timestamp=None, key=copy.key, value=copy.value, headers=headers)
-    await (await producer.send_batch(batch, copy.topic, partition=partition))
+def _is_silence(error: BaseException | None) -> bool:
+    """Whether a partition has not acknowledged what it was given, though its topic is there."""
+    return error is not None and refusal_of(error) is Refusal.PASSING and not isinstance(error, UnknownTopicOrPartitionError)

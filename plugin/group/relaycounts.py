@@ -30,6 +30,7 @@ class DelayCounts:
 
     cut: int = 0  #: those that were due later than `max_delay` allows
     cancelled: int = 0  #: those that were dropped since their message was cancelled
+    is_halted: bool = False  #: cancellations can't be read, and no copy moves until they can
     standing: Callable[[], Sequence[DelayStanding]] = tuple
 
     def waiting(self) -> dict[str, int]:

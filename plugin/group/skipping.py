@@ -75,10 +75,9 @@ async def skip(group: Group, passage: Passage, *, execute: bool) -> Skipped:
             f"{group.settings.group!r} keeps its positions in {policy.offsets_file}, which no command changes; take the file away to begin "
             "at the end of the topics, as a new instance does"
         )
-    read_by_relay = group.names.with_levels_of([passage.topic])
-    if passage.topic in (*read_by_relay.delays, *read_by_relay.sends):
+    if passage.topic == group.names.delay:
         raise ConfigurationError(
-            f"{passage.topic!r} is a delay topic, read by the relay in group {group.names.relay_group!r}; stop all workers, and move "
+            f"{passage.topic!r} is the delay topic, read by the relay in group {group.names.relay_group!r}; stop all workers, and move "
             f"that group to {passage.last + 1} on partition {passage.partition} with kafka-consumer-groups.sh --reset-offsets. "
             "What is passed there is found by `ackwise reconcile` as lost retries, if the app has Events"
         )

@@ -1,7 +1,6 @@
-"""Strays: what a group wrote into topics of its own that its app has no longer, after its configuration was changed.
+"""Strays: dead letters in a topic that the app has no longer, after its configuration was changed.
 
-Copies of other delay levels, and messages that were to be sent later, are read by the relay until nothing is left. Dead letters wait for
-people, who look where the app sends them now.
+They wait for people, who look where the app sends them now.
 """
 
 from __future__ import annotations
@@ -27,21 +26,15 @@ class Stray(NamedTuple):
 
     topic: str
     records: int
-    are_letters: bool
     group: str
 
     @property
     def sentence(self) -> str:
         """What it means, and what to do."""
         has = f"topic {self.topic!r} has {self.records} {'record' if self.records == 1 else 'records'}"
-        if self.are_letters:
-            return (
-                f"{has} of dead letters of group {self.group!r}, which go to another topic now; ackwise dlq list {self.group} "
-                f"--dlq {self.topic} shows them, and dlq export and import send them again"
-            )
         return (
-            f"{has} of group {self.group!r} that wait, and the app has no such level or sends nothing later now; its relay reads the topic "
-            "until nothing is left, so let it run"
+            f"{has} of dead letters of group {self.group!r}, which go to another topic now; ackwise dlq list {self.group} "
+            f"--dlq {self.topic} shows them, and dlq export and import send them again"
         )
 
 
@@ -61,16 +54,11 @@ async def find_strays(settings: HostSettings, names: TopicNames) -> Strays:
 
 
 async def _look(reader: CopyReader, names: TopicNames) -> list[Stray]:
-    there = await reader.topics()
-    read = names.with_levels_of(there)
-    levels = sorted({*read.delays, *read.sends}.difference(names.all) & there)
-    letters = sorted(await other_letter_topics(reader, names, there))
-    committed = await reader.committed_by_relay() if levels else {}
-    left = await reader.left(await reader.partitions([*levels, *letters]), committed)
-    records = dict.fromkeys([*levels, *letters], 0)
-    for partition, rest in left.items():
+    letters = sorted(await other_letter_topics(reader, names, await reader.topics()))
+    records = dict.fromkeys(letters, 0)
+    for partition, rest in (await reader.left(await reader.partitions(letters), {})).items():
         records[partition.topic] += rest.end - rest.position
-    return [Stray(topic, number, topic in letters, names.group) for topic, number in records.items() if number]
+    return [Stray(topic, number, names.group) for topic, number in records.items() if number]
 
 
 async def other_letter_topics(reader: CopyReader, names: TopicNames, there: Collection[str]) -> set[str]:

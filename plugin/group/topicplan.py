@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple
 from ackwise.middleware.agent import Agent, readers_of
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.ladder import Ladder, ladder_of, width
 from ackwise.middleware.ordering import LONGEST_DELAY
 from ackwise.middleware.wire import BUDGET
 from ackwise.plugin.group.topicnames import TopicNames
@@ -18,9 +19,6 @@ __all__ = ["APPEND_TIME", "TIMESTAMP_TYPE", "Demand", "Topic", "TopicPlan", "Top
 #: Whose clock a topic's records carry, and the value for the broker's.
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 APPEND_TIME: Final = "LogAppendTime"
-
-#: Bytes of the largest cancellation: names of a topic and a handler, numbers, a replay id in hex.
-_CANCELLATION: Final = 4096
 
 #: Bytes; Kafka keeps message sizes in a signed 32-bit number.
 _LARGEST: Final = 2**31 - 1
@@ -51,7 +49,7 @@ class TopicReview(NamedTuple):
     """One topic that a group needs, and what is to be done about it."""
 
     topic: str
-    role: Literal["source", "passed over", "earlier", "retry", "dead letter", "delay", "cancel", "control"]
+    role: Literal["source", "passed over", "earlier", "retry", "dead letter", "delay", "control"]
     wanted: Demand | None  #: `None` for a source, and for all as long as there is no source to measure them by
     found: Topic | None
     todo: Literal["nothing", "create", "extend", "mend"]  #: only the user can mend
@@ -66,30 +64,28 @@ class TopicPlan(NamedTuple):
     extend: tuple[str, ...]
     like: Topic
     dead_letter: str
-    delays: tuple[str, ...] = ()
+    delay: str = ""
+    rungs: int = 0  #: partitions of the delay topic
     control: str | None = None  #: to create as well, if that is allowed; a worker starts without it
-    cancel: str | None = None
 
     def partitions(self, topic: str) -> int:
-        """How many a created topic has. Cancellations are few, and each relay reads all of them."""
-        return 1 if topic == self.cancel else self.like.partitions
-
-    def cleanup_policy(self, topic: str) -> str:
-        """How a created topic is cleaned."""
-        return "compact,delete" if topic == self.cancel else "delete"
+        """How many a created topic has. That of the delay topic says for how long they wait, and not how wide the sources are."""
+        return self.rungs if topic == self.delay else self.like.partitions
 
     def retention(self, topic: str) -> int:
-        """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept for ever.
-
-        A cancellation outlives its copy, which is written anew with each hop.
-        """
+        """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept for ever."""
         if topic == self.dead_letter or self.like.retention_ms == -1:
             return -1
-        return self.like.retention_ms * 2 if topic == self.cancel else self.like.retention_ms
+        return max(self.like.retention_ms, _kept(ladder_of(self.rungs))) if topic == self.delay else self.like.retention_ms
 
     def timestamp_type(self, topic: str) -> str:
-        """Whose clock a created topic's records carry. On delay topics a clock that is ahead must hold nobody up."""
-        return APPEND_TIME if topic in self.delays or topic == self.cancel else "CreateTime"
+        """Whose clock a created topic's records carry. In the delay topic a clock that is ahead must hold nobody up."""
+        return APPEND_TIME if topic == self.delay else "CreateTime"
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Those of `extend` without which nothing comes back; a delay topic with fewer rungs costs hops."""
+        return tuple(topic for topic in self.extend if topic != self.delay)
 
 
 def waits_in_place(agents: Sequence[Agent], sources: Iterable[str]) -> dict[str, float]:
@@ -108,13 +104,15 @@ def plan_topics(
     found: Mapping[str, Topic],
     *,
     longest_delay: float,
+    rungs: int = width(),
     in_place: Mapping[str, float] = MappingProxyType({}),
 ) -> TopicPlan:
     """What must be done so that every copy of a message of `sources` fits and none is deleted before it is due.
 
-    `longest_delay`, and those of `in_place` by topic, are in seconds. Raises `ConfigurationError` for what only the user can change.
+    `longest_delay`, and those of `in_place` by topic, are in seconds; `rungs` are the partitions of the delay topic. Raises
+    `ConfigurationError` for what only the user can change.
     """
-    reviews = review_topics(names, sources, found, longest_delay=longest_delay, in_place=in_place)
+    reviews = review_topics(names, sources, found, longest_delay=longest_delay, rungs=rungs, in_place=in_place)
     for fault in (fault for review in reviews for fault in review.faults):
         raise ConfigurationError(fault)
     return TopicPlan(
@@ -122,9 +120,9 @@ def plan_topics(
         extend=tuple(review.topic for review in reviews if review.todo == "extend"),
         like=_like([found[source] for source in sources], longest_delay),
         dead_letter=names.dead_letter,
-        delays=(*names.delays, *names.sends),
+        delay=names.delay,
+        rungs=rungs,
         control=next((review.topic for review in reviews if review.todo == "create" and review.role == "control"), None),
-        cancel=names.cancel,
     )
 
 
@@ -134,17 +132,23 @@ def review_topics(
     found: Mapping[str, Topic],
     *,
     longest_delay: float,
+    rungs: int = width(),
     in_place: Mapping[str, float] = MappingProxyType({}),
 ) -> list[TopicReview]:
     """Every topic of the group and every one that it reads, held against what it must be; the sources come first, the control topic last.
 
-    `longest_delay`, and those of `in_place` by topic, are in seconds.
+    `longest_delay`, and those of `in_place` by topic, are in seconds; `rungs` are the partitions of the delay topic.
     """
     there = [found[source] for source in sources if source in found]
     like = _like(there, longest_delay) if there else None
     return [
         *(_source(source, found.get(source), in_place.get(source, 0.0)) for source in sorted(sources)),
-        *(_ours(topic, names, found.get(topic), like, longest_delay) for topic in names.all),
+        *(
+            _delay(topic, found.get(topic), like, longest_delay, rungs)
+            if topic == names.delay
+            else _ours(topic, names, found.get(topic), like, longest_delay)
+            for topic in names.all
+        ),
         *([_control(names.control, found.get(names.control))] if names.all else []),
     ]
 
@@ -167,19 +171,36 @@ def _source(topic: str, there: Topic | None, in_place: float) -> TopicReview:
 
 
 def _ours(topic: str, names: TopicNames, there: Topic | None, like: Topic | None, longest_delay: float) -> TopicReview:
-    if topic == names.cancel:
-        return _cancel(topic, there, like, longest_delay)
-    role: Final = "retry" if topic == names.retry else "dead letter" if topic == names.dead_letter else "delay"
+    role: Final = "retry" if topic == names.retry else "dead letter"
     if like is None:
         return TopicReview(topic, role, None, there, "nothing" if there else "create")
-    waits = role != "dead letter"  # a dead letter waits for people, who decide for how long
+    waits = role == "retry"  # a dead letter waits for people, who decide for how long
     wanted = Demand(like.partitions, like.max_message_bytes, round(longest_delay * 1000) if waits else None)
     if there is None:
         return TopicReview(topic, role, wanted, None, "create")
     kept = _of_retention(topic, there, longest_delay) if waits else _of_letters(topic, there)
     faults = (*_of_size(topic, there, like), *kept)
     todo: Final = "mend" if faults else "extend" if there.partitions < like.partitions else "nothing"
-    return TopicReview(topic, role, wanted, there, todo, faults, _of_clock(topic, there) if role == "delay" else None)
+    return TopicReview(topic, role, wanted, there, todo, faults)
+
+
+def _delay(topic: str, there: Topic | None, like: Topic | None, longest_delay: float, rungs: int) -> TopicReview:
+    """The delay topic: as many partitions as there are rungs, and kept for twice the longest of those that are there."""
+    if like is None:
+        return TopicReview(topic, "delay", None, there, "nothing" if there else "create")
+    ladder = ladder_of(rungs if there is None else max(there.partitions, 0))
+    wanted = Demand(rungs, like.max_message_bytes, _kept(ladder_of(rungs)))
+    if there is None:
+        return TopicReview(topic, "delay", wanted, None, "create")
+    faults = (*_of_size(topic, there, like), *_of_rungs(topic, there, ladder))
+    todo: Final = "mend" if faults else "extend" if there.partitions < rungs else "nothing"
+    advice = _of_missing(topic, there, ladder, longest_delay) if there.partitions < rungs else None
+    return TopicReview(topic, "delay", wanted._replace(retention_ms=_kept(ladder)), there, todo, faults, advice or _of_clock(topic, there))
+
+
+def _kept(ladder: Ladder) -> int:
+    """Milliseconds for which a delay topic keeps its records at least: twice its longest rung."""
+    return 2 * 1000 * ladder.longest if ladder else 0
 
 
 def _control(topic: str, there: Topic | None) -> TopicReview:
@@ -189,28 +210,6 @@ def _control(topic: str, there: Topic | None) -> TopicReview:
     if there.cleanup_policy != "compact":
         advice = f"topic {topic!r} forgets what is paused, since it is not compacted; set its cleanup.policy to compact"
     return TopicReview(topic, "control", None, there, "nothing", (), advice)
-
-
-def _cancel(topic: str, there: Topic | None, like: Topic | None, longest_delay: float) -> TopicReview:
-    """The topic of cancellations: one partition is enough, and what is compacted there is meant to be."""
-    if like is None:
-        return TopicReview(topic, "cancel", None, there, "nothing" if there else "create")
-    wanted = Demand(1, _CANCELLATION, round(longest_delay * 1000))
-    if there is None:
-        return TopicReview(topic, "cancel", wanted, None, "create")
-    faults = []
-    if there.max_message_bytes < _CANCELLATION:
-        faults.append(
-            f"topic {topic!r} takes messages of at most {there.max_message_bytes} bytes; set its max.message.bytes to {_CANCELLATION}"
-        )
-    if "delete" in there.cleanup_policy and 0 <= there.retention_ms < longest_delay * 1000:
-        faults.append(
-            f"topic {topic!r} keeps cancellations for {format_duration(there.retention_ms / 1000)} and the longest delay is "
-            f"{format_duration(longest_delay)}; raise its retention.ms, or cancelled messages come back"
-        )
-    if "delete" in there.cleanup_policy:
-        faults += _of_bytes(topic, there, "cancelled messages come back")
-    return TopicReview(topic, "cancel", wanted, there, "mend" if faults else "nothing", tuple(faults))
 
 
 def _like(sources: Sequence[Topic], longest_delay: float) -> Topic:
@@ -248,6 +247,33 @@ def _of_retention(topic: str, there: Topic, longest_delay: float) -> list[str]:
     return faults + _of_bytes(topic, there, "copies are deleted before they are due")
 
 
+def _of_rungs(topic: str, there: Topic, ladder: Ladder) -> list[str]:
+    """What would delete or strand copies that wait."""
+    faults = []
+    if not ladder:
+        faults.append(f"topic {topic!r} has one partition, which is for cancellations, so nothing can wait; give it {width()} partitions")
+    if there.cleanup_policy != "delete":
+        faults.append(f"topic {topic!r} has cleanup.policy={there.cleanup_policy}, which deletes copies with equal keys; set it to delete")
+    if 0 <= there.retention_ms < _kept(ladder):
+        faults.append(
+            f"topic {topic!r} keeps messages for {format_duration(there.retention_ms / 1000)} and its longest rung is "
+            f"{format_duration(ladder.longest)}; raise its retention.ms to twice that, or copies are deleted while no relay runs"
+        )
+    return faults + _of_bytes(topic, there, "copies are deleted before they are due")
+
+
+def _of_missing(topic: str, there: Topic, ladder: Ladder, longest_delay: float) -> str | None:
+    """What the missing rungs cost; `None` where each wait has a partition, and those for delayed sends are missing alone."""
+    if not ladder or not ladder.missing:
+        return None
+    hops, least = ladder.hops(longest_delay), ladder_of(width()).hops(longest_delay)
+    rungs = " ".join(map(format_duration, ladder.missing))
+    return (
+        f"topic {topic!r} has {there.partitions} partitions, so rungs are missing ({rungs}): a copy that waits for "
+        f"{format_duration(longest_delay)} is written {hops} times and not {least}; give it {width()} partitions"
+    )
+
+
 def _of_bytes(topic: str, there: Topic, otherwise: str) -> list[str]:
     if there.retention_bytes < 0:
         return []
@@ -270,6 +296,6 @@ def _of_clock(topic: str, there: Topic) -> str | None:
     if there.timestamp_type == APPEND_TIME:
         return None
     return (
-        f"topic {topic!r} has the timestamps of its producers, and a clock that is ahead holds its partition for up to its delay after "
-        f"each start; ackwise topics create sets its {TIMESTAMP_TYPE} to {APPEND_TIME}"
+        f"topic {topic!r} has the timestamps of its producers, whose clocks decide how long it keeps their copies; ackwise topics create "
+        f"sets its {TIMESTAMP_TYPE} to {APPEND_TIME}"
     )

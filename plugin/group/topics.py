@@ -16,7 +16,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import IncompatibleBrokerVersion, InvalidPartitionsError, KafkaError, for_code
 
+from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.ladder import ladder_of, width
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.client.bounded import is_asked_to_end
@@ -57,6 +59,10 @@ _LOOK_SOON: Final = 0.01  # after the first look; most brokers know of a topic a
 #: Seconds in which a topic that was made just before must have become known to the broker that is asked.
 _KNOWN_WITHIN: Final = 3.0
 _CLOSE_TIMEOUT: Final = 2.0
+
+#: Partitions of the control topic: commands, and how workers are. Brokers compact what is older than a segment: ten minutes.
+_CONTROL_PARTITIONS: Final = 2
+_CONTROL_SEGMENT: Final = "600000"
 
 #: Partitions that one request makes; Kafka refuses one that writes more than 10,000 records (`QuorumController`).
 _PARTITIONS_AT_ONCE: Final = 2_000
@@ -236,10 +242,12 @@ async def _await_plan(
         absent = {*sources, *made} - found.keys()
         if absent and now() - begun < (_TIMEOUT / 2 if absent & set(made) else _KNOWN_WITHIN):
             continue
-        plan = plan_topics(names, sources, found, longest_delay=longest_delay, in_place=in_place)
+        plan = plan_topics(names, sources, found, longest_delay=longest_delay, rungs=settings.rungs, in_place=in_place)
         if not plan.create and not plan.extend and (plan.control is None or settings.create_topics == "never"):
             return
         if settings.create_topics == "never":
+            if not plan.create and not plan.required:
+                return  # a delay topic with fewer rungs costs hops, and works
             _refuse(plan)
         if plan.control is not None and not await _create_control(admin, plan.control, plan.like) and not plan.create and not plan.extend:
             return
@@ -248,13 +256,16 @@ async def _await_plan(
 
 
 def _refuse(plan: TopicPlan) -> None:
-    wanted = f"{plan.like.partitions} partitions and max.message.bytes={plan.like.max_message_bytes}"
     if plan.create:
+        wanted = " and ".join(f"{number} partitions" for number in sorted({plan.partitions(topic) for topic in plan.create}))
+        if plan.delay in plan.create:
+            wanted = f"{plan.rungs} partitions for {plan.delay!r}, {plan.like.partitions} for each other one"
         raise ConfigurationError(
-            f"{_listed(plan.create)} must exist, since create_topics is 'never'; create them with {wanted}, or set create_topics to 'auto'"
+            f"{_listed(plan.create)} must exist, since create_topics is 'never'; create them with {wanted} and "
+            f"max.message.bytes={plan.like.max_message_bytes}, or set create_topics to 'auto'"
         )
     raise ConfigurationError(
-        f"{_listed(plan.extend)} must have as many partitions as the largest source, {plan.like.partitions}; "
+        f"{_listed(plan.required)} must have as many partitions as the largest source, {plan.like.partitions}; "
         "extend them, or set create_topics to 'auto'"
     )
 
@@ -320,7 +331,7 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
         topic: config
         | {
             "retention.ms": str(plan.retention(topic)),
-            "cleanup.policy": plan.cleanup_policy(topic),
+            "cleanup.policy": "delete",
             TIMESTAMP_TYPE: plan.timestamp_type(topic),
         }
         for topic in plan.create
@@ -347,8 +358,8 @@ async def _create_control(admin: AIOKafkaAdminClient, topic: str, like: Topic) -
     """Create the control topic. Returns whether to look again: a worker starts without it as well."""
     if not await has_controller(admin):
         return True
-    config = {"cleanup.policy": "compact", **safe_as(like)}
-    response: Any = await admin.create_topics([NewTopic(topic, 1, like.replication, topic_configs=config)])
+    config = {"cleanup.policy": "compact", "segment.ms": _CONTROL_SEGMENT, **safe_as(like)}
+    response: Any = await admin.create_topics([NewTopic(topic, _CONTROL_PARTITIONS, like.replication, topic_configs=config)])
     for _, code, *message in response.topic_errors:
         if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER) and not _may_pass(code):
             log.warning("the control topic can't be created, ackwise pause reaches no worker", topic=topic, error=_why(code, *message))
@@ -360,13 +371,12 @@ async def _extend(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
     for topic in plan.extend if await has_controller(admin) else ():
         try:
             with suppress(InvalidPartitionsError):  # another worker was faster
-                await admin.create_partitions({topic: NewPartitions(plan.like.partitions)})
+                await admin.create_partitions({topic: NewPartitions(plan.partitions(topic))})
         except KafkaError as error:
             if error.retriable:
                 continue
             raise ConfigurationError(
-                f"topic {topic!r} can't be extended to the {plan.like.partitions} partitions of the largest source ({error}); "
-                "extend it, or allow this client to"
+                f"topic {topic!r} can't be extended to {plan.partitions(topic)} partitions ({error}); extend it, or allow this client to"
             ) from error
 
 
@@ -391,8 +401,19 @@ async def _await_broker(admin: AIOKafkaAdminClient, names: TopicNames, sources: 
 
 def _compare(counts: Mapping[str, int], names: TopicNames, sources: Collection[str]) -> None:
     widest = max(sources, key=lambda source: counts[source])
+    if not (ladder := ladder_of(counts[names.delay])):
+        raise ConfigurationError(
+            f"topic {names.delay!r} has one partition, which is for cancellations, so nothing can wait; give it {width()} partitions"
+        )
+    if ladder.missing:
+        log.warning(
+            "the delay topic has few partitions, copies are written more often while they wait",
+            topic=names.delay,
+            partitions=counts[names.delay],
+            missing=" ".join(map(format_duration, ladder.missing)),
+        )
     for topic in names.all:
-        if topic != names.cancel and counts[topic] < counts[widest]:
+        if topic != names.delay and counts[topic] < counts[widest]:
             raise ConfigurationError(
                 f"topic {topic!r} has {counts[topic]} partitions and {widest!r}, which it serves, has {counts[widest]}; "
                 "extend it, or set create_topics to 'auto'"

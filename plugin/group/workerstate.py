@@ -32,7 +32,8 @@ EVERY: Final = 10.0
 #: Seconds until it is looked for again whether there is a control topic, and for the record that a worker leaves last.
 _LOOK_AGAIN, _TAKEN_BACK_WITHIN = 1.0, 1.0
 
-_PARTITION: Final = 0
+#: Where commands are, with what the group remembers; and where workers say how they are.
+_COMMANDS, _WORKERS = 0, 1
 
 
 class WorkerState:
@@ -67,9 +68,9 @@ class WorkerState:
                 await self._has_joined.wait()
         while True:
             if is_there := self._is_there():
-                if self._letters is not None and await self._write(*encode_letters(self._letters)):
+                if self._letters is not None and await self._write(_COMMANDS, *encode_letters(self._letters)):
                     self._letters = None
-                await self._write(*encode_worker(record_of(self._id, self._client, self._worker(), [*self._lanes()])))
+                await self._write(_WORKERS, *encode_worker(record_of(self._id, self._client, self._worker(), [*self._lanes()])))
             await asyncio.sleep(EVERY if is_there else _LOOK_AGAIN)
 
     async def take_back(self) -> None:
@@ -77,12 +78,12 @@ class WorkerState:
         if self._has_written:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TAKEN_BACK_WITHIN):
-                    await self._write(worker_key(self._id), None)
+                    await self._write(_WORKERS, worker_key(self._id), None)
 
-    async def _write(self, key: bytes, value: bytes | None) -> bool:
+    async def _write(self, partition: int, key: bytes, value: bytes | None) -> bool:
         error: Exception | None
         try:
-            (error,) = await self._worker().publisher.publish([Copy(self._topic, _PARTITION, key, value, ())])
+            (error,) = await self._worker().publisher.publish([Copy(self._topic, partition, key, value, ())])
         except Exception as raised:  # noqa: BLE001  # whatever it is, the worker has its messages to see to
             error = raised
         if error is None:

@@ -82,7 +82,7 @@ def explain(
     `origins` says where settings come from that the host decided, such as those that Faust has itself.
     Raises `ConfigurationError` for an entry that can't be used, or a group whose topics can't be called so.
     """
-    names = TopicNames.of(settings, slots.later.levels, dead_letter=slots.dead_letter.topic)
+    names = TopicNames.of(settings, dead_letter=slots.dead_letter.topic)
     return Explanation(
         group=settings.group,
         chain=tuple(_chain(settings, slots, agents)),
@@ -303,11 +303,7 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
     if not names.all:
         return
     yield TopicUse(names.retry, "copies that are due, read beside the sources")
-    for topic in names.delays:
-        yield TopicUse(topic, f"copies that wait, read by the relay in group {names.relay_group}")
-    for topic in names.sends:
-        yield TopicUse(topic, f"messages that are sent later, read by the relay in group {names.relay_group}")
-    yield TopicUse(names.cancel, "messages that are cancelled while they wait, read by the relay")
+    yield TopicUse(names.delay, f"copies that wait, and cancellations, read by the relay in group {names.relay_group}")
     yield TopicUse(names.dead_letter, "dead letters")
     yield TopicUse(names.control, "what ackwise pause and resume say, read by every worker")
 

@@ -193,6 +193,11 @@ class _Failures:
         if any(agent.order != "none" for agent in self._agents):
             yield self._dead("ackwise bury names a message that waits in place", Reason.BURIED, attempts=None)
         yield self._dead("a copy for a handler that is gone, an hour after its first failure", Reason.NO_HANDLER, attempts=None)
+        yield self._dead(
+            "a message to be sent later whose topic is missing for max_delay after it was due",
+            Reason.NO_TARGET,
+            attempts=None,
+        )
         yield self._dead("a record on the retry topic that is no copy of this group", Reason.FOREIGN_COPY, attempts=None)
         yield self._dead("a copy that the brokers refuse as too large", Reason.TOO_LARGE, then="dead letter, cut until it fits")
 

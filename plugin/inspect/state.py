@@ -82,7 +82,7 @@ class GroupTopics:
     """The topics of the group."""
 
     retry: str
-    delays: tuple[str, ...]
+    delay: str
     dead_letters: str
 
 
@@ -129,7 +129,7 @@ def look(
         store_down=None if leases is None else leases.has_failed,
         event_log_outage=worker.outage.is_on,
         cut_delays=member.delay_counts.cut,
-        topics=GroupTopics(names.retry, names.delays, names.dead_letter),
+        topics=GroupTopics(names.retry, names.delay, names.dead_letter),
         chain=chain,
         settings=settings,
         share=None if member.share_counts is None else replace(member.share_counts),

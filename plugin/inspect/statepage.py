@@ -99,7 +99,7 @@ def _partition(lane: LaneState) -> tuple[_Cell, ...]:
 def _topics(state: State) -> list[tuple[_Cell, ...]]:
     return [
         (state.topics.retry, "copies that are due"),
-        *((topic, "copies that wait") for topic in state.topics.delays),
+        (state.topics.delay, "copies that wait, and cancellations"),
         (state.topics.dead_letters, "dead letters"),
     ]
 

@@ -1,4 +1,4 @@
-"""Partitions of a topic, and which of them a message is for: the one that Kafka's own clients choose. Pure."""
+"""Partitions of a topic, and which of them a message is for: the one that Kafka's own clients choose, or a rung of a delay topic. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from aiokafka.partitioner import murmur2
 
+from ackwise.middleware.ladder import ladder_of
 from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.sendlater import due_of_send
 
 __all__ = ["Partitions"]
 
@@ -22,11 +24,19 @@ class Partitions:
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, message: Outgoing) -> int | None:
-        """The partition of `message`; `None` if it names one that the topic has not."""
+    def of(self, message: Outgoing, now: float) -> int | None:
+        """The partition of `message`; `None` if it names one that the topic has not. `now`: epoch seconds."""
         if message.partition is not None:
             return message.partition if message.partition in self._known else None
+        if message.headers and (due := due_of_send(message.headers)) is not None:
+            return next(ladder_of(len(self._known)).ways(due / 1000 - now, sends=True, spread=hash(message.message_id)), None)
         if message.key is None:
             return self._keyless
         hashed: int = murmur2(message.key) & 0x7FFFFFFF
         return self._known[hashed % len(self._known)]
+
+    def hops(self, message: Outgoing, now: float) -> int:
+        """How often a message that waits to be sent is written until it is due; 0 for any other."""
+        due = due_of_send(message.headers) if message.headers and message.partition is None else None
+        ladder = ladder_of(len(self._known))
+        return ladder.hops(due / 1000 - now) if due is not None and ladder else 0

@@ -28,7 +28,6 @@ from ackwise.middleware.outgoing import (
     refuse_own_headers,
 )
 from ackwise.middleware.policies import Events
-from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.sendlater import refuse_too_late, send_later
 from ackwise.plugin.client.bounded import ended
 from ackwise.plugin.producer.delaying import due_of
@@ -76,8 +75,8 @@ class Producer:
     what has no answer by then is saved there, and the answer says so.
 
     `group` names the producer in events and logs; what is sent with `delay=` or `at=` waits for the workers of the app of that name,
-    which has `delayed_sends=True`. `events` takes PRODUCED and PRODUCE_FAILED: a folder, `Events(…)` or a sink. `levels` are the delay
-    levels of that app, `topic_names` its setting. `close_timeout`: seconds at the end for what is in flight. Raises `ConfigurationError`.
+    which has `delayed_sends=True`. `events` takes PRODUCED and PRODUCE_FAILED: a folder, `Events(…)` or a sink. `topic_names` is that
+    app's setting. `close_timeout`: seconds at the end for what is in flight. Raises `ConfigurationError`.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class Producer:
         close_timeout: float | str = 30.0,
         compression: str | None = None,
         linger: float | str = 0.0,
-        levels: DelayLevels | None = None,
         topic_names: str = DEFAULT_TOPIC_NAMES,
         client_id: str = "ackwise",
         client_options: Mapping[str, object] | None = None,
@@ -109,13 +107,12 @@ class Producer:
         if compression is not None and compression not in _CODECS:
             raise ConfigurationError(f"compression of Producer is {compression!r}; it is {', '.join(map(repr, _CODECS))}, or None")
         options = {"compression_type": compression, "linger_ms": round(parse_duration(linger, what="linger of Producer") * 1000)}
-        self._own_sender = Sender(settings, options=options) if sender is None else None
+        self._own_sender = Sender(settings, options=options, wall=wall) if sender is None else None
         self._sender: MessageSender = self._own_sender or sender  # type: ignore[assignment]  # one of them is there
         self._own_outbox = open_outbox(outbox) if isinstance(outbox, str) else None
         self._outbox = outbox if self._own_outbox is None and not isinstance(outbox, str) else self._own_outbox
         self._ledger = Ledger(_sink_of(events, group))
-        self._levels = levels or DelayLevels()
-        self._send_topics = [TopicTemplate(topic_names).name(group, "send", name) for name in self._levels.names()]
+        self._delay_topic = TopicTemplate(topic_names).name(group, "delay")
         self._clock, self._wall, self._sleep, self._rng = clock, wall, sleep, rng
         self._in_flight: dict[int, Outgoing] = {}  #: by identity: two may have one id
         self._landed = asyncio.Event()
@@ -252,15 +249,7 @@ class Producer:
     def _later(self, message: Outgoing, due: int) -> Outgoing:
         now_ms = round(self._wall() * 1000)
         refuse_too_late(message.topic, due, now_ms)
-        return send_later(
-            message,
-            due,
-            now_ms=now_ms,
-            group=self._group,
-            topics=self._send_topics,
-            levels=self._levels,
-            clock_skew=_CLOCK_SKEW,
-        )
+        return send_later(message, due, now_ms=now_ms, group=self._group, topic=self._delay_topic, clock_skew=_CLOCK_SKEW)
 
     async def _deliver(self, messages: Sequence[Outgoing]) -> list[SendAnswer]:
         """Send until each is acknowledged or refused, or its time is over."""

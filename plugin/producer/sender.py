@@ -23,6 +23,7 @@ from aiokafka.errors import (
 from aiokafka.structs import RecordMetadata
 
 from ackwise.middleware.errors import PublishUnavailable
+from ackwise.middleware.ladder import MOST_HOPS
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.refusals import RecordRefusals
@@ -78,13 +79,16 @@ class Sender:
         options: Mapping[str, object] | None = None,
         timeout: float = _TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """`options` are for the producer alone, such as `compression_type`. `timeout`: seconds until a message is reported as failed.
 
-        `clock`: seconds, by which a message that fails by itself is refused after a while.
+        `clock`: seconds, by which a message that fails by itself is refused after a while. `wall`: epoch seconds, by which one that is
+        sent later is due.
         """
         self._settings = settings
         self._refusals = RecordRefusals(clock)
+        self._wall = wall
         self._options = dict(options or {})
         self._timeout = timeout
         self._client: IdempotentClient | None = None
@@ -172,11 +176,18 @@ class Sender:
             highest[message.topic] = max(highest.get(message.topic, 0), message.partition or 0)
         found = dict(zip(highest, await asyncio.gather(*(self._partitions(*each) for each in highest.items())), strict=True))
         lines: dict[tuple[str, int], list[int]] = {}
+        now = self._wall()
         for place, message in enumerate(messages):
             partitions = found[message.topic]
             if isinstance(partitions, SendFailed):
                 answers[place] = partitions
-            elif (partition := partitions.of(message)) is None:
+            elif (hops := partitions.hops(message, now)) > MOST_HOPS:
+                cause = (
+                    f"topic {message.topic!r} has {len(partitions)} partitions, so a message would be written {hops} times, "
+                    f"and {MOST_HOPS} are the most; add partitions up to 27"
+                )
+                answers[place] = SendFailed(cause, retriable=False, error="TooManyHops")
+            elif (partition := partitions.of(message, now)) is None:
                 cause = f"topic {message.topic!r} has {len(partitions)} partitions, and no partition {message.partition}"
                 answers[place] = SendFailed(cause, retriable=False, error="UnknownPartition")
                 if stopped is not None:

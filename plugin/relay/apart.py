@@ -14,11 +14,9 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.matching import ensure_topics_of
 from ackwise.plugin.group.owntopics import OwnTopics
-from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import ensure_topics, read_topics
 from ackwise.plugin.relay.cancel import refuse_without_delays
-from ackwise.plugin.relay.cancellations import CancelTopic
 from ackwise.plugin.relay.relay import DelayRelay
 
 __all__ = ["relay_apart", "relay_delays"]
@@ -58,12 +56,9 @@ async def _relay(group: Group, stop: asyncio.Event, sink: EventSink | None, coun
     relay = DelayRelay(
         group.settings,
         group.names,
-        group.levels,
-        RecordBatches(group.settings),
         max_delay=group.slots.later.max_delay,
         counts=counts,
         sink=sink,
-        cancellations=CancelTopic(group.settings, group.names.cancel),
         suspect=own_topics.suspect,
     )
     keeping = asyncio.create_task(own_topics.keep(), name="ackwise own topics")

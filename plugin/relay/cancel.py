@@ -1,27 +1,28 @@
-"""Cancelling of messages that wait in the delay topics: who they are is looked up there, and the relay reads what is written.
+"""Cancelling of messages that wait in the delay topic: who they are is looked up there, and the relay reads what is written.
 
 A message is cancelled if that is acknowledged before the message is due: whatever is due later is brought back by a relay that
-reads the cancel topic to its end first.
+reads the cancellations to their end first.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from aiokafka import TopicPartition
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.ladder import CANCELLATIONS
 from ackwise.middleware.log import said
 from ackwise.middleware.message import Delivery, delivery_of
 from ackwise.middleware.wire import Copy, ForeignCopy, OtherWire, parse_copy, waiting_copy
 from ackwise.plugin.group.copyreader import CopyReader, reading
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.relay.cancellations import PARTITION
-from ackwise.plugin.relay.hop import latest_due
+from ackwise.plugin.relay.cancellations import CANCELLED
+from ackwise.plugin.relay.hop import cut_due
 
 __all__ = ["CancelAnswer", "cancel"]
 
@@ -31,9 +32,6 @@ CancelAnswer = Literal["accepted", "too late", "unknown"]
 _MESSAGE_ID: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d{1,10})/(?P<offset>\d{1,19})")
 
 _APPEND_TIME: Final = 1  #: of a record whose time the broker has set
-
-#: What a cancellation says besides its key; whoever takes it back writes no value.
-_CANCELLED: Final = b'{"version": 1}'
 
 
 class _Waiting(NamedTuple):
@@ -74,7 +72,7 @@ async def cancel(group: Group, message_ids: Collection[str], *, clock: Callable[
             return answers
         await publisher.start()
         try:
-            await _write(publisher, group, in_time, _CANCELLED)
+            await _write(publisher, group, in_time, CANCELLED)
             late = in_time.keys() - _in_time(in_time, clock() + skew).keys()
             if late:
                 await _write(publisher, group, {message_id: in_time[message_id] for message_id in late}, None)
@@ -97,7 +95,7 @@ def _in_time(waiting: Mapping[str, _Copies], now: float) -> dict[str, _Copies]:
 
 async def _write(publisher: KafkaPublisher, group: Group, waiting: Mapping[str, _Copies], value: bytes | None) -> None:
     keys = sorted({key for copies in waiting.values() for key in copies})
-    for answer in await publisher.publish([Copy(group.names.cancel, PARTITION, key, value, ()) for key in keys]):
+    for answer in await publisher.publish([Copy(group.names.delay, CANCELLATIONS, key, value, ()) for key in keys]):
         if answer is not None:
             raise Unavailable(f"the cancellation may be there or not: {said(answer)}; cancel again")
 
@@ -119,40 +117,32 @@ class _Search:
         """What is found. How far relay and group are is asked first: what moves on meanwhile is seen where it was, or where it is."""
         names, reader = self._group.names, self._reader
         committed = await reader.committed()
-        delays = await reader.partitions(names.with_levels_of(await reader.topics()).delays)
+        rungs = [each for each in await reader.partitions([names.delay]) if each.partition != CANCELLATIONS]
         retries = await reader.partitions([names.retry])
         found: dict[str, _Copies] = {}
-        for near in (True, False):  # a copy is where its first record was, unless its topic was narrower then
-            for partition in self._chosen(delays, found, near=near):
-                async for record, is_append_time in self._records(partition, committed):
-                    self._take(record, found, is_append_time=is_append_time)
+        await self._search(rungs, committed, found)
         returned: dict[str, _Copies] = {}
-        for partition in self._chosen(retries, found, near=True):
-            async for record, _ in self._records(partition, committed):
-                self._take(record, returned, is_append_time=False)
+        await self._search(self._chosen(retries, found), committed, returned)
         return _Found(found, returned.keys() - found.keys())
 
-    def _chosen(self, partitions: Sequence[TopicPartition], found: Mapping[str, object], *, near: bool) -> Iterator[TopicPartition]:
-        """Where what is not found yet should be, or the rest."""
-        if not (missing := [number for message_id, number in self._wanted.items() if message_id not in found]):
-            return
-        widths: dict[str, int] = {}
-        for partition in partitions:
-            widths[partition.topic] = max(widths.get(partition.topic, 0), partition.partition + 1)
-        for partition in partitions:
-            if near == (partition.partition in {number % widths[partition.topic] for number in missing}):
-                yield partition
+    def _chosen(self, partitions: Sequence[TopicPartition], found: Mapping[str, object]) -> list[TopicPartition]:
+        """Those of the retry topic where what is not found yet would be, which is where its first record was."""
+        missing = [number for message_id, number in self._wanted.items() if message_id not in found]
+        wanted = {number % len(partitions) for number in missing} if partitions else set()
+        return [partition for partition in partitions if partition.partition in wanted]
 
-    async def _records(self, partition: TopicPartition, committed: Mapping[TopicPartition, Any]) -> AsyncIterator[tuple[Delivery, bool]]:
-        """What is behind the commit, up to the end as it is now, and whether the broker set its time."""
-        left = (await self._reader.left([partition], committed))[partition]
-        async for record in self._reader.records(partition, left.position, left.end):
-            yield delivery_of(partition, record), record.timestamp_type == _APPEND_TIME
+    async def _search(
+        self, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Any], found: dict[str, _Copies]
+    ) -> None:
+        """Look at what is behind the commits, up to the ends as they are now."""
+        for partition, left in (await self._reader.left(partitions, committed)).items():
+            async for record in self._reader.records(partition, left.position, left.end):
+                self._take(delivery_of(partition, record), found, is_append_time=record.timestamp_type == _APPEND_TIME)
 
     def _take(self, record: Delivery, found: dict[str, _Copies], *, is_append_time: bool) -> None:
         settings = self._group.settings
         try:
-            due, key = waiting_copy(record.headers, settings.group)
+            due, key, _ = waiting_copy(record.headers, settings.group)
             message_id = b"/".join(key.split(b"/", 3)[:3]).decode(errors="replace")
             if message_id not in self._wanted:
                 return
@@ -160,6 +150,6 @@ class _Search:
         except (ForeignCopy, OtherWire):
             return
         at, max_delay = record.timestamp_ms, self._group.slots.later.max_delay
-        due = min(due, latest_due(at, at, max_delay, settings.clock_skew, is_append_time=is_append_time))
+        due = cut_due(due, at, at, max_delay=max_delay, clock_skew=settings.clock_skew, is_append_time=is_append_time)
         copies = found.setdefault(message_id, {})
         copies[key] = max(copies.get(key, _Waiting(0, 0, key)), _Waiting(attempt, due, key))

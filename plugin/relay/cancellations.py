@@ -1,4 +1,4 @@
-"""Cancellations of a group, as its cancel topic has them: read to the end before anything is brought back."""
+"""Cancellations of a group, as partition 0 of its delay topic has them: read to the end before each batch of moves."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from typing import Any, Final, Protocol
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
+from ackwise.middleware.ladder import CANCELLATIONS
+from ackwise.middleware.log import Log
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import look_for_topics
+from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.rawrecords import fetch_raw
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["PARTITION", "CancelTopic", "Cancellations"]
+__all__ = ["CANCELLED", "CancelPartition", "Cancellations"]
 
-#: All cancellations are on one partition, however many a topic has that somebody else made.
-PARTITION: Final = 0
+log = Log()
 
-#: Seconds for a client to connect, for reading what is new, and for letting go of a client.
+#: What a cancellation says besides its key; whoever takes it back writes no value.
+CANCELLED: Final = b'{"version": 1}'
+
+#: Seconds for a client to connect and to find the start, for reading what is new, and for letting go of a client.
 _START_TIMEOUT, _READ_TIMEOUT, _CLOSE_TIMEOUT = 10.0, 30.0, 2.0
 
 
@@ -33,28 +38,27 @@ class Cancellations(Protocol):
         """The keys of cancelled messages, as of the last `read`; see `waiting_copy`."""
         ...
 
-    @property
-    def hashes(self) -> AbstractSet[int]:
-        """The hashes of `keys`, and perhaps some more."""
-        ...
-
     async def read(self) -> None:
         """Return once `keys` has everything that was acknowledged before this was called. Raises `KafkaError` or `OSError`."""
 
+    async def close(self) -> None:
+        """Let go of what is open. Raises nothing."""
 
-class CancelTopic:
-    """The cancellations in the topic of a group. It has a client of its own: the relay's own connection waits for copies.
+
+class CancelPartition:
+    """The cancellations in the delay topic of a group. It has a client of its own: the relay's own connection waits for copies.
 
     A record without a value takes back what an earlier one with its key has cancelled.
     """
 
     def __init__(self, settings: HostSettings, topic: str) -> None:
         self._settings = settings
-        self._partition = TopicPartition(topic, PARTITION)
+        self._partition = TopicPartition(topic, CANCELLATIONS)
         self._consumer: AIOKafkaConsumer | None = None
+        self._connecting: AIOKafkaConsumer | None = None  #: what a reading that was given up may have left
         self._position: int | None = None
         self._keys: set[bytes] = set()
-        self._hashes: set[int] = set()
+        self._throttle = LogThrottle()
         self._reading = asyncio.Lock()
         self._begun = self._done = 0
 
@@ -62,11 +66,6 @@ class CancelTopic:
     def keys(self) -> AbstractSet[bytes]:
         """See `Cancellations`."""
         return self._keys
-
-    @property
-    def hashes(self) -> AbstractSet[int]:
-        """See `Cancellations`."""
-        return self._hashes
 
     async def read(self) -> None:
         """See `Cancellations`. Those who call while it is read share the next reading, since this one may have begun too early."""
@@ -89,20 +88,21 @@ class CancelTopic:
 
     async def close(self) -> None:
         """Let go of the client. Raises nothing of the client's."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
+        for consumer in {self._consumer, self._connecting} - {None}:
             await close_consumer(consumer, within=_CLOSE_TIMEOUT)
+        self._consumer = self._connecting = None
 
     async def _read_to_end(self) -> None:
         consumer = await self._connected()
         position = self._position
         if position is None:
-            position = self._position = int((await consumer.beginning_offsets([self._partition]))[self._partition])
+            found = await answer(consumer.beginning_offsets([self._partition]), within=_START_TIMEOUT)
+            position = self._position = int(found[self._partition])
         while True:
-            found = await fetch_raw(consumer, self._partition, position, wait_ms=0)
-            if not found.raw:
+            fetched = await fetch_raw(consumer, self._partition, position, wait_ms=0)
+            if not fetched.raw:
                 return
-            reading: Any = found.records()
+            reading: Any = fetched.records()
             for record in reading:
                 self._take(record)
             if reading.next_fetch_offset == position:
@@ -110,13 +110,17 @@ class CancelTopic:
             position = self._position = reading.next_fetch_offset
 
     def _take(self, record: Any) -> None:
-        if record.key is None:
-            return
-        if record.value is None:
+        if record.key is not None and record.value is None:
             self._keys.discard(record.key)
-        else:
+        elif record.key is not None and record.value == CANCELLED:
             self._keys.add(record.key)
-            self._hashes.add(hash(record.key))
+        elif self._throttle.is_due():
+            log.error(
+                "a record among the cancellations is none and is passed over; nothing else may be written to this partition",
+                topic=self._partition.topic,
+                partition=self._partition.partition,
+                offset=record.offset,
+            )
 
     async def _connected(self) -> AIOKafkaConsumer:
         if self._consumer is None:
@@ -127,14 +131,14 @@ class CancelTopic:
                 enable_auto_commit=False,
                 **options,
             )
-            is_connected = False
+            self._connecting, is_connected = consumer, False
             try:
                 await answer(start(consumer), within=_START_TIMEOUT)
                 is_connected = True
             finally:
                 if not is_connected:
                     await close_consumer(consumer, within=_CLOSE_TIMEOUT)
-            self._consumer = consumer
+            self._consumer, self._connecting = consumer, None
         return self._consumer
 
     def _learn_anew(self) -> None:

@@ -1,61 +1,72 @@
-"""Next hop of a copy on a delay topic: it waits, or moves on. Pure; times are epoch milliseconds."""
+"""Next hop of a copy at the head of a rung: to its target, aside in memory, or on to another rung. Pure; times are epoch milliseconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.ladder import Ladder, Rung
 
-__all__ = ["Move", "Wait", "comes_back_from_here", "latest_due", "next_hop", "written_at"]
+__all__ = ["Aside", "Go", "Hop", "cut_due", "is_given_up", "look_at", "next_hop"]
+
+#: So long after its first sight a copy hops at the earliest: where the clocks of brokers and relays differ by more than a rung, it would
+#: hop hundreds of times a second.
+_BETWEEN_HOPS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Not before `until`."""
+class Go:
+    """It is due: to its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Wait for `until` in memory, then decide again. What is behind it goes on."""
 
     until: int
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """To the delay topic of `level`, or to the retry topic if it is 0."""
+class Hop:
+    """On to a partition of `rung`."""
 
-    level: int
+    rung: Rung
 
 
-def next_hop(now_ms: int, due: int, written_ms: int, level: int, levels: DelayLevels) -> Wait | Move:
-    """What becomes of a record of the topic of `level`, written at `written_ms` and due at `due`.
+def look_at(appended: int, seen: int, wait: float) -> int:
+    """When a copy that was appended to a rung is looked at, due or not, and never later.
 
-    It waits there for the level's delay, or until it is due if that is sooner; what is left then is waited for on the
-    largest level that fits, and less than the smallest level where it is.
+    A timestamp counts as far as it can be believed: not after the copy was `seen` first, and not below 0. A clock that is ahead, or a
+    forged timestamp, would hold all that is behind the copy for as long as it says.
     """
-    hop_ends = min(due, written_ms + round(levels.delay(level) * 1000))
-    if now_ms < hop_ends:
-        return Wait(hop_ends)
-    if now_ms >= due:
-        return Move(0)
-    fitting = levels.fitting((due - now_ms) / 1000)
-    return Wait(due) if fitting is None else Move(fitting)
+    return (min(appended, seen) if appended >= 0 else seen) + round(wait * 1000)
 
 
-def comes_back_from_here(due: int, written_ms: int, level: int, levels: DelayLevels) -> bool:
-    """Whether `next_hop` moves such a record to the retry topic when it is due, and to no other level before."""
-    left = due - written_ms - round(levels.delay(level) * 1000)
-    return left <= 0 or levels.fitting(left / 1000) is None
+def next_hop(now: int, due: int, *, seen: int, ladder: Ladder, sends: bool, has_room: bool) -> Go | Aside | Hop:
+    """What becomes of a copy at the head of a rung whose wait is over. `seen`: when this relay saw it first.
 
-
-def written_at(timestamp_ms: int, seen_ms: int) -> int:
-    """When a record was written, as far as that can be believed: not after it was seen. A timestamp below 0 is none.
-
-    A clock that is ahead, or whoever forges a timestamp, would hold all that is behind the record for as long as it says.
+    Nearly every copy is aside for its last half second: a writer adds `clock_skew` to what its rung waits. Without room for it in memory
+    it takes the shortest rung.
     """
-    return min(timestamp_ms, seen_ms) if timestamp_ms >= 0 else seen_ms
+    if (left := due - now) <= 0:
+        return Go()
+    if left < ladder.least * 1000:
+        return Aside(due) if has_room else Hop(ladder.rung(0.0, sends=sends))
+    if now < seen + _BETWEEN_HOPS and has_room:
+        return Aside(seen + _BETWEEN_HOPS)
+    return Hop(ladder.rung(left / 1000, sends=sends))
 
 
-def latest_due(timestamp_ms: int, seen_ms: int, max_delay: float, clock_skew: float, *, is_append_time: bool) -> int:
-    """When the copy is due at the latest, if nobody may ask for more than `max_delay` seconds.
+def cut_due(due: int, timestamp: int, seen: int, *, max_delay: float, clock_skew: float, is_append_time: bool) -> int:
+    """`due`, or the latest that is legal: nobody may ask for more than `max_delay` seconds.
 
-    What was asked for by the rules is never above it: a sender adds `clock_skew` to the due time, and its clock may be ahead by as much.
+    What was asked for by the rules is never cut: a sender adds `clock_skew`, and its clock may be ahead by as much. Where the timestamp is
+    the producer's, the relay's first sight of the copy counts alone: an old one would make it early.
     """
-    appended = timestamp_ms if is_append_time and timestamp_ms >= 0 else written_at(timestamp_ms, seen_ms)
-    return appended + round((max_delay + 2 * clock_skew) * 1000)
+    appended = timestamp if is_append_time and timestamp >= 0 else seen
+    return min(due, appended + round((max_delay + 2 * clock_skew) * 1000))
+
+
+def is_given_up(due: int, now: int, max_delay: float) -> bool:
+    """Whether a copy whose target does not exist is dead: it is overdue by `max_delay` seconds."""
+    return now >= due + round(max_delay * 1000)

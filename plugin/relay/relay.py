@@ -1,7 +1,7 @@
-"""The delay relay: moves copies from the delay topics to the retry topic when they are due.
+"""The delay relay: moves copies from the delay topic to where they go when they are due.
 
-It is a service of every worker, or of processes of its own (`apart.py`), in a consumer group of its own. Of messages it records
-only that they were cancelled.
+It is a service of every worker, or of processes of its own (`apart.py`), in a consumer group of its own. It consumes as a worker does;
+whatever ends a membership, another one begins and goes on from the last commit. Of messages it records only that they were cancelled.
 """
 
 from __future__ import annotations
@@ -9,29 +9,40 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
+from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventSink
+from ackwise.middleware.ladder import CANCELLATIONS, ladder_of
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.publisher import Publisher
-from ackwise.middleware.retry import MAX_DELAY, DelayLevels
+from ackwise.middleware.retry import MAX_DELAY
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.plugin.client.bounded import answer, until
+from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.internals import has_no_partitions, keep_awake, look_for_topics, missing_topics, partitions_of
 from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.client.offsets import ask
+from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.group.budget import Budget
+from ackwise.plugin.client.topicids import topics_of
+from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.listener import GroupListener
+from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.recordbatches import RecordBatches
+from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
-from ackwise.plugin.group.topics import TopicNames
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.group.topicwatch import TopicWatch
 from ackwise.plugin.producer.sender import Sender
-from ackwise.plugin.relay.cancellations import CancelTopic
-from ackwise.plugin.relay.line import LONGEST_REST, DelayLine
-from ackwise.plugin.relay.member import DelayMember, OtherLevels
-from ackwise.plugin.relay.sendline import SendingPublisher, SendLine
+from ackwise.plugin.relay.cancellations import Cancellations, CancelPartition
+from ackwise.plugin.relay.member import DelayMember
+from ackwise.plugin.relay.move import Bounds
+from ackwise.plugin.relay.pipeline import LONGEST_REST
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
 __all__ = ["DelayRelay", "relays_here"]
@@ -42,14 +53,20 @@ log = Log()
 _BEGIN_ANEW: Final = (2.0, 10.0)
 _LASTED: Final = 60.0
 
-#: Seconds until a head is looked at again by a clock that is not the machine's: a test moves it at any moment.
+#: Seconds until what waits is looked at again by a clock that is not the machine's: a test moves it at any moment.
 _SET_BY_HAND: Final = 0.02
 
-#: Bytes of copies that are packed before they are due, over all lines.
-_PACKED: Final = 64 * 2**20
+#: Seconds for a client to connect, and for which a start may go on after a stop; for what hangs at a stop; for leaving the group.
+_START_TIMEOUT, _START_GRACE, _END, _LEAVE = 60.0, 0.25, 14.0, 3.0
 
-#: Seconds for a membership to notice that it is cancelled.
-_CANCEL: Final = 3.0
+#: Seconds for which a poll that has begun may go on after a stop.
+_POLL_GRACE: Final = 1.5
+
+#: Milliseconds after which the client asks for the partitions again: what is written to one that was added waits until then.
+_METADATA_AGE: Final = 10_000
+
+#: Milliseconds that the broker keeps a fetch which finds nothing, while something is moved.
+_FETCH_WAIT: Final = 50
 
 
 class DelayRelay:
@@ -59,38 +76,25 @@ class DelayRelay:
         self,
         settings: HostSettings,
         names: TopicNames,
-        levels: DelayLevels,
-        publisher: Publisher,
         *,
         max_delay: float = MAX_DELAY,
         counts: DelayCounts | None = None,
         sink: EventSink | None = None,
         clock: Callable[[], float] = time.time,
-        longest_rest: float = LONGEST_REST,
-        cancellations: CancelTopic | None = None,
         suspect: Callable[[], None] = lambda: None,
     ) -> None:
-        """`publisher` may be one that takes whole batches; what it and `cancellations` have open is closed when `run` ends.
-
-        `suspect` is called where a topic of the group may be gone.
-        """
+        """`suspect` is called where a topic of the group may be gone."""
         self._settings = settings
         self._names = names
-        self._levels = levels
-        self._read = names  #: what is read: with the topics of other levels that there are
-        self._publisher = publisher
         self._max_delay = max_delay
         self._counts = counts or DelayCounts()
         self._sink = sink
         self._clock = clock
-        self._longest_rest = longest_rest
-        self._cancellations = cancellations
         self._suspect = suspect
-        if isinstance(publisher, RecordBatches):
-            publisher.suspect = suspect
-        self._budget = Budget(_PACKED)
-        self._sender = Sender(settings, options=settings.producer_options)  # connects with the first message that is due
-        self._sending = SendingPublisher(self._sender, publisher, names.of_sends())
+        self._publisher = KafkaPublisher(settings, wall=clock)
+        self._publisher.suspect = suspect
+        self._sender = Sender(settings, options=settings.producer_options, wall=clock)  # connects with the first message that is due
+        self._cancellations: Cancellations = CancelPartition(settings, names.delay)
         self._throttle = LogThrottle()
 
     @classmethod
@@ -99,119 +103,106 @@ class DelayRelay:
         return cls(
             member.settings,
             member.names,
-            member.later.levels,
-            RecordBatches(member.settings),
             max_delay=member.later.max_delay,
             counts=member.delay_counts,
             sink=member.sink,
             clock=member.clock,
-            longest_rest=LONGEST_REST if member.clock is time.time else _SET_BY_HAND,
-            cancellations=CancelTopic(member.settings, member.names.cancel),
             suspect=member.own_topics.suspect,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until `stop` is set, then commit and leave the group.
-
-        Whatever ends a membership, it begins anew and goes on from the last commit. Stopping takes bounded time, whatever hangs.
-        """
+        """Relay until `stop` is set, then commit and leave the group. Stopping takes bounded time, whatever hangs."""
         stopping = asyncio.create_task(stop.wait(), name="ackwise relay stop")
         preparing = asyncio.create_task(self._prepare(), name="ackwise relay prepares")
         rest = _BEGIN_ANEW[0]
-        try:
+        async with AsyncExitStack() as opened:  # whatever one of them raises as it is closed, the others are
+            for close in (self._cancellations.close, self._publisher.stop, self._sender.stop):
+                opened.push_async_callback(close)
+            for task in (stopping, preparing):
+                opened.push_async_callback(asyncio.wait, {task})
+                opened.callback(task.cancel)
             while not stop.is_set():
                 begun = time.monotonic()
-                ended = await self._belong(stopping)
-                if ended is None:
+                if (ended := await self._belong(stopping)) is None:
                     return
-                if isinstance(ended, OtherLevels):
-                    self._take_levels(ended.names)
-                    continue
                 rest = _BEGIN_ANEW[0] if time.monotonic() - begun > _LASTED else rest
                 self._log_end(ended, rest)
                 await asyncio.wait({stopping}, timeout=rest)
                 rest = min(2 * rest, _BEGIN_ANEW[1])
-        finally:
-            stopping.cancel()
-            preparing.cancel()
-            await asyncio.wait({preparing}, timeout=_CANCEL)
-            await self._sender.stop()
-            if isinstance(self._publisher, RecordBatches):
-                await self._publisher.stop()
-            if self._cancellations is not None:
-                await self._cancellations.close()
-
-    def _take_levels(self, names: TopicNames) -> None:
-        """Read these from now on."""
-        before, now = {*self._read.delays, *self._read.sends}, {*names.delays, *names.sends}
-        log.info(
-            "the delay relay reads topics of other levels, until nothing is left there",
-            group=names.relay_group,
-            new=", ".join(sorted(now - before)) or None,
-            gone=", ".join(sorted(before - now)) or None,
-        )
-        self._read = names
 
     async def _prepare(self) -> None:
-        """Connect before something is due, which would be late by that; what fails here is done again when it is needed."""
-        with suppress(Exception):
-            if isinstance(self._publisher, RecordBatches):
-                await self._publisher.connect(self._names.retry)
-            if self._cancellations is not None:
-                await self._cancellations.read()
+        """Read what is cancelled before something is due, which would be late by that."""
+        with suppress(KafkaError, OSError):
+            await self._cancellations.read()
 
     async def _belong(self, stopping: asyncio.Task[Any]) -> BaseException | None:
         """One membership, from joining to leaving; returns what ended it, `None` if that was the stop.
 
         It has a task of its own: what aiokafka cancels by mistake ends that, and never passes for an end that was asked for.
         """
-        member = DelayMember(
-            self._consumer(),
-            self._read,
-            self._line,
-            sink=self._sink,
-            commit_interval=self._settings.commit_interval,
-            suspect=self._suspect,
-            wanted=self._names.with_levels_of,
-        )
-        self._counts.standing = member.standing
-        relaying = asyncio.create_task(member.relay(), name="ackwise relay")
+        member = self._member()
+        relaying = asyncio.create_task(self._relay(member), name="ackwise relay")
         try:
             await asyncio.wait({relaying, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return _end_of(relaying) if relaying.done() else None
+            if not relaying.done():
+                member.stop.set()
+                await asyncio.wait({relaying}, timeout=_END)
+                return None
+            return _end_of(relaying)
         finally:
             self._counts.standing = tuple
             relaying.cancel()
-            try:
-                await asyncio.wait({relaying}, timeout=_CANCEL)
-            finally:
-                await member.close()
+            await asyncio.wait({relaying}, timeout=_LEAVE)
 
-    def _log_end(self, ended: BaseException, rest: float) -> None:
-        if is_refusal(ended):
-            if self._throttle.is_due():
-                log.error(
-                    "Kafka refuses the delay relay, copies wait and nothing is lost until it lets it in",
-                    group=self._names.relay_group,
-                    error=said(ended),
-                    retry_in=rest,
-                )
-            return
-        if isinstance(ended, KafkaError | OSError):
-            log.warning(
-                "the delay relay lost its broker, nothing is lost and it begins anew",
-                group=self._names.relay_group,
-                error=said(ended),
-                retry_in=rest,
-            )
-            return
-        log.error(
-            "the delay relay ended by an error that nobody expects, nothing is lost and it begins anew",
-            group=self._names.relay_group,
-            error=type(ended).__name__,  # of such an error nobody knows whose words its text has
-            at=where_raised(ended),
-            retry_in=rest,
+    def _member(self) -> DelayMember:
+        settings = self._settings
+        return DelayMember(
+            settings,
+            self._names,
+            self._publisher,
+            self._sender,
+            self._cancellations,
+            bounds=Bounds(self._max_delay, settings.clock_skew),
+            counts=self._counts,
+            sink=self._sink,
+            clock=self._clock,
+            longest_rest=LONGEST_REST if self._clock is time.time else _SET_BY_HAND,
         )
+
+    async def _relay(self, member: DelayMember) -> None:
+        """Consume the delay topic as a host does its sources. Ends with an error, or once `member` is stopped."""
+        await self._publisher.ensure_started()
+        consumer = self._consumer()
+        try:
+            if await until(member.stop, answer(start(consumer), within=_START_TIMEOUT), grace=_START_GRACE) is None:
+                return
+            keep_awake(consumer)
+            await self._consume(member, consumer)
+        finally:
+            await close_consumer(consumer, within=_LEAVE)
+        if member.fatal is not None:
+            raise member.fatal
+
+    async def _consume(self, member: DelayMember, consumer: AIOKafkaConsumer) -> None:
+        delay = self._names.delay
+        opening = Opening(member, consumer, partial(ask, consumer, self._names.relay_group))
+        opening.ignored = frozenset({TopicPartition(delay, CANCELLATIONS)})
+        member.missing_topics = partial(self._missing_topics, consumer)
+        member.is_gone = partial(has_no_partitions, consumer)
+        member.find_ladder = lambda: ladder_of(len(partitions_of(consumer, [delay])))
+        fetching = Fetching(member, consumer, opening, wait=_FETCH_WAIT)
+        async with member.working(consumer):
+            consumer.subscribe([delay], listener=GroupListener(member, opening))
+            look_for_topics(consumer)
+            member.keep(opening.keep, "assignment")
+            member.keep(TopicWatch(lambda: member.lanes, partial(topics_of, consumer), opening.begin_again).keep, "topic ids")
+            await until(member.stop, fetching.poll(), grace=_POLL_GRACE)
+            await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
+
+    def _missing_topics(self, consumer: AIOKafkaConsumer) -> list[str]:
+        if missing := missing_topics(consumer):
+            self._suspect()
+        return missing
 
     def _consumer(self) -> AIOKafkaConsumer:
         options: dict[str, Any] = dict(self._settings.client_options)
@@ -220,33 +211,30 @@ class DelayRelay:
             group_id=self._names.relay_group,
             client_id=f"{self._settings.client_id}-relay",
             enable_auto_commit=False,
-            auto_offset_reset="none",  # every start position is ours, so that no line is fed from somewhere else
+            auto_offset_reset="none",  # every start position is ours, so that no rung is fed from somewhere else
             isolation_level="read_committed",
             session_timeout_ms=round(self._settings.session_timeout * 1000),
-            heartbeat_interval_ms=round(self._settings.session_timeout * 1000 / 5),
+            heartbeat_interval_ms=round(self._settings.heartbeat_interval * 1000),
             rebalance_timeout_ms=round(REBALANCE_TIMEOUT * 1000),
-            **options,
+            fetch_max_wait_ms=_FETCH_WAIT,
+            **{"metadata_max_age_ms": _METADATA_AGE, **options},
         )
 
-    def _line(self, partition: TopicPartition, position: int) -> DelayLine:
-        sends = partition.topic in self._read.sends
-        names = self._read.of_sends() if sends else self._read
-        return (SendLine if sends else DelayLine)(
-            partition.topic,
-            partition.partition,
-            position,
-            names=names,
-            levels=self._levels if len(names.delays) == len(self._levels) else DelayLevels([names.level_of(each) for each in names.delays]),
-            publisher=self._sending if sends else self._publisher,
-            clock=self._clock,
-            max_delay=self._max_delay,
-            clock_skew=self._settings.clock_skew,
-            counts=self._counts,
-            longest_rest=self._longest_rest,
-            cancellations=None if sends else self._cancellations,
-            sink=self._sink,
-            budget=self._budget,
-        )
+    def _log_end(self, ended: BaseException, rest: float) -> None:
+        group = self._names.relay_group
+        if is_refusal(ended):
+            if self._throttle.is_due():
+                log.error("Kafka refuses the delay relay, copies wait until it is let in", group=group, error=said(ended), retry_in=rest)
+        elif isinstance(ended, KafkaError | OSError | PublishUnavailable):
+            log.warning("delay relay lost the broker, no copies lost; reconnecting", group=group, error=said(ended), retry_in=rest)
+        else:
+            log.error(
+                "delay relay ended with an unexpected error, no copies lost; starting again",
+                group=group,
+                error=type(ended).__name__,  # of such an error nobody knows whose words its text has
+                at=where_raised(ended),
+                retry_in=rest,
+            )
 
 
 def relays_here(settings: HostSettings) -> bool:
@@ -257,6 +245,6 @@ def relays_here(settings: HostSettings) -> bool:
 
 
 def _end_of(relaying: asyncio.Task[None]) -> BaseException:
-    return (
-        asyncio.CancelledError() if relaying.cancelled() else relaying.exception() or AssertionError("a membership does not end by itself")
-    )
+    if relaying.cancelled():
+        return asyncio.CancelledError()
+    return relaying.exception() or KafkaConnectionError("the membership has ended")

@@ -55,7 +55,7 @@ class Sender:
             publisher=self._publisher,
             retry_topic=group.names.retry,
             dead_letter_topic=group.names.dead_letter,
-            delay_topics=group.names.delays,
+            delay_topic=group.names.delay,
             dedup=group.dedup,
             sink=self._sink,
         )

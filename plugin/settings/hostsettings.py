@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, TypedDict, cast, get_args
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.ladder import width
 from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.worker import SETTLE_INTERVAL
 from ackwise.plugin.settings.addresses import parse_brokers
@@ -30,6 +31,9 @@ _SESSION: Final = (6.0, 1800.0)
 
 #: Longest time between heartbeats unless said otherwise, as Kafka's own client has it.
 _HEARTBEAT: Final = 3.0
+
+#: Lanes of a delay topic: more than 26 partitions for each would be wider than any source.
+_MOST_LANES: Final = 100
 
 #: Characters of an instance id; Kafka allows 249, and a worker process adds its number.
 _LONGEST_ID: Final = 200
@@ -76,7 +80,8 @@ class HostSettings:
     start_timeout: Annotated[float, "wait of a start for absent brokers and stores; 0 is without a limit"] = 0.0
     session_timeout: Annotated[float, "time that a crashed worker keeps its partitions"] = 10.0
     clock_skew: Annotated[float, "added to due times, since clocks differ"] = 0.5
-    delayed_sends: Annotated[bool, "topics for `app.publish` and `Producer.send` with `delay` or `at`, one per delay level"] = False
+    delayed_sends: Annotated[bool, "let `app.publish` send with `delay` or `at`; the delay topic has rungs of their own for that"] = False
+    lanes: Annotated[int, "partitions for each wait of the delay topic, so that more copies are moved at a time"] = 1
     relay: Annotated[_Relay, "delay relay: inside of every worker, or apart, in `ackwise relay` alone"] = "inside"
     error_text: Annotated[
         _ErrorText, "what logs have of exceptions that handlers raise: class and place, or the text as well, which may hold a payload"
@@ -99,6 +104,11 @@ class HostSettings:
     producer_options: Annotated[Mapping[str, object], "tuning of the producers of copies, such as `compression_type`"] = field(
         default_factory=dict
     )
+
+    @property
+    def rungs(self) -> int:
+        """Partitions of the group's delay topic."""
+        return width(lanes=self.lanes, delayed_sends=self.delayed_sends)
 
     def __repr__(self) -> str:
         """The settings without what a client proves itself with: a log, a traceback or a test may print them."""
@@ -123,6 +133,8 @@ class HostSettings:
         _check_choice("start", self.start, get_args(_Start))
         if not isinstance(self.delayed_sends, bool):
             raise ConfigurationError(f"delayed_sends is {self.delayed_sends!r}; it is True or False")
+        if isinstance(self.lanes, bool) or not isinstance(self.lanes, int) or not 1 <= self.lanes <= _MOST_LANES:
+            raise ConfigurationError(f"lanes is {self.lanes!r}; give a whole number from 1 to {_MOST_LANES}")
         if self.delayed_sends and self.instance:
             raise ConfigurationError("delayed_sends needs topics of the group, which an instance that broadcasts has not; use a Producer")
         _check_choice("relay", self.relay, get_args(_Relay))
@@ -169,6 +181,7 @@ class LoopSettings(TypedDict, total=False):
     start_timeout: float | str
     clock_skew: float | str
     delayed_sends: bool
+    lanes: int
     relay: _Relay
     error_text: _ErrorText
     max_buffered_bytes: int

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -16,7 +17,9 @@ from ackwise.middleware.agent import readers_of
 from ackwise.middleware.commitmetadata import CommitMetadata, decode
 from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl
 from ackwise.middleware.controlrecord import decode as decode_control
+from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.ladder import CANCELLATIONS, wait_of
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.workerrecord import WorkerRecord, decode_worker, is_worker
 from ackwise.plugin.deadletters.letter import LetterId
@@ -63,10 +66,10 @@ async def look_at(place: Place) -> Standing:
                 f"there is no consumer group {place.group!r} at {place.settings.brokers}: it has no member, no commit and no topic; "
                 "check the name, and that this client may see them"
             )
-        levels = _level_topics(place, topics)
-        mine = {partition: commit for partition, commit in committed.items() if partition.topic in {*read, *levels}}
+        delays = [place.names.delay] * (place.names.delay in topics)
+        mine = {partition: commit for partition, commit in committed.items() if partition.topic in {*read, *delays}}
         others = sorted(await other_letter_topics(copies, place.names, topics))
-        wanted = [*read, *levels, place.names.dead_letter, place.state_topic, place.names.control, *others]
+        wanted = [*read, *delays, place.names.dead_letter, place.state_topic, place.names.control, *others]
         left = await copies.left(await copies.partitions(wanted), mine)
         paused, workers = await _told(copies, _of(left, place.names.control))
         return Standing(
@@ -75,7 +78,7 @@ async def look_at(place: Place) -> Standing:
             tuple(_named(member) for member in membership.members),
             len((await copies.membership(place.names.relay_group)).members),
             tuple([each async for each in _partitions(copies, read, left, membership, mine, paused, workers, _handlers(place, topics))]),
-            tuple(LevelStanding(topic, _level(place, topic), _size(_of(left, topic))) for topic in levels),
+            tuple(_rungs(_of(left, place.names.delay))),
             await _letters(copies, place.names.dead_letter, _of(left, place.names.dead_letter), _of(left, place.state_topic)),
             tuple(PausedByCommand(str(record.target), record.at_ms) for record in paused),
             tuple(workers),
@@ -107,8 +110,7 @@ def _read_topics(
         known = {partition.topic for partition in (*committed, *membership.owners)}
     else:
         known = set(place.app.matching(topics).sources) if place.app.slots.share is None else set()
-    others = {topic for topic in topics if _is_level(place, topic)}
-    return sorted(known & set(topics) - others - {place.names.retry}) + [place.names.retry] * (place.names.retry in topics)
+    return sorted(known & set(topics) - {place.names.delay, place.names.retry}) + [place.names.retry] * (place.names.retry in topics)
 
 
 def _handlers(place: Place, topics: Collection[str]) -> dict[str, list[str]]:
@@ -159,22 +161,15 @@ def _is_about(record: ControlRecord, partition: TopicPartition, handlers: Mappin
     return paused is not None and tuple(paused) == tuple(partition) if handler is None else partition.topic in handlers.get(handler, ())
 
 
-def _level_topics(place: Place, topics: Collection[str]) -> list[str]:
-    """All that are there, whatever the app has now: those that wait shortest first."""
-    names = place.names.with_levels_of(topics)
-    return [topic for topic in (*names.delays, *names.sends) if topic in topics]
-
-
-def _level(place: Place, topic: str) -> str:
-    """What a level is called, such as `delay.5m`."""
-    of = place.names.template.of(topic)
-    return topic if of is None else ".".join(of.words)
-
-
-def _is_level(place: Place, topic: str) -> bool:
-    """Whether copies or messages of the group wait there, by its name."""
-    of = place.names.template.of(topic)
-    return of is not None and of.group == place.group and of.kind in ("delay", "send")
+def _rungs(left: Mapping[TopicPartition, Left]) -> Iterator[LevelStanding]:
+    """What waits on the rungs of a delay topic, those that wait for equally long together, shortest first."""
+    waiting: Counter[int] = Counter()
+    for partition, rest in left.items():
+        if partition.partition != CANCELLATIONS:
+            waiting[wait_of(partition.partition)] += rest.end - rest.position
+    topic = next((partition.topic for partition in left), "")
+    for wait, records in sorted(waiting.items()):
+        yield LevelStanding(topic, format_duration(wait), records)
 
 
 def _of(left: Mapping[TopicPartition, Left], topic: str) -> dict[TopicPartition, Left]:

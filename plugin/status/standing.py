@@ -48,7 +48,7 @@ class PartitionStanding(NamedTuple):
 
 
 class LevelStanding(NamedTuple):
-    """Copies that wait in one delay topic until they are due."""
+    """What waits in the delay topic on the rungs of one wait, such as `10s`."""
 
     topic: str
     level: str

@@ -32,9 +32,7 @@ class MetricEntry:
 
 
 _ENTRIES: Final = (
-    MetricEntry(
-        "ackwise_ready", "gauge", "", (), "1 if the worker is ready: it has joined its group, and the store answered; not on Faust"
-    ),
+    MetricEntry("ackwise_ready", "gauge", "", (), "1 if the worker is ready, as `/ready` says; not on Faust"),
     MetricEntry("ackwise_loop_turned_seconds", "gauge", "s", (), "time since the event loop turned last; not on Faust"),
     MetricEntry(
         "messaging_client_consumed_messages_total", "counter", "messages", ("agent",), "attempts: messages given to a handler, each time"

@@ -87,6 +87,8 @@ class Watching:
             return "the worker has not joined its group yet"
         if (leases := getattr(member, "leases", None)) is not None and leases.has_failed:
             return "the store did not answer the last time it was asked"
+        if member.delay_counts.is_halted:
+            return "cancellations can't be read, and no copy that waits comes back until they can"
         return None
 
     async def _metrics(self, accept: str) -> Answer:

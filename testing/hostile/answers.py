@@ -13,8 +13,8 @@ Answer = Any
 #: Returns the answer changed, or `None` if there is nothing in it to change.
 Change = Callable[[Answer], Answer | None]
 
-#: The partition that a change of one partition is about.
-_ONE: Final = 0
+#: The partition that a change of one partition is about; of a delay topic that of 1 s, since no relay asks for partition 0 in its group.
+_ONE, _ONE_OF_DELAYS = 0, 3
 
 #: The first byte of a batch of records that its checksum covers.
 _CHECKED: Final = 21
@@ -23,9 +23,9 @@ _Result = tuple[Any, ...]
 
 
 def short(answer: Answer) -> Answer | None:
-    """Without partition 0; without the first topic, where the answer is about topics."""
+    """Without one partition; without the first topic, where the answer is about topics."""
     if _is_by_partition(answer):
-        return _by_partition(answer, lambda result: None if result[0] == _ONE else result)
+        return _by_partition(answer, lambda result, one: None if result[0] == one else result)
     return _replaced(answer, lambda results: results[1:])
 
 
@@ -35,7 +35,7 @@ def empty(answer: Answer) -> Answer | None:
 
 
 def failed(code: int, *, one: bool = False) -> Change:
-    """With the error `code`: of the answer where it has an error as a whole, else of all that is in it, or of partition 0 alone."""
+    """With the error `code`: of the answer where it has an error as a whole, else of all that is in it, or of one partition alone."""
 
     def change(answer: Answer) -> Answer | None:
         fields = answer.SCHEMA.names
@@ -43,7 +43,7 @@ def failed(code: int, *, one: bool = False) -> Change:
             answer.error_code = code
             return empty(answer) if "topics" in fields else answer
         if _is_by_partition(answer):
-            return _by_partition(answer, lambda result: result if one and result[0] != _ONE else _with_error(answer, result, code))
+            return _by_partition(answer, lambda result, it: result if one and result[0] != it else _with_error(answer, result, code))
         at = 0 if "resources" in fields else 1
         return _replaced(answer, lambda results: [(*result[:at], code, *result[at + 1 :]) for result in results])
 
@@ -51,13 +51,11 @@ def failed(code: int, *, one: bool = False) -> Change:
 
 
 def corrupt(answer: Answer) -> Answer | None:
-    """With one bit of the records of partition 0 flipped, whose checksum is wrong then."""
-    if not any(result[0] == _ONE and len(result[-1] or b"") > _CHECKED for _, results in answer.topics for result in results):
-        return None
+    """With one bit of the records of one partition flipped, whose checksum is wrong then."""
 
-    def flip(result: _Result) -> _Result:
+    def flip(result: _Result, one: int) -> _Result:
         *rest, records = result
-        if result[0] != _ONE or len(records or b"") <= _CHECKED:
+        if result[0] != one or len(records or b"") <= _CHECKED:
             return result
         return (*rest, bytes([*records[:_CHECKED], records[_CHECKED] ^ 1, *records[_CHECKED + 1 :]]))
 
@@ -68,10 +66,12 @@ def _is_by_partition(answer: Answer) -> bool:
     return "topics" in answer.SCHEMA.names and not type(answer).__name__.startswith("Metadata")
 
 
-def _by_partition(answer: Answer, change: Callable[[_Result], _Result | None]) -> Answer | None:
+def _by_partition(answer: Answer, change: Callable[[_Result, int], _Result | None]) -> Answer | None:
     """`answer` with what `change` makes of the result of each partition; `None` leaves it out."""
-    before = answer.topics
-    answer.topics = [(*topic[:-1], [made for result in topic[-1] if (made := change(result)) is not None]) for topic in before]
+    before, answer.topics = answer.topics, []
+    for name, *more, results in before:
+        one = _ONE_OF_DELAYS if name.endswith(".delay") else _ONE
+        answer.topics.append((name, *more, [made for result in results if (made := change(result, one)) is not None]))
     return answer if answer.topics != before else None
 
 

@@ -31,7 +31,6 @@ from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.client.taking import Taking
 from ackwise.plugin.group import opening
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.recordbatches import RecordBatch, RecordBatches
 from ackwise.plugin.host import host
 from ackwise.plugin.relay import relay as delay
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -154,10 +153,9 @@ current: ContextVar[Tap] = ContextVar("current")
 def install(patch: pytest.MonkeyPatch) -> None:
     """Let hosts and relays take the wrapped clients."""
     patch.setattr(host, "AIOKafkaConsumer", TappedConsumer)
-    patch.setattr(delay, "AIOKafkaConsumer", TappedRelayConsumer)
+    patch.setattr(delay, "AIOKafkaConsumer", TappedConsumer)
     patch.setattr(opening, "KafkaPublisher", TappedPublisher)
-    patch.setattr(delay, "RecordBatches", TappedBatches)
-    patch.setattr("ackwise.plugin.relay.fetching.idle_wait", lambda lines: 0)  # what a relay asks as it leaves waits behind its fetch
+    patch.setattr(delay, "KafkaPublisher", TappedPublisher)
     fetch_committed = standing._fetch_committed
 
     async def tapped(coordinator: Any, group: str, partitions: Any) -> Any:
@@ -170,7 +168,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     async def tapped_take(self: Taking, *partitions: Any, **options: Any) -> Any:
         if not isinstance(self.consumer, TappedConsumer):
             return await take(self, *partitions, **options)  # Faust's client, whose calls are broken elsewhere
-        return await self.consumer._tap.through(["consumer.take"], lambda: take(self, *partitions, **options), _timed_out)
+        return await self.consumer._tap.through([f"{self.consumer._role}.take"], lambda: take(self, *partitions, **options), _timed_out)
 
     patch.setattr(Taking, "take", tapped_take)
 
@@ -237,17 +235,11 @@ for _name, _ in inspect.getmembers(AIOKafkaConsumer, inspect.iscoroutinefunction
         setattr(TappedConsumer, _name, _tapped(_name))
 
 
-class TappedRelayConsumer(TappedConsumer):
-    """The relay fetches with `getmany`; a host takes past it, and would not if it were overridden."""
-
-    getmany = _tapped("getmany")
-
-
 class TappedPublisher(KafkaPublisher):
     """The real publisher. A lost answer is one that says "not acknowledged" although the copies are there."""
 
-    def __init__(self, settings: HostSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: HostSettings, **clocks: Any) -> None:
+        super().__init__(settings, **clocks)
         self._tap = current.get()
 
     async def start(self) -> None:
@@ -267,27 +259,6 @@ class TappedPublisher(KafkaPublisher):
         answers = await self._tap.through(sorted({_carries(copy) for copy in copies}), lambda: publish(copies), unavailable)
         for copy, answer in zip(copies, answers, strict=True):
             if answer is None:
-                self._tap.ledger.write_copy(copy.topic, dict(copy.headers))
-        return answers
-
-
-class TappedBatches(RecordBatches):
-    """The relay's real publisher, of whole batches."""
-
-    def __init__(self, settings: HostSettings) -> None:
-        super().__init__(settings)
-        self._tap = current.get()
-
-    async def send(self, batches: Sequence[RecordBatch]) -> list[PublishUnavailable | PublishRefused | None]:
-        send = super().send
-
-        def unavailable() -> list[PublishUnavailable | PublishRefused | None]:
-            return [PublishUnavailable("the test broke this call") for _ in batches]
-
-        sites = sorted({_carries(Copy(batch.topic, 0, None, None, ())) for batch in batches})
-        answers = await self._tap.through(sites, lambda: send(batches), unavailable)
-        for batch, answer in zip(batches, answers, strict=True):
-            for copy in batch.copies() if answer is None else ():
                 self._tap.ledger.write_copy(copy.topic, dict(copy.headers))
         return answers
 

@@ -88,13 +88,16 @@ def early_commits(facts: Sequence[Mapping[str, Any]], written: Mapping[Partition
     """Every record that a commit passed before it was done, parked or dead; `written` is what stands in the topics.
 
     A record is finished once its message (the id, else the record) ran, has an acknowledged dead letter, or has an
-    acknowledged copy with a later attempt; a copy on a delay topic once it was moved on.
+    acknowledged copy with a later attempt, there or moved on; a copy on the delay topic once it was moved on: to the retry topic, or to a
+    rung that no commit has passed it on. Copies that stand there and that nobody heard of may be such ones.
     """
     message = {(topic, partition, record.offset): record.id for (topic, partition), records in written.items() for record in records}
     ran: set[object] = set()
     dead: set[object] = set()
     sent: defaultdict[object, int] = defaultdict(int)  #: the highest attempt that is on its way
-    moved: defaultdict[object, int] = defaultdict(int)  #: the highest attempt that came back from a delay topic
+    moved: defaultdict[object, int] = defaultdict(int)  #: the highest attempt that came back from the delay topic
+    waits = _unheard(facts, written, message)  #: copies of each attempt that stand in the delay topic and that no commit has passed
+    reached: Counter[Partition] = Counter()  #: how far each partition is committed
     early: list[str] = []
     for number, fact in enumerate(facts):
         if fact["fact"] == "ran":
@@ -108,11 +111,29 @@ def early_commits(facts: Sequence[Mapping[str, Any]], written: Mapping[Partition
                 moved[name] = max(moved[name], fact["attempt"])
             else:
                 sent[name] = max(sent[name], fact["attempt"])
+                waits[name, fact["attempt"]] += 1
         elif fact["fact"] == "commits":
+            for topic, partition, offset in fact["offsets"]:
+                passed = [each for each in written.get((topic, partition), ()) if reached[topic, partition] <= each.offset < offset]
+                reached[topic, partition] = max(reached[topic, partition], offset)
+                if topic.endswith(".delay"):
+                    waits.subtract((each.id or each.origin, each.attempt) for each in passed)
             for topic, partition, offset in fact["offsets"]:
                 for record in written.get((topic, partition), ()):
                     name = record.id or record.origin
-                    on_its_way = moved[name] >= record.attempt if ".delay." in topic else sent[name] > record.attempt
+                    on_its_way = max(sent[name], moved[name]) > record.attempt
+                    if topic.endswith(".delay"):
+                        on_its_way = moved[name] >= record.attempt or waits[name, record.attempt] > 0
                     if record.offset < offset and not (on_its_way or name in ran or name in dead):
                         early.append(f"fact {number}: {topic}/{partition} committed at {offset}, past {record}")
     return early
+
+
+def _unheard(
+    facts: Sequence[Mapping[str, Any]], written: Mapping[Partition, Sequence[Written]], message: Mapping[tuple[str, int, int], object]
+) -> Counter[tuple[object, int]]:
+    """How many copies of each attempt stand in the delay topic and were never written down, as after a kill."""
+    there = [record for (topic, _), records in written.items() if topic.endswith(".delay") for record in records]
+    origins = [(tuple(fact["origin"]), fact["attempt"]) for fact in facts if fact["fact"] == "copied" and fact["topic"].endswith(".delay")]
+    heard = Counter((message.get(origin) or origin, attempt) for origin, attempt in origins)
+    return Counter((record.id or record.origin, record.attempt) for record in there) - heard

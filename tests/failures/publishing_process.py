@@ -106,7 +106,7 @@ async def _work(url: str, broker: Path, ids: Sequence[str], reach: Callable[[str
 
     policy = Transactional(url, key=lambda message: message.raw)
     worker = Worker(
-        "billing", ConsumeLater(3), NoCopies(), "retry", "dlq", ["d"] * 18, dedup=policy, outbox=cast(Outbox, Stepping(outbox, reach))
+        "billing", ConsumeLater(3), NoCopies(), "retry", "dlq", "delay", dedup=policy, outbox=cast(Outbox, Stepping(outbox, reach))
     )
     agent = Agent("pay", ("orders",), "batch", pay, lambda value: value)
     pipeline = TransactionalPipeline(agent, worker, cast(TransactionalStore, Stepping(inbox, reach)))

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 PROMISED = {
     "consumer.beginning_offsets", "consumer.commit", "consumer.committed", "consumer.start", "consumer.stop", "consumer.take",
     "publish.dead-letter", "publish.due-copy", "publish.retry-copy", "publisher.start", "publisher.stop",
-    "relay.commit", "relay.getmany", "relay.start", "relay.stop",
+    "relay.commit", "relay.take", "relay.start", "relay.stop",
     "sink.close", "sink.flush", "sink.open",
     "store.claim", "store.close", "store.complete-dead", "store.complete-ok", "store.open", "store.release", "store.renew",
 }  # fmt: skip
@@ -26,7 +26,7 @@ PROMISED = {
 MAY_END = {site for site in PROMISED if site.split(".")[1] in ("open", "close", "start", "stop")}
 
 #: aiokafka's fetch that fails has taken nothing: that an answer to it is lost can't happen.
-NEVER_AFTER = {"relay.getmany"}
+NEVER_AFTER = {"relay.take"}
 
 SIDES: tuple[When, ...] = ("before", "after")
 

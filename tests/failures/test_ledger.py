@@ -1,20 +1,48 @@
-"""The ledger that scenarios are judged by survives the kills that they make."""
+"""The judgement of commits: what it takes for an early one."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from tests.failures.ledger import Ledger
+import pytest
+from tests.failures.ledger import Written, early_commits
+
+SOURCE, RUNG, OTHER = ("orders", 0), ("billing.delay", 1), ("billing.delay", 3)
+ORIGIN = ("orders", 0, 0)
+COPY = Written(0, "a", ORIGIN, 2)
+WRITTEN = {SOURCE: [Written(0, "a", ORIGIN, 1)], RUNG: [COPY], OTHER: [COPY]}
 
 
-def test_a_line_that_a_kill_tore_is_no_fact_and_hurts_no_neighbour(tmp_path: Path) -> None:
-    first, second = Ledger(tmp_path / "ledger"), Ledger(tmp_path / "ledger")
-    first.ran(["a", "b"])
-    with (tmp_path / "ledger").open("ab") as torn:
-        torn.write(b'\n{"fact": "ran", "id": "c"}\n{"fact": "ran", "i')
-    assert [fact["id"] for fact in second.read()] == ["a", "b", "c"]
-    second.ran(["d"])
-    second.write("started")
-    assert [fact.get("id") for fact in second.read()] == ["a", "b", "c", "d", None]
-    first.close()
-    second.close()
+def copied(topic: str = "billing.delay", attempt: int = 2) -> Mapping[str, Any]:
+    return {"fact": "copied", "topic": topic, "origin": [*ORIGIN], "attempt": attempt}
+
+
+def commits(*places: tuple[str, int]) -> Mapping[str, Any]:
+    return {"fact": "commits", "offsets": [(*place, 1) for place in places]}
+
+
+@pytest.mark.parametrize(
+    ("facts", "early"),
+    [
+        ([commits(SOURCE)], 1),
+        ([copied(), commits(SOURCE)], 0),
+        ([copied(), commits(RUNG)], 1),  # its own copy is no proof
+        ([copied(), copied(), commits(RUNG)], 0),  # another one stands behind it
+        ([copied(), copied(), commits(RUNG), commits(OTHER)], 1),  # and now none does
+        ([copied(), copied(), commits(RUNG, OTHER)], 2),
+        ([copied(), copied(), commits(RUNG), commits(RUNG)], 0),  # what is committed again is passed once
+        ([copied(), commits(RUNG), copied(), commits(OTHER)], 2),  # the second one came too late, and is passed as well
+        ([copied(), copied(), copied("billing.retry"), commits(RUNG, OTHER)], 0),
+        ([copied(), copied(), {"fact": "ran", "id": "a"}, commits(RUNG, OTHER)], 0),
+        ([copied(), copied(), copied("billing.dlq"), commits(RUNG, OTHER)], 0),
+    ],
+)
+def test_a_commit_is_early_unless_what_it_passes_is_done_or_on_its_way(facts: list[Mapping[str, Any]], early: int) -> None:
+    later = [copied()] * (2 - facts.count(copied()))  # what stands there was acknowledged at some time
+    assert len(early_commits([*facts, *later], WRITTEN)) == early
+
+
+def test_a_copy_that_was_never_written_down_may_be_on_its_way_and_is_passed_once() -> None:
+    assert early_commits([copied(), commits(RUNG)], WRITTEN) == []
+    assert len(early_commits([copied(), commits(RUNG), commits(OTHER)], WRITTEN)) == 1

@@ -11,7 +11,6 @@ from tests.waiting import until
 
 from ackwise import App, ConsumeLater, DeadLetter, Dedup, Message
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable, Unavailable
-from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.group.owntopics import OwnTopics
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.host.host import AiokafkaHost
@@ -25,11 +24,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("_LOOK_EVERY", 0.05), ("_CONFIRM", 1.0), ("_FIRST", 0.05), ("_LONGEST", 0.05)):
         monkeypatch.setattr(f"ackwise.plugin.group.owntopics.{name}", seconds)
     monkeypatch.setattr("ackwise.plugin.consume.fetching._LOOK_FOR_TOPICS", 0.2)
-    monkeypatch.setattr("ackwise.plugin.relay.member._LOOK_FOR_TOPICS", 0.2)
-    monkeypatch.setattr("ackwise.plugin.relay.member._COMMIT_TIMEOUT", 0.2)
+    monkeypatch.setattr("ackwise.plugin.relay.relay._BEGIN_ANEW", (0.05, 0.2))
     monkeypatch.setattr("ackwise.plugin.group.workerstate.EVERY", 0.5)
     monkeypatch.setattr("ackwise.plugin.group.publisher._TIMEOUT", 1.0)
-    monkeypatch.setattr("ackwise.plugin.group.recordbatches._TIMEOUT", 1.0)
+    monkeypatch.setattr("ackwise.plugin.group.publisher._SILENT", 0.5)
     monkeypatch.setattr("ackwise.middleware.settlement.PUBLISH_AGAIN", 0.2)
     monkeypatch.setattr("ackwise.plugin.group.opening._START_AGAIN", 0.05)
 
@@ -48,7 +46,7 @@ def failing() -> App:
 @pytest.mark.parametrize(
     ("topic", "forgotten"),
     [
-        ("billing.delay.10s", "copies that waited"),
+        ("billing.delay", "copies that waited, and cancellations"),
         ("billing.retry", "copies that were due"),
         ("billing.dlq", "dead letters"),
         ("billing.control", "what was paused or buried by command"),
@@ -75,16 +73,8 @@ async def test_a_topic_of_the_group_that_goes_is_made_again_and_what_is_forgotte
     assert [record.levelname for record in alarms] == ["ERROR"]
 
 
-@pytest.mark.xfail(strict=True, reason="cancel topic gone: all that is due is held; fixed with the one delay topic", raises=TimeoutError)
-async def test_without_its_cancel_topic_what_is_due_comes_back() -> None:
-    async with TestApp(failing()) as worker:
-        first = await worker.deliver("orders", b"1")
-        worker.kafka.delete_topic("billing.cancel")
-        assert (await worker.redeliver(first, within=3)).kind == "dead"
-
-
 async def test_brokers_that_are_away_are_no_topics_that_are_gone(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = TopicNames("billing", DelayLevels("10s"))
+    names = TopicNames("billing")
     answers: list[set[str] | None] = [None, None, {names.retry}, None, {*names.all, names.control}]
 
     async def list_topics(_: HostSettings) -> set[str]:

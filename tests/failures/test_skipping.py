@@ -194,10 +194,10 @@ async def test_what_nobody_can_read_on_the_retry_topic_is_passed_too(
     assert await shop.committed(retry) == 2
 
 
-async def test_records_of_a_delay_topic_and_those_that_are_named_wrongly_are_refused_in_a_sentence(raw_kafka: RawKafka) -> None:
+async def test_records_of_the_delay_topic_and_those_that_are_named_wrongly_are_refused_in_a_sentence(raw_kafka: RawKafka) -> None:
     shop = Shop(raw_kafka, "orders")
-    code, said = await shop.skip(f"{shop.group}.delay.1s/0/3-4", "--yes")
-    refusal = f"read by the relay in group '{shop.group}.relay'; stop all workers, and move that group to 5 on partition 0"
+    code, said = await shop.skip(f"{shop.group}.delay/3/3-4", "--yes")
+    refusal = f"read by the relay in group '{shop.group}.relay'; stop all workers, and move that group to 5 on partition 3"
     assert (code, refusal in said) == (2, True), said
     for records in ("orders", "orders/1", "orders/0/5-3", "orders/x/1", "or ders/0/1", "orders/0/1-2-3"):
         code, said = await shop.skip(records)

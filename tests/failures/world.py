@@ -20,6 +20,7 @@ from tests.servers import connected
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.ladder import width
 from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.host.host import AiokafkaHost
@@ -231,7 +232,7 @@ class World:
         except KafkaError as error:  # a broker that just came up knows no coordinator yet
             return {str(error): (None, 0)}
         topics = [topic for topic in self.topics() if topic in known and not topic.endswith(".dlq")]
-        partitions = [TopicPartition(topic, number) for topic in topics for number in range(self.partitions)]
+        partitions = [partition for topic in topics for partition in self._partitions_of(topic)]
         ends = await reader.end_offsets(partitions)
         return {
             f"{partition.topic}/{partition.partition}": (committed[partition].offset if partition in committed else None, end)
@@ -240,7 +241,11 @@ class World:
         }
 
     def topics(self) -> list[str]:
-        return [self.topic, *(f"{self.group}.{name}" for name in ("retry", "dlq", *(f"delay.{level}" for level in self.levels)))]
+        return [self.topic, *(f"{self.group}.{name}" for name in ("retry", "dlq", "delay"))]
+
+    def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        """All but that of cancellations."""
+        return [TopicPartition(topic, number) for number in (range(1, width()) if topic.endswith(".delay") else range(self.partitions))]
 
     def _reader(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
         return connected(AIOKafkaConsumer(bootstrap_servers=self.brokers, enable_auto_commit=False, max_partition_fetch_bytes=2**26))
@@ -248,7 +253,7 @@ class World:
     async def read(self, topic: str) -> list[Any]:
         """Everything in `topic`, as a plain consumer sees it."""
         async with self._reader() as reader:
-            partitions = [TopicPartition(topic, number) for number in range(self.partitions)]
+            partitions = self._partitions_of(topic)
             reader.assign(partitions)
             await reader.seek_to_beginning(*partitions)
             ends = await reader.end_offsets(partitions)

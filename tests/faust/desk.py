@@ -178,8 +178,8 @@ class Desk:
         return next((offsets[partition] for offsets in reversed(self.broker.commits) if partition in offsets), None)
 
     def sent(self) -> list[tuple[str, bytes | None]]:
-        """Topic and value of each acknowledged copy."""
-        return [(copy.topic, copy.value) for copy in self.publisher.sent]
+        """Topic, with the rung of a copy that waits, and value of each acknowledged copy."""
+        return [(topic, copy.value) for topic, copy in zip(self.publisher.topics, self.publisher.sent, strict=True)]
 
 
 def reading(*topics: str, name: str = "bill", **options: Any) -> Callable[[faust.App], object]:

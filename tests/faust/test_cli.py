@@ -96,7 +96,7 @@ async def test_topics_are_made_without_those_that_faust_makes(tmp_path: Path, ra
     code, todo = folder.topics("check", group)
     assert (code, todo) == (
         1,
-        {source: "nothing"} | dict.fromkeys((".retry", ".dlq", ".delay.1s", ".delay.1h", ".cancel", ".control"), "create"),
+        {source: "nothing"} | dict.fromkeys((".retry", ".dlq", ".delay", ".control"), "create"),
     )
     code, todo = folder.topics("create", group)
     assert (code, set(todo.values())) == (0, {"nothing"})

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 #: Seconds until what a test waits for has failed to happen; a start of Faust takes six on a busy machine.
 DEADLINE = 60.0
 
-STATE = State("billing", (), (), None, None, False, 0, GroupTopics("billing.retry", (), "billing.dlq"), (), ())
+STATE = State("billing", (), (), None, None, False, 0, GroupTopics("billing.retry", "billing.delay", "billing.dlq"), (), ())
 
 
 class Watched:
@@ -67,7 +67,7 @@ async def test_a_program_gets_the_state_as_json_and_a_browser_as_a_page() -> Non
             async with client.get("/ackwise/", headers={"Accept": accept}) as answer:
                 assert (answer.status, answer.content_type) == (200, "application/json"), accept
                 assert answer.headers["Cache-Control"] == "no-store"
-                topics = {"retry": "billing.retry", "delays": [], "dead_letters": "billing.dlq"}
+                topics = {"retry": "billing.retry", "delay": "billing.delay", "dead_letters": "billing.dlq"}
                 assert await answer.json() == {**asdict(STATE), "agents": [], "lanes": [], "chain": [], "settings": [], "topics": topics}
         browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
         async with client.get("/ackwise/", headers=browser) as answer:
@@ -199,7 +199,7 @@ async def test_a_worker_tells_what_it_does_while_it_does_it(raw_kafka: RawKafka,
             "role": "source", "agent": "bill", "position": 6, "watermark": 4, "end": 6, "lag": 2, "in_hand": 2, "running": 2, "held": [],
         }  # fmt: skip
         assert (state["group"], state["store_down"], state["event_log_outage"]) == (group, False, False)
-        assert state["topics"] == {"retry": f"{group}.retry", "delays": [f"{group}.delay.1h"], "dead_letters": f"{group}.dlq"}
+        assert state["topics"] == {"retry": f"{group}.retry", "delay": f"{group}.delay", "dead_letters": f"{group}.dlq"}
         assert any(step["what"] == "dedup" and step["how"].startswith("memory://") for step in state["chain"])
         assert {"name": "consume_later.max_reconsume_times", "value": "3", "source": "code"} in state["settings"]
         assert "<caption>Partitions</caption>" in await site.page("/ackwise/", accept="text/html")

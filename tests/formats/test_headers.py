@@ -9,7 +9,6 @@ from tests.formats.golden import check
 from ackwise.middleware.disposition import Failure
 from ackwise.middleware.message import Delivery, Headers, Origin
 from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.sendlater import send_later
 from ackwise.middleware.wire import VERSION, dead_letter, retry_copy, shrink
 
@@ -53,6 +52,5 @@ def test_dead_letters() -> None:
 
 def test_messages_that_are_sent_later() -> None:
     message = Outgoing("orders", b"v", b"k", (("trace", b"1"),), 3, "id-1")
-    topics, levels = ["billing.send.10s", "billing.send.1m"], DelayLevels("10s 1m")
-    later = send_later(message, 70_000, now_ms=10_000, group="billing", topics=topics, levels=levels, clock_skew=1.0)
+    later = send_later(message, 70_000, now_ms=10_000, group="billing", topic="billing.delay", clock_skew=1.0)
     check("sent-later", [f"topic: {later.topic}, partition: {later.partition}", *written("headers", later.headers)])

@@ -71,7 +71,7 @@ class Spine:
             self.publisher,
             "billing.retry",
             "billing.dlq",
-            [f"billing.delay.{level}" for level in later.levels.names()],
+            "billing.delay",
             dedup=policy,
             leases=self.leases,
             sink=self.sink,
@@ -80,6 +80,7 @@ class Spine:
             wall=self.wall,
         )
         self.pipeline = Pipeline(self.agent, self.worker)
+        self.publisher.wall = self.wall
 
     def wall(self) -> float:
         return self.clock.now + self.paused
@@ -128,8 +129,8 @@ class Spine:
         return [entry.stage for entry in entries]
 
     def sent(self) -> list[tuple[str, bytes | None]]:
-        """Topic and value of each acknowledged copy."""
-        return [(copy.topic, copy.value) for copy in self.publisher.sent]
+        """Topic, with the rung of a copy that waits, and value of each acknowledged copy."""
+        return [(topic, copy.value) for topic, copy in zip(self.publisher.topics, self.publisher.sent, strict=True)]
 
 
 @pytest.fixture

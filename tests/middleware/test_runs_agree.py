@@ -156,7 +156,7 @@ class History:
         self.epoch = draw.choice([0, 0, 0, 3])
         self.on_store_down: Any = draw.choice(["block", "block", "fail_open", "fail_closed"])
         self.verdicts = {
-            (draw.choice(["g.retry", "g.dlq", "g.delay.3"]), self.values[offset]): draw.choice(["away", "away", "refused"])
+            (draw.choice(["g.retry", "g.dlq", "g.delay"]), self.values[offset]): draw.choice(["away", "away", "refused"])
             for offset in some(0.08)
         }
         self.store_fails = {number: draw.choice(["before", "after"]) for number in range(1, 8) if draw.random() < 0.1}
@@ -207,7 +207,7 @@ class _Play:
             keep_ack_index_on_error=history.keeps_prefix,
         )  # fmt: skip
         worker = Worker(
-            "g", history.later, self.publisher, "g.retry", "g.dlq", [f"g.delay.{level}" for level in range(1, 19)], dedup=dedup,
+            "g", history.later, self.publisher, "g.retry", "g.dlq", "g.delay", dedup=dedup,
             leases=self.leases, sink=self.sink, monotonic=self.clock, wall=self.clock,
         )  # fmt: skip
         self.pipeline = Pipeline(agent, worker)

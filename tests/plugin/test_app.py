@@ -262,7 +262,7 @@ async def test_a_middleware_that_neither_calls_nor_says_anything_decides_nothing
         (lambda app: app.agent("orders", name="x" * 1001)(bill), "a name of 1001 bytes, and copies carry at most 1000"),
         (lambda app: app.agent("a", name="")(bill), "name of an agent is ''"),
         (lambda app: (app.agent("billing.retry")(bill), app.agents()), "a topic that group 'billing' writes itself"),
-        (lambda app: (app.agent("billing.delay.1s")(bill), app.agents()), "a topic that group 'billing' writes itself"),
+        (lambda app: (app.agent("billing.delay")(bill), app.agents()), "a topic that group 'billing' writes itself"),
         (lambda app: (app.agent("billing.dlq")(bill), app.agents()), "a topic that group 'billing' writes itself"),
         (lambda app: (app.use(DeadLetter("graves")), app.agent("graves")(bill), app.agents()), "a topic that group 'billing'"),
         (lambda app: app.agents(), "has no agents"),

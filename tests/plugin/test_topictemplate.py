@@ -18,27 +18,22 @@ LEVELS = DelayLevels(("1s", "5m"))
 
 
 def named(template: str, group: str = "billing") -> TopicNames:
-    return TopicNames.of(HostSettings("nowhere:1", group, topic_names=template, delayed_sends=True), LEVELS)
+    return TopicNames.of(HostSettings("nowhere:1", group, topic_names=template))
 
 
 def test_group_and_kind_stand_where_the_template_says() -> None:
     names = named("acme.{kind}.{group}")
-    assert (names.retry, names.dead_letter, names.delays) == (
-        "acme.retry.billing",
-        "acme.dlq.billing",
-        ("acme.delay.1s.billing", "acme.delay.5m.billing"),
-    )
-    assert (names.cancel, names.control, names.state) == ("acme.cancel.billing", "acme.control.billing", "acme.dlq.state.billing")
-    assert names.sends == ("acme.send.1s.billing", "acme.send.5m.billing")
+    assert (names.retry, names.dead_letter, names.delay) == ("acme.retry.billing", "acme.dlq.billing", "acme.delay.billing")
+    assert (names.control, names.state) == ("acme.control.billing", "acme.dlq.state.billing")
 
 
 def test_what_is_between_the_words_of_a_kind_can_be_said() -> None:
     names = named("{group}-{kind:-}")
-    assert (names.retry, names.delays, names.state) == ("billing-retry", ("billing-delay-1s", "billing-delay-5m"), "billing-dlq-state")
+    assert (names.retry, names.delay, names.state) == ("billing-retry", "billing-delay", "billing-dlq-state")
 
 
 def test_without_a_template_names_are_as_ever() -> None:
-    assert named("{group}.{kind}").own == TopicNames("billing", LEVELS, delayed_sends=True).own
+    assert named("{group}.{kind}").own == TopicNames("billing").own
 
 
 @each("template", ["{group}.{kind}", "acme.{kind}.{group}", "{group}-{kind:-}", "t_{kind:_}_{group}_x"])
@@ -48,7 +43,7 @@ def test_a_name_says_whose_topic_it_is_and_what_for(template: str) -> None:
     assert {found.group for found in of.values() if found is not None} == {"billing"}
     kinds = {topic: found.kind for topic, found in of.items() if found is not None}
     assert kinds.keys() == names.own
-    assert (kinds[names.retry], kinds[names.state], kinds[names.delays[0]], kinds[names.sends[1]]) == ("retry", "state", "delay", "send")
+    assert (kinds[names.retry], kinds[names.state], kinds[names.delay], kinds[names.control]) == ("retry", "state", "delay", "control")
     assert TopicTemplate(template).of("orders") is None
 
 
@@ -77,7 +72,7 @@ def test_names_that_are_too_long_are_refused_with_what_to_change() -> None:
         named(f"{'x' * 240}.{{group}}.{{kind}}")
 
 
-@each("topic", ["acme.retry.billing", "acme.delay.7h.billing", "acme.dlq.billing", "acme_retry_billing", "acme.dlq.state.billing"])
+@each("topic", ["acme.retry.billing", "acme.delay.billing", "acme.dlq.billing", "acme_retry_billing", "acme.dlq.state.billing"])
 def test_an_agent_does_not_read_a_topic_that_its_group_would_write_under_that_name(topic: str) -> None:
     app = App("billing", config=Config(), topic_names="acme.{kind}.{group}")
 

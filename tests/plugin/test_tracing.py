@@ -23,7 +23,6 @@ from ackwise import CONSUME_LATER, App, Batch, ConfigurationError, ConsumeLater,
 from ackwise.middleware.message import Delivery, Headers, Origin
 from ackwise.middleware.outgoing import MESSAGE_ID, Outgoing
 from ackwise.middleware.publishing import Publication, identified
-from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.sendlater import send_later, to_send
 from ackwise.middleware.tracecontext import carrying
 from ackwise.plugin import tracing
@@ -218,8 +217,7 @@ def test_rows_of_an_outbox_and_delayed_sends_keep_the_context() -> None:
     with carrying(lambda: parent(1)):
         message = Outgoing("paid", b"a")
     assert "traceparent" in (columns_of(message).headers or "")
-    topics, levels = [f"billing.send.{name}" for name in DelayLevels().names()], DelayLevels()
-    later = send_later(message, 60_000, now_ms=0, group="billing", topics=topics, levels=levels, clock_skew=0.0)
+    later = send_later(message, 60_000, now_ms=0, group="billing", topic="billing.delay", clock_skew=0.0)
     assert to_send(later.key, later.value, later.sent_headers, "billing").headers == parent(1)
 
 

@@ -57,13 +57,14 @@ async def test_check_changes_nothing_and_create_makes_what_is_missing_once(shop:
     source = await raw_kafka.new_topic(3)
     await shop.consume(source)
     code, lines = shop.topics("check")
-    assert (code, [line["todo"] for line in lines.values()]) == (1, ["nothing", *["create"] * 6])
+    assert (code, [line["todo"] for line in lines.values()]) == (1, ["nothing", *["create"] * 4])
     assert not any(topic.startswith(f"{shop.group}.") for topic in await raw_kafka.topics())
     code, lines = shop.topics("create")
     assert (code, {line["todo"] for line in lines.values()}) == (0, {"nothing"})
-    assert [line["done"] for line in lines.values()] == [None, *["created"] * 6]
+    assert [line["done"] for line in lines.values()] == [None, *["created"] * 4]
     assert lines[".control"]["found"]["cleanup_policy"] == "compact"
-    assert {line["found"]["partitions"] for topic, line in lines.items() if topic not in (".control", ".cancel")} == {3}
+    assert {line["found"]["partitions"] for topic, line in lines.items() if topic not in (".control", ".delay")} == {3}
+    assert lines[".delay"]["found"]["partitions"] == 14
     assert shop.topics("check")[0] == 0
     code, lines = shop.topics("create")
     assert (code, {line["done"] for line in lines.values()}) == (0, {None})
@@ -72,12 +73,12 @@ async def test_check_changes_nothing_and_create_makes_what_is_missing_once(shop:
 async def test_delay_topics_that_keep_the_clocks_of_producers_are_told_of_and_changed(shop: Shop, raw_kafka: RawKafka) -> None:
     await shop.consume(await raw_kafka.new_topic(1))
     assert shop.topics("create")[0] == 0
-    await raw_kafka.alter(f"{shop.group}.delay.1h", message_timestamp_type="CreateTime", max_message_bytes=2_000_000, retention_ms=-1)
+    await raw_kafka.alter(f"{shop.group}.delay", message_timestamp_type="CreateTime", max_message_bytes=2_000_000, retention_ms=-1)
     code, lines = shop.topics("check")
-    assert (code, [topic for topic, line in lines.items() if line["advice"]]) == (0, [".delay.1h"])
+    assert (code, [topic for topic, line in lines.items() if line["advice"]]) == (0, [".delay"])
     code, lines = shop.topics("create")
-    assert (code, [topic for topic, line in lines.items() if line["done"]]) == (0, [".delay.1h"])
-    assert shop.topics("check")[1][".delay.1h"]["found"]["timestamp_type"] == "LogAppendTime"
+    assert (code, [topic for topic, line in lines.items() if line["done"]]) == (0, [".delay"])
+    assert shop.topics("check")[1][".delay"]["found"]["timestamp_type"] == "LogAppendTime"
 
 
 async def test_where_only_the_user_can_mend_something_nothing_is_created(shop: Shop, raw_kafka: RawKafka) -> None:
@@ -94,15 +95,15 @@ async def test_a_copy_from_before_an_order_is_named_and_a_worker_is_not_to_start
     assert shop.topics("create")[0] == 0
     origin = Origin(source, 0, 7, 1000)
     waiting = retry_copy(
-        Delivery(*origin, b"k", b"v", (), origin), topic=f"{shop.group}.delay.1h", partition=0, group=shop.group, handler="bill", due=1,
+        Delivery(*origin, b"k", b"v", (), origin), topic=f"{shop.group}.delay", partition=0, group=shop.group, handler="bill", due=1,
         now_ms=0, reason="E",
     )  # fmt: skip
-    await raw_kafka.produce(waiting.topic, waiting.value, headers=[(name, value or b"") for name, value in waiting.headers])
+    await raw_kafka.produce(waiting.topic, waiting.value, headers=[(name, value or b"") for name, value in waiting.headers], partition=5)
     assert shop.topics("check")[0] == 0
     await shop.consume(source, "order='key', in_place=RetryInPlace(3)")
     code, lines = shop.topics("check")
-    assert (code, [topic for topic, line in lines.items() if line["todo"] == "mend"]) == (1, [".delay.1h"])
-    assert "has a copy for agent 'bill' from before it had order='key' (partition 0, offset 0)" in lines[".delay.1h"]["faults"][0]
+    assert (code, [topic for topic, line in lines.items() if line["todo"] == "mend"]) == (1, [".delay"])
+    assert "has a copy for agent 'bill' from before it had order='key' (partition 5, offset 0)" in lines[".delay"]["faults"][0]
     refused = shop.ackwise("run", "worker:app")
     assert (refused.returncode, "from before it had order='key'" in refused.stderr) == (2, True)
 
@@ -111,8 +112,8 @@ async def test_the_doctor_finds_no_problem_where_a_worker_can_start(shop: Shop, 
     await shop.consume(await raw_kafka.new_topic())
     done = shop.ackwise("doctor", "worker:app", "--json")
     problems = [finding["found"] for finding in json.loads(done.stdout)["findings"] if finding["verdict"] == "problem"]
-    assert (done.returncode, problems) == (1, [f"5 are missing or too narrow, {shop.group}.retry first"])
+    assert (done.returncode, problems) == (1, [f"3 are missing or too narrow, {shop.group}.retry first"])
     assert shop.topics("create")[0] == 0
     done = shop.ackwise("doctor", "worker:app")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "all 7 are there and fit" in done.stdout
+    assert "all 5 are there and fit" in done.stdout

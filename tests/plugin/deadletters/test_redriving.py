@@ -20,7 +20,6 @@ from ackwise import App, Events
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.deadletters.letter import read_letter
 from ackwise.plugin.deadletters.place import Place, place_of_app, place_of_group
@@ -214,14 +213,14 @@ def test_a_letter_that_could_not_come_back_as_what_it_was_is_refused() -> None:
         (letter(topic="billing.retryable"), None),
         (letter(group="mail"), RedriveFate.FOREIGN),
         (letter(topic="billing.retry", handler="-", reason="foreign-copy"), RedriveFate.ORIGINLESS),
-        (letter(topic="billing.delay.1s", reason="foreign-copy"), RedriveFate.ORIGINLESS),
-        (letter(topic="billing.send.1s", handler="-", reason="send-refused"), RedriveFate.ORIGINLESS),
+        (letter(topic="billing.delay", reason="foreign-copy"), RedriveFate.ORIGINLESS),
+        (letter(topic="billing.delay", handler="-", reason="send-refused"), RedriveFate.ORIGINLESS),
         (letter(handler="ship", reason="no-handler"), RedriveFate.HANDLERLESS),
         (letter(headers=(("\udcff", b"v"),)), RedriveFate.RENAMED),
     ):
         origin = Origin("billing.dlq", 0, 0, 5)
         found = read_letter(Delivery(*origin, copy.key, copy.value, copy.headers, origin), "billing")
-        assert refusal(found, TopicNames("billing", DelayLevels()), {"bill"}) is fate, copy
+        assert refusal(found, TopicNames("billing"), {"bill"}) is fate, copy
 
 
 async def test_a_record_of_somebody_else_among_the_letters_is_left_alone_and_leaves_nothing_to_do(shop: Shop) -> None:

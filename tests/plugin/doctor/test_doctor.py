@@ -332,7 +332,7 @@ async def test_a_real_kafka_without_the_group_s_topics_has_only_warnings(raw_kaf
     group, topic = raw_kafka.new_group(), await raw_kafka.new_topic(2)
     findings = by_subject(await examine(new_app(group, topic), raw_kafka.bootstrap))
     assert [finding for finding in findings.values() if finding.verdict == "problem"] == []
-    assert findings["topics"].found.startswith("6 are missing or too narrow")
+    assert findings["topics"].found.startswith("4 are missing or too narrow")
     assert findings["cluster"].found.startswith("1 broker: ")
     assert findings["requests"].verdict == "ok"
     assert findings["record times"].verdict == "ok"

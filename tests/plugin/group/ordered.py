@@ -53,7 +53,7 @@ class Shop:
         later = later or ConsumeLater(16)
         self.worker = Worker(
             "billing", later, self.publisher, "billing.retry", "billing.dlq",
-            [f"billing.delay.{level}" for level in later.levels.names()],
+            "billing.delay",
             dedup=None if dedup is False else Dedup(self.store, **({} if dedup is True else dedup)), leases=self.leases, sink=self.sink,
         )  # fmt: skip
         self.pipeline = Pipeline(self.agent, self.worker)
@@ -124,8 +124,9 @@ class Shop:
 
     @property
     def sent(self) -> list[tuple[str, int]]:
-        """Topic and origin offset of each copy and dead letter."""
-        return [(copy.topic, int(dict(copy.headers)["ackwise-origin-offset"] or b"")) for copy in self.publisher.sent]
+        """Topic, with the rung of a copy that waits, and origin offset of each copy and dead letter."""
+        sent = zip(self.publisher.topics, self.publisher.sent, strict=True)
+        return [(topic, int(dict(copy.headers)["ackwise-origin-offset"] or b"")) for topic, copy in sent]
 
 
 def failing(times: int, *offsets: int) -> Callable[[Any], Any]:

@@ -195,7 +195,7 @@ class Owner:
         later = ConsumeLater(16, levels="1s")
         self.flow = FlowControl(clock=clock)
         worker = Worker(
-            "billing", later, self, "billing.retry", "billing.dlq", ["billing.delay.1s"], flow=self.flow,
+            "billing", later, self, "billing.retry", "billing.dlq", "billing.delay", flow=self.flow,
             dedup=Dedup(self) if partition.dedup else None, leases=self.leases, monotonic=clock, wall=clock,
         )  # fmt: skip
         pipeline = Pipeline(agent, worker)

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+
 __all__ = ["Factory", "Producer"]
 
 
@@ -31,11 +34,19 @@ class Producer:
         self.is_closed = True
 
     async def partitions_for(self, topic: str) -> set[int]:
-        return {0}
+        return {0, 1}
 
-    async def send_and_wait(self, topic: str, value: bytes | None, **_: Any) -> None:
+    def create_batch(self) -> BatchBuilder:
+        return BatchBuilder(16_384, 0)
+
+    async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> asyncio.Future[None]:
         self._harm("send")
-        self.sent.append(value)
+        records: Any = MemoryRecords(bytes(batch._build()))
+        while records.has_next():
+            self.sent += [record.value for record in records.next_batch()]
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sent.set_result(None)
+        return sent
 
 
 class Factory:

@@ -24,7 +24,10 @@ from ackwise.plugin.settings.config import Config
 from ackwise.testing import Place, TestApp
 from ackwise.testing.kafka.broker import MemoryKafka
 
-RETRY, DELAY = "billing.retry", "billing.delay.10s"
+RETRY, DELAY = "billing.retry", "billing.delay"
+
+#: Where copies are put there.
+PLACE = {RETRY: 0, DELAY: 1}
 
 
 @pytest.fixture
@@ -53,8 +56,8 @@ def wait(
     message = Delivery(*origin, b"ann", value, (), origin, replay_id=replay)
     copy = retry_copy(message, topic=topic, partition=0, group="billing", handler=handler, due=1, now_ms=0, reason=reason)
     with suppress(TopicAlreadyExistsError):
-        kafka.create_topic(topic, max_message_bytes=2_000_000)
-    kafka.produce(topic, copy.value, key=copy.key, headers=copy.headers)
+        kafka.create_topic(topic, 14 if topic == DELAY else 1, max_message_bytes=2_000_000)
+    kafka.produce(topic, copy.value, key=copy.key, partition=PLACE[topic], headers=copy.headers)
 
 
 async def found(group: Group, **limits: Any) -> list[tuple[str, str, int]]:
@@ -73,9 +76,9 @@ async def test_a_start_is_refused_while_a_copy_waits_for_a_handler_with_an_order
             with pytest.raises(ConfigurationError) as refused:
                 await asyncio.wait_for(group.slots.host(group.settings, group.agents).run(asyncio.Event()), 30)
         assert str(refused.value) == (
-            f"topic {topic!r} has a copy for agent 'bill' from before it had order={order!r} (partition 0, offset 1), and it would run out "
-            "of order; let workers without the order run the delay and retry topics dry, or cancel what waits (ackwise cancel), and switch "
-            "the order on then"
+            f"topic {topic!r} has a copy for agent 'bill' from before it had order={order!r} (partition {PLACE[topic]}, offset 1), and it "
+            "would run out of order; let workers without the order run the delay and retry topics dry, or cancel what waits (ackwise "
+            "cancel), and switch the order on then"
         )
 
 
@@ -110,8 +113,9 @@ async def _commit(kafka: MemoryKafka, group: str, topic: str, offset: int, metad
     consumer: Any = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=group, enable_auto_commit=False)
     await consumer.start()
     try:
-        consumer.assign([TopicPartition(topic, 0)])
-        await consumer.commit({TopicPartition(topic, 0): (offset, metadata)})
+        partition = TopicPartition(topic, PLACE[topic])
+        consumer.assign([partition])
+        await consumer.commit({partition: (offset, metadata)})
     finally:
         await consumer.stop()
 

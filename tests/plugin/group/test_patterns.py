@@ -9,12 +9,11 @@ import pytest
 
 from ackwise import App, Broadcasting, ConfigurationError, Share, reliable
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.group.patterns import match_topics, parse_pattern, topics_about
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.settings.config import Config
 
-NAMES = TopicNames("billing", DelayLevels(("1s", "5m")), dead_letter="orders.buried", delayed_sends=True)
+NAMES = TopicNames("billing", dead_letter="orders.buried")
 
 
 def an_agent(name: str, *topics: str, pattern: str | None = None) -> Agent:
@@ -32,19 +31,19 @@ def test_a_pattern_matches_whole_names_that_no_agent_has() -> None:
 
 def test_topics_of_the_own_group_and_of_kafka_itself_never_match() -> None:
     theirs = {*NAMES.own, "__consumer_offsets"}
-    assert {"billing.retry", "billing.control", "billing.dlq.state", "billing.send.5m", "orders.buried"} < theirs
+    assert {"billing.retry", "billing.control", "billing.dlq.state", "billing.delay", "orders.buried"} < theirs
     matched = match_topics([an_agent("bill", pattern=".*")], NAMES, {*theirs, "orders"})
     assert matched == (("orders",), {}, {})
 
 
 def test_topics_of_other_groups_never_match_and_that_is_said_and_names_that_only_resemble_them_match() -> None:
-    for kind in ("retry", "dlq", "dlq.state", "cancel", "control", "delay.30s", "delay.1.5s", "send.2h"):
+    for kind in ("retry", "dlq", "dlq.state", "control", "delay"):
         topic = f"stock.{kind}"
         matched = match_topics([an_agent("bill", pattern=r".+")], NAMES, {topic})
         assert (matched.topics, matched.disputed) == ((), {}), topic
         assert "a group 'stock', which no pattern matches; if it is yours, name it in its agent" in matched.of_groups[topic]
         assert match_topics([an_agent("bill", topic, pattern=r".+")], NAMES, {topic}).of_groups == {}
-    resembling = ("retry", "stock.delay", "stock.delay.report", "stock.retry.policy")
+    resembling = ("retry", "stock.delay.report", "stock.delays", "stock.retry.policy")
     assert match_topics([an_agent("bill", pattern=r".+")], NAMES, {*resembling}).topics == resembling
 
 

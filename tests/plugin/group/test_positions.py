@@ -100,6 +100,7 @@ async def test_nobody_begins_where_it_can_not_be_said_and_the_others_do_not_wait
 async def test_a_position_outside_of_the_log_begins_at_its_start_since_what_is_there_may_be_new(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """D08, but from the start: RocketMQ goes on at the nearest end, past what it has not delivered."""
     monkeypatch.setattr("ackwise.plugin.group.positions._LOOKS_AT_END", 1)
     for start, end, passed in ((50, 60, (10, 50)), (0, 3, (0, 10))):
         sink = Sink()

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
 from tests.plugin.group.producers import Factory, Producer
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
 from tests.waiting import until
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
+from ackwise.middleware.ladder import wait_of
 from ackwise.middleware.message import Headers
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.recordbatches import RecordBatch, _answer_of
 from ackwise.plugin.local.broker import embedded_broker
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.testing import MemoryKafka
+from ackwise.testing.kafka.batch import Batch
 
 NOWHERE = HostSettings("127.0.0.1:1", "billing")
 
@@ -67,7 +71,7 @@ async def test_whatever_a_send_or_a_close_ends_with_only_that_copy_is_not_acknow
         publisher = KafkaPublisher(NOWHERE)
         await publisher.start()
         factory.raise_once("send", error)
-        first, second = await publisher.publish([A_COPY, A_COPY])
+        first, second = await publisher.publish([A_COPY, replace(A_COPY, partition=1)])
         assert isinstance(first, PublishUnavailable), error
         assert second is None
         factory.raise_once("stop", error)
@@ -128,10 +132,78 @@ async def test_a_producer_that_can_t_be_replaced_now_is_replaced_later(factory: 
     assert "never retrieved" not in caplog.text
 
 
-async def test_a_batch_whose_send_the_client_cancels_itself_is_not_acknowledged() -> None:
+async def test_a_batch_whose_send_the_client_cancels_itself_is_not_acknowledged(factory: Factory) -> None:
+    publisher = KafkaPublisher(NOWHERE)
+    await publisher.start()
     cancelled = asyncio.get_running_loop().create_future()
     cancelled.cancel()
-    assert isinstance(_answer_of(cancelled, RecordBatch("billing.retry", 0), None), PublishUnavailable)
+
+    async def send_batch(*_: object, **__: object) -> asyncio.Future[None]:
+        return cancelled
+
+    factory.made[0].send_batch = send_batch  # type: ignore[method-assign]
+    (answer,) = await publisher.publish([A_COPY])
+    assert isinstance(answer, PublishUnavailable)
+    await publisher.stop()
+
+
+@pytest.fixture
+async def delay() -> AsyncIterator[MemoryKafka]:
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("billing.delay", partitions=27)
+        yield kafka
+
+
+def waiting(value: bytes, seconds: float, partition: int = 0) -> Copy:
+    return Copy("billing.delay", partition, b"k", value, (), round((time.time() + seconds) * 1000))
+
+
+def silence(kafka: MemoryKafka, *partitions: int) -> list[int]:
+    """Let partitions of the delay topic have no leader until they are taken out of what is returned."""
+    cluster, silent = kafka._cluster, [*partitions]
+    append = cluster.append
+
+    def take(topic: str, partition: int, batch: Batch) -> int:
+        if partition in silent:
+            raise NotLeaderForPartitionError
+        return append(topic, partition, batch)
+
+    cluster.append = take  # type: ignore[method-assign]
+    return silent
+
+
+async def test_a_copy_that_waits_is_written_to_the_rung_for_what_is_left(delay: MemoryKafka) -> None:
+    publisher = KafkaPublisher(HostSettings(delay.bootstrap, "billing"))
+    await publisher.start()
+    copies = [waiting(b"%d" % seconds, seconds + 0.5) for seconds in (1, 10, 60, 7200, 259_200)]
+    sends = [replace(copy, is_send=True) for copy in copies]
+    assert await publisher.publish([*copies, *sends, waiting(b"overdue", -5.0)]) == [None] * 11
+    await publisher.stop()
+    found = {wait_of(number): delay.records("billing.delay", number) for number in range(1, 14)}
+    assert {wait: [record.value for record in records] for wait, records in found.items() if records} == {
+        1: [b"1", b"overdue"], 10: [b"10"], 60: [b"60"], 3600: [b"7200"], 86_400: [b"259200"],
+    }  # fmt: skip
+    assert sum(len(delay.records("billing.delay", number)) for number in range(14, 27)) == 5
+    assert delay.records("billing.delay", 0) == []
+
+
+async def test_where_a_rung_does_not_acknowledge_its_copies_take_the_next_shorter_one_and_one_at_a_time_tries_it(
+    delay: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.group.publisher._SILENT", 0.3)
+    silent = silence(delay, 1)
+    publisher = KafkaPublisher(HostSettings(delay.bootstrap, "billing"))
+    await publisher.start()
+    assert await publisher.publish([waiting(b"%d" % number, 10.5) for number in range(5)]) == [None] * 5
+    assert [record.value for record in delay.records("billing.delay", 10)] == [b"%d" % number for number in range(5)]
+    monkeypatch.setattr("ackwise.plugin.group.publisher._SILENT", 60.0)
+    publishing = [asyncio.create_task(publisher.publish([waiting(b"more", 10.5)])) for _ in range(20)]
+    await until(lambda: sum(task.done() for task in publishing) == 19)
+    assert len(delay.records("billing.delay", 10)) == 24
+    silent.clear()
+    assert await asyncio.gather(*publishing) == [[None]] * 20
+    await until(lambda: delay.records("billing.delay", 1))
+    await publisher.stop()
 
 
 @pytest.fixture

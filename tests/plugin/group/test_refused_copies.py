@@ -14,16 +14,13 @@ from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.refusals import REFUSED_AFTER
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka
 from ackwise.testing.kafka.batch import Batch
 
 _Make = Callable[[HostSettings, Clock], Any]
 
-BOTH = pytest.mark.parametrize(
-    "make", [lambda s, c: KafkaPublisher(s, clock=c), lambda s, c: RecordBatches(s, clock=c)], ids=["worker", "relay"]
-)
+BOTH = pytest.mark.parametrize("make", [lambda s, c: KafkaPublisher(s, clock=c)], ids=["worker and relay"])
 
 
 @pytest.fixture
@@ -93,7 +90,8 @@ async def test_a_partition_that_takes_no_copy_refuses_none_however_long(kafka: M
 
 async def test_a_partition_that_takes_nothing_costs_the_relay_few_producers(kafka: MemoryKafka) -> None:
     refusing = kafka.faults.refuse("Produce", UnknownError, times=None)
-    publisher = RecordBatches(HostSettings(kafka.bootstrap, "billing"), clock=Clock())
+    publisher = KafkaPublisher(HostSettings(kafka.bootstrap, "billing"), clock=Clock())
+    await publisher.start()
     answers = await publisher.publish([copy(b"%d" % number) for number in range(200)])
     assert all(isinstance(answer, PublishUnavailable) for answer in answers)
     assert refusing.met <= 12
@@ -113,20 +111,7 @@ async def test_a_copy_that_its_topic_never_takes_is_refused_in_time(kafka: Memor
     await publisher.stop()
 
 
-WRITERS = pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda s, c: KafkaPublisher(s, clock=c), id="worker"),
-        pytest.param(
-            lambda s, c: RecordBatches(s, clock=c),
-            id="relay",
-            marks=pytest.mark.xfail(strict=True, reason="the relay's writer: no compression; fixed with the one writer for all copies"),
-        ),
-    ],
-)
-
-
-@WRITERS
+@BOTH
 async def test_a_copy_that_fits_once_it_is_compressed_is_written(kafka: MemoryKafka, make: _Make) -> None:
     kafka.create_topic("small", max_message_bytes=20_000)
     publisher = make(HostSettings(kafka.bootstrap, "billing", producer_options={"compression_type": "gzip"}), Clock())

@@ -9,7 +9,6 @@ import pytest
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.group.sources import Sources
 from ackwise.plugin.group.topicnames import TopicNames
 
@@ -18,7 +17,7 @@ def sources(*topics: str, pattern: str = r"orders\..+") -> Sources:
     async def never(_: object) -> None: ...
 
     agent = Agent("bill", topics, "message", never, lambda value: value, pattern=re.compile(pattern))
-    return Sources([agent], TopicNames("billing", DelayLevels()))
+    return Sources([agent], TopicNames("billing"))
 
 
 async def fits(_: Collection[str]) -> None: ...

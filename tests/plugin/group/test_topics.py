@@ -32,33 +32,31 @@ from ackwise.testing import MemoryKafka
 from ackwise.testing.kafka.cluster import DEFAULTS
 
 LEVELS = DelayLevels("1s 1h")
-NAMES = TopicNames("billing", LEVELS)
+NAMES = TopicNames("billing")
 DAY = 86_400_000
 SOURCE = Topic(partitions=6, replication=3, max_message_bytes=1_048_588, retention_ms=7 * DAY, min_insync_replicas=2)
 FITTING = SOURCE._replace(max_message_bytes=1_048_588 + BUDGET)
 
 
-def test_topics_are_called_after_the_group_and_its_levels() -> None:
+def test_a_group_has_five_topics_that_are_called_after_it() -> None:
     """S18: `%RETRY%group` in RocketMQ, and `%` is illegal in Kafka."""
-    assert NAMES.all == ("billing.retry", "billing.dlq", "billing.delay.1s", "billing.delay.1h", "billing.cancel")
-    assert TopicNames("billing", LEVELS, dead_letter="graveyard").dead_letter == "graveyard"
-    delays = TopicNames("billing", DelayLevels()).delays
-    assert (len(delays), delays[0], delays[-1]) == (18, "billing.delay.1s", "billing.delay.2h")
+    assert NAMES.all == ("billing.retry", "billing.dlq", "billing.delay")
+    assert NAMES.own == {*NAMES.all, "billing.dlq.state", "billing.control"}
+    assert TopicNames("billing", dead_letter="graveyard").dead_letter == "graveyard"
 
 
 def test_names_that_kafka_or_the_group_can_t_live_with_are_refused() -> None:
     for group, dead_letter, sentence in (
         ("%RETRY%billing", None, "is not a legal topic name"),
         ("bill ing", None, "is not a legal topic name"),
-        ("b" * 241, None, "has 250 characters and Kafka allows 249"),
+        ("b" * 240, None, "has 250 characters and Kafka allows 249"),
         ("billing", "..", "is not a legal topic name"),
         ("billing", "", "is not a legal topic name"),
-        ("billing", "billing.delay.1h", "its messages would come back"),
+        ("billing", "billing.delay", "its messages would come back"),
         ("billing", "billing.control", "is the control topic of group 'billing'"),
-        ("billing", "billing.cancel", "is the cancel topic of group 'billing', which is compacted"),
     ):
         with pytest.raises(ConfigurationError, match=sentence):
-            TopicNames(group, LEVELS, dead_letter=dead_letter)
+            TopicNames(group, dead_letter=dead_letter)
 
 
 def plan(found: dict[str, Topic], sources: tuple[str, ...] = ("orders",)) -> Any:
@@ -67,7 +65,8 @@ def plan(found: dict[str, Topic], sources: tuple[str, ...] = ("orders",)) -> Any
 
 def everything(topic: Topic = FITTING, **changes: Any) -> dict[str, Topic]:
     control = FITTING._replace(partitions=1, cleanup_policy="compact")
-    return {"orders": SOURCE, NAMES.control: control} | dict.fromkeys(NAMES.all, topic._replace(**changes))
+    found = {"orders": SOURCE, NAMES.control: control} | dict.fromkeys(NAMES.all, topic._replace(**changes))
+    return found | {NAMES.delay: topic._replace(partitions=14, **{name: each for name, each in changes.items() if name != "partitions"})}
 
 
 def test_a_source_that_does_not_exist_is_named() -> None:
@@ -110,18 +109,17 @@ def test_topics_that_would_lose_a_copy_are_refused() -> None:
 
 
 def test_each_topic_in_which_something_waits_is_refused_with_a_limit_of_bytes() -> None:
-    with_sends = TopicNames("billing", LEVELS, delayed_sends=True)
-    found = dict.fromkeys(with_sends.all, FITTING) | {"orders": SOURCE._replace(retention_bytes=1_000)}
-    for topic in {*with_sends.all} - {with_sends.dead_letter}:
-        limited = found | {topic: FITTING._replace(retention_bytes=1_000_000)}
+    found = everything() | {"orders": SOURCE._replace(retention_bytes=1_000)}
+    for topic in (NAMES.retry, NAMES.delay):
+        limited = found | {topic: found[topic]._replace(retention_bytes=1_000_000)}
         with pytest.raises(ConfigurationError, match=rf"topic '{topic}' keeps 1000000 bytes of each partition"):
-            plan_topics(with_sends, ["orders"], limited, longest_delay=3600.0)
+            plan(limited)
 
 
 @each("policy", ["compact", "compact,delete", "delete,compact"])
 def test_a_compacted_dead_letter_topic_is_refused(policy: str) -> None:
     for topic in ("billing.dlq", "letters"):
-        names = TopicNames("billing", LEVELS, dead_letter=topic)
+        names = TopicNames("billing", dead_letter=topic)
         found = dict.fromkeys(names.all, FITTING) | {"orders": SOURCE, topic: FITTING._replace(cleanup_policy=policy)}
         with pytest.raises(ConfigurationError, match=rf"dead-letter topic '{topic}' is compacted: it takes no dead letter without a key"):
             plan_topics(names, ["orders"], found, longest_delay=3600.0)
@@ -147,24 +145,47 @@ def test_topics_are_as_safe_as_the_sources_of_which_that_is_known() -> None:
     assert both.like.min_insync_replicas == 2
 
 
-def test_cancellations_are_compacted_on_one_partition_and_outlive_every_copy() -> None:
+def test_the_delay_topic_has_a_partition_for_each_wait_however_wide_the_sources_are() -> None:
     todo = plan({"orders": SOURCE})
-    assert (todo.partitions("billing.cancel"), todo.cleanup_policy("billing.cancel")) == (1, "compact,delete")
-    assert (todo.partitions("billing.retry"), todo.cleanup_policy("billing.retry")) == (6, "delete")
-    assert todo.retention("billing.cancel") == 2 * todo.retention("billing.retry")
-    assert plan({"orders": SOURCE._replace(retention_ms=-1)}).retention("billing.cancel") == -1
-    assert todo.timestamp_type("billing.cancel") == "LogAppendTime"
+    assert (todo.partitions("billing.delay"), todo.partitions("billing.retry")) == (14, 6)
+    assert (todo.timestamp_type("billing.delay"), todo.timestamp_type("billing.retry")) == ("LogAppendTime", "CreateTime")
+    assert plan(everything())[:2] == ((), ())
+    narrow = everything() | {"billing.delay": FITTING._replace(partitions=4)}
+    assert (plan(narrow).extend, plan(narrow).required) == (("billing.delay",), ())
+    for lanes, sends, rungs in ((1, False, 14), (1, True, 27), (4, False, 105)):
+        assert HostSettings("nowhere:1", "billing", lanes=lanes, delayed_sends=sends).rungs == rungs
+    with pytest.raises(ConfigurationError, match="lanes is 0; give a whole number from 1 to 100"):
+        HostSettings("nowhere:1", "billing", lanes=0)
 
 
-def test_a_cancel_topic_that_would_forget_is_refused_and_one_partition_of_any_policy_will_do() -> None:
-    small = Topic(1, 1, 4096, 1, "compact")
-    assert plan(everything() | {"billing.cancel": small})[:2] == ((), ())
+def test_a_delay_topic_outlives_its_longest_rung_twice_and_not_the_longest_delay() -> None:
+    for source, kept in ((1000, 2 * DAY), (7 * DAY, 7 * DAY), (-1, -1)):
+        assert plan({"orders": SOURCE._replace(retention_ms=source)}).retention("billing.delay") == kept
+
+
+def test_a_delay_topic_that_would_lose_or_strand_copies_is_refused() -> None:
+    delay = everything()["billing.delay"]
     for changes, sentence in (
-        ({"cleanup_policy": "delete", "retention_ms": 1000}, "or cancelled messages come back"),
-        ({"max_message_bytes": 100}, "'billing.cancel' takes messages of at most 100 bytes"),
+        ({"cleanup_policy": "compact"}, "has cleanup.policy=compact, .*; set it to delete"),
+        ({"cleanup_policy": "compact,delete"}, "has cleanup.policy=compact,delete"),
+        ({"retention_ms": 2 * DAY - 1}, "its longest rung is 24h; raise its retention.ms to twice that"),
+        ({"retention_bytes": 10}, "set its retention.bytes to -1, or copies are deleted before they are due"),
+        ({"partitions": 1}, "has one partition, which is for cancellations, so nothing can wait; give it 14 partitions"),
     ):
-        with pytest.raises(ConfigurationError, match=sentence):
-            plan(everything() | {"billing.cancel": small._replace(**changes)})
+        with pytest.raises(ConfigurationError, match=f"topic 'billing.delay' .*{sentence}"):
+            plan(everything() | {"billing.delay": delay._replace(**changes)})
+    few = delay._replace(partitions=4, retention_ms=120_000)
+    assert plan(everything() | {"billing.delay": few}).create == (), "its longest rung is a minute"
+
+
+def test_what_missing_rungs_cost_is_said() -> None:
+    few = everything()["billing.delay"]._replace(partitions=4, timestamp_type="LogAppendTime")
+    advice = review(everything() | {"billing.delay": few})["billing.delay"].advice
+    assert advice is not None
+    assert (
+        "has 4 partitions, so rungs are missing (2s 5s 30s 2m 5m 10m 30m 1h 6h 24h): a copy that waits for 1h is written 60 times" in advice
+    )
+    assert review(everything() | {"billing.delay": few._replace(partitions=14)})["billing.delay"].advice is None
 
 
 def review(found: dict[str, Topic], sources: tuple[str, ...] = ("orders",)) -> dict[str, TopicReview]:
@@ -178,9 +199,7 @@ def test_every_topic_that_a_group_needs_is_reviewed_sources_first() -> None:
         ("orders", "source"),
         ("billing.retry", "retry"),
         ("billing.dlq", "dead letter"),
-        ("billing.delay.1s", "delay"),
-        ("billing.delay.1h", "delay"),
-        ("billing.cancel", "cancel"),
+        ("billing.delay", "delay"),
         ("billing.control", "control"),
     ]
     assert {line.todo for line in lines.values()} == {"nothing"}
@@ -239,7 +258,7 @@ async def test_while_the_brokers_name_no_controller_nobody_is_asked_to_make_topi
 
 
 async def test_no_request_makes_more_partitions_than_kafka_takes() -> None:
-    for partitions, requests in ((3, 1), (500, 2), (1000, 3), (5000, 5)):
+    for partitions, requests in ((3, 1), (500, 1), (1000, 2), (5000, 3)):
         asked: list[list[Any]] = []
 
         async def create_topics(topics: list[Any], asked: list[list[Any]] = asked) -> Any:
@@ -251,8 +270,8 @@ async def test_no_request_makes_more_partitions_than_kafka_takes() -> None:
         await _create(admin, wide)
         made = [topic for topics in asked for topic in topics]
         assert [topic.name for topic in made] == [*wide.create]
-        assert {topic.num_partitions for topic in made if topic.name != NAMES.cancel} == {partitions}
-        assert (len(asked), len(wide.create)) == (requests, 5)
+        assert {topic.num_partitions for topic in made if topic.name != NAMES.delay} == {partitions}
+        assert (len(asked), len(wide.create)) == (requests, 3)
         size = {topic.topic_configs.get("retention.bytes") for topic in made}
         assert size == {"-1"}, "a size limit of the broker would delete copies that wait"
 
@@ -267,7 +286,7 @@ class Group:
 
     def __init__(self, bootstrap: str, admin: AIOKafkaAdminClient, group: str) -> None:
         self.settings = HostSettings(bootstrap, group)
-        self.names = TopicNames(group, LEVELS)
+        self.names = TopicNames(group)
         self.source = f"{group}.orders"
         self._admin = admin
 
@@ -311,22 +330,22 @@ async def group(raw_kafka: RawKafka) -> AsyncIterator[Group]:
         yield group
 
 
-WHOLE_GROUP = {".orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h": 3, ".cancel": 1, ".control": 1}
+WHOLE_GROUP = {".orders": 3, ".retry": 3, ".dlq": 3, ".delay": 14, ".control": 2}
 
 
 async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_nothing(group: Group) -> None:
     await group.create(group.source, max_message_bytes=5000, retention_ms=DAY)
     await group.ensure()
     assert await group.partitions() == WHOLE_GROUP
-    config = await group.config(group.names.delays[0])
-    assert (config["max.message.bytes"], config["retention.ms"], config["cleanup.policy"]) == (str(5000 + BUDGET), str(DAY), "delete")
+    config = await group.config(group.names.delay)
+    assert (config["max.message.bytes"], config["retention.ms"], config["cleanup.policy"]) == (str(5000 + BUDGET), str(2 * DAY), "delete")
     assert config["message.timestamp.type"] == "LogAppendTime"
     assert (await group.config(group.names.retry))["message.timestamp.type"] == "CreateTime"
     await group.ensure(create_topics="never")
 
 
 async def test_a_delay_topic_that_exists_gets_the_timestamps_of_its_broker_and_keeps_what_was_set_for_it(group: Group) -> None:
-    topic = group.names.delays[0]
+    topic = group.names.delay
     await group.create(topic, max_message_bytes=7000, retention_ms=DAY, segment_bytes=20_000_000)
     before = await group.config(topic)
     await set_append_time(group.settings, [topic])
@@ -336,22 +355,22 @@ async def test_a_delay_topic_that_exists_gets_the_timestamps_of_its_broker_and_k
 
 async def test_a_topic_that_a_broker_does_not_know_yet_keeps_what_was_set_for_it() -> None:
     async with MemoryKafka() as kafka, group_on(kafka.bootstrap, "billing") as group:
-        await group.create("billing.delay.1h", retention_ms=DAY)
+        await group.create("billing.delay", retention_ms=DAY)
         refused = kafka.faults.refuse("DescribeConfigs", UnknownTopicOrPartitionError, times=2)
-        await set_append_time(group.settings, ["billing.delay.1h"])
-        config = await group.config("billing.delay.1h")
+        await set_append_time(group.settings, ["billing.delay"])
+        config = await group.config("billing.delay")
         assert (refused.met, config["message.timestamp.type"], config["retention.ms"]) == (2, "LogAppendTime", str(DAY))
 
 
 async def test_where_a_topic_s_settings_may_not_be_read_its_timestamps_are_not_changed() -> None:
     async with MemoryKafka() as kafka, group_on(kafka.bootstrap, "billing") as group:
-        await group.create("billing.delay.1h", retention_ms=DAY)
-        before = await group.config("billing.delay.1h")
+        await group.create("billing.delay", retention_ms=DAY)
+        before = await group.config("billing.delay")
         refused = kafka.faults.refuse("DescribeConfigs", TopicAuthorizationFailedError, times=None)
-        with pytest.raises(ConfigurationError, match=r"the settings of topic 'billing.delay.1h' can't be read \(.*; allow this client"):
-            await set_append_time(group.settings, ["billing.delay.1h"])
+        with pytest.raises(ConfigurationError, match=r"the settings of topic 'billing.delay' can't be read \(.*; allow this client"):
+            await set_append_time(group.settings, ["billing.delay"])
         refused.end()
-        assert await group.config("billing.delay.1h") == before
+        assert await group.config("billing.delay") == before
 
 
 async def test_timestamps_are_set_once_a_broker_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,8 +383,8 @@ async def test_timestamps_are_set_once_a_broker_says_so(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("ackwise.plugin.group.topics._described", describe)
     async with MemoryKafka() as kafka, group_on(kafka.bootstrap, "billing") as group:
-        await group.create("billing.delay.1h")
-        await set_append_time(group.settings, ["billing.delay.1h"])
+        await group.create("billing.delay")
+        await set_append_time(group.settings, ["billing.delay"])
     assert len(answers) == 3
 
 
@@ -416,7 +435,9 @@ async def test_workers_that_start_at_the_same_time_do_not_disturb_each_other(gro
 
 async def test_with_never_what_is_missing_is_refused(group: Group) -> None:
     await group.create(group.source)
-    with pytest.raises(ConfigurationError, match=r"and 2 more must exist, since create_topics is 'never'; create them with 3 partitions"):
+    with pytest.raises(
+        ConfigurationError, match=r"must exist, since .* create them with 14 partitions for '.*\.delay', 3 for each other one"
+    ):
         await group.ensure(create_topics="never")
     assert await group.partitions() == {".orders": 3}
 

@@ -12,7 +12,6 @@ from aiokafka.errors import KafkaConnectionError
 from tests.tables import each
 from tests.waiting import until
 
-from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.client.topicids import Topic, topics_of
 from ackwise.plugin.group.owntopics import OwnTopics
 from ackwise.plugin.group.topicnames import TopicNames
@@ -58,7 +57,7 @@ async def test_a_topic_whose_id_can_not_be_asked_for_is_unknown_and_not_without_
 async def test_a_topic_of_the_group_is_made_again_after_whatever_the_client_raised_at_first(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = TopicNames("billing", DelayLevels("10s"))
+    names = TopicNames("billing")
     there, raised, made = {*names.all, names.control} - {names.retry}, [error], list[bool]()
 
     async def list_topics(_: HostSettings) -> set[str]:

@@ -66,7 +66,7 @@ async def test_a_worker_with_everything_tuned_consumes_retries_and_publishes(raw
     (member,) = [options for options in given["consumer"] if options.get("group_id") == group]
     assert CONSUMER.items() <= member.items()
     tuned = [options for options in given["producer"] if "compression_type" in options]
-    assert len(tuned) == 2  # of copies, and of what handlers publish
+    assert len(tuned) == 3  # of copies, of what handlers publish, and of the relay's copies
     assert all(PRODUCER.items() <= options.items() for options in tuned)
     ours = [each for each in (*given["consumer"], *given["producer"]) if str(each.get("client_id", "")).startswith("ackwise")]
     assert all(options["metadata_max_age_ms"] == 1000 for options in ours)

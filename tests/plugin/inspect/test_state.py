@@ -106,7 +106,7 @@ def test_a_member_without_lanes_still_names_its_agents_and_its_topics() -> None:
     state = look(make_member(agent("ship", "parcels"), agent("bill", "orders")), {})
     assert [(one.agent, one.topics, one.in_hand) for one in state.agents] == [("bill", ("orders",), 0), ("ship", ("parcels",), 0)]
     assert (state.group, state.topics.retry, state.topics.dead_letters) == ("billing", "billing.retry", "billing.dlq")
-    assert state.topics.delays == ("billing.delay.1s", "billing.delay.1h")
+    assert state.topics.delay == "billing.delay"
 
 
 def test_without_a_store_nothing_is_said_of_claims() -> None:

@@ -18,7 +18,7 @@ STATE = State(
     store_down=True,
     event_log_outage=False,
     cut_delays=0,
-    topics=GroupTopics("billing.retry", ("billing.delay.10s", "billing.delay.1h"), "billing.dlq"),
+    topics=GroupTopics("billing.retry", "billing.delay", "billing.dlq"),
     chain=(ChainLink("admit", "dedup", "redis://***@host/0"),),
     settings=(Setting("dedup.lease", "30s", "default"),),
 )
@@ -80,7 +80,7 @@ def test_a_partition_is_shown_with_its_offsets_and_what_is_unknown_is_left_open(
         ("Worker", ["outage of the event log", "no"]),
         ("Agents", ["bill", "orders", "7", "1", "2", "4", "5", "6", "0"]),
         ("Held", ["orders", "3", "bill", "113", "4", "<b>no</b> answer", "2.5"]),
-        ("Topics of the group", ["billing.delay.1h", "copies that wait"]),
+        ("Topics of the group", ["billing.delay", "copies that wait, and cancellations"]),
         ("What a message passes", ["admit", "dedup", "redis://***@host/0"]),
         ("Settings", ["dedup.lease", "30s", "default"]),
     ],

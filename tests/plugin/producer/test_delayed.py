@@ -8,33 +8,53 @@ import pytest
 from tests.waiting import until
 
 from ackwise import App, ConfigurationError, Message, Producer
+from ackwise.middleware.errors import PublishRefused
+from ackwise.middleware.ladder import is_for_sends, wait_of
 from ackwise.middleware.message import Headers
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.retry import ConsumeLater, DelayLevels
+from ackwise.middleware.outgoing import Acked, Outgoing
+from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.sendlater import send_later, to_send
 from ackwise.middleware.wire import ForeignCopy, OtherWire
+from ackwise.plugin.producer.partitions import Partitions
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.testing import TestApp
-
-LEVELS = DelayLevels("1s 10s")
-TOPICS = ["billing.send.1s", "billing.send.10s"]
+from ackwise.testing import MemoryKafka, TestApp
 
 
 def later(message: Outgoing, due: int, *, now_ms: int = 0, clock_skew: float = 0.5) -> Outgoing:
-    return send_later(message, due, now_ms=now_ms, group="billing", topics=TOPICS, levels=LEVELS, clock_skew=clock_skew)
+    return send_later(message, due, now_ms=now_ms, group="billing", topic="billing.delay", clock_skew=clock_skew)
 
 
 def test_a_message_survives_the_way_through_its_headers() -> None:
     message = Outgoing("orders", b"v", b"k", (("trace", b"t"), ("ackwise-version", b"9")), 3, "mine")
     waiting = later(message, 20_000)
-    assert (waiting.topic, waiting.value, waiting.key, waiting.partition) == ("billing.send.10s", b"v", b"k", None)
+    assert (waiting.topic, waiting.value, waiting.key, waiting.partition) == ("billing.delay", b"v", b"k", None)
     assert dict(waiting.sent_headers)["ackwise-due"] == b"20500"
     assert to_send(waiting.key, waiting.value, waiting.sent_headers, "billing") == message
 
 
-def test_it_waits_on_the_largest_level_that_fits() -> None:
-    for delay, topic in ((0, "orders"), (1, TOPICS[0]), (999, TOPICS[0]), (9_999, TOPICS[0]), (10_000, TOPICS[1])):
+def test_what_is_due_already_does_not_wait() -> None:
+    for delay, topic in ((0, "orders"), (1, "billing.delay")):
         assert later(Outgoing("orders", b"v"), delay).topic == topic, delay
+
+
+def test_it_waits_on_a_rung_of_its_own_kind_by_its_due_time_whatever_its_key() -> None:
+    known = Partitions(range(27), range(27))
+    for delay, wait in ((1, 1), (999, 1), (9_499, 5), (9_500, 10), (3_600_000, 3600)):
+        partition = known.of(later(Outgoing("orders", b"v", b"k"), delay, clock_skew=0.0), 0.0)
+        assert partition is not None
+        assert (wait_of(partition), is_for_sends(partition)) == (wait, True), delay
+    few = Partitions(range(4), range(4))
+    assert few.of(later(Outgoing("orders", b"v"), 3_600_000), 0.0) == 2, "that of the other kind"
+    assert Partitions([0], [0]).of(later(Outgoing("orders", b"v"), 1_000), 0.0) is None
+
+
+async def test_a_delay_that_would_take_more_than_a_hundred_hops_is_refused() -> None:
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("billing.delay", partitions=2)
+        async with Producer(kafka.bootstrap, group="billing") as producer:
+            await producer.send("orders", b"v", delay=900)
+            with pytest.raises(PublishRefused, match="has 2 partitions, so a message would be written 110 times, and 100 are the most"):
+                await producer.send("orders", b"v", delay=1100)
 
 
 def test_what_is_no_such_message_is_told_from_one() -> None:
@@ -69,8 +89,8 @@ async def test_a_handler_s_message_for_later_comes_when_it_is_due_and_not_before
     app, got = make_app(delayed_sends=True)
     async with TestApp(app) as worker:
         assert (await worker.deliver("orders", b"1", key=b"k")).kind == "done"
-        (waiting,) = worker.kafka.records("billing.send.30m")
-        assert worker.kafka._cluster.topics["billing.send.30m"].config("message.timestamp.type") == "LogAppendTime"
+        (waiting,) = worker.kafka.records("billing.delay", 22)
+        assert worker.kafka._cluster.topics["billing.delay"].config("message.timestamp.type") == "LogAppendTime"
         worker.clock.advance("29m")
         await worker.deliver("orders", b"2")
         assert worker.kafka.records("reminders") == []
@@ -106,12 +126,14 @@ async def test_what_its_topic_refuses_when_due_or_somebody_else_wrote_is_a_dead_
     app, got = make_app(delayed_sends=True)
     async with TestApp(app) as worker:
         worker.kafka.create_topic("small", max_message_bytes=200)
-        await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
+        await until(lambda: "billing.delay" in worker.kafka._cluster.topics)
         for headers in ((), no_target):
-            worker.kafka.produce("billing.send.1s", b"odd", headers=headers)
+            worker.kafka.produce("billing.delay", b"odd", partition=16, headers=headers)
         async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
             await producer.send("small", bytes(1000), delay=1)
-            assert (await producer.send("reminders", b"behind it", delay=1.5)).topic == "billing.send.1s"
+            sent = await producer.send("reminders", b"behind it", delay=0.9)
+            assert isinstance(sent, Acked)
+            assert sent.partition == 16
         worker.clock.advance("3s")
         await until(lambda: len(worker.kafka.records("billing.dlq")) == 3)
         await until(lambda: got)
@@ -123,24 +145,28 @@ async def test_what_its_topic_refuses_when_due_or_somebody_else_wrote_is_a_dead_
 
 
 @pytest.mark.slow  # waits until the relay gives up a topic that is missing
-async def test_a_topic_that_is_missing_when_a_message_is_due_holds_its_neighbours_for_a_time_only(
+async def test_a_topic_that_is_missing_when_a_message_is_due_holds_no_neighbour_and_gives_it_up_when_it_is_overdue_by_max_delay(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.relay.sendline._PATIENCE", 0.0)
     monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 0.2)
+    monkeypatch.setattr("ackwise.plugin.relay.pipeline._HELD", 0.5)
     app, got = make_app(delayed_sends=True)
     async with TestApp(app) as worker:
-        await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
+        await until(lambda: "billing.delay" in worker.kafka._cluster.topics)
         async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
             await producer.send("nowhere", b"lost?", delay=1)
             await producer.send("reminders", b"behind it", delay=1)
         worker.clock.advance("3s")
-        await until(lambda: worker.kafka.records("billing.dlq"))
         await until(lambda: got)
+        assert worker.kafka.records("billing.dlq") == []
+        await until(lambda: len(worker.kafka.records("billing.delay")) == 3)
+        worker.clock.advance("73h")
+        await until(lambda: worker.kafka.records("billing.dlq"))
         (letter,) = worker.kafka.records("billing.dlq")
     assert dict(letter.headers)["ackwise-send-topic"] == b"nowhere"
     assert letter.value == b"lost?"
-    assert "topic 'nowhere' is missing for" in str([vars(record) for record in caplog.records])
+    assert dict(letter.headers)["ackwise-reason"] == b"no-target"
+    assert "target=nowhere" in caplog.text
 
 
 def test_an_instance_that_broadcasts_has_no_topics_for_it() -> None:

@@ -255,13 +255,13 @@ async def test_what_can_t_be_sent_is_refused_with_a_sentence(desk: Desk) -> None
     assert desk.tried == []
 
 
-async def test_a_message_for_later_waits_on_the_largest_level_that_fits_and_one_that_is_due_is_sent(desk: Desk) -> None:
+async def test_a_message_for_later_waits_in_the_delay_topic_and_one_that_is_due_is_sent(desk: Desk) -> None:
     whens: list[dict[str, Any]] = [
         {"delay": "90s"}, {"at": datetime.fromtimestamp(1_000_000, UTC) + timedelta(seconds=90)}, {"at": 1_000_090},
     ]  # fmt: skip
     async with desk.producer(group="billing") as producer:
         for when in whens:
-            assert (await producer.send("orders", b"v", **when)).topic == "billing.send.1m"
+            assert (await producer.send("orders", b"v", **when)).topic == "billing.delay"
         assert (await producer.send("orders", b"v", at=5.0)).topic == "orders"
 
 

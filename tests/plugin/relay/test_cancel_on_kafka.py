@@ -18,11 +18,10 @@ from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.wire import BUDGET, Copy, retry_copy
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.group.topics import ensure_topics
 from ackwise.plugin.relay.apart import relay_apart
 from ackwise.plugin.relay.cancel import cancel
-from ackwise.plugin.relay.cancellations import CancelTopic
+from ackwise.plugin.relay.cancellations import CANCELLED, CancelPartition
 from ackwise.plugin.settings.config import Config
 
 PATIENCE = 15.0
@@ -38,7 +37,7 @@ class Shop:
         self.ahead = 0.0
         self.publisher = KafkaPublisher(group.settings)
 
-    async def send(self, *offsets: int, delay: float, partition: int = 0, handler: str = "bill", attempt: int = 1, level: int = 2) -> None:
+    async def send(self, *offsets: int, delay: float, partition: int = 0, handler: str = "bill", attempt: int = 1) -> None:
         """Copies of records of the source that are due in `delay` seconds."""
         due = round((time.time() + delay) * 1000)
         copies = []
@@ -46,8 +45,8 @@ class Shop:
             origin = Origin(self.source, partition, offset, 7)
             copies.append(
                 retry_copy(
-                    Delivery(*origin, b"k", b"%d" % offset, (), origin, attempt=attempt), topic=self.group.names.delays[level - 1],
-                    partition=partition, group=self.group.settings.group, handler=handler, due=due, now_ms=0, reason="Later",
+                    Delivery(*origin, b"k", b"%d" % offset, (), origin, attempt=attempt), topic=self.group.names.delay,
+                    partition=partition, group=self.group.settings.group, handler=handler, due=due, now_ms=0, reason="Later", waits=True,
                 )
             )  # fmt: skip
         assert await self.publisher.publish(copies) == [None] * len(copies)
@@ -74,9 +73,12 @@ class Shop:
                     return [record.value for record in records]
                 await asyncio.sleep(0.05)
 
+    async def cancellations(self) -> list[Any]:
+        return [record for record in await self.raw.records(self.group.names.delay) if record.partition == 0]
+
     async def relay_committed(self, offset: int) -> None:
-        """Wait until the relay has committed that on the first partition of the second delay topic."""
-        first = TopicPartition(self.group.names.delays[1], 0)
+        """Wait until the relay has committed that on the rung of five seconds."""
+        first = TopicPartition(self.group.names.delay, 10)
         async with asyncio.timeout(PATIENCE):
             while True:
                 if (await self.raw.committed(self.group.names.relay_group)).get(first) == offset:
@@ -115,9 +117,9 @@ async def test_a_running_relay_sees_what_is_cancelled_later_also_while_it_hops(s
     async with shop.relay():
         await shop.send(0, delay=0)
         await shop.came_back(at_least=1)
-        for level in (1, 2):
-            await shop.send(2 * level, 2 * level + 1, delay=5.0, level=level)
-            assert await shop.cancel(f"0/{2 * level}") == ["accepted"]
+        for number, delay in ((1, 5.0), (2, 6.5)):
+            await shop.send(2 * number, 2 * number + 1, delay=delay)
+            assert await shop.cancel(f"0/{2 * number}") == ["accepted"]
         assert {*await shop.came_back(at_least=3)} == {b"0", b"3", b"5"}
 
 
@@ -129,7 +131,7 @@ async def test_too_late_is_what_is_due_or_back_and_unknown_is_what_does_not_wait
     async with shop.relay():
         assert await shop.came_back(at_least=2) == [b"1", b"2"]
     assert await shop.cancel("0/1", "0/2") == ["too late", "too late"], "they are in the retry topic"
-    assert await shop.raw.records(shop.group.names.cancel) == [], "nothing is written for what is not accepted"
+    assert await shop.cancellations() == [], "nothing is written for what is not accepted"
 
 
 async def test_a_cancellation_that_is_acknowledged_too_late_is_taken_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,14 +143,14 @@ async def test_a_cancellation_that_is_acknowledged_too_late_is_taken_back(shop: 
         shop.ahead = 100.0
         return answers
 
-    await shop.send(1, delay=50.0, level=2)
+    await shop.send(1, delay=50.0)
     monkeypatch.setattr(KafkaPublisher, "publish", slow)
     assert await shop.cancel("0/1") == ["too late"]
     monkeypatch.undo()
-    written = await shop.raw.records(shop.group.names.cancel)
+    written = await shop.cancellations()
     assert [record.value for record in written] == [b'{"version": 1}', None]
     assert written[0].key == written[1].key
-    topic = CancelTopic(shop.group.settings, shop.group.names.cancel)
+    topic = CancelPartition(shop.group.settings, shop.group.names.delay)
     await topic.read()
     assert topic.keys == set()
     await topic.close()
@@ -160,8 +162,8 @@ async def test_the_newest_attempt_counts_and_a_copy_in_another_partition_is_foun
     assert await shop.cancel("0/1") == ["accepted"]
     origin = Origin(shop.source, 1, 8, 7)
     copy = retry_copy(
-        Delivery(*origin, b"k", b"8", (), origin), topic=shop.group.names.delays[1], partition=0, group=shop.group.settings.group,
-        handler="bill", due=round((time.time() + 50) * 1000), now_ms=0, reason="",
+        Delivery(*origin, b"k", b"8", (), origin), topic=shop.group.names.delay, partition=0, group=shop.group.settings.group,
+        handler="bill", due=round((time.time() + 50) * 1000), now_ms=0, reason="", waits=True,
     )  # fmt: skip
     assert await shop.publisher.publish([copy]) == [None]
     assert await shop.cancel("1/8") == ["accepted"], "its topic was narrower when it was sent back"
@@ -174,12 +176,12 @@ async def test_what_is_no_message_id_is_refused_with_an_example(shop: Shop) -> N
 
 
 async def test_who_reads_while_another_reads_sees_what_was_written_before_it_asked(shop: Shop) -> None:
-    topic = CancelTopic(shop.group.settings, shop.group.names.cancel)
+    topic = CancelPartition(shop.group.settings, shop.group.names.delay)
     try:
         await topic.read()
         reading = asyncio.create_task(topic.read())
         await asyncio.sleep(0)
-        assert await shop.publisher.publish([Copy(shop.group.names.cancel, 0, b"key", b"{}", ())]) == [None]
+        assert await shop.publisher.publish([Copy(shop.group.names.delay, 0, b"key", CANCELLED, ())]) == [None]
         await asyncio.gather(topic.read(), topic.read())
         assert topic.keys == {b"key"}
         await reading
@@ -188,7 +190,8 @@ async def test_who_reads_while_another_reads_sees_what_was_written_before_it_ask
 
 
 async def test_batches_arrive_whole_and_in_order_and_what_is_too_large_is_refused_alone(shop: Shop) -> None:
-    batches = RecordBatches(shop.group.settings)
+    batches = KafkaPublisher(shop.group.settings)
+    await batches.start()
     try:
         copies = [Copy(shop.group.names.retry, place % 2, None, b"%d" % place, (("n", b""),)) for place in range(3000)]
         assert await batches.publish(copies) == [None] * 3000
@@ -203,8 +206,9 @@ async def test_batches_arrive_whole_and_in_order_and_what_is_too_large_is_refuse
 
 
 async def test_a_topic_that_is_not_there_is_no_refusal_and_the_next_batch_goes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.recordbatches._TIMEOUT", 1.0)
-    batches = RecordBatches(shop.group.settings)
+    monkeypatch.setattr("ackwise.plugin.group.publisher._TIMEOUT", 1.0)
+    batches = KafkaPublisher(shop.group.settings)
+    await batches.start()
     try:
         (answer,) = await batches.publish([Copy("nowhere", 0, None, b"x", ())])
         assert isinstance(answer, PublishUnavailable)

@@ -4,73 +4,82 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.errors import CorruptRecordException, GroupAuthorizationFailedError, GroupLoadInProgressError, KafkaConnectionError
-from tests.plugin.group.producers import Factory
-from tests.plugin.lines import until
-from tests.plugin.relay.client import Client, Cluster
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import (
+    BrokerResponseError,
+    GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    KafkaConnectionError,
+    LeaderNotAvailableError,
+    NotLeaderForPartitionError,
+)
+from tests.fakes import Sink
 
-from ackwise.middleware.errors import PublishRefused, PublishUnavailable
+from ackwise.middleware.ladder import wait_of
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.wire import Copy, retry_copy
-from ackwise.plugin.client import closing as farewell
-from ackwise.plugin.client.rawrecords import RawRecords
-from ackwise.plugin.group import quarantine
-from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.relaycounts import DelayStanding
-from ackwise.plugin.group.topics import TopicNames
-from ackwise.plugin.relay import fetching as delayfetch
-from ackwise.plugin.relay import member as delaymember
+from ackwise.middleware.wire import retry_copy
+from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.relay import relay as delay
 from ackwise.plugin.relay.relay import DelayRelay
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.testing import MemoryKafka
+from ackwise.testing.kafka.partition import PartitionLog
 
-LEVELS = DelayLevels("1s 10s")
-NAMES = TopicNames("billing", LEVELS)
-FIRST = TopicPartition(NAMES.delays[0], 0)
+NAMES = TopicNames("billing")
+
+#: The partitions of the rungs of 1 s, 5 s and 10 s.
+ONE, FIVE, TEN = 3, 10, 1
 
 #: Seconds after which a test gives up.
-PATIENCE = 20.0
+PATIENCE = 30.0
 
 
-class Relay:
-    """A relay on a cluster in memory, whose due copies are published to a list."""
+async def until(is_so: Callable[[], object], *, within: float = PATIENCE) -> None:
+    async with asyncio.timeout(within):
+        while not is_so():  # noqa: ASYNC110  # it is anything that the test can see
+            await asyncio.sleep(0.01)
 
-    def __init__(self, patch: pytest.MonkeyPatch, partitions: int = 1) -> None:
-        self.cluster = Cluster(NAMES.delays, partitions)
-        self.sent: list[Copy] = []
-        self.harm_publishing: Callable[[], None] = lambda: None
+
+class Scene:
+    """A relay on a cluster in memory. `ahead`: seconds by which its clock is ahead of the machine's."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        self.kafka = kafka
+        self.ahead = 0.0
         self.stop = asyncio.Event()
-        self.relay = DelayRelay(HostSettings("localhost:1", "billing", commit_interval=0.0), NAMES, LEVELS, self)
-        patch.setattr(self.relay, "_consumer", self.cluster.client)
-        patch.setattr(delay, "_BEGIN_ANEW", (0.0, 0.0))
-        patch.setattr(delaymember, "_ASK_AGAIN", 0.0)
-        patch.setattr(delaymember, "_POLL", 0.01)
+        self.sink = Sink()
+        client_options = {"metadata_max_age_ms": 500}
+        self.settings = HostSettings(kafka.bootstrap, "billing", commit_interval=0.05, session_timeout=6.0, client_options=client_options)
+        self.relay = DelayRelay(self.settings, NAMES, sink=self.sink, clock=lambda: time.time() + self.ahead)
 
-    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
-        self.harm_publishing()
-        self.sent += copies
-        return [None] * len(copies)
-
-    def put(self, *values: int, partition: TopicPartition = FIRST) -> None:
-        """Copies that are due."""
+    def put(self, *values: int, rung: int = ONE, due: float = 0.0, appended: float | None = None) -> None:
+        """Copies whose wait on their rung is over, unless they were `appended` (epoch seconds) later."""
         for value in values:
-            origin = Origin("orders", partition.partition, value, 0)
+            origin = Origin("orders", value % 2, value, 0)
             copy = retry_copy(
-                Delivery(*origin, b"k", b"%d" % value, (), origin),
-                topic=partition.topic, partition=partition.partition, group="billing", handler="bill", due=0, now_ms=0, reason="",
+                Delivery(*origin, b"k", b"%d" % value, (), origin), topic=NAMES.delay, partition=0, group="billing", handler="bill",
+                due=round(due * 1000), now_ms=0, reason="",
             )  # fmt: skip
-            self.cluster.write(partition, copy.value, copy.headers, int(time.time() * 1000))
+            at = time.time() + self.ahead - wait_of(rung) - 1 if appended is None else appended
+            self.kafka.produce(NAMES.delay, copy.value, key=copy.key, partition=rung, headers=copy.headers, timestamp=at)
 
     @property
     def moved(self) -> list[int]:
-        return [int(copy.value or b"") for copy in self.sent]
+        return [*self.moved_to(0), *self.moved_to(1)]
+
+    def moved_to(self, partition: int) -> list[int]:
+        return [int(record.value or b"") for record in self.kafka.records(NAMES.retry, partition)]
+
+    def committed(self, rung: int = ONE) -> int | None:
+        found = self.kafka.committed("billing.relay").get((NAMES.delay, rung))
+        return None if found is None else found.offset
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -82,440 +91,272 @@ class Relay:
             async with asyncio.timeout(PATIENCE):
                 await task
 
-    async def committed(self, offset: int, partition: TopicPartition = FIRST) -> None:
-        """Wait until the relay has committed that."""
-        await until(lambda: self.cluster.committed.get(partition) == offset)
-
 
 @pytest.fixture
-def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
-    return Relay(monkeypatch)
+async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    monkeypatch.setattr(delay, "_BEGIN_ANEW", (0.01, 0.05))
+    monkeypatch.setattr("ackwise.plugin.consume.fetching._POLL_AGAIN", 0.01)
+    async with MemoryKafka() as kafka:
+        kafka.create_topic(NAMES.delay, partitions=27)
+        kafka.create_topic(NAMES.retry, partitions=2)
+        kafka.create_topic(NAMES.dead_letter, partitions=2)
+        yield Scene(kafka)
 
 
-def on(call: str, error: BaseException, times: int = 1) -> Callable[[str], None]:
-    """A harm that raises `error` in the first `times` calls of that name."""
-    left = times
-
-    def harm(made: str) -> None:
-        nonlocal left
-        if made == call and left:
-            left -= 1
-            raise error
-
-    return harm
-
-
-@pytest.mark.parametrize("call", ["start", "getmany", "drained", "commit", "starts", "ends", "committed", "stop"])
-async def test_whatever_a_call_of_the_client_ends_with_the_relay_goes_on(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    for error in (KafkaConnectionError("gone"), OSError("gone"), asyncio.CancelledError(), ValueError("odd")):
-        relay = Relay(monkeypatch)
-        relay.put(1, 2)
-        relay.cluster.harm = on(call, error)
-        async with relay.running() as task:
-            await relay.committed(2)
-            relay.put(3)
-            await relay.committed(3)
-            assert not task.done(), error
-        assert set(relay.moved) == {1, 2, 3}
-        assert all(client.is_closed for client in relay.cluster.clients), "no connection is left open"
+@pytest.mark.parametrize(
+    "api", ["Fetch", "OffsetCommit", "ListOffsets", "OffsetFetch", "JoinGroup", "SyncGroup", "Heartbeat", "Produce", "LeaveGroup"]
+)
+async def test_whatever_becomes_of_a_request_the_relay_goes_on(scene: Scene, api: str) -> None:
+    scene.put(1, 2)
+    faults: list[Callable[[], object]] = [
+        lambda: scene.kafka.faults.lose_request(api),
+        lambda: scene.kafka.faults.lose_answer(api),
+        lambda: scene.kafka.faults.refuse(api, _refusal_of(api)),
+    ]
+    async with scene.running() as task:
+        for number, begin in enumerate(faults, 3):
+            begin()
+            scene.put(number)
+            await until(lambda: set(scene.moved) == {*range(1, number + 1)})  # noqa: B023
+            await until(lambda: scene.committed() == number)  # noqa: B023
+            assert not task.done()
+    assert set(scene.moved) == {1, 2, 3, 4, 5}
 
 
-async def test_a_client_that_is_cancelled_from_inside_while_it_closes_does_not_end_the_relay(relay: Relay) -> None:
-    """aiokafka's `Fetcher.close` does so in an outage: a membership ends, and closing it leaks a cancellation."""
-    outage = [on("getmany", KafkaConnectionError("gone"), 10), on("stop", asyncio.CancelledError(), 5)]  # two raise until one ends
-
-    def harm(call: str) -> None:
-        for each in outage:
-            each(call)
-
-    relay.cluster.harm = harm
-    relay.put(1)
-    async with relay.running() as task:
-        await until(lambda: relay.moved == [1])
-        assert not task.done()
-    assert len(relay.cluster.clients) == 6
+def _refusal_of(api: str) -> type[BrokerResponseError]:
+    if api in ("Fetch", "ListOffsets"):
+        return NotLeaderForPartitionError
+    return LeaderNotAvailableError if api == "Produce" else GroupCoordinatorNotAvailableError
 
 
-async def test_a_line_that_ends_though_nobody_told_it_to_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    for error in (asyncio.CancelledError(), ValueError("odd")):
-        relay = Relay(monkeypatch)
-        relay.put(1, 2)
-        harm = on("publish", error)
-        relay.harm_publishing = lambda harm=harm: harm("publish")  # type: ignore[misc]
-        async with relay.running():
-            await until(lambda: relay.moved == [1, 2])  # noqa: B023
-        assert len(relay.cluster.clients) == 2, error
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), ValueError("odd"), OSError("gone"), KafkaConnectionError("gone")], ids=repr)
+async def test_whatever_ends_a_membership_another_one_begins(scene: Scene, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    poll, left = Fetching.poll, [error]
+
+    async def raising(self: Any) -> None:
+        if left:
+            raise left.pop()
+        await poll(self)
+
+    monkeypatch.setattr(Fetching, "poll", raising)
+    scene.put(1, 2)
+    async with scene.running():
+        await until(lambda: scene.committed() == 2)
+    assert scene.moved == [1, 2] or sorted(scene.moved) == [1, 2]
 
 
-async def test_a_client_that_never_ends_does_not_keep_a_worker_from_stopping(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((delay, "_CANCEL"), (delaymember, "_LEAVE_TIMEOUT"), (delaymember, "_COMMIT_TIMEOUT"), (farewell, "_CLOSE")):
-        monkeypatch.setattr(module, name, 0.01)
-    client, calls = relay.cluster.client(), list[str]()
+async def test_a_pipeline_that_raises_begins_anew_and_loses_nothing(scene: Scene) -> None:
+    publish, left = scene.relay._publisher.publish, [ValueError("odd")]
+
+    async def raising(copies: Any) -> Any:
+        if left:
+            raise left.pop()
+        return await publish(copies)
+
+    scene.relay._publisher.publish = raising  # type: ignore[method-assign]
+    scene.put(1, 2)
+    async with scene.running():
+        await until(lambda: scene.committed() == 2)
+    assert sorted(scene.moved) == [1, 2]
+
+
+async def test_a_client_that_never_ends_does_not_keep_a_worker_from_stopping(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_END", "_LEAVE"):
+        monkeypatch.setattr(delay, name, 0.05)
+    monkeypatch.setattr("ackwise.plugin.client.closing._CLOSE", 0.05)
+    is_released, calls = False, list[str]()
 
     async def never(*_: Any, **__: Any) -> None:
         calls.append("called")
         while True:  # it does not even heed a cancellation
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.get_running_loop().create_future()
-            except asyncio.CancelledError:
-                if released:
-                    raise
+            if is_released:
+                raise asyncio.CancelledError
 
-    released = False
-    monkeypatch.setattr(relay.relay, "_consumer", lambda: client)
-    for name in ("commit", "stop", "close"):
-        monkeypatch.setattr(client, name, never)
-    relay.put(1)
-    async with relay.running():
-        await until(lambda: relay.moved == [1])
-    assert len(calls) >= 3
-    released = True
+    scene.put(1)
+    consumer = scene.relay._consumer()
+    monkeypatch.setattr(scene.relay, "_consumer", lambda: consumer)
+    async with scene.running():
+        await until(lambda: scene.moved == [1])
+        reading: Any = scene.relay._cancellations._consumer  # type: ignore[attr-defined]  # what reads partition 0
+        for name in ("commit", "stop"):
+            monkeypatch.setattr(AIOKafkaConsumer, name, never)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 10
+    is_released = True
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()
+        if "never" in repr(task.get_coro()):
+            task.cancel()
+    monkeypatch.undo()
+    for left in (consumer, reading):
+        await left.stop()
 
 
-async def test_a_coordinator_that_is_loading_makes_nobody_publish_again_what_was_moved(relay: Relay) -> None:
-    relay.put(1, 2, 3)
-    relay.cluster.committed[FIRST] = 2
-    relay.cluster.error_code = GroupLoadInProgressError.errno
-    async with relay.running():
-        await until(lambda: relay.cluster.asked["committed"] > 5)
-        assert relay.moved == []
-        relay.cluster.error_code = 0
-        await relay.committed(3)
-    assert relay.moved == [3]
-
-
-async def test_an_answer_about_commits_from_before_a_rebalance_opens_no_line(relay: Relay) -> None:
-    """The owner in between has committed more."""
-    relay.put(1, 2, 3)
-    rebalances = list[None]()
-
-    def client() -> Client:
-        made = relay.cluster.client()
-        ask = made._send_req
-
-        async def answered_late(request: Any) -> Any:
-            answer = await ask(request)
-            if not rebalances:
-                rebalances.append(None)
-                relay.cluster.committed[FIRST] = 2
-                await made._listener.on_partitions_revoked(relay.cluster.partitions)
-                await made._listener.on_partitions_assigned(relay.cluster.partitions)
-            return answer
-
-        made._send_req = answered_late  # type: ignore[method-assign]
-        return made
-
-    relay.relay._consumer = client  # type: ignore[assignment,method-assign]
-    async with relay.running():
-        await relay.committed(3)
-    assert relay.moved == [3]
-
-
-async def test_an_end_below_the_commit_is_looked_at_again_before_everything_is_moved_again(relay: Relay) -> None:
-    relay.put(1, 2)
-    relay.cluster.committed[FIRST] = 3  # and the new leader does not know of the third record yet
-    relay.cluster.harm = lambda call: relay.put(3) if call == "ends" and relay.cluster.asked["ends"] == 3 else None
-    async with relay.running():
-        await until(lambda: bool(relay.cluster.clients and FIRST in relay.cluster.clients[0].positions))
-        relay.put(4)
-        await until(lambda: relay.moved == [4])
-
-
-@pytest.mark.slow  # opens eighteen hundred partitions
-async def test_opening_eighteen_hundred_partitions_takes_three_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One to the coordinator and two to each broker, after the callback: heartbeats are sent meanwhile."""
-    levels = DelayLevels()
-    names = TopicNames("billing", levels)
-    cluster = Cluster(names.delays, 100)
-    relay = DelayRelay(HostSettings("localhost:1", "billing"), names, levels, Relay(monkeypatch))
-    monkeypatch.setattr(relay, "_consumer", cluster.client)
-    committed, stop = asyncio.Event(), asyncio.Event()
-    cluster.harm = lambda call: committed.set() if call == "commit" else None
-    running = asyncio.create_task(relay.run(stop))
-    async with asyncio.timeout(PATIENCE):
-        await committed.wait()
-    stop.set()
-    await running
-    assert (cluster.asked["committed"], cluster.asked["starts"], cluster.asked["ends"]) == (1, 1, 1)
-    assert len(cluster.committed) == 1_800
-
-
-SECOND = TopicPartition(NAMES.delays[0], 1)
-
-
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Relay:
-    """With two partitions; a search for an unreadable one, and the wait until it is asked again, take no time."""
-    monkeypatch.setattr(delayfetch, "_ROUND", 0.0)
-    monkeypatch.setattr(delayfetch, "_SEARCH", 0.2)
-    monkeypatch.setattr(quarantine, "_BACK_OFF", (0.01, 0.01))
-    return Relay(monkeypatch, partitions=2)
-
-
-async def test_a_record_that_can_t_be_read_holds_its_own_partition_alone(two: Relay, caplog: pytest.LogCaptureFixture) -> None:
-    two.put(1, 2, 3)
-    two.put(11, 12, 13, partition=SECOND)
-    two.cluster.unreadable[SECOND, 1] = CorruptRecordException("checksum")
-    async with two.running():
-        await two.committed(3)
-        await two.committed(1, SECOND)
-        await until(lambda: "a partition can't be read" in caplog.text)
-        two.put(4)
-        await two.committed(4)
-        assert set(two.moved) == {1, 2, 3, 4, 11}, "what is before it is moved, and what is behind it waits"
-        del two.cluster.unreadable[SECOND, 1]  # as by a mended replica, or a command that passes it
-        await two.committed(3, SECOND)
-    assert sorted(two.moved) == [1, 2, 3, 4, 11, 12, 13], "nothing is lost, and nothing moved twice"
-    assert len(two.cluster.clients) == 1
-
-
-async def test_a_header_name_that_is_no_utf_8_makes_a_dead_letter_and_holds_nobody(two: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
-    two.put(11, 12, 13, partition=SECOND)
-    two.cluster.unreadable[SECOND, 1] = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a header name")
-
-    async def read_raw(client: Any, partition: TopicPartition, position: int) -> RawRecords:
-        assert (partition, position) == (SECOND, 1)
-        record = two.cluster.logs[SECOND][1]
-        record.headers = (("\udcff", b"theirs"), *record.headers)
-        return RawRecords([record], 2)
-
-    monkeypatch.setattr(delayfetch, "read_raw", read_raw)
-    async with two.running():
-        await two.committed(3, SECOND)
-    assert [(copy.topic, copy.value) for copy in two.sent] == [(NAMES.retry, b"11"), (NAMES.dead_letter, b"12"), (NAMES.retry, b"13")]
-    said = dict(two.sent[1].headers)
-    assert (said["ackwise-reason"], "\udcff" in said) == (b"foreign-copy", False)
-
-
-async def test_what_the_client_drops_without_a_word_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for puts_more, moved in ((True, [1, 2, 3]), (False, [1, 2])):
-        monkeypatch.setattr(delayfetch, "_COMPARE", 1000.0 if puts_more else 0.0)
-        relay, losses = Relay(monkeypatch), [True]
-        relay.put(1, 2)
-
-        def drops(relay: Relay = relay, losses: list[bool] = losses) -> bool:
-            return bool(losses) and relay.cluster.clients[0].positions.get(FIRST) == 2 and losses.pop()
-
-        relay.cluster.drops = drops
-        async with relay.running():
-            await until(lambda: not losses)  # noqa: B023
-            if puts_more:
-                relay.put(3)
-            await until(lambda: len(relay.moved) == len(moved))  # noqa: B023
-        assert relay.moved == moved
-
-
-async def test_a_client_that_is_cancelled_from_inside_while_it_joins_is_replaced_at_once(
-    relay: Relay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """aiokafka's start waits for an assignment then, for ever."""
-
-    async def never() -> None:
-        await asyncio.get_running_loop().create_future()
-
-    def client() -> Client:
-        made = relay.cluster.client()
-        if len(relay.cluster.clients) == 1:
-            monkeypatch.setattr(made, "start", never)
-            made._coordination_task = asyncio.get_running_loop().create_future()
-            made._coordination_task.cancel()
-        return made
-
-    monkeypatch.setattr(relay.relay, "_consumer", client)
-    monkeypatch.setattr(delaymember, "_START_GRACE", 0.0)
-    relay.put(1)
-    async with relay.running():
-        await until(lambda: relay.moved == [1])
-    assert len(relay.cluster.clients) == 2
-
-
-async def test_a_rebalance_in_the_middle_of_a_fetch_leaves_no_partition_paused_for_good(relay: Relay) -> None:
-    """What is fetched then goes to the line of before, which nobody empties any more."""
-    relay.put(*range(1200))
-    rebalances = list[None]()
-
-    def client() -> Client:
-        made = relay.cluster.client()
-        real = made.getmany
-
-        async def getmany(*partitions: TopicPartition, **asked: Any) -> dict[TopicPartition, Any]:
-            if FIRST in made.positions and not rebalances:
-                rebalances.append(None)
-                await made._listener.on_partitions_revoked(relay.cluster.partitions)
-                made._paused.clear()
-                await made._listener.on_partitions_assigned(relay.cluster.partitions)
-            return await real(*partitions, **asked)
-
-        made.getmany = getmany  # type: ignore[method-assign]
-        return made
-
-    relay.relay._consumer = client  # type: ignore[assignment,method-assign]
-    async with relay.running():
-        await relay.committed(1200)
-    assert sorted(set(relay.moved)) == [*range(1200)]
+async def test_a_coordinator_that_is_loading_makes_nobody_publish_again_what_was_moved(scene: Scene) -> None:
+    scene.put(1, 2)
+    async with scene.running():
+        await until(lambda: scene.committed() == 2)
+    scene.put(3)
+    scene.stop.clear()
+    loading = scene.kafka.faults.refuse("OffsetFetch", GroupLoadInProgressError, times=None)
+    async with scene.running():
+        await until(lambda: loading.met > 3)
+        assert len(scene.moved) == 2
+        loading.end()
+        await until(lambda: scene.committed() == 3)
+    assert sorted(scene.moved) == [1, 2, 3]
 
 
 async def test_a_relay_that_kafka_refuses_says_so_once_a_minute_and_moves_all_once_it_is_let_in(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for call in ("start", "getmany"):
-        caplog.clear()
-        relay = Relay(monkeypatch)
-        relay.put(1, 2)
-        relay.cluster.harm = on(call, GroupAuthorizationFailedError("billing.relay"), 20)
-        async with relay.running():
-            await relay.committed(2)
-        assert caplog.text.count("Kafka refuses the delay relay, copies wait and nothing is lost until it lets it in") == 1
-        assert "lost its broker" not in caplog.text
+    scene.put(1, 2)
+    refused = scene.kafka.faults.refuse("JoinGroup", GroupAuthorizationFailedError, times=None)
+    async with scene.running():
+        await until(lambda: refused.met > 5)
+        refused.end()
+        await until(lambda: scene.committed() == 2)
+    assert caplog.text.count("Kafka refuses the delay relay, copies wait until it is let in") == 1
+    assert "lost the broker" not in caplog.text
 
 
 async def test_commits_of_the_relay_that_kafka_refuses_are_an_alarm_and_are_made_good(
-    relay: Relay, caplog: pytest.LogCaptureFixture
+    scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    relay.put(1, 2)
-    relay.cluster.harm = on("commit", GroupAuthorizationFailedError("billing.relay"), 5)
-    async with relay.running():
-        await relay.committed(2)
-    assert caplog.text.count("Kafka refuses the commits of the delay relay, it goes on and tries each again") == 1
-    assert relay.moved == [1, 2]
+    scene.put(1, 2)
+    refused = scene.kafka.faults.refuse("OffsetCommit", GroupAuthorizationFailedError, times=None)
+    async with scene.running():
+        await until(lambda: refused.met > 3 and len(scene.moved) == 2)
+        refused.end()
+        await until(lambda: scene.committed() == 2)
+    assert caplog.text.count("Kafka refuses the commits of this worker") == 1
+    assert "group=billing.relay" in caplog.text
+    assert sorted(scene.moved) == [1, 2]
 
 
-async def test_nothing_is_committed_of_a_topic_that_is_gone(relay: Relay) -> None:
+async def test_an_outage_in_the_middle_of_a_hop_loses_no_copy_and_brings_none_early(scene: Scene) -> None:
+    """The broker takes what it is given, and goes away before it says so."""
+    due = time.time() + 3.0
+    scene.put(*range(5), rung=TEN, due=due)
+    lost = scene.kafka.faults.lose_answer("Produce", times=3, topic=NAMES.delay)
+    async with scene.running():
+        await until(lambda: lost.met == 3)
+        await until(lambda: {*scene.moved} == {*range(5)})
+    assert all(record.timestamp >= due * 1000 for record in scene.kafka.records(NAMES.retry))
+
+
+async def test_a_relay_whose_producer_is_gone_for_good_goes_on_with_another(scene: Scene) -> None:
+    scene.put(1, 2)
+    async with scene.running():
+        await until(lambda: scene.committed() == 2)
+        producer: Any = scene.relay._publisher._producer
+        producer._sender.sender_task.cancel()
+        scene.put(3, 4)
+        await until(lambda: scene.committed() == 4)
+    assert sorted(scene.moved) == [1, 2, 3, 4]
+
+
+async def test_a_delay_topic_that_is_made_again_is_read_from_its_start_though_it_has_grown_past_the_commit(scene: Scene) -> None:
+    scene.put(*range(3))
+    async with scene.running():
+        await until(lambda: scene.committed() == 3)
+    scene.stop.clear()
+    scene.kafka.delete_topic(NAMES.delay)
+    scene.kafka.create_topic(NAMES.delay, partitions=27)
+    scene.put(*range(10, 15))
+    async with scene.running():
+        await until(lambda: scene.committed() == 5)
+    assert sorted(scene.moved) == [*range(3), *range(10, 15)]
+
+
+async def test_nothing_is_committed_of_a_topic_that_is_gone(scene: Scene) -> None:
     """The client would repeat the commit until the topic is made again, and pass over the first records of that."""
-    async with relay.running():
-        await until(lambda: relay.cluster.clients and relay.cluster.clients[0].seeks)
-        (client,) = relay.cluster.clients
-        known, client.cluster.partitions_for_topic = client.cluster.partitions_for_topic, lambda topic: None
-        relay.put(1, 2)
-        await until(lambda: relay.moved == [1, 2])
-        for _ in range(20):
-            await asyncio.sleep(0.01)
-        assert relay.cluster.committed.get(FIRST) is None
-        client.cluster.partitions_for_topic = known
-        await relay.committed(2)
+    consumer: Any = scene.relay._consumer()
+    scene.relay._consumer = lambda: consumer  # type: ignore[method-assign]
+    held = scene.kafka.faults.hold("Produce", topic=NAMES.retry)
+    scene.put(1, 2, 3)
+    async with scene.running():
+        await until(lambda: held.met)
+        scene.kafka.delete_topic(NAMES.delay)
+        await until(lambda: consumer._client.cluster.partitions_for_topic(NAMES.delay) is None)
+        held.end()
+        await until(lambda: len(scene.moved) == 3)
+        await asyncio.sleep(0.3)  # several times the interval of commits
+        scene.kafka.create_topic(NAMES.delay, partitions=27)
+        scene.put(*range(10, 15))
+        await until(lambda: {*scene.moved} == {1, 2, 3, *range(10, 15)})
 
 
-class Hops(Relay):
-    """A relay whose copies arrive where they are published to, also those of which nobody is told so. `now` is the time."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(patch)
-        self.now = time.time()
-        self.is_silent = False
-        self.relay._clock = lambda: self.now
-
-    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
-        await asyncio.sleep(0)
-        for copy in copies:
-            if copy.topic in NAMES.delays:
-                self.cluster.write(TopicPartition(copy.topic, copy.partition), copy.value, copy.headers, int(self.now * 1000))
-            else:
-                self.sent.append(copy)
-        return [PublishUnavailable("no answer") if self.is_silent else None for _ in copies]
-
-    def put_due(self, value: int, after: float) -> None:
-        """A copy on the last level, whose delay is over, which is due in so many seconds: it hops."""
-        last, now_ms = TopicPartition(NAMES.delays[-1], 0), int(self.now * 1000)
-        origin = Origin("orders", 0, value, 0)
-        copy = retry_copy(
-            Delivery(*origin, b"k", b"%d" % value, (), origin),
-            topic=last.topic, partition=0, group="billing", handler="bill", due=now_ms + int(after * 1000), now_ms=now_ms, reason="",
-        )  # fmt: skip
-        self.cluster.write(last, copy.value, copy.headers, now_ms - 10_000)
+async def test_a_partition_that_is_added_is_read_within_seconds(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay, "_METADATA_AGE", 500)
+    scene.kafka.delete_topic(NAMES.delay)
+    scene.kafka.create_topic(NAMES.delay, partitions=4)
+    scene.put(1)
+    async with scene.running():
+        await until(lambda: scene.committed() == 1)
+        scene.kafka._cluster.topic(NAMES.delay).partitions += [PartitionLog() for _ in range(10)]
+        scene.put(2, rung=FIVE)
+        await until(lambda: scene.committed(FIVE) == 1)
+    assert scene.moved == [1, 2] or sorted(scene.moved) == [1, 2]
+    assert scene.committed() == 1, "a commit stays valid when partitions are added"
 
 
-async def test_an_outage_in_the_middle_of_a_hop_loses_no_copy_and_brings_none_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.relay.line._FIRST_WAIT", 0.001)
-    relay, last = Hops(monkeypatch), TopicPartition(NAMES.delays[-1], 0)
-    relay.relay._longest_rest = 0.01  # the time that is looked at is that of the test
-    for value in range(5):
-        relay.put_due(value, after=4.0)
-    relay.is_silent = True  # the broker takes what it is given, and goes away before it says so
-    async with relay.running():
-        await until(lambda: len(relay.cluster.logs[FIRST]) >= 5)
-        relay.cluster.harm = on("getmany", KafkaConnectionError("gone"), 6)  # two raise until a membership ends
-        await until(lambda: len(relay.cluster.clients) > 3)
-        assert not relay.cluster.committed.get(last)
-        relay.is_silent = False
-        await relay.committed(5, last)
-        assert relay.moved == []
-        relay.now += 5.0
-        await until(lambda: relay.cluster.committed.get(FIRST) == len(relay.cluster.logs[FIRST]))
-    assert set(relay.moved) == {*range(5)}
+class Leaderless:
+    """Partitions that take and give nothing."""
+
+    def __init__(self, kafka: MemoryKafka, *places: tuple[str, int]) -> None:
+        self.places = {*places}
+        cluster: Any = kafka._cluster
+        log = cluster.log
+
+        def led(topic: str, partition: int) -> PartitionLog:
+            if (topic, partition) in self.places:
+                raise NotLeaderForPartitionError
+            found: PartitionLog = log(topic, partition)
+            return found
+
+        cluster.log = led
 
 
-async def test_a_relay_whose_producer_is_gone_for_good_goes_on_with_another(monkeypatch: pytest.MonkeyPatch, relay: Relay) -> None:
-    monkeypatch.setattr("ackwise.plugin.relay.line._FIRST_WAIT", 0.001)
-    factory = Factory()
-    monkeypatch.setattr("ackwise.plugin.group.publisher.AIOKafkaProducer", factory)
-    publisher = KafkaPublisher(HostSettings("localhost:1", "billing"))
-    await publisher.start()
-    relay.relay._publisher = publisher
-    relay.put(1, 2)
-    async with relay.running():
-        await relay.committed(2)
-        factory.made[0]._sender.sender_task.cancel()
-        factory.raise_once("start", KafkaConnectionError("gone"))
-        relay.put(3, 4)
-        await relay.committed(4)
-    await publisher.stop()
-    assert [producer.sent for producer in factory.made if producer.sent] == [[b"1", b"2"], [b"3", b"4"]]
-    assert len(relay.cluster.clients) == 1, "no membership ended for it"
+@pytest.mark.slow  # a partition is silent for five seconds
+async def test_one_rung_without_a_leader_keeps_no_copy_from_hopping(scene: Scene) -> None:
+    due = time.time() + 10.4
+    scene.put(1, 2, rung=FIVE, due=due)
+    Leaderless(scene.kafka, (NAMES.delay, TEN))
+    async with scene.running():
+        await until(lambda: sorted(scene.moved) == [1, 2])
+    times = [record.timestamp / 1000 - due for record in scene.kafka.records(NAMES.retry)]
+    assert all(0 <= late < 5.0 for late in times), "as long as a silent partition is waited for, on a busy machine"
 
 
-async def test_a_relay_that_is_cancelled_while_its_membership_does_not_end_closes_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, asked_to_end, may_end, closed = (asyncio.Event() for _ in range(4))
-
-    class Stubborn:
-        def __init__(self, *_: object, **__: object) -> None: ...
-
-        async def relay(self) -> None:
-            begun.set()
-            while not may_end.is_set():
-                try:
-                    await may_end.wait()
-                except asyncio.CancelledError:
-                    asked_to_end.set()
-
-        async def close(self) -> None:
-            closed.set()
-
-        def standing(self) -> list[DelayStanding]:
-            return []
-
-    monkeypatch.setattr(delay, "DelayMember", Stubborn)
-    relay = Relay(monkeypatch)
-    running = asyncio.create_task(relay.relay.run(relay.stop))
-    await begun.wait()
-    relay.stop.set()
-    await asked_to_end.wait()
-    running.cancel()
-    await asyncio.wait({running})
-    may_end.set()
-    assert closed.is_set()
+@pytest.mark.slow  # what can't be moved is held for ten seconds
+async def test_one_retry_partition_without_a_leader_holds_none_of_the_others(scene: Scene) -> None:
+    leaderless = Leaderless(scene.kafka, (NAMES.retry, 1))
+    scene.put(*range(6))
+    async with scene.running():
+        await until(lambda: scene.moved_to(0) == [0, 2, 4])
+        due = time.time()
+        scene.put(8, due=due)
+        await until(lambda: 8 in scene.moved_to(0), within=8.0)  # what is not acknowledged is answered after ten
+        await until(lambda: (scene.committed() or 0) >= 7)
+        leaderless.places.clear()
+        scene.ahead = 1_000.0
+        await until(lambda: {*scene.moved} == {*range(6), 8})
 
 
-async def test_a_delay_topic_that_is_made_again_is_read_from_its_start_though_it_has_grown_past_the_commit(relay: Relay) -> None:
-    relay.put(*range(3))
-    async with relay.running():
-        await relay.committed(3)
-    relay.stop.clear()
-    relay.cluster.topic_id, relay.cluster.logs[FIRST][:] = 2, []
-    relay.put(*range(10, 15))
-    async with relay.running():
-        await relay.committed(5)
-    assert relay.moved == [*range(3), *range(10, 15)]
-
-
-async def test_a_delay_topic_that_is_made_again_while_nothing_is_fetched_of_it_is_read_from_its_start(
-    relay: Relay, monkeypatch: pytest.MonkeyPatch
+async def test_without_partition_0_nothing_moves_with_an_alarm_and_nothing_is_lost(
+    scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delaymember, "_IDS_EVERY", 0.01)
-    relay.put(*range(3))
-    async with relay.running():
-        await relay.committed(3)
-        relay.cluster.topic_id, relay.cluster.logs[FIRST][:] = 2, []
-        relay.put(*range(10, 15))
-        await until(lambda: set(range(10, 15)) <= {*relay.moved})
+    monkeypatch.setattr("ackwise.plugin.relay.cancellations._START_TIMEOUT", 1.0)
+    leaderless = Leaderless(scene.kafka, (NAMES.delay, 0))
+    scene.put(1, 2)
+    async with scene.running():
+        await until(lambda: "no copy of the group moves until they can" in caplog.text)
+        assert scene.relay._counts.is_halted
+        await until(lambda: scene.committed() == 0)
+        assert scene.moved == []
+        leaderless.places.clear()
+        await until(lambda: scene.committed() == 2)
+        assert not scene.relay._counts.is_halted
+    assert scene.moved == [2, 1]

@@ -1,328 +1,38 @@
-"""When a copy moves on from a delay topic, and what the relay does with copies that can't."""
+"""The relay on a real Kafka: copies come back when they are due, once, whatever becomes of relays and brokers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.fakes import Publisher, Sink
+from tests.fakes import Sink
 from tests.servers import RawKafka
 
-from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Delivery, Headers, Origin
+from ackwise.middleware.ladder import CANCELLATIONS
+from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.wire import BUDGET, Copy, retry_copy
+from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.recordbatches import RecordBatches
-from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import TopicNames, ensure_topics, set_append_time
 from ackwise.plugin.local.broker import LocalKafka
-from ackwise.plugin.relay.cancellations import CancelTopic
-from ackwise.plugin.relay.hop import Move, Wait, latest_due, next_hop, written_at
-from ackwise.plugin.relay.line import DelayLine
-from ackwise.plugin.relay.member import first_offset
 from ackwise.plugin.relay.relay import DelayRelay
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-LEVELS = DelayLevels("1s 10s 1m")
-NAMES = TopicNames("billing", LEVELS)
+#: The partitions of the rungs of 1 s, 2 s and 10 s.
+ONE, TWO, TEN = 3, 11, 1
 
 
 @pytest.fixture
 def kafka(own_kafka: LocalKafka) -> LocalKafka:
     """One that no other test uses, since it is killed here."""
     return own_kafka
-
-
-def test_a_copy_waits_out_its_level_and_hops_or_comes_back() -> None:
-    for what, now, due, level, hop in (
-        ("D04, the head is due in 40 s and waits for exactly that", 0, 40_000, 3, Wait(40_000)),
-        ("D05, a head that is due later than its level waits it out", 0, 135_000, 3, Wait(60_000)),
-        ("a millisecond early waits", 9_999, 10_000, 2, Wait(10_000)),
-        ("due now moves", 10_000, 10_000, 2, Move(0)),
-        ("D11, overdue moves at once", 90_000, 10_000, 2, Move(0)),
-        ("the largest level that fits", 60_000, 135_000, 3, Move(3)),
-        ("the rest hops on a smaller level", 60_000, 75_000, 3, Move(2)),
-        ("less than the smallest level is waited for", 60_000, 60_400, 3, Wait(60_400)),
-        ("due before its level ends", 0, 400, 1, Wait(400)),
-    ):
-        assert next_hop(now, due, 0, level, LEVELS) == hop, what
-
-
-@given(delay=st.integers(0, 10**9), level=st.integers(1, 3))
-def test_a_copy_is_never_early_and_always_arrives(delay: int, level: int) -> None:
-    now, written, hops = 0, 0, 0
-    while (hop := next_hop(now, delay, written, level, LEVELS)) != Move(0):
-        hops += 1
-        if isinstance(hop, Wait):
-            assert hop.until > now
-            now = hop.until
-        else:
-            level, written = hop.level, now
-    assert now == delay
-    assert hops < 10 + 2 * delay / 60_000 + 60
-
-
-MS_PER_DAY = 86_400_000
-
-
-@given(
-    delay=st.integers(0, 3 * MS_PER_DAY),
-    sent=st.integers(0, 2**41),
-    sender_ahead=st.integers(0, 500),
-    relay_ahead=st.integers(0, 500),
-    seen_after=st.integers(0, MS_PER_DAY),
-    sent_again_after=st.integers(0, MS_PER_DAY),
-    is_append_time=st.booleans(),
-)
-def test_a_delay_that_was_asked_for_by_the_rules_is_never_cut(
-    delay: int, sent: int, sender_ahead: int, relay_ahead: int, seen_after: int, sent_again_after: int, is_append_time: bool
-) -> None:
-    """Clocks differ by `clock_skew` at most; publishing may have to be repeated for long, with the due time of the first time."""
-    due = sent + sender_ahead + delay + 500
-    written = sent + sent_again_after
-    timestamp = written if is_append_time else written + sender_ahead
-    seen = written + seen_after + relay_ahead
-    assert due <= latest_due(timestamp, seen, 3 * 86400.0, 0.5, is_append_time=is_append_time)
-
-
-@given(timestamp=st.integers(-1, 2**62), seen=st.integers(0, 2**41), due=st.integers(0, 2**63 - 1), is_append_time=st.booleans())
-def test_whatever_a_record_claims_it_holds_its_partition_for_its_level_at_most_and_is_cut_once(
-    timestamp: int, seen: int, due: int, is_append_time: bool
-) -> None:
-    hop = next_hop(
-        seen, min(due, latest_due(timestamp, seen, 60.0, 0.5, is_append_time=is_append_time)), written_at(timestamp, seen), 3, LEVELS
-    )
-    assert isinstance(hop, Move) or hop.until <= seen + 60_000
-    cut = min(due, latest_due(timestamp, seen, 60.0, 0.5, is_append_time=False))
-    later = seen + 30_000  # it hops on, and is written again
-    assert cut <= latest_due(later, later, 60.0, 0.5, is_append_time=True)
-
-
-def test_a_position_outside_of_the_log_begins_at_its_start() -> None:
-    """D08, but from the start: RocketMQ goes on at the nearest end, past what it has not delivered."""
-    for what, committed, start, end, first in (
-        ("no commit begins at the start", None, 5, 20, 5),
-        ("a commit is gone on from", 12, 5, 20, 12),
-        ("everything moved", 20, 5, 20, 20),
-        ("below the log", 1, 5, 20, 5),
-        ("above the log all of it is new", 10**9, 5, 20, 5),
-        ("an empty log", 7, 0, 0, 0),
-    ):
-        assert first_offset(committed, start, end) == first, what
-
-
-class Desk:
-    """A line of level 10s on a desk, where time passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self.publisher = Publisher()
-        self.counts = DelayCounts()
-        self.line = DelayLine(
-            NAMES.delays[1], 2, 5, names=NAMES, levels=LEVELS, publisher=self.publisher, clock=lambda: self.now, max_delay=100.0,
-            counts=self.counts,
-        )  # fmt: skip
-
-    def put(
-        self,
-        *offsets: int,
-        due: float = 0.0,
-        headers: Headers | None = None,
-        value: bytes | None = None,
-        handler: str = "bill",
-        timestamp: float | None = None,
-    ) -> None:
-        """Records due at `due`, in seconds, written now or at `timestamp`."""
-        for offset in offsets:
-            origin = Origin("orders", 2, offset + 100, 7)
-            message = Delivery(*origin, b"key", value or b"%d" % offset, (("trace", b"t"),), origin)
-            copy = retry_copy(
-                message, topic=NAMES.delays[1], partition=2, group="billing", handler=handler,
-                due=int(due * 1000), now_ms=0, reason="TypeError",
-            )  # fmt: skip
-            here = Origin(copy.topic, 2, offset, int((self.now if timestamp is None else timestamp) * 1000))
-            self.line.offer([Delivery(*here, copy.key, copy.value, copy.headers if headers is None else headers, here)])
-
-    async def turn(self) -> tuple[list[tuple[str, bytes | None]], int | None, float]:
-        """Everything that was sent so far, what may be committed, and when to look again."""
-        rest = await self.line.turn()
-        return [(copy.topic, copy.value) for copy in self.publisher.sent], self.line.watermark.commit, rest
-
-
-async def test_what_is_due_moves_to_the_retry_topic_once_and_what_is_left_of_a_longer_delay_waits_on_another_level() -> None:
-    desk = Desk()
-    desk.put(5)
-    desk.put(6, due=1_004)
-    desk.put(7, due=1_011.5)
-    assert await desk.turn() == ([("billing.retry", b"5")], 6, 0.0)
-    desk.put(5, 6)  # fetched again
-    assert (await desk.turn())[2] == 4.0
-    desk.now = 1_004.0
-    assert (await desk.turn())[:2] == ([("billing.retry", b"5"), ("billing.retry", b"6")], 7)
-    desk.now = 1_010.0
-    sent, commit, _ = await desk.turn()
-    assert (sent[2:], commit) == ([("billing.delay.1s", b"7")], 8)
-
-
-async def test_a_copy_is_moved_with_its_key_partition_and_headers_as_they_are() -> None:
-    desk = Desk()
-    headers = (("ackwise-version", b"0"), ("trace", None), ("ackwise-version", b"2"), ("ackwise-group", b"billing"), ("ackwise-due", b"3"))
-    desk.put(5, headers=headers)
-    await desk.turn()
-    assert desk.publisher.sent == [Copy("billing.retry", 2, b"key", b"5", headers)]
-
-
-async def test_when_the_head_can_not_be_published_the_same_one_is_tried_again_and_none_is_skipped() -> None:
-    """D06"""
-    desk = Desk()
-    desk.put(5, 6, 7)
-    desk.publisher.answer = lambda copy: PublishUnavailable("no broker") if copy.value == b"5" else None
-    _sent, commit, first_rest = await desk.turn()
-    desk.put(8)
-    sent, _commit, second_rest = await desk.turn()
-    assert (commit, first_rest, second_rest) == (5, 0.5, 1.0)
-    assert sent == [("billing.retry", b"6"), ("billing.retry", b"7")], "those that were acknowledged are not sent again, and 8 waits"
-    desk.publisher.answer = lambda copy: None
-    assert (await desk.turn())[1] == 8
-    assert [value for _, value in (await desk.turn())[0]] == [b"6", b"7", b"5", b"8"]
-
-
-async def test_a_record_that_is_not_ours_becomes_a_dead_letter_and_blocks_nobody() -> None:
-    ours = (("ackwise-version", b"2"), ("ackwise-group", b"billing"))
-    for headers in (
-        (("trace", b"t"),),
-        (("ackwise-version", b"x"),),
-        (("ackwise-version", b"2"),),
-        (("ackwise-version", b"2"), ("ackwise-due", b"3")),
-        (*ours, ("ackwise-due", b"soon")),
-        (*ours, ("ackwise-due", None)),
-        (("ackwise-version", b"9"), ("ackwise-group", b"shipping"), ("ackwise-due", b"3")),
-    ):
-        desk = Desk()
-        desk.put(5, headers=headers)
-        desk.put(6)
-        assert (await desk.turn())[:2] == ([("billing.dlq", b"5"), ("billing.retry", b"6")], 7), headers
-        letter = desk.publisher.sent[0]
-        assert letter.headers[: len(headers)] == headers
-        said = dict(letter.headers[len(headers) :])
-        assert (said["ackwise-reason"], said["ackwise-origin-topic"]) == (b"foreign-copy", b"billing.delay.10s")
-
-
-async def test_a_handler_name_that_fills_a_record_ends_as_a_dead_letter_that_fits() -> None:
-    desk = Desk()
-    desk.put(5, handler="h" * 900_000)
-    desk.publisher.answer = lambda copy: (
-        PublishRefused("too large") if sum(len(value or b"") for _, value in copy.headers) > BUDGET else None
-    )
-    for _ in range(4):
-        await desk.turn()
-    assert (await desk.turn())[:2] == ([("billing.dlq", None)], 6)
-    assert dict(desk.publisher.sent[0].headers)["ackwise-dropped"] == b"value headers"
-
-
-async def test_a_copy_from_a_clock_that_is_ahead_waits_for_its_level_and_no_longer() -> None:
-    desk = Desk()
-    desk.put(5, due=1_020, timestamp=10**8)
-    desk.put(6)
-    assert (await desk.turn())[0] == []
-    desk.now = 1_010.0
-    assert (await desk.turn())[:2] == ([("billing.delay.10s", b"5"), ("billing.retry", b"6")], 7)
-
-
-async def test_a_due_time_beyond_max_delay_is_cut_once_written_on_alarmed_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    desk = Desk()
-    desk.put(5, 6, due=10**9)
-    desk.put(7, due=1_100)
-    desk.now = 1_010.0
-    assert (await desk.turn())[:2] == ([("billing.delay.1m", b"5"), ("billing.delay.1m", b"6"), ("billing.delay.1m", b"7")], 8)
-    dues = [dict(copy.headers)["ackwise-due"] for copy in desk.publisher.sent]
-    assert dues == [b"1100000"] * 3
-    assert desk.publisher.sent[0].headers[0] == ("trace", b"t")
-    assert (desk.counts.cut, caplog.text.count("due later than max_delay allows")) == (2, 1)
-
-
-@pytest.mark.parametrize("version", [b"1", b"9"])
-async def test_a_copy_of_another_version_is_held_with_an_alarm_a_minute(caplog: pytest.LogCaptureFixture, version: bytes) -> None:
-    desk = Desk()
-    desk.put(5, headers=(("ackwise-version", version), ("ackwise-group", b"billing"), ("ackwise-due", b"0")))
-    for _ in range(2):
-        desk.put(6)
-        assert (await desk.turn())[:2] == ([], 5)
-    assert caplog.text.count("start a worker of the Ackwise") == 1
-    desk.now += 60
-    await desk.turn()
-    assert caplog.text.count("start a worker of the Ackwise") == 2
-
-
-async def test_a_copy_that_is_refused_for_good_becomes_a_dead_letter_that_is_cut_and_names_its_origin() -> None:
-    desk = Desk()
-    desk.put(5)
-    desk.publisher.answer = lambda copy: PublishRefused("too large") if copy.value is not None else None
-    for _ in range(2):
-        await desk.turn()
-    sent, commit, _rest = await desk.turn()
-    assert (sent, commit) == ([("billing.dlq", None)], 6)
-    said = dict(desk.publisher.sent[0].headers)
-    assert (said["ackwise-reason"], said["ackwise-dropped"], said["ackwise-handler"]) == (b"too-large", b"value", b"bill")
-    assert (said["ackwise-origin-topic"], said["ackwise-origin-offset"]) == (b"orders", b"105")
-
-
-async def test_a_dead_letter_that_can_t_be_cut_further_is_tried_again_and_not_dropped() -> None:
-    desk = Desk()
-    desk.put(5)
-    desk.publisher.answer = lambda copy: PublishRefused("never")
-    for _ in range(9):
-        assert (await desk.turn())[:2] == ([], 5)
-    desk.publisher.answer = lambda copy: None
-    assert (await desk.turn())[:2] == ([("billing.dlq", None)], 6)
-
-
-async def test_a_line_is_full_until_half_of_it_is_gone() -> None:
-    desk = Desk()
-    desk.put(*range(5, 205))
-    desk.put(*range(205, 305), due=2_000)
-    desk.put(*range(305, 505), due=3_000)
-    assert desk.line.is_full(paused=False)
-    await desk.turn()
-    assert (desk.line.is_full(paused=False), desk.line.is_full(paused=True)) == (False, True)
-    desk.now = 2_000
-    await desk.turn()
-    assert not desk.line.is_full(paused=True)
-    few = Desk()
-    few.put(5, 6, due=2_000, value=b"x" * 600_000)
-    assert few.line.is_full(paused=False), "large ones"
-
-
-async def test_a_stopped_line_finishes_what_it_publishes_and_begins_nothing_more() -> None:
-    desk = Desk()
-    asked, go_on = asyncio.Event(), asyncio.Event()
-    publish = desk.publisher.publish
-
-    async def slow(copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
-        asked.set()
-        await go_on.wait()
-        return await publish(copies)
-
-    desk.publisher.publish = slow  # type: ignore[method-assign]  # a broker that takes its time
-    desk.line.start()
-    desk.put(5)
-    await asked.wait()
-    desk.put(6)
-    desk.line.stop()
-    go_on.set()
-    assert desk.line.task is not None
-    await desk.line.task
-    assert desk.line.watermark.commit == 6
 
 
 #: Seconds after which a test gives up on a real broker.
@@ -338,28 +48,26 @@ class Group:
             raw_kafka.bootstrap, raw_kafka.new_group(), session_timeout=6.0, commit_interval=0.2,
             client_options={"metadata_max_age_ms": 5000},
         )  # fmt: skip
-        self.levels = DelayLevels("200ms 1s")
-        self.names = TopicNames(self.settings.group, self.levels)
+        self.names = TopicNames(self.settings.group)
         self.publisher = KafkaPublisher(self.settings)
         self.sink = Sink()
 
-    async def send(self, *values: int, delay: float, level: int = 1, partition: int = 0) -> None:
-        """Copies that are due `delay` seconds from now, on the topic of `level`."""
+    async def send(self, *values: int, delay: float, partition: int = 0) -> None:
+        """Copies that are due `delay` seconds from now."""
         due = int((time.time() + delay) * 1000)
         for value in values:
             origin = Origin("orders", partition, value, 0)
             copy = retry_copy(
                 Delivery(*origin, b"k", b"%d" % value, (("due", b"%d" % due),), origin),
-                topic=self.names.delays[level - 1], partition=partition, group=self.settings.group, handler="bill",
-                due=due, now_ms=0, reason="",
+                topic=self.names.delay, partition=partition, group=self.settings.group, handler="bill",
+                due=due, now_ms=0, reason="", waits=True,
             )  # fmt: skip
             assert await self.publisher.publish([copy]) == [None]
 
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[asyncio.Task[None]]:
         stop = asyncio.Event()
-        batches, cancellations = RecordBatches(self.settings), CancelTopic(self.settings, self.names.cancel)
-        relay = DelayRelay(self.settings, self.names, self.levels, batches, sink=self.sink, cancellations=cancellations)
+        relay = DelayRelay(self.settings, self.names, sink=self.sink)
         task = asyncio.create_task(relay.run(stop))
         try:
             yield task
@@ -381,7 +89,7 @@ class Group:
 async def group(raw_kafka: RawKafka) -> AsyncIterator[Group]:
     group = Group(raw_kafka)
     source = await raw_kafka.new_topic(2)
-    await ensure_topics(group.settings, group.names, [source], levels=group.levels)
+    await ensure_topics(group.settings, group.names, [source], levels=DelayLevels("1s 10s"))
     await set_append_time(group.settings, [group.names.retry])  # when a copy came is for the broker to say
     await group.publisher.start()
     yield group
@@ -390,7 +98,7 @@ async def group(raw_kafka: RawKafka) -> AsyncIterator[Group]:
 
 async def test_copies_come_back_when_they_are_due_and_not_before(group: Group) -> None:
     await group.send(*range(20), delay=0.3)
-    await group.send(*range(20, 30), delay=1.5, level=2, partition=1)
+    await group.send(*range(20, 30), delay=1.5, partition=1)
     async with group.relay():
         await group.send(30, delay=0.9)
         records = await group.read(group.names.retry, 31)
@@ -401,12 +109,12 @@ async def test_copies_come_back_when_they_are_due_and_not_before(group: Group) -
 
 async def test_a_relay_that_comes_later_moves_what_was_sent_before_and_nothing_twice(group: Group) -> None:
     await group.send(1, 2, 3, delay=0)
-    await group.publisher.publish([Copy(group.names.delays[1], 0, None, b"what am I", ())])
+    await group.publisher.publish([Copy(group.names.delay, ONE, None, b"what am I", ())])
     async with group.relay():
         await group.read(group.names.retry, 3)
         (letter,) = await group.read(group.names.dead_letter, 1)
         assert (letter.value, dict(letter.headers)["ackwise-reason"]) == (b"what am I", b"foreign-copy")
-    assert (await group.raw.committed(group.names.relay_group))[TopicPartition(group.names.delays[0], 0)] == 3
+    assert (await group.raw.committed(group.names.relay_group))[TopicPartition(group.names.delay, ONE)] == 4
     await group.send(4, delay=0)
     async with group.relay():
         records = await group.read(group.names.retry, 4)
@@ -430,10 +138,11 @@ async def test_the_ends_of_the_logs_are_told_with_what_is_committed(group: Group
     last = {(event.topic, event.partition): event for event in group.sink.events}
     assert {event.code for event in group.sink.events} == {EventCode.BROKER_OFFSETS}
     assert {event.role for event in group.sink.events} == {"delay"}
-    assert sorted(last) == [(topic, partition) for topic in sorted(group.names.delays) for partition in range(2)]
+    assert sorted(last) == [(group.names.delay, partition) for partition in range(1, 14)], "nobody reads the cancellations in a group"
     ends = {at: (event.offset, event.range_end, json.loads(event.attrs or "")) for at, event in last.items()}
-    assert ends[(group.names.delays[0], 0)] == (0, 2, {"committed": 2})
-    assert ends[(group.names.delays[1], 1)] == (0, 0, {"committed": 0})
+    assert ends[(group.names.delay, ONE)] == (0, 2, {"committed": 2})
+    assert ends[(group.names.delay, TWO)] == (0, 0, {"committed": 0})
+    assert TopicPartition(group.names.delay, CANCELLATIONS) not in await group.raw.committed(group.names.relay_group)
 
 
 @pytest.mark.nightly

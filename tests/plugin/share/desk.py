@@ -81,6 +81,7 @@ class Desk:
     ) -> None:
         self.clock = clock or Clock()
         self.publisher, self.sink, self.client = Publisher(), Sink(), Client()
+        self.publisher.wall = self.clock
         self.store = store or Store(self.clock)
         self.leases = Leases(self.store, clock=self.clock) if dedup else None
         self.failed: list[BaseException] = []
@@ -92,7 +93,7 @@ class Desk:
             self.publisher,
             "billing.retry",
             "billing.dlq",
-            [f"billing.delay.{level}" for level in later.levels.names()],
+            "billing.delay",
             dedup=Dedup(self.store) if dedup else None,
             leases=self.leases,
             sink=self.sink,
@@ -139,10 +140,10 @@ class Desk:
 
     def copies(self) -> list[tuple[str, bytes | None, int, str]]:
         """Topic, value, attempt and reason of what was published."""
-        found = [(copy, dict(copy.headers)) for copy in self.publisher.sent]
+        found = [(topic, copy, dict(copy.headers)) for topic, copy in zip(self.publisher.topics, self.publisher.sent, strict=True)]
         return [
-            (copy.topic, copy.value, int(headers["ackwise-attempt"] or 0), (headers["ackwise-reason"] or b"").decode())
-            for copy, headers in found
+            (topic, copy.value, int(headers["ackwise-attempt"] or 0), (headers["ackwise-reason"] or b"").decode())
+            for topic, copy, headers in found
         ]
 
     async def pass_time(self, *, times: int = 1, step: float = 5.0) -> None:

@@ -76,6 +76,18 @@ async def test_a_worker_whose_store_did_not_answer_is_not_ready_and_says_why(cap
         await end(lane)
 
 
+async def test_a_worker_whose_relay_can_t_read_cancellations_is_not_ready_and_says_why(caplog: Any) -> None:
+    caplog.set_level("INFO", "ackwise")
+    member = make_member(agent("bill", "orders"))
+    member.has_joined.set()
+    member.delay_counts.is_halted = True
+    async with Watching(Watch(0), lambda: pytest.fail("nobody asks")).opened(member):
+        pages, why = Pages(port_of(caplog)), "cancellations can't be read, and no copy that waits comes back until they can"
+        assert await pages.get("/ready") == (503, f"not ready: {why}\n")
+        member.delay_counts.is_halted = False
+        assert await pages.get("/ready") == (200, "ready\n")
+
+
 async def test_the_state_is_json_for_programs_and_tables_for_browsers(kafka: MemoryKafka, caplog: Any) -> None:
     async with running(an_app(kafka, bill, Dedup("memory://")), caplog) as pages:
         await pages.until(lambda found: found.get('ackwise_assigned_partitions{role="source"}') == 1)
@@ -93,7 +105,7 @@ async def test_no_page_shows_a_payload_a_key_or_what_a_handler_says(kafka: Memor
     app = an_app(kafka, refuse, ConsumeLater(1, levels="1h"), Dedup("memory://"), client_options={"sasl_plain_password": SECRET})
     async with running(app, caplog) as pages:
         kafka.produce("orders", SECRET.encode(), key=SECRET.encode())
-        await pages.until(lambda found: found.get("ackwise_delayed_copies" + '{messaging_destination_name="billing.delay.1h"}') == 1)
+        await pages.until(lambda found: found.get("ackwise_delayed_copies" + '{messaging_destination_name="billing.delay"}') == 1)
         for path in ("/", "/live", "/ready", "/metrics", "/ackwise/"):
             assert SECRET not in (await pages.get(path))[1]
             assert SECRET not in (await pages.get(path, Accept="text/html"))[1]

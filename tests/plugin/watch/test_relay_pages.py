@@ -43,7 +43,7 @@ async def relayed(relaying: Callable[[asyncio.Event], Awaitable[None]], caplog: 
         await running
 
 
-async def test_the_relay_of_an_app_shows_what_waits_in_its_delay_topics_and_what_it_sent_of_its_outbox(
+async def test_the_relay_of_an_app_shows_what_waits_in_its_delay_topic_and_what_it_sent_of_its_outbox(
     kafka: MemoryKafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO", "ackwise")
@@ -61,7 +61,7 @@ async def test_the_relay_of_an_app_shows_what_waits_in_its_delay_topics_and_what
         found = await pages.until(
             lambda found: (
                 found.get("ackwise_outbox_sent_total") == 1
-                and 'ackwise_delayed_copies{messaging_destination_name="billing.delay.1s"}' in found
+                and 'ackwise_delayed_copies{messaging_destination_name="billing.delay"}' in found
                 and found.get("ackwise_outbox_waiting") == 0
             )
         )

@@ -32,7 +32,6 @@ from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.routes import Routes
 from ackwise.plugin.host import host
-from ackwise.plugin.relay import member as delaymember
 from ackwise.plugin.relay import relay as delay
 from ackwise.plugin.settings.config import Config
 from ackwise.stores.journal import sink
@@ -137,7 +136,6 @@ def install(patch: pytest.MonkeyPatch, faults: Faults) -> None:
     patch.setattr(delay, "AIOKafkaConsumer", consumer)
     patch.setattr(opening, "KafkaPublisher", functools.partial(_Publisher, {*faults.copy_unsent}))
     patch.setattr(member, "_BROKER_OFFSETS_EVERY", _OFTEN)
-    patch.setattr(delaymember, "_BROKER_OFFSETS_EVERY", _OFTEN)
     patch.setattr(sink, "Journal", functools.partial(sink.Journal, roll_events=_ROLL, heartbeat_seconds=_OFTEN))
     patch.setattr(Routes, "from_source", _unrouting(Routes.from_source, {*faults.unrouted}))
     patch.setattr(Lane, "_run", _naming_its_lane(Lane._run))
@@ -160,8 +158,8 @@ class _Consumer(AIOKafkaConsumer):
 class _Publisher(KafkaPublisher):
     """Takes copies for acknowledged that it never sent."""
 
-    def __init__(self, unsent: set[str], *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, unsent: set[str], *arguments: Any, **clocks: Any) -> None:
+        super().__init__(*arguments, **clocks)
         self._unsent = unsent
 
     async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:

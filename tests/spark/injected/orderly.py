@@ -24,10 +24,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 from tests.failures.ledger import Ledger, origin_of
 from tests.failures.world import World
 from tests.servers import connected, move_group
-from tests.spark.injected.hostile import HANDLER, LEVELS, Faults, Orders
+from tests.spark.injected.hostile import HANDLER, Faults, Orders
 
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.identity import Identity, business_id
+from ackwise.middleware.ladder import width
 from ackwise.spark.events.sources import gathered
 
 __all__ = ["PARTITIONS", "Order", "Place", "Scene", "mixed"]
@@ -208,7 +209,7 @@ class Scene:
         delays = {(topic, partition) for role, topic, partition, seen in looks if role == "delay" and seen > at}
         empty_since = [min(seen for _, *where, seen in looks if where == [*place] and seen > at) for place in delays]
         retries = {(topic, partition) for role, topic, partition, seen in looks if role == "retry" and seen > max(empty_since, default=at)}
-        return len(delays) == len(LEVELS) * PARTITIONS and len(retries) == PARTITIONS
+        return len(delays) == width() - 1 and len(retries) == PARTITIONS
 
     async def move_group(self, positions: Mapping[int, int]) -> None:
         """Let the group go on elsewhere, once the broker no longer waits for those who were killed."""

@@ -85,7 +85,7 @@ class Past:
         self.tell(code.COMMITTED, topic, range_end=12)
         await self._journal.flush()
         self._ago = HOUR
-        for role, name in (("delay", f"{group}.delay.1s"), ("retry", f"{group}.retry")):
+        for role, name in (("delay", f"{group}.delay"), ("retry", f"{group}.retry")):
             self.tell(code.BROKER_OFFSETS, name, offset=0, range_end=0, role=role, attrs=json.dumps({"committed": 0}))
             await self._journal.flush()
             self._ago -= 1

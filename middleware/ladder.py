@@ -1,0 +1,141 @@
+"""Ladder: for how long each partition of a delay topic waits, and which of them a copy is written to. Pure; durations are seconds.
+
+Partition 0 has cancellations and nothing else. Partition p waits for rung (p - 1) mod 26: 13 waits for retries, then the same for messages
+that are sent later, so that a million of those do not stand before the retries. No setting changes what a partition waits for. This is part
+of the format and is never edited: another ladder would be another topic.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cache
+from typing import Final, NamedTuple
+
+__all__ = ["CANCELLATIONS", "MOST_HOPS", "WAITS", "Ladder", "Rung", "is_for_sends", "ladder_of", "wait_of", "width"]
+
+#: The partition of cancellations.
+CANCELLATIONS: Final = 0
+
+#: What the rungs wait, the most useful first, for topics with few partitions.
+WAITS: Final = (10, 60, 1, 600, 3600, 30, 120, 300, 1800, 5, 2, 21_600, 86_400)
+
+_KINDS: Final = 2
+_CYCLE: Final = _KINDS * len(WAITS)
+
+#: A copy takes a rung that is longer than what is left by this: later by half a second at most, and a hop less.
+EARLY: Final = 0.5
+
+#: Less than this is not worth another hop, whatever rungs there are.
+_LEAST: Final = 1.0
+
+#: Hops of a delayed send that would take more are refused where it is sent.
+MOST_HOPS: Final = 100
+
+#: What can't be moved is written to a rung from the first to the second of these, by the time since it was due.
+_SHORTEST_FALLBACK, _LONGEST_FALLBACK = 10.0, 600.0
+
+
+class Rung(NamedTuple):
+    """Partitions that wait for equally long."""
+
+    wait: int
+    partitions: tuple[int, ...]
+
+
+def wait_of(partition: int) -> int:
+    """For how long `partition` waits, which is not that of cancellations."""
+    return WAITS[_rung_of(partition) % len(WAITS)]
+
+
+def is_for_sends(partition: int) -> bool:
+    """Whether `partition` is for messages that are sent later, where there are enough partitions for both kinds."""
+    return _rung_of(partition) >= len(WAITS)
+
+
+def width(*, lanes: int = 1, delayed_sends: bool = False) -> int:
+    """How many partitions a delay topic is made with."""
+    return 1 + _CYCLE * lanes if lanes > 1 or delayed_sends else 1 + len(WAITS)
+
+
+def _rung_of(partition: int) -> int:
+    if partition <= CANCELLATIONS:
+        raise ValueError(f"partition {partition} of a delay topic waits for nothing")
+    return (partition - 1) % _CYCLE
+
+
+class Ladder:
+    """The rungs of a delay topic with so many `partitions`. One that has none is replaced by that of the other kind, or by shorter ones."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        found: tuple[dict[int, tuple[int, ...]], ...] = ({}, {})
+        for partition in range(1, partitions):
+            of_kind, wait = found[is_for_sends(partition)], wait_of(partition)
+            of_kind[wait] = (*of_kind.get(wait, ()), partition)
+        retries, sends = found
+        self._rungs = tuple([Rung(wait, each[wait]) for wait in sorted(each)] for each in (sends | retries, retries | sends))
+        self._waits = [rung.wait for rung in self._rungs[0]]  # those that one kind lacks are the other's
+
+    def __bool__(self) -> bool:
+        """Whether there is any rung."""
+        return bool(self._waits)
+
+    @property
+    def shortest(self) -> int:
+        """The shortest wait that there is."""
+        return self._waits[0]
+
+    @property
+    def least(self) -> float:
+        """Less than this is waited for in memory, and not on a rung."""
+        return max(_LEAST, self.shortest - EARLY)
+
+    @property
+    def longest(self) -> int:
+        """The longest wait that there is."""
+        return self._waits[-1]
+
+    @property
+    def missing(self) -> list[int]:
+        """The waits for which there is no partition of either kind, shortest first."""
+        return sorted({*WAITS}.difference(self._waits))
+
+    def rung(self, left: float, *, sends: bool = False) -> Rung:
+        """The rung for a copy that is due in `left` seconds: the longest that is not longer by more than `EARLY`, or else the shortest."""
+        return self._rungs[sends][self._place(left)]
+
+    def fallback(self, overdue: float, *, sends: bool = False) -> Rung:
+        """The rung for a copy that can't be moved, so long after it was due: the longest that is not longer than that, from 10 s to 10 m.
+
+        `overdue` is infinite for what nobody here can read.
+        """
+        return self.rung(min(max(overdue, _SHORTEST_FALLBACK), _LONGEST_FALLBACK) - EARLY, sends=sends)
+
+    def ways(self, left: float, *, sends: bool = False, spread: int = 0) -> Iterator[int]:
+        """The partitions for such a copy, the best first: where one takes nothing, the next shorter rung does, and then the longer ones.
+
+        `spread`: any number, by which copies are distributed over the partitions of one rung.
+        """
+        rungs, chosen = self._rungs[sends], self._place(left)
+        for rung in (*rungs[chosen::-1], *rungs[chosen + 1 :]):
+            first = spread % len(rung.partitions)
+            yield from (*rung.partitions[first:], *rung.partitions[:first])
+
+    def hops(self, delay: float) -> int:
+        """How often a copy is written that is due in `delay` seconds, its first time included; 0 without a delay."""
+        left, hops = delay, 0
+        while left >= self.least or (left > 0 and not hops):
+            wait = self.rung(left).wait
+            on_it = max(0, int((left - max(wait - EARLY, self.least)) // wait)) + 1
+            left, hops = left - on_it * wait, hops + on_it
+        return hops
+
+    def _place(self, left: float) -> int:
+        return max(0, bisect_right(self._waits, left + EARLY) - 1)
+
+
+@cache
+def ladder_of(partitions: int) -> Ladder:
+    """`Ladder(partitions)`, made once."""
+    return Ladder(partitions)

@@ -1,0 +1,185 @@
+"""`Move`: what becomes of one record of a rung when it is looked at. Decided here; carried out by the pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from ackwise.middleware.disposition import Failure, Reason
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.ladder import Ladder
+from ackwise.middleware.message import Headers, delivery_of
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.sendlater import to_send
+from ackwise.middleware.wire import (
+    Copy,
+    ForeignCopy,
+    OtherWire,
+    Waiting,
+    dead_letter,
+    has_raw_names,
+    parse_copy,
+    shrink,
+    waiting_copy,
+    with_due,
+)
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.relay.hop import Aside, Go, cut_due, next_hop
+from ackwise.plugin.relay.waitingrun import WaitingRun
+
+__all__ = ["REFUSED", "Bounds", "Move", "decide", "letter", "smaller"]
+
+#: The reason of a dead letter that was to be sent, and which its topic refuses for good.
+REFUSED: Final = "send-refused"
+
+
+class Bounds(NamedTuple):
+    """What is legal, in seconds."""
+
+    max_delay: float
+    clock_skew: float
+
+
+@dataclass(slots=True)
+class Move:
+    """What is to be done with a record: publish `copy`, send `message`, record `cancelled`, or, with none of them, wait `until`."""
+
+    record: Any
+    due: int  #: epoch milliseconds; what can't be read is due now
+    until: int = 0
+    copy: Copy | None = None
+    message: Outgoing | None = None
+    cancelled: Event | None = None
+    is_cut: bool = False  #: it was due later than is legal
+    unreadable: str = ""  #: why nobody here can read it
+    foreign: Exception | None = None  #: why it is none of ours
+    is_done: bool = False
+
+
+def decide(
+    run: WaitingRun,
+    record: Any,
+    now: int,
+    *,
+    names: TopicNames,
+    ladder: Ladder,
+    bounds: Bounds,
+    cancelled: AbstractSet[bytes],
+    has_room: bool,
+    is_given_up: bool,
+) -> Move:
+    """What becomes of `record` of `run`, whose wait on its rung is over. `is_given_up`: it could not be moved for as long as it may."""
+    headers: Headers = tuple(record.headers)
+    try:
+        if has_raw_names(headers):
+            raise ForeignCopy("the name of a header is no UTF-8, and no copy has one")
+        waiting = waiting_copy(headers, names.group)
+        if waiting.key in cancelled and (event := _cancelled(run, record, waiting, names.group)) is not None:
+            return Move(record, waiting.due, cancelled=event)
+        due = cut_due(
+            waiting.due,
+            record.timestamp,
+            run.seen,
+            max_delay=bounds.max_delay,
+            clock_skew=bounds.clock_skew,
+            is_append_time=run.is_append_time,
+        )
+        if due != waiting.due:
+            headers = with_due(headers, due)
+        move = Move(record, due, is_cut=due != waiting.due)
+        _decide_hop(move, run, headers, waiting, now, names, ladder, has_room=has_room, is_given_up=is_given_up)
+    except ForeignCopy as error:
+        return Move(record, now, copy=letter(run, record, names, Reason.FOREIGN_COPY, error, now), foreign=error)
+    except OtherWire as error:
+        copy = Copy(names.delay, record.offset, record.key, record.value, headers, now + _fallback(ladder, math.inf))
+        return Move(record, now, copy=copy, unreadable=str(error))
+    return move
+
+
+def _decide_hop(
+    move: Move,
+    run: WaitingRun,
+    headers: Headers,
+    waiting: Waiting,
+    now: int,
+    names: TopicNames,
+    ladder: Ladder,
+    *,
+    has_room: bool,
+    is_given_up: bool,
+) -> None:
+    record, spread = move.record, _origin_partition(waiting.key, move.record.offset)
+    found = next_hop(now, move.due, seen=run.seen, ladder=ladder, sends=waiting.is_send, has_room=has_room)
+    if isinstance(found, Aside):
+        move.until = found.until
+    elif not isinstance(found, Go):
+        move.copy = Copy(names.delay, spread, record.key, record.value, headers, move.due, waiting.is_send)
+    elif is_given_up:
+        until = now + _fallback(ladder, (now - move.due) / 1000)
+        move.copy = Copy(names.delay, spread, record.key, record.value, headers, until, waiting.is_send)
+    elif waiting.is_send:
+        move.message = to_send(record.key, record.value, headers, names.group)
+    else:
+        move.copy = Copy(names.retry, spread, record.key, record.value, headers)
+
+
+def _fallback(ladder: Ladder, overdue: float) -> int:
+    return ladder.fallback(overdue).wait * 1000
+
+
+def _origin_partition(key: bytes, otherwise: int) -> int:
+    """The partition of the origin, as the key of a waiting copy has it: where its copy comes back."""
+    try:
+        return int(key.split(b"/", 2)[1]) % 2**31
+    except (IndexError, ValueError):
+        return otherwise
+
+
+def _cancelled(run: WaitingRun, record: Any, waiting: Waiting, group: str) -> Event | None:
+    """What is to be recorded of a cancelled copy; `None` for one that is none of this group's messages."""
+    try:
+        copy = parse_copy(delivery_of(run.place, record), group)
+    except (ForeignCopy, OtherWire):
+        return None
+    origin = copy.origin
+    return Event(
+        EventCode.CANCELLED,
+        origin.topic,
+        origin.partition,
+        origin.offset,
+        copy.handler,
+        copy.attempt,
+        record_ts_ms=origin.timestamp_ms,
+        phys_topic=run.place.topic,
+        phys_partition=run.place.partition,
+        phys_offset=record.offset,
+        due_ms=waiting.due,
+    )
+
+
+def letter(run: WaitingRun, record: Any, names: TopicNames, reason: str, error: Exception, now: int) -> Copy:
+    """The dead letter of a record that can't be moved, about its message if it is a copy of this group's."""
+    read = message = delivery_of(run.place, record)
+    try:
+        message = parse_copy(read, names.group)
+    except (ForeignCopy, OtherWire):
+        message = read
+    return dead_letter(
+        message,
+        topic=names.dead_letter,
+        partition=message.origin.partition,
+        group=names.group,
+        handler=message.handler or "-",
+        now_ms=now,
+        reason=reason,
+        failure=Failure.of(error),
+    )
+
+
+def smaller(run: WaitingRun, move: Move, names: TopicNames, refusal: Exception, now: int) -> Copy | None:
+    """What to publish instead of what was refused for good: its dead letter, or that cut further; `None` if nothing is left to cut."""
+    if move.copy is not None and move.copy.topic == names.dead_letter:
+        return shrink(move.copy)
+    return letter(run, move.record, names, REFUSED if move.message is not None else Reason.TOO_LARGE, refusal, now)

@@ -1,0 +1,341 @@
+"""Delay pipeline: what the lanes of the relay run instead of a handler's.
+
+look → know what is cancelled → decide → publish → record → settle
+
+A run waits until the wait of its rung is over. Then each of its records goes its own way, and no way blocks another: what can't be moved is
+held for a while and then written to a rung again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka.errors import KafkaError
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.disposition import Reason
+from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, PublishRefused, PublishUnavailable
+from ackwise.middleware.events import EventSink
+from ackwise.middleware.ladder import Ladder, wait_of
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.message import TopicPartition
+from ackwise.middleware.outgoing import MISSING, Acked, MessageSender
+from ackwise.middleware.publisher import Publisher
+from ackwise.middleware.run import Run, Stage, divide
+from ackwise.middleware.settlement import Assignment
+from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.group.relaycounts import DelayCounts
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.relay.cancellations import Cancellations
+from ackwise.plugin.relay.hop import is_given_up, look_at
+from ackwise.plugin.relay.move import Bounds, Move, decide, letter, smaller
+from ackwise.plugin.relay.waitingrun import WaitingRun
+
+__all__ = ["LONGEST_REST", "DelayPipeline"]
+
+log = Log()
+
+#: Seconds until what waits is looked at again at the latest, since the wall clock may be set.
+LONGEST_REST: Final = 5.0
+
+#: Records of one rung that may be on their way side by side, and of one batch: one that is not acknowledged holds nobody up.
+_ON_THEIR_WAY, _BATCH = 50_000, 1_000
+
+#: Milliseconds by which what is set aside is put together, so that what is due together is moved together.
+_SLOT: Final = 20
+
+#: Seconds for which what can't be moved is held, and how many of them are; then it is written to a rung again.
+_HELD: Final = 10.0
+_MOST_HELD: Final = 1_000
+
+#: Back-off of what could not be moved: seconds at first, doubling up to the second.
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 5.0
+
+#: Times that what is refused for good is made smaller in one go.
+_SHRINKS: Final = 5
+
+
+class DelayPipeline:
+    """Moves the records of all rungs of one relay. `clock` is wall time in seconds: due times cross machines."""
+
+    def __init__(
+        self,
+        names: TopicNames,
+        publisher: Publisher,
+        sender: MessageSender,
+        cancellations: Cancellations,
+        *,
+        ladder: Callable[[], Ladder],
+        has_room: Callable[[], bool],
+        held: Callable[[], int],
+        bounds: Bounds,
+        counts: DelayCounts,
+        sink: EventSink | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        longest_rest: float = LONGEST_REST,
+    ) -> None:
+        """`ladder` is that of the topic as it is now. `has_room`: whether more may be set aside in memory. `held`: how many records
+        could not be moved and are held, in all lanes.
+        """
+        self.agent = Agent("delay relay", (names.delay,), "message", _never, _never, max_batch=_BATCH, concurrency=_ON_THEIR_WAY)
+        self._names = names
+        self._publisher = publisher
+        self._sender = sender
+        self._cancellations = cancellations
+        self._ladder = ladder
+        self._has_room = has_room
+        self._bounds = bounds
+        self._counts = counts
+        self._sink = sink
+        self._clock = clock
+        self._monotonic = monotonic
+        self._longest_rest = longest_rest
+        self._held = held
+        self._throttle = LogThrottle()
+
+    def make(self, place: TopicPartition, records: Sequence[Any]) -> list[Run]:
+        """What was fetched of a rung."""
+        return [WaitingRun(place, records, self, seen=self._now_ms())]
+
+    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
+        """Take those whose wait is over as far as they go; the others, and what can't be moved now, come up again."""
+        looked_at = self._look(runs)
+        if not looked_at or not await self._know_cancelled(looked_at):
+            return
+        moves = {run: self._decide(run) for run in looked_at}
+        await self._carry_out(moves, assignment)
+        for run, its_moves in moves.items():
+            self._settle(runs, run, its_moves)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _look(self, runs: list[Run]) -> list[WaitingRun]:
+        """Those of `runs` whose wait is over; the rest of them is postponed until it is."""
+        now, over = self._now_ms(), []
+        for run in [*runs]:
+            assert isinstance(run, WaitingRun)
+            if run.is_looked_at:
+                over.append(run)
+                continue
+            wait = wait_of(run.place.partition)
+            looks = [look_at(timestamp, run.seen, wait) for timestamp in run.times()]
+            ripe = next((number for number, look in enumerate(looks) if look > now), len(looks))
+            if ripe == len(looks):
+                over.append(run)
+                continue
+            if ripe:
+                head = run.cut(ripe)
+                runs.append(head)
+                over.append(head)
+            self._postpone(run, looks[ripe], now)
+        for run in over:
+            run.is_looked_at = True
+        return over
+
+    def _postpone(self, run: Run, until: int, now: int, why: str = "it waits") -> None:
+        run.postpone(self._monotonic() + min((until - now) / 1000, self._longest_rest), why)
+
+    async def _know_cancelled(self, runs: Sequence[WaitingRun]) -> bool:
+        """Whether everything that was cancelled before now is known: one that was accepted was acknowledged before."""
+        try:
+            await self._cancellations.read()
+        except (KafkaError, OSError) as error:
+            self._hold(runs)
+            self._counts.is_halted = True
+            if self._throttle.is_due("cancellations"):
+                log.error(
+                    "cancellations can't be read, no copy of the group moves until they can",
+                    group=self._names.group,
+                    topic=self._names.delay,
+                    error=said(error),
+                )
+            return False
+        self._throttle.reset("cancellations")
+        self._counts.is_halted = False
+        return True
+
+    def _hold(self, runs: Sequence[WaitingRun]) -> None:
+        for run in runs:
+            run.postpone(self._monotonic() + min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(run.tries, 10)), "it can't be moved now")
+            run.tries += 1
+
+    def _decide(self, run: WaitingRun) -> list[Move]:
+        now, ladder = self._now_ms(), self._ladder()
+        since = run.failing_since
+        is_given_up = since is not None and (self._monotonic() - since >= _HELD or self._held() > _MOST_HELD)
+        has_room, cancelled = self._has_room(), self._cancellations.keys
+        return [
+            decide(
+                run,
+                record,
+                now,
+                names=self._names,
+                ladder=ladder,
+                bounds=self._bounds,
+                cancelled=cancelled,
+                has_room=has_room,
+                is_given_up=is_given_up,
+            )
+            for record in run.records
+        ]
+
+    async def _carry_out(self, moves: Mapping[WaitingRun, Sequence[Move]], assignment: Assignment) -> None:
+        if assignment.cut_off:
+            return
+        pairs = [(run, move) for run, its_moves in moves.items() for move in its_moves]
+        self._tell_odd(pairs)
+        await asyncio.gather(
+            self._record([move for _, move in pairs if move.cancelled is not None]),
+            self._send([(run, move) for run, move in pairs if move.message is not None]),
+            self._publish([(run, move) for run, move in pairs if move.copy is not None]),
+        )
+
+    async def _record(self, cancelled: Sequence[Move]) -> None:
+        """Drop what is cancelled, once that is durable."""
+        if not cancelled:
+            return
+        if self._sink is not None:
+            for move in cancelled:
+                if move.cancelled is not None:
+                    self._sink.record(move.cancelled)
+            try:
+                await self._sink.flush()
+            except EventLogUnavailable as error:
+                log.warning("cancellations can't be recorded now, cancelled copies are held", group=self._names.group, error=said(error))
+                return
+        for move in cancelled:
+            move.is_done = True
+        self._counts.cancelled += len(cancelled)
+
+    async def _send(self, moves: Sequence[tuple[WaitingRun, Move]]) -> None:
+        """Send what was to be sent later, that for each topic by itself: one that is missing holds up what is sent with it."""
+        by_topic: dict[str, list[tuple[WaitingRun, Move]]] = {}
+        for run, move in moves:
+            if move.message is not None:
+                by_topic.setdefault(move.message.topic, []).append((run, move))
+        await asyncio.gather(*map(self._send_to_one, by_topic.values()))
+
+    async def _send_to_one(self, moves: Sequence[tuple[WaitingRun, Move]]) -> None:
+        """What the topic refuses for good is a dead letter, and so is what has had no topic for long."""
+        answers = await self._sender.send_many([move.message for _, move in moves if move.message is not None])
+        refused: list[tuple[WaitingRun, Move]] = []
+        now = self._now_ms()
+        for (run, move), answer in zip(moves, answers, strict=True):
+            if isinstance(answer, Acked):
+                move.is_done = True
+            elif not answer.retriable:
+                move.copy = smaller(run, move, self._names, PublishRefused(answer.cause), now)
+                refused.append((run, move))
+            elif answer.error == MISSING and is_given_up(move.due, now, self._bounds.max_delay):
+                move.copy = letter(run, move.record, self._names, Reason.NO_TARGET, PublishUnavailable(answer.cause), now)
+                refused.append((run, move))
+            else:
+                self._tell_unmoved(run, answer.cause)
+        self._tell_letters(refused)
+        await self._publish(refused)
+
+    async def _publish(self, moves: Sequence[tuple[WaitingRun, Move]]) -> None:
+        """Publish copies. One that is refused for good becomes a dead letter, and that is cut until it fits."""
+        for _ in range(_SHRINKS):
+            copies = [(run, move, move.copy) for run, move in moves if move.copy is not None]
+            if not copies:
+                return
+            refused: list[tuple[WaitingRun, Move]] = []
+            for (run, move, _), answer in zip(copies, await self._publisher.publish([copy for *_, copy in copies]), strict=True):
+                if answer is None:
+                    move.is_done = True
+                elif isinstance(answer, PublishRefused):
+                    if (cut := smaller(run, move, self._names, answer, self._now_ms())) is not None:
+                        move.copy = cut
+                        refused.append((run, move))
+                else:
+                    self._tell_unmoved(run, str(answer))
+            moves = refused
+
+    def _settle(self, runs: list[Run], run: WaitingRun, moves: Sequence[Move]) -> None:
+        """What is done is settled; the rest of `run` comes up again, what is aside for equally long together."""
+        now = self._now_ms()
+        done: list[int] = []
+        failed: list[int] = []
+        aside: dict[int, list[int]] = {}
+        for place, move in enumerate(moves):
+            if move.is_done:
+                done.append(place)
+            elif move.copy is None and move.message is None and move.cancelled is None:
+                aside.setdefault(-(-move.until // _SLOT) * _SLOT, []).append(place)
+            else:
+                failed.append(place)
+        parts = [done] * bool(done) + [failed] * bool(failed) + [*aside.values()]
+        fallen = iter(divide(runs, run, parts))
+        if done:
+            next(fallen).stage = Stage.SETTLED
+        if failed:
+            part = next(fallen)
+            part.failing_since = self._monotonic() if part.failing_since is None else part.failing_since
+            part.overdue_since = min(moves[place].due for place in failed)
+            self._hold([part])
+        for until, part in zip(aside, fallen, strict=True):
+            part.failing_since = part.overdue_since = None
+            self._postpone(part, until, now, "it is due soon")
+
+    def _tell_odd(self, pairs: Sequence[tuple[WaitingRun, Move]]) -> None:
+        """Count and log what was cut, what is none of ours, and what nobody here can read."""
+        cut = [(run, move) for run, move in pairs if move.is_cut and move.copy is not None]
+        self._counts.cut += len(cut)
+        if cut and self._throttle.is_due("cut"):
+            log.error(
+                "copies in a delay topic are due later than max_delay allows, they come back sooner",
+                topic=cut[0][0].place.topic,
+                partition=cut[0][0].place.partition,
+                offset=cut[0][1].record.offset,
+                messages=len(cut),
+                at_most=self._bounds.max_delay,
+            )
+        if (unreadable := [(run, move) for run, move in pairs if move.unreadable]) and self._throttle.is_due("unreadable"):
+            log.error(
+                "copies in a delay topic can't be read by this worker, they are looked at again in ten minutes",
+                topic=unreadable[0][0].place.topic,
+                partition=unreadable[0][0].place.partition,
+                offset=unreadable[0][1].record.offset,
+                messages=len(unreadable),
+                error=unreadable[0][1].unreadable,
+            )
+        for run, move in pairs:
+            if move.foreign is not None:
+                log.error(
+                    "a record in a delay topic is not ours and goes to the dead letters",
+                    topic=run.place.topic,
+                    partition=run.place.partition,
+                    offset=move.record.offset,
+                    reason=Reason.FOREIGN_COPY,
+                    dead_letters=self._names.dead_letter,
+                )
+
+    def _tell_unmoved(self, run: WaitingRun, why: str) -> None:
+        if self._throttle.is_due(f"unmoved {why}"):
+            log.warning(
+                "copies that are due can't be moved, they are tried again",
+                topic=run.place.topic,
+                partition=run.place.partition,
+                error=why,
+            )
+
+    def _tell_letters(self, moves: Sequence[tuple[WaitingRun, Move]]) -> None:
+        for run, move in moves:
+            log.error(
+                "a message can't be sent when it is due, and goes to the dead letters",
+                topic=run.place.topic,
+                partition=run.place.partition,
+                offset=move.record.offset,
+                target=None if move.message is None else move.message.topic,
+                dead_letters=self._names.dead_letter,
+            )
+
+
+async def _never(_: object) -> None:
+    raise AckwiseError("the delay relay has no handler")
