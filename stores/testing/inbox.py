@@ -11,13 +11,11 @@ It needs pytest and a real database; keys are random, so runs may share one.
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import random
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,33 +31,23 @@ from ackwise.middleware.transaction import (
     TransactionAnswer,
     take_over_all,
 )
-from ackwise.stores.testing.inboxscene import HERE, InboxScene, RolledBack, done, fresh_key, fresh_owner, with_offsets, with_offsets_open
+from ackwise.stores.testing.inboxscene import (
+    HERE,
+    Database,
+    InboxScene,
+    RolledBack,
+    done,
+    fresh_key,
+    fresh_owner,
+    with_offsets,
+    with_offsets_open,
+)
 
 __all__ = ["InboxConformance", "OffsetsConformance"]
 
 
-class InboxConformance(abc.ABC):
+class InboxConformance(Database):
     """Derive a class whose name starts with `Test`."""
-
-    @abc.abstractmethod
-    def make(self, place: Path) -> TransactionalStore:
-        """An inbox that is not open yet; each call with the same `place`, a folder of this test, names the same database."""
-
-    @abc.abstractmethod
-    async def prepare(self, place: Path) -> None:
-        """Make an empty table for effects, which are short texts and unique in it."""
-
-    @abc.abstractmethod
-    async def write(self, connection: Any, effect: str) -> None:
-        """Write an effect through what a handler gets."""
-
-    @abc.abstractmethod
-    async def effects(self, place: Path) -> list[str]:
-        """What is in the table, as another connection sees it."""
-
-    @abc.abstractmethod
-    async def commit(self, connection: Any) -> None:
-        """What a handler must not do."""
 
     @pytest.fixture
     def scene(self, tmp_path: Path) -> Iterator[InboxScene]:

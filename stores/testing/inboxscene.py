@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import os
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from ackwise.middleware.store import ClaimKey, Outcome
 from ackwise.middleware.transaction import (
@@ -30,16 +31,28 @@ HERE: Final = ("orders", 3, 17)
 """The place of a message: topic, partition and offset."""
 
 
-class Database(Protocol):
-    """What the suite is told of the inbox and of the table that handlers write to; see `InboxConformance`."""
+class Database(abc.ABC):
+    """What the suite is told of the inbox, and of the table that handlers write to."""
 
-    def make(self, place: Path) -> TransactionalStore: ...
+    @abc.abstractmethod
+    def make(self, place: Path) -> TransactionalStore:
+        """An inbox that is not open yet; each call with the same `place`, a folder of this test, names the same database."""
 
-    async def prepare(self, place: Path) -> None: ...
+    @abc.abstractmethod
+    async def prepare(self, place: Path) -> None:
+        """Make an empty table for effects, which are short texts and unique in it."""
 
-    async def write(self, connection: Any, effect: str) -> None: ...
+    @abc.abstractmethod
+    async def write(self, connection: Any, effect: str) -> None:
+        """Write an effect through what a handler gets."""
 
-    async def effects(self, place: Path) -> list[str]: ...
+    @abc.abstractmethod
+    async def effects(self, place: Path) -> list[str]:
+        """What is in the table, as another connection sees it."""
+
+    @abc.abstractmethod
+    async def commit(self, connection: Any) -> None:
+        """What a handler must not do."""
 
 
 class RolledBack(Exception):
@@ -109,29 +122,20 @@ class InboxScene:
         inbox: TransactionalStore | None = None,
     ) -> list[TransactionAnswer]:
         """One transaction: claim `keys`, write `effects`, finish `finishes`, and commit or not."""
-        return self.run(self._consume(inbox or self.inbox, keys, finishes, effects, boom, retention))
 
-    async def _consume(
-        self,
-        inbox: TransactionalStore,
-        keys: Sequence[ClaimKey],
-        finishes: Sequence[Finish],
-        effects: Sequence[str],
-        boom: bool,
-        retention: float,
-    ) -> list[TransactionAnswer]:
-        answers: list[TransactionAnswer] = []
-        try:
-            async with inbox.begin(retention=retention) as transaction:
-                answers = await transaction.claim(keys)
-                for effect in effects:
-                    await self.suite.write(transaction.connection, effect)
-                await transaction.finish(finishes)
-                if boom:
-                    raise RolledBack
-        except RolledBack:
-            pass
-        return answers
+        async def consume() -> list[TransactionAnswer]:
+            answers: list[TransactionAnswer] = []
+            with suppress(RolledBack):
+                async with (inbox or self.inbox).begin(retention=retention) as transaction:
+                    answers = await transaction.claim(keys)
+                    for effect in effects:
+                        await self.suite.write(transaction.connection, effect)
+                    await transaction.finish(finishes)
+                    if boom:
+                        raise RolledBack
+            return answers
+
+        return self.run(consume())
 
     def take_over(self, owner: str, *, position: int, topic: str = "orders", partition: int = 3) -> Progress:
         """Take a partition over."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import SHARDS, Failed, OutboxStore
+from ackwise.middleware.outbox import SHARDS, Failed
 from ackwise.stores.testing.outboxscene import LEASE, OutboxScene, message
 
 __all__ = ["OutboxOwners"]
@@ -25,18 +25,18 @@ class OutboxOwners:
         mine = scene.own("a")
         assert sorted(mine) == list(range(SHARDS))
         assert scene.own("a") == mine
-        assert scene.run(_relays(scene.outbox)) == 1
+        assert scene.run(scene.outbox.relays()) == 1
 
     def test_a_lease_that_ended_and_was_not_taken_is_renewed(self, scene: OutboxScene) -> None:
         mine = scene.own("a", lease=_SHORT)
         time.sleep(5 * _SHORT)  # a database has its own clock
-        assert scene.run(_relays(scene.outbox)) == 0
+        assert scene.run(scene.outbox.relays()) == 0
         assert scene.own("a") == mine
 
     def test_who_leaves_is_followed_at_once_with_other_tokens(self, scene: OutboxScene) -> None:
         mine = scene.own("a")
-        scene.run(_leave(scene.outbox, "a"))
-        assert scene.run(_relays(scene.outbox)) == 0
+        scene.run(scene.outbox.leave("a"))
+        assert scene.run(scene.outbox.relays()) == 0
         theirs = scene.own("b")
         assert all(theirs[shard] > token for shard, token in mine.items())
 
@@ -44,10 +44,10 @@ class OutboxOwners:
         scene.commit(message(b"1", key=b"k"), message(b"2", key=b"k"), message(b"3"))
         zombie = scene.own("a", lease=_SHORT)
         rows = scene.pending(zombie)
-        scene.run(_leave(scene.outbox, "a")) if not scene.suite.features.relays else time.sleep(5 * _SHORT)
+        scene.run(scene.outbox.leave("a")) if not scene.suite.features.relays else time.sleep(5 * _SHORT)
         mine = scene.own("b")
         assert scene.sent(rows, zombie) == 0
-        assert scene.run(_fail_all(scene.outbox, scene, zombie)) == 0
+        assert scene.run(scene.outbox.failed([Failed(row.id, row.shard, "zombie", None) for row in rows], zombie)) == 0
         assert scene.pending(mine) == rows
         assert scene.sent(rows, mine) == 3
 
@@ -64,13 +64,13 @@ class OutboxOwners:
         other = scene.open()
         first = scene.own("a")
         assert scene.own("b", share=32, outbox=other) == {}
-        assert scene.run(_relays(other)) == 2
+        assert scene.run(other.relays()) == 2
         kept = scene.own("a", share=32)
         taken = scene.own("b", share=32, outbox=other)
         assert (len(kept), len(taken), kept.keys() | taken.keys()) == (32, 32, set(first))
         assert all(kept[shard] == first[shard] for shard in kept)
         assert all(taken[shard] > first[shard] for shard in taken)
-        assert scene.run(_status_owners(scene.outbox)) == {"a": 32, "b": 32}
+        assert scene.run(scene.outbox.status()).owners == {"a": 32, "b": 32}
 
     def test_shards_of_a_dead_relay_are_taken_over_when_their_lease_ends(self, scene: OutboxScene) -> None:
         _require_relays(scene)
@@ -103,27 +103,10 @@ class OutboxOwners:
         scene.own("a")
         with pytest.raises(ConfigurationError, match="one relay"):
             scene.own("b", outbox=other)
-        scene.run(_leave(scene.outbox, "a"))
+        scene.run(scene.outbox.leave("a"))
         assert len(scene.own("b", outbox=other)) == SHARDS
 
 
 def _require_relays(scene: OutboxScene) -> None:
     if not scene.suite.features.relays:
         pytest.skip("one relay at a time owns the shards")
-
-
-async def _fail_all(outbox: OutboxStore, scene: OutboxScene, shards: Mapping[int, int]) -> int:
-    rows = await outbox.pending(shards, limit=100)
-    return await outbox.failed([Failed(row.id, row.shard, "zombie", None) for row in rows], shards)
-
-
-async def _relays(outbox: OutboxStore) -> int:
-    return await outbox.relays()
-
-
-async def _leave(outbox: OutboxStore, owner: str) -> None:
-    await outbox.leave(owner)
-
-
-async def _status_owners(outbox: OutboxStore) -> Mapping[str, int]:
-    return (await outbox.status()).owners

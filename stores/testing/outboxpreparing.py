@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
 
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
-from ackwise.middleware.outbox import MAX_CHECKS, CheckAnswer, Parked, Prepared, TransactionOutcome, next_check
+from ackwise.middleware.outbox import MAX_CHECKS, CheckAnswer, OutboxStore, Prepared, TransactionOutcome, next_check
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.testing.outboxscene import LEASE, OutboxScene, RolledBack, message
 
@@ -35,7 +34,7 @@ class OutboxPreparing:
         tx_id = _prepare(scene, message(b"1"))
         assert _decide(scene, tx_id, ROLLBACK) == 1
         assert _decide(scene, tx_id, COMMIT) == 0
-        assert (scene.pending(), scene.run(_parked(scene)), _due(scene)) == ([], [], [])
+        assert (scene.pending(), scene.run(scene.outbox.parked()), _due(scene)) == ([], [], [])
         tx_id = _prepare(scene)  # no messages
         assert (_decide(scene, tx_id, COMMIT), _decide(scene, "", COMMIT)) == (0, 0)
 
@@ -56,13 +55,13 @@ class OutboxPreparing:
         (due,) = _due(scene)
         assert due._replace(id=0, created_ms=0) == Prepared(0, due.message, tx_id, 0, 0, "shop", "there")
         assert (due.message.value, due.created_ms > 1.6e12) == (b"now", True)
-        assert (_due(scene), scene.run(_due_of(other, "shop"))) == ([], [])
+        assert (_due(scene), _due(scene, outbox=other)) == ([], [])
 
     def test_check_backs_are_for_the_group_that_prepared_or_those_whose_barrier_is_here(self, scene: OutboxScene) -> None:
         _prepare(scene, message(), producer_group="other")
         assert _due(scene) == []
         assert len(_due(scene, "other")) == 1
-        here = scene.run(_database_id(scene))
+        here = scene.run(scene.outbox.database_id())
         _prepare(scene, message(b"no barrier"))
         _prepare(scene, message(b"elsewhere"), barrier_in="elsewhere")
         _prepare(scene, message(b"here"), barrier_in=here)
@@ -93,17 +92,18 @@ class OutboxPreparing:
             assert row.checks == check - 1
             assert _answer(scene, CheckAnswer(row.id, UNKNOWN, next_check(check, every=0.0), "nobody knows")) == 1
         assert (_due(scene), MAX_CHECKS) == ([], 15)
-        (parked,) = scene.run(_parked(scene))
+        (parked,) = scene.run(scene.outbox.parked())
         assert (parked.checks, parked.attempts, parked.cause) == (15, 0, "nobody knows")
         assert scene.values() == [b"2"], "it was never tried, so nothing waits for it"
-        assert scene.run(_requeue_all(scene)) == 1
+        assert scene.run(scene.outbox.requeue()) == 1
         assert sorted(value or b"" for value in scene.values()) == [b"1", b"2"]
 
     def test_the_status_counts_half_messages(self, scene: OutboxScene) -> None:
         _prepare(scene, message())
         scene.run(scene.suite.age(scene.place, 50.0))
-        status = scene.run(_status(scene))
+        status = scene.run(scene.outbox.status())
         assert (status.waiting, status.prepared, status.parked) == (0, 1, 0)
+        assert status.oldest_prepared is not None
         assert 50 <= status.oldest_prepared < 110
 
     def test_the_database_has_an_id_that_every_way_of_asking_tells(self, scene: OutboxScene) -> None:
@@ -119,19 +119,19 @@ class OutboxPreparing:
         for commits, expected in ((True, COMMIT), (False, ROLLBACK)):
             tx_id = _new()
             scene.run(_local(scene, tx_id, commits=commits))
-            assert [scene.run(_probe(scene, tx_id)) for _ in range(2)] == [expected, expected]
+            assert [_probe(scene, tx_id) for _ in range(2)] == [expected, expected]
 
     def test_a_local_transaction_commits_once_and_never_after_a_check_back(self, scene: OutboxScene) -> None:
         tx_id = _new()
-        assert scene.run(_probe(scene, tx_id)) is ROLLBACK
+        assert _probe(scene, tx_id) is ROLLBACK
         with pytest.raises(TransactionAborted, match="check-back"):
             scene.run(_local(scene, tx_id))
-        assert (scene.effects(), scene.run(_probe(scene, tx_id))) == ([], ROLLBACK)
+        assert (scene.effects(), _probe(scene, tx_id)) == ([], ROLLBACK)
         tx_id = _new()
         scene.run(_local(scene, tx_id))
         with pytest.raises(TransactionAborted, match="committed before"):
             scene.run(_local(scene, tx_id, effect="again"))
-        assert (scene.effects(), scene.run(_probe(scene, tx_id))) == ([tx_id], COMMIT)
+        assert (scene.effects(), _probe(scene, tx_id)) == ([tx_id], COMMIT)
 
     def test_a_barrier_outside_of_a_transaction_is_refused(self, scene: OutboxScene) -> None:
         async def alone() -> None:
@@ -141,7 +141,7 @@ class OutboxPreparing:
         tx_id = _new()
         with pytest.raises(ConfigurationError, match="local transaction"):
             scene.run(alone())
-        assert scene.run(_probe(scene, tx_id)) is ROLLBACK
+        assert _probe(scene, tx_id) is ROLLBACK
 
     def test_a_check_back_of_a_local_transaction_that_runs_knows_nothing(self, scene: OutboxScene) -> None:
         async def race() -> TransactionOutcome:
@@ -152,7 +152,7 @@ class OutboxPreparing:
 
         tx_id = _new()
         assert scene.run(race()) is UNKNOWN
-        assert (scene.run(_probe(scene, tx_id)), scene.effects()) == (COMMIT, [tx_id])
+        assert (_probe(scene, tx_id), scene.effects()) == (COMMIT, [tx_id])
 
     def test_check_backs_and_slow_local_transactions_never_disagree(self, scene: OutboxScene) -> None:
         transactions = 40 if scene.suite.features.writers else 10
@@ -194,10 +194,10 @@ class OutboxPreparing:
         for tx_id in (needed, ended):
             scene.run(_local(scene, tx_id))
         scene.commit(message(b"1"))
-        assert scene.run(_cleaned(scene)) == 1
+        assert scene.cleanup() == 1
         scene.run(scene.suite.age(scene.place, 31 * 86400.0))
-        assert scene.run(_cleaned(scene)) == 1
-        assert scene.run(_probe(scene, needed)) is COMMIT
+        assert scene.cleanup() == 1
+        assert _probe(scene, needed) is COMMIT
         assert (scene.values(), _decide(scene, needed, COMMIT)) == ([b"1"], 1)
 
 
@@ -207,71 +207,33 @@ def _new() -> str:
 
 def _prepare(scene: OutboxScene, *messages: Outgoing, producer_group: str = "shop", barrier_in: str = "", first_check: float = 0.0) -> str:
     tx_id = _new()
-
-    async def prepare() -> None:
-        await scene.outbox.prepare(messages, tx_id, producer_group=producer_group, barrier_in=barrier_in, first_check=first_check)
-
-    scene.run(prepare())
+    scene.run(scene.outbox.prepare(messages, tx_id, producer_group=producer_group, barrier_in=barrier_in, first_check=first_check))
     return tx_id
 
 
 async def _local(scene: OutboxScene, tx_id: str, *, commits: bool = True, effect: str | None = None, pause: float = 0.0) -> None:
     """A local transaction: its barrier first, then its effect."""
     async with scene.suite.connect(scene.place) as connection:
-        try:
+        with suppress(RolledBack):
             async with scene.suite.begin(connection):
                 await scene.outbox.barrier(connection, tx_id)
                 await asyncio.sleep(pause)
                 await scene.suite.write(connection, effect or tx_id)
                 if not commits:
                     raise RolledBack
-        except RolledBack:
-            pass
 
 
 def _decide(scene: OutboxScene, tx_id: str, outcome: TransactionOutcome) -> int:
-    async def decide() -> int:
-        return await scene.outbox.decide(tx_id, outcome)
-
-    return scene.run(decide())
+    return scene.run(scene.outbox.decide(tx_id, outcome))
 
 
-def _due(scene: OutboxScene, producer_group: str | None = "shop", *, limit: int = 100) -> Sequence[Prepared]:
-    return scene.run(_due_of(scene.outbox, producer_group, limit))
-
-
-async def _due_of(outbox: Any, producer_group: str | None, limit: int = 100) -> list[Prepared]:
-    due: list[Prepared] = await outbox.due_checks(producer_group, limit=limit, lease=LEASE)
-    return due
+def _due(scene: OutboxScene, producer_group: str | None = "shop", *, limit: int = 100, outbox: OutboxStore | None = None) -> list[Prepared]:
+    return scene.run((outbox or scene.outbox).due_checks(producer_group, limit=limit, lease=LEASE))
 
 
 def _answer(scene: OutboxScene, *answers: CheckAnswer) -> int:
-    async def answer() -> int:
-        return await scene.outbox.answered(answers)
-
-    return scene.run(answer())
+    return scene.run(scene.outbox.answered(answers))
 
 
-async def _probe(scene: OutboxScene, tx_id: str) -> TransactionOutcome:
-    return await scene.outbox.probe(tx_id, wait=1.0)
-
-
-async def _parked(scene: OutboxScene) -> list[Parked]:
-    return await scene.outbox.parked()
-
-
-async def _requeue_all(scene: OutboxScene) -> int:
-    return await scene.outbox.requeue()
-
-
-async def _status(scene: OutboxScene) -> Any:
-    return await scene.outbox.status()
-
-
-async def _database_id(scene: OutboxScene) -> str:
-    return await scene.outbox.database_id()
-
-
-async def _cleaned(scene: OutboxScene) -> int:
-    maintained: Any = scene.outbox
-    return int(await maintained.cleanup())
+def _probe(scene: OutboxScene, tx_id: str) -> TransactionOutcome:
+    return scene.run(scene.outbox.probe(tx_id, wait=1.0))

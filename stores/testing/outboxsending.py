@@ -124,29 +124,26 @@ class OutboxSending:
         assert all([n for w, n in given if w == writer] == list(range(each)) for writer in range(writers))
 
     def test_one_kind_of_relay_sends_the_rows(self, scene: OutboxScene) -> None:
-        async def claim(kind: str) -> None:
-            await scene.outbox.claim_relay(kind)
-
-        assert scene.run(_status(scene)).relay_kind is None
-        scene.run(claim("table"))
-        scene.run(claim("table"))
-        assert scene.run(_status(scene)).relay_kind == "table"
+        assert scene.run(scene.outbox.status()).relay_kind is None
+        scene.run(scene.outbox.claim_relay("table"))
+        scene.run(scene.outbox.claim_relay("table"))
+        assert scene.run(scene.outbox.status()).relay_kind == "table"
         with pytest.raises(ConfigurationError, match=r"'table'.*'cdc'"):
-            scene.run(claim("cdc"))
+            scene.run(scene.outbox.claim_relay("cdc"))
         scene.own("a")
         with pytest.raises(ConfigurationError, match="stop"):
-            scene.run(_release(scene))
-        scene.run(_leave(scene, "a"))
-        scene.run(_release(scene))
-        scene.run(claim("cdc"))
+            scene.run(scene.outbox.release_relay())
+        scene.run(scene.outbox.leave("a"))
+        scene.run(scene.outbox.release_relay())
+        scene.run(scene.outbox.claim_relay("cdc"))
 
     def test_the_status_counts_rows_and_their_ages(self, scene: OutboxScene) -> None:
-        assert scene.run(_status(scene)) == OutboxStatus()
+        assert scene.run(scene.outbox.status()) == OutboxStatus()
         scene.commit(message())
         scene.run(scene.suite.age(scene.place, 100.0))
         scene.commit(message(), message())
         scene.own("a")
-        status = scene.run(_status(scene))
+        status = scene.run(scene.outbox.status())
         assert (status.waiting, status.prepared, status.parked, status.owners) == (3, 0, 0, {"a": SHARDS})
         assert status.oldest is not None
         assert 100 <= status.oldest < 160
@@ -180,15 +177,3 @@ class OutboxSending:
 def _of_writer(value: bytes | None) -> tuple[int, int]:
     writer, number = (value or b"").split()
     return int(writer), int(number)
-
-
-async def _status(scene: OutboxScene) -> OutboxStatus:
-    return await scene.outbox.status()
-
-
-async def _release(scene: OutboxScene) -> None:
-    await scene.outbox.release_relay()
-
-
-async def _leave(scene: OutboxScene, owner: str) -> None:
-    await scene.outbox.leave(owner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ class OutboxWriting:
     def test_rows_of_a_transaction_that_was_joined_end_as_it_does(self, scene: OutboxScene) -> None:
         async def business(commits: bool) -> None:
             async with scene.suite.connect(scene.place) as connection:
-                try:
+                with suppress(RolledBack):
                     async with scene.suite.begin(connection):
                         await scene.suite.write(connection, "a")
                         async with scene.outbox.transaction(connection):
@@ -50,8 +51,6 @@ class OutboxWriting:
                         await scene.suite.write(connection, "c")
                         if not commits:
                             raise RolledBack
-                except RolledBack:
-                    pass
 
         scene.run(business(commits=False))
         assert (scene.values(), scene.effects()) == ([], [])
@@ -93,7 +92,7 @@ class OutboxWriting:
 
     def test_savepoints_inside_of_savepoints_are_seen(self, scene: OutboxScene) -> None:
         async def level(connection: Any, transaction: Any, name: bytes, stays: bool, *deeper: bool) -> None:
-            try:
+            with suppress(RolledBack):
                 async with scene.suite.savepoint(connection):
                     transaction.add(message(name + b"1"))
                     for inner in deeper:
@@ -101,8 +100,6 @@ class OutboxWriting:
                     transaction.add(message(name + b"2"))
                     if not stays:
                         raise RolledBack
-            except RolledBack:
-                pass
 
         async def business(outer: bool, inner: bool) -> None:
             async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as transaction:
@@ -187,7 +184,7 @@ class OutboxWriting:
     def test_a_writer_writes_into_the_transaction_that_is_open(self, scene: OutboxScene) -> None:
         async def business(commits: bool) -> None:
             async with scene.suite.connect(scene.place) as connection:
-                try:
+                with suppress(RolledBack):
                     async with scene.suite.begin(connection):
                         writer = scene.outbox.writer(connection)
                         writer.add(message(b"1"))
@@ -196,8 +193,6 @@ class OutboxWriting:
                         await writer.flush()
                         if not commits:
                             raise RolledBack
-                except RolledBack:
-                    pass
             scene.outbox.wake()
 
         scene.run(business(commits=False))
