@@ -25,7 +25,7 @@ __all__ = [
 #: What asyncmy raises, and what the network below it does. RuntimeError is for a pool that is being closed and for a missing package.
 FAILURES = (MySQLError, OSError, RuntimeError)
 
-NO_RIGHT = (1142, 1143)
+NO_RIGHT = (1142, 1143, 1227)
 NO_SUCH_TABLE = 1146
 NO_SUCH_SAVEPOINT = 1305
 DUPLICATE = 1062

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ackwise.stores.mysql import checking, maintenance
 from ackwise.stores.mysql.driver import Asyncmy
-from ackwise.stores.mysql.inboxsession import MySQLSession
-from ackwise.stores.mysql.inboxstatements import found
-from ackwise.stores.mysql.schema import layout
+from ackwise.stores.mysql.inboxstatements import BEGAN, MySQLStatements
+from ackwise.stores.mysql.runner import AsyncmyRunner
+from ackwise.stores.mysql.schema import found, layout
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Options, parse
+from ackwise.stores.mysql.watching import unwatched, watched
 from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Steps
+from ackwise.stores.sql.inbox import Statements
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
 from ackwise.stores.sql.schema import complaints, create
-from ackwise.stores.sql.serverinbox import ServerInbox
+from ackwise.stores.sql.serverinbox import ServerInbox, ServerSession
+from ackwise.stores.sql.store import Maintenance
 
 if TYPE_CHECKING:
-    from asyncmy.connection import Connection  # noqa: F401  # in quotes below
+    from asyncmy.connection import Connection
     from asyncmy.pool import Pool
 
-__all__ = ["MySQLInbox", "from_url"]
+__all__ = ["MySQLInbox", "from_url", "maintained"]
 
 _MAX_SIZE: Final = 10
 """Connections: a batch under way has one."""
+
+
+#: Out of autocommit before anything begins: what follows an error that undid the transaction does not commit by itself then.
+_NO_AUTOCOMMIT: Final = Statement("SET autocommit = 0")
+_BEGIN: Final = (
+    Statement("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"),
+    Statement("START TRANSACTION"),
+    Statement(f"SAVEPOINT {BEGAN}"),
+)
+_AUTOCOMMIT: Final = Statement("SET autocommit = 1")
+_COMMIT: Final = Statement("COMMIT")
+_ROLLBACK: Final = Statement("ROLLBACK")
 
 
 class MySQLInbox(ServerInbox["Pool", "Connection"]):
@@ -49,37 +65,80 @@ class MySQLInbox(ServerInbox["Pool", "Connection"]):
         max_size: int = _MAX_SIZE,
     ) -> None:
         driver = Asyncmy(INBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_session)
-        super().__init__(Connections(driver), lambda connection, statements: MySQLSession(connection, statements, driver))
-        self._address = driver.address
-        self._tables = Tables(prefix)
-        self._layout = layout(self._tables, INBOX, self._address)
+        connections, tables = Connections(driver), maintained(Tables(prefix), driver.address)
+        super().__init__(connections, tables, lambda connection, statements: MySQLSession(connection, statements, driver))
 
-    def __repr__(self) -> str:
-        return f"<MySQLInbox {self._address}>"
 
-    async def open(self) -> None:
-        """Connect, and create the table if it is missing and the user may. Opening twice does nothing.
+class MySQLSession(ServerSession["Connection"]):
+    """What goes wrong may have left the connection in the middle of an answer, so it is closed.
 
-        Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the server does not answer now.
-        """
-        await self._connections.open_with(self._prepare)
+    Connections of our own are in autocommit between batches: out of it, asyncmy does not learn that a transaction has ended, and gives
+    the connection up.
+    """
 
-    async def init(self) -> None:
-        """Create the table if it is missing. Doing it twice changes nothing."""
-        await self._connections.maintained(lambda: create(self._layout))
+    def __init__(self, connection: Connection, statements: Statements, driver: Asyncmy) -> None:
+        super().__init__(connection, statements, driver, AsyncmyRunner(connection))
+        self._commits_by_itself = connection.get_autocommit()
 
-    async def check(self) -> list[str]:
-        """Return what is wrong or unwise, one sentence each; changes nothing."""
-        return await self._connections.maintained(lambda: complaints(self._layout, lambda: checking.of_inbox(self._tables)))
+    @property
+    def is_open(self) -> bool:
+        """See `Session.is_open`."""
+        return self.connection.get_transaction_status()
 
-    async def cleanup(self) -> int:
-        """Delete what is forgotten, beside running workers; return how many records."""
-        return await self._connections.maintained(lambda: maintenance.clean_inbox(self._layout, self._tables))
+    async def begin(self) -> None:
+        """See `ServerSession.begin`."""
+        await self.send((_NO_AUTOCOMMIT, *_BEGIN) if self._commits_by_itself else _BEGIN)
+        self._watching.enter_context(watched(self.connection, self))
 
-    def _prepare(self) -> Steps[None]:
-        yield from create(self._layout)
-        yield from checking.require_inbox_rights(self._tables)
-        self._statements = yield from found(self._tables)
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        """See `Runner.send`."""
+        try:
+            with unwatched(self.connection):
+                return await self._runner.send(packet)
+        except BaseException as error:
+            if not (isinstance(error, Failure) and error.problem is Problem.ENDED):
+                self.connection.close()
+            raise
+
+    async def commit(self) -> None:
+        """See `Session.commit`."""
+        self._watching.close()
+        await self.send([_COMMIT, _AUTOCOMMIT] if self._commits_by_itself else [_COMMIT])
+
+    async def rollback(self, *, is_marked: bool) -> bool:
+        """See `Session.rollback`."""
+        self._watching.close()
+        ends = [_ROLLBACK, _AUTOCOMMIT] if self._commits_by_itself else [_ROLLBACK]
+        try:
+            await self.send([*self.statements.still_there, *ends] if is_marked else ends)
+        except Failure as failure:
+            if failure.problem is not Problem.ENDED:
+                raise
+            await self.send(ends)
+            return False
+        return True
+
+    async def tidy(self) -> None:
+        """See `ServerSession.tidy`."""
+        await self.regain()
+
+
+def maintained(tables: Tables, address: str) -> Maintenance[MySQLStatements]:
+    """Return what is done with the tables of an inbox."""
+    made = layout(tables, INBOX, address)
+
+    def prepare() -> Steps[MySQLStatements]:
+        yield from create(made)
+        yield from checking.require_inbox_rights(tables)
+        there = yield from found(tables)
+        return MySQLStatements(there.named("inbox"), there.named("offsets"))
+
+    return Maintenance(
+        prepare,
+        lambda: create(made),
+        lambda: complaints(made, lambda: checking.of_inbox(tables)),
+        lambda: maintenance.clean_inbox(made, tables),
+    )
 
 
 def _session(timeout: float) -> str:

@@ -4,43 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
 from ackwise.middleware.store import ClaimKey
 from ackwise.middleware.transaction import Place
-from ackwise.stores.mysql.tables import Tables, quoted
+from ackwise.stores.mysql.tables import quoted
 from ackwise.stores.sql.inbox import ENDED, UNFINISHED, Fence, Record
-from ackwise.stores.sql.operation import Packet, Statement, Steps
+from ackwise.stores.sql.operation import Packet, Statement
 
-__all__ = ["BEGAN", "INBOX", "OFFSETS", "MySQLStatements", "found"]
+__all__ = ["BEGAN", "MySQLStatements"]
 
 BEGAN: Final = "ackwise_began"
 """A savepoint at the start of the transaction, which is there as long as the transaction is."""
-
-INBOX: Final = """
-CREATE TABLE IF NOT EXISTS {} (
-    k BINARY(16) NOT NULL PRIMARY KEY,
-    outcome TINYINT NOT NULL,
-    next_attempt INT NOT NULL,
-    origin_topic VARBINARY(249) NOT NULL,
-    origin_partition INT NOT NULL,
-    origin_offset BIGINT NOT NULL,
-    exec_id BIGINT NOT NULL,
-    kept_until DATETIME(6) NOT NULL
-) ENGINE = InnoDB"""
-
-OFFSETS: Final = """
-CREATE TABLE IF NOT EXISTS {} (
-    owner VARBINARY(512) NOT NULL,
-    topic VARBINARY(249) NOT NULL,
-    part INT NOT NULL,
-    next_offset BIGINT NOT NULL,
-    generation BIGINT NOT NULL,
-    began BIGINT NOT NULL,
-    PRIMARY KEY (owner, topic, part)
-) ENGINE = InnoDB"""
 
 _VARIABLES: Final = (
     "foreign_key_checks", "unique_checks", "sql_mode", "time_zone", "sql_safe_updates", "sql_select_limit", "innodb_lock_wait_timeout",
@@ -79,7 +55,9 @@ _LOCK: Final = f"SELECT next_offset, NULL FROM {{offsets}} WHERE {_HERE} FOR UPD
 _ADVANCE: Final = f"UPDATE {{offsets}} SET next_offset = %s WHERE {_HERE}"
 _ADVANCED: Final = f"SELECT next_offset FROM {{offsets}} WHERE {_HERE} AND next_offset = %s"
 
-_TAKE_OVER: Final = "INSERT INTO {offsets} VALUES {rows} ON DUPLICATE KEY UPDATE generation = generation + 1"
+_TAKE_OVER: Final = """
+INSERT INTO {offsets} (owner, topic, part, next_offset, generation, began) VALUES {rows}
+ON DUPLICATE KEY UPDATE generation = generation + 1"""
 _TAKEN: Final = "SELECT topic, part, next_offset, generation FROM {offsets} WHERE owner = %s AND (topic, part) IN ({places})"
 
 # A record of the inbox that was taken and never finished or sent back has the attempt 0, and permits nothing.
@@ -91,13 +69,6 @@ LEFT JOIN {offsets} AS o ON o.owner = %s AND o.topic = asked.topic AND o.part = 
 ORDER BY asked.number
 """
 _ASKED: Final = "SELECT %s AS number, %s AS k, %s AS topic, %s AS part, %s AS place"
-
-
-def found(tables: Tables) -> Steps[MySQLStatements]:
-    """Return the statements for the tables, which are there, with the database that they are in: a handler may turn to another one."""
-    (answer,) = yield [Statement("SELECT DATABASE()")]
-    there = tables if tables.schema is not None else replace(tables, schema=answer.rows[0][0])
-    return MySQLStatements(there.named("inbox"), there.named("offsets"))
 
 
 class MySQLStatements:

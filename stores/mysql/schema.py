@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from dataclasses import replace
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.mysql.inboxstatements import INBOX, OFFSETS
-from ackwise.stores.mysql.tables import Tables
-from ackwise.stores.protocol.purpose import CLAIMS, Purpose
+from ackwise.stores.mysql.tables import TYPES, Tables
+from ackwise.stores.protocol.outboxrows import text_of
+from ackwise.stores.protocol.purpose import CLAIMS, INBOX, OUTBOX, Purpose
 from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sql.schema import Layout
+from ackwise.stores.sql.tables import inbox, names_of, outbox, versions
 
-__all__ = ["layout", "require_server", "server"]
+__all__ = ["ddl", "found", "layout", "require_server", "server"]
 
 _EARLIEST = {"MariaDB": (10, 5), "MySQL": (8, 0, 19)}
 """The first that answers an INSERT with its rows, and the first in which the inserted row has a name."""
@@ -37,22 +38,32 @@ CREATE TABLE IF NOT EXISTS {} (
     PRIMARY KEY (day, k)
 ) ENGINE = InnoDB"""
 
-_VERSIONS = """
-CREATE TABLE IF NOT EXISTS {} (part VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB"""
+
+def layout(tables: Tables, purpose: Purpose, address: str) -> Layout:
+    """Return the tables of `purpose`."""
+    version = Statement(f"SELECT version FROM {tables.named('schema')} WHERE part = '{purpose.part}'")
+    return Layout(purpose, address, version, functools.partial(_create, tables, purpose, address))
 
 
-def layout(tables: Tables, purpose: Purpose, address: str, ddl: Sequence[str] = ()) -> Layout:
-    """Return the tables of `purpose`, made by the statements `ddl` where they are not those of claims or inbox."""
-    version = Statement(f"SELECT version FROM {tables.versions} WHERE part = '{purpose.part}'")
-    return Layout(purpose, address, version, functools.partial(_create, tables, purpose, address, ddl))
+def found(tables: Tables) -> Steps[Tables]:
+    """Return the tables, which are there, with the database that they are in: a handler or a business may turn to another one."""
+    (answer,) = yield [Statement("SELECT HEX(DATABASE())")]
+    database = bytes.fromhex(text_of(answer.rows[0][0])).decode()
+    return tables if tables.schema is not None else replace(tables, schema=database)
 
 
-def _create(tables: Tables, purpose: Purpose, address: str, ddl: Sequence[str]) -> Steps[None]:
+def ddl(tables: Tables, purpose: Purpose) -> list[str]:
+    """Return statements that create what is missing."""
+    names = names_of(tables)
+    made = {CLAIMS: lambda: [_CLAIMS.format(tables.claims)], INBOX: lambda: inbox(TYPES, names), OUTBOX: lambda: outbox(TYPES, names)}
+    return [*made[purpose](), versions(TYPES, names)]
+
+
+def _create(tables: Tables, purpose: Purpose, address: str) -> Steps[None]:
     require_server((yield from server()), address, purpose)
-    for statement in (*(ddl or _ddl(tables, purpose)), _VERSIONS.format(tables.versions)):
+    insert = f"INSERT IGNORE INTO {tables.named('schema')} VALUES ('{purpose.part}', {purpose.version})"
+    for statement in (*ddl(tables, purpose), insert):
         yield [Statement(statement)]
-    insert = f"INSERT INTO {tables.versions} VALUES ('{purpose.part}', {purpose.version}) ON DUPLICATE KEY UPDATE version = version"
-    yield [Statement(insert)]
 
 
 def server() -> Steps[str]:
@@ -71,9 +82,3 @@ def require_server(said: str, address: str, purpose: Purpose = CLAIMS) -> None:
         raise ConfigurationError(
             f"{address}: {name} {'.'.join(map(str, found))} is too old for the {purpose.tables}; it needs {needed} or later"
         )
-
-
-def _ddl(tables: Tables, purpose: Purpose) -> Sequence[str]:
-    if purpose is CLAIMS:
-        return [_CLAIMS.format(tables.claims)]
-    return [INBOX.format(tables.named("inbox")), OFFSETS.format(tables.named("offsets"))]

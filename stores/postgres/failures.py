@@ -27,6 +27,7 @@ _PROBLEMS = {
     "3B001": Problem.ENDED,
     "42P01": Problem.MISSING,
     "3F000": Problem.MISSING,
+    "23505": Problem.DUPLICATE,
     "42501": Problem.FORBIDDEN,
 }
 """The beginning of an SQLSTATE, and what it means; the first that fits."""

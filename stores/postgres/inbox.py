@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.postgres import checking, maintenance, schema
+import asyncpg
+
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted
+from ackwise.stores.postgres import checking, maintenance
 from ackwise.stores.postgres.driver import Asyncpg
-from ackwise.stores.postgres.inboxsession import PostgresSession, reset
+from ackwise.stores.postgres.failures import FAILURES, problem_of
 from ackwise.stores.postgres.inboxstatements import PostgresStatements
-from ackwise.stores.postgres.schema import layout
+from ackwise.stores.postgres.runner import AsyncpgRunner
+from ackwise.stores.postgres.schema import found, layout
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
+from ackwise.stores.postgres.watching import watched
 from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Steps
+from ackwise.stores.sql.inbox import Statements
+from ackwise.stores.sql.operation import Failure, Statement, Steps
 from ackwise.stores.sql.schema import complaints, create
-from ackwise.stores.sql.serverinbox import ServerInbox
+from ackwise.stores.sql.serverinbox import ServerInbox, ServerSession
+from ackwise.stores.sql.store import Maintenance
 
 if TYPE_CHECKING:
-    from asyncpg import Pool
-    from asyncpg.pool import PoolConnectionProxy  # noqa: F401  # in quotes below
+    from asyncpg import Connection, Pool
+    from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["PostgresInbox", "from_url"]
+__all__ = ["PostgresInbox", "from_url", "maintained"]
 
 _MAX_SIZE: Final = 10
 """Connections: a batch under way has one."""
@@ -35,6 +43,20 @@ _SESSION: Final = {
     "tcp_keepalives_count": "3",
     "idle_in_transaction_session_timeout": "300000",
 }
+
+
+#: SQLSTATEs of a commit that say nothing about what the handler wrote.
+_NOT_THE_HANDLERS: Final = ("08", "25", "40001", "40P01", "53", "55", "57", "58", "XX")
+
+_DISCARD: Final = Statement("DISCARD TEMP")
+
+#: What a handler may have turned to or made, and asyncpg's own reset leaves.
+_LEFT: Final = "RESET SESSION AUTHORIZATION; RESET ROLE; DISCARD TEMP; DISCARD SEQUENCES"
+
+
+async def _reset(connection: Connection) -> None:
+    """Restore a connection of our own, in the trip that asyncpg makes anyway when it is given back."""
+    await connection.execute(f"{_LEFT}; {connection.get_reset_query()}")
 
 
 class PostgresInbox(ServerInbox["Pool", "PoolConnectionProxy"]):
@@ -70,41 +92,72 @@ class PostgresInbox(ServerInbox["Pool", "PoolConnectionProxy"]):
             session=_SESSION,
             maintenance_session=_SESSION,
             is_bounded=False,
-            reset=reset,
+            reset=_reset,
         )
-        super().__init__(Connections(driver), lambda connection, statements: PostgresSession(connection, statements, driver))
-        self._address = driver.address
-        self._tables = Tables(schema, prefix)
-        self._layout = layout(self._tables, INBOX, self._address)
+        connections, tables = Connections(driver), maintained(Tables(schema, prefix), driver.address)
+        super().__init__(connections, tables, lambda connection, statements: PostgresSession(connection, statements, driver))
 
-    def __repr__(self) -> str:
-        return f"<PostgresInbox {self._address}>"
 
-    async def open(self) -> None:
-        """Connect, and create the table if it is missing and the user may. Opening twice does nothing.
+class PostgresSession(ServerSession["PoolConnectionProxy"]):
+    """PostgreSQL begins no transaction by itself: what fails leaves one that takes nothing any more."""
 
-        Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the server does not answer now.
-        """
-        await self._connections.open_with(self._prepare)
+    def __init__(self, connection: PoolConnectionProxy, statements: Statements, driver: Asyncpg) -> None:
+        super().__init__(connection, statements, driver, AsyncpgRunner(connection))
+        self._transaction = connection.transaction(isolation="read_committed")
 
-    async def init(self) -> None:
-        """Create the table if it is missing. Doing it twice changes nothing."""
-        await self._connections.maintained(lambda: create(self._layout))
+    @property
+    def is_open(self) -> bool:
+        """See `Session.is_open`."""
+        return self.connection.is_in_transaction()
 
-    async def check(self) -> list[str]:
-        """Return what is wrong or unwise, one sentence each; changes nothing."""
-        return await self._connections.maintained(lambda: complaints(self._layout, lambda: checking.of_inbox(self._tables, self._address)))
+    async def begin(self) -> None:
+        """See `ServerSession.begin`."""
+        with _failures():
+            await self._transaction.start()
+        self._watching.enter_context(watched(self.connection, self))
 
-    async def cleanup(self) -> int:
-        """Delete what is forgotten, beside running workers; return how many records."""
-        return await self._connections.maintained(lambda: maintenance.clean_inbox(self._layout, self._tables))
+    async def commit(self) -> None:
+        """See `Session.commit`."""
+        self._watching.close()
+        with _failures():
+            try:
+                await self._transaction.commit()
+            except asyncpg.PostgresError as error:
+                if str(error.sqlstate).startswith(_NOT_THE_HANDLERS):
+                    raise
+                raise TransactionAborted(f"PostgreSQL refuses to commit what the handler wrote: {error.args[0]}") from None
 
-    def _prepare(self) -> Steps[None]:
-        yield from checking.require_durable(self._address)
-        yield from create(self._layout)
-        yield from checking.require_rights((self._tables.named("inbox"), self._tables.named("offsets")), self._address)
-        found = yield from schema.found(self._tables)
-        self._statements = PostgresStatements(found.named("inbox"), found.named("offsets"))
+    async def rollback(self, *, is_marked: bool) -> bool:
+        """See `Session.rollback`; nothing in PostgreSQL commits a transaction from within."""
+        self._watching.close()
+        with _failures():
+            await self._transaction.rollback()
+        return True
+
+    async def tidy(self) -> None:
+        """See `ServerSession.tidy`; a pool of our own has its `reset`."""
+        if self._driver.given is not None:
+            await self.regain()
+            await self.send([_DISCARD])
+
+
+def maintained(tables: Tables, address: str) -> Maintenance[PostgresStatements]:
+    """Return what is done with the tables of an inbox."""
+    made = layout(tables, INBOX, address)
+
+    def prepare() -> Steps[PostgresStatements]:
+        yield from checking.require_durable(address)
+        yield from create(made)
+        yield from checking.require_rights((tables.named("inbox"), tables.named("offsets")), address)
+        there = yield from found(tables)
+        return PostgresStatements(there.named("inbox"), there.named("offsets"))
+
+    return Maintenance(
+        prepare,
+        lambda: create(made),
+        lambda: complaints(made, lambda: checking.of_inbox(tables, address)),
+        lambda: maintenance.clean_inbox(made, tables),
+    )
 
 
 def from_url(url: str) -> PostgresInbox:
@@ -118,3 +171,11 @@ def from_url(url: str) -> PostgresInbox:
     if settings.pop("synchronous_commit") is not None:
         raise ConfigurationError("the PostgreSQL inbox has no option synchronous_commit; what Kafka is told is done has to be durable")
     return PostgresInbox(drivers, **settings)
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except FAILURES as error:
+        raise Failure(problem_of(error), error) from error

@@ -10,25 +10,10 @@ from ackwise.middleware.transaction import Place
 from ackwise.stores.sql.inbox import ENDED, UNFINISHED, Fence, Record
 from ackwise.stores.sql.operation import Packet, Statement
 
-__all__ = ["INBOX", "OFFSETS", "PostgresStatements"]
+__all__ = ["PostgresStatements"]
 
 # Each record is written twice in its transaction, when it is taken and when it is finished.
-INBOX: Final = """
-    k uuid PRIMARY KEY,
-    exec_id bigint NOT NULL,
-    origin_offset bigint NOT NULL,
-    kept_until timestamptz NOT NULL,
-    origin_partition int NOT NULL,
-    next_attempt int NOT NULL,
-    outcome smallint NOT NULL,
-    origin_topic text NOT NULL"""
-
-# One small row per partition that every batch changes: no index holds what changes, and there is room beside it.
-OFFSETS: Final = """
-    owner text, topic text, partition int,
-    next bigint NOT NULL, generation bigint NOT NULL, began bigint NOT NULL,
-    PRIMARY KEY (owner, topic, partition)"""
-
+#
 # `finished` is read without a lock, so that nobody waits for a batch which only repeats a key. What is not finished is inserted,
 # or locked where it is already, in the order of the keys: nobody waits for anybody in a circle. A key that another transaction
 # finishes while this statement waits for it is in neither answer; it is asked for again, and the next statement sees it finished.
@@ -75,28 +60,28 @@ SELECT still FROM ours
 _COMMITTED: Final = f"SELECT count(*) FROM {{inbox}} WHERE k = ANY ($1::text::uuid[]) AND exec_id = $2::bigint AND outcome = {UNFINISHED}"
 
 _LOCK: Final = """
-SELECT next, pg_current_xact_id()::text FROM {offsets}
-WHERE owner = $1::text AND topic = $2::text AND partition = $3::int AND generation = $4::bigint FOR UPDATE
+SELECT next_offset, pg_current_xact_id()::text FROM {offsets}
+WHERE owner = $1::text AND topic = $2::text AND part = $3::int AND generation = $4::bigint FOR UPDATE
 """
 
 _ADVANCE: Final = """
-UPDATE {offsets} SET next = $5::bigint
-WHERE owner = $1::text AND topic = $2::text AND partition = $3::int AND generation = $4::bigint RETURNING true
+UPDATE {offsets} SET next_offset = $5::bigint
+WHERE owner = $1::text AND topic = $2::text AND part = $3::int AND generation = $4::bigint RETURNING true
 """
 
 _TAKE_OVER: Final = """
-INSERT INTO {offsets} AS o (owner, topic, partition, next, generation, began)
+INSERT INTO {offsets} AS o (owner, topic, part, next_offset, generation, began)
 SELECT $1::text, asked.topic, asked.partition, asked.position, 1, asked.position
 FROM unnest($2::text[], $3::text::int[], $4::text::bigint[]) AS asked (topic, partition, position) ORDER BY asked.topic, asked.partition
-ON CONFLICT (owner, topic, partition) DO UPDATE SET generation = o.generation + 1 RETURNING o.topic, o.partition, o.next, o.generation
+ON CONFLICT (owner, topic, part) DO UPDATE SET generation = o.generation + 1 RETURNING o.topic, o.part, o.next_offset, o.generation
 """
 
 # A row of the inbox that was taken and never finished or sent back has the attempt 0, and permits nothing.
 _PERMITS: Final = """
-SELECT r.k IS NOT NULL OR o.began IS NULL OR o.began > asked.place, o.next > asked.place
+SELECT r.k IS NOT NULL OR o.began IS NULL OR o.began > asked.place, o.next_offset > asked.place
 FROM unnest($1::text::uuid[], $2::text[], $3::text::int[], $4::text::bigint[]) WITH ORDINALITY AS asked (k, topic, partition, place, number)
 LEFT JOIN {inbox} AS r ON r.k = asked.k AND r.kept_until > clock_timestamp() AND r.next_attempt > 0
-LEFT JOIN {offsets} AS o ON o.owner = $5::text AND o.topic = asked.topic AND o.partition = asked.partition
+LEFT JOIN {offsets} AS o ON o.owner = $5::text AND o.topic = asked.topic AND o.part = asked.partition
 ORDER BY asked.number
 """
 

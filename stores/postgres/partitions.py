@@ -82,7 +82,7 @@ def patience(milliseconds: int) -> Statement:
 
 def turn(tables: Tables) -> Statement:
     """Until the end of the transaction nobody else creates: CREATE … IF NOT EXISTS fails for all but one of those who try at once."""
-    return Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (tables.versions,))
+    return Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (tables.named("schema"),))
 
 
 def _date(day: int) -> datetime.date:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.postgres.inboxstatements import INBOX, OFFSETS
 from ackwise.stores.postgres.partitions import BEGIN, COMMIT, turn
-from ackwise.stores.postgres.tables import HALF_FREE, Tables
-from ackwise.stores.protocol.purpose import CLAIMS, Purpose
+from ackwise.stores.postgres.tables import HALF_FREE, TYPES, Tables
+from ackwise.stores.protocol.purpose import CLAIMS, INBOX, OUTBOX, Purpose
 from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.schema import Layout
+from ackwise.stores.sql.tables import inbox, names_of, outbox, versions
 
-__all__ = ["found", "layout"]
+__all__ = ["ddl", "found", "layout"]
 
 _EARLIEST: Final = 14
 """The first PostgreSQL that reads a range of a table's pages, which the cleanup does."""
@@ -34,30 +34,36 @@ _CLAIMS = """
     holder text NOT NULL"""
 
 
-def layout(tables: Tables, purpose: Purpose, address: str, ddl: str | None = None) -> Layout:
-    """Return the tables of `purpose`, made by the statements `ddl` where they are not those of claims or inbox."""
-    version = Statement(f"SELECT version FROM {tables.versions} WHERE part = $1", (purpose.part,))
-    made = ddl or (_of_claims(tables) if purpose is CLAIMS else _of_inbox(tables))
-    return Layout(purpose, address, version, functools.partial(_create, tables, purpose, address, made))
+def layout(tables: Tables, purpose: Purpose, address: str) -> Layout:
+    """Return the tables of `purpose`."""
+    version = Statement(f"SELECT version FROM {tables.named('schema')} WHERE part = $1", (purpose.part,))
+    return Layout(purpose, address, version, functools.partial(_create, tables, purpose, address))
 
 
 def found(tables: Tables) -> Steps[Tables]:
     """Return the tables, which are there, with the schema that they are in: where a search path leads may change."""
     where = "SELECT nspname FROM pg_namespace JOIN pg_class ON pg_namespace.oid = relnamespace WHERE pg_class.oid = to_regclass($1)"
-    (answer,) = yield [Statement(where, (tables.versions,))]
+    (answer,) = yield [Statement(where, (tables.named("schema"),))]
     return replace(tables, schema=answer.rows[0][0])
 
 
-def _create(tables: Tables, purpose: Purpose, address: str, ddl: str) -> Steps[None]:
+def ddl(tables: Tables, purpose: Purpose) -> list[str]:
+    """Return statements that create what is missing."""
+    names = names_of(tables)
+    made = {CLAIMS: lambda: _of_claims(tables), INBOX: lambda: inbox(TYPES, names), OUTBOX: lambda: outbox(TYPES, names)}[purpose]()
+    return [versions(TYPES, names), *made]
+
+
+def _create(tables: Tables, purpose: Purpose, address: str) -> Steps[None]:
     (said,) = yield [Statement("SELECT current_setting('server_version_num')::int / 10000")]
     if (major := said.rows[0][0]) < _EARLIEST:
         raise ConfigurationError(f"{address}: PostgreSQL {major} is too old for the {purpose.tables}; it needs {_EARLIEST} or later")
-    insert = f"INSERT INTO {tables.versions} VALUES ($1, $2) ON CONFLICT DO NOTHING"
+    insert = f"INSERT INTO {tables.named('schema')} VALUES ($1, $2) ON CONFLICT DO NOTHING"
     yield [
         BEGIN,
         turn(tables),
         *(yield from _of_schema(tables)),
-        Statement(f"CREATE TABLE IF NOT EXISTS {tables.versions} (part text PRIMARY KEY, version int NOT NULL); {ddl}"),
+        *map(Statement, ddl(tables, purpose)),
         Statement(insert, (purpose.part, purpose.version)),
         COMMIT,
     ]
@@ -71,15 +77,10 @@ def _of_schema(tables: Tables) -> Steps[Packet]:
     return [Statement(f"CREATE SCHEMA IF NOT EXISTS {tables.schema_name}")] if missing.rows[0][0] else []
 
 
-def _of_claims(tables: Tables) -> str:
-    return f"""
-        CREATE TABLE IF NOT EXISTS {tables.claims} ({_CLAIMS.format("")}, PRIMARY KEY (k)) {HALF_FREE};
-        CREATE TABLE IF NOT EXISTS {tables.daily_claims} ({_CLAIMS.format(" day bigint NOT NULL,")}, PRIMARY KEY (day, k))
-            PARTITION BY RANGE (day);
-        CREATE TABLE IF NOT EXISTS {tables.other_days} PARTITION OF {tables.daily_claims} DEFAULT {HALF_FREE}"""
-
-
-def _of_inbox(tables: Tables) -> str:
-    return f"""
-        CREATE TABLE IF NOT EXISTS {tables.named("inbox")} ({INBOX}) {HALF_FREE};
-        CREATE TABLE IF NOT EXISTS {tables.named("offsets")} ({OFFSETS}) {HALF_FREE}"""
+def _of_claims(tables: Tables) -> list[str]:
+    return [
+        f"CREATE TABLE IF NOT EXISTS {tables.claims} ({_CLAIMS.format('')}, PRIMARY KEY (k)) {HALF_FREE}",
+        f"CREATE TABLE IF NOT EXISTS {tables.daily_claims} ({_CLAIMS.format(' day bigint NOT NULL,')}, PRIMARY KEY (day, k)) "
+        "PARTITION BY RANGE (day)",
+        f"CREATE TABLE IF NOT EXISTS {tables.other_days} PARTITION OF {tables.daily_claims} DEFAULT {HALF_FREE}",
+    ]

@@ -8,11 +8,37 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["HALF_FREE", "Tables"]
+__all__ = ["HALF_FREE", "TYPES", "Tables"]
 
 # Half of each page stays free, and no index holds a column that changes: so the new version of a record finds room beside the
 # old one, and no index has to know of it.
 HALF_FREE: Final = "WITH (fillfactor = 50)"
+
+#: Rows of an outbox come and go, so vacuum comes after a number of changes, whatever the size of the table.
+TYPES: Final = {
+    "id": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "key": "k uuid",
+    "int8": "bigint",
+    "int4": "int",
+    "int2": "smallint",
+    "time": "timestamptz",
+    "created": "timestamptz DEFAULT clock_timestamp()",
+    "bytes": "bytea",
+    "letter": "char(1)",
+    **dict.fromkeys(("part", "owner", "topic", "message_id", "name", "headers", "cause"), "text"),
+    "partition": "partition",
+    "past": "'-infinity'",
+    "behind": "\n    behind boolean NOT NULL DEFAULT false,",
+    "idle": ",\n    idle_until timestamptz",
+    "plain": "",
+    "narrow": HALF_FREE,
+    "wide": "WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)",
+    **dict.fromkeys(("to_send", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent"), ""),
+    "and_not_behind": " AND NOT behind",
+    "holds_up": "key_hash IS NOT NULL AND (attempts > 0 OR behind)",
+    "insert": "INSERT",
+    "keeping": "ON CONFLICT DO NOTHING",
+}
 
 _LONGEST = 63
 """Bytes of a name that PostgreSQL keeps; it cuts the rest without a word."""
@@ -34,11 +60,6 @@ class Tables:
         _check("prefix", self.prefix, _LONGEST_PREFIX)
         if self.schema == "":
             raise ConfigurationError("schema is empty for the PostgreSQL store; name one, or leave it out for the search path's first")
-
-    @property
-    def versions(self) -> str:
-        """Which version each part of the schema has."""
-        return self.named("schema")
 
     @property
     def claims(self) -> str:

@@ -76,7 +76,7 @@ INBOX: Final = Purpose(
     part="inbox",
     missing="the table of the inbox is missing",
     has="inbox has",
-    version=2,
+    version=3,
 )
 OUTBOX: Final = Purpose(
     name="outbox",
@@ -87,7 +87,7 @@ OUTBOX: Final = Purpose(
     missing="the tables of the outbox are missing",
     has="outbox has",
     init="ackwise outbox init URL",
-    version=2,
+    version=3,
 )
 CDC: Final = Purpose(
     name="change data capture",

@@ -112,8 +112,8 @@ class Connections(Generic[P, C]):
         self.pool: P | None = None  #: While open.
         self._failures: tuple[type[Exception], ...] = (Failure, *driver.failures)
 
-    async def open(self, prepare: Callable[[C], Awaitable[None]]) -> None:
-        """Connect and run `prepare` once, within the timeout. Opening twice does nothing.
+    async def open(self, begin: Callable[[], Steps[None]]) -> None:
+        """Connect and run steps once, within the timeout. Opening twice does nothing.
 
         Raises `ConfigurationError` or `StoreUnavailable` for an error of the driver; then nothing stays open.
         """
@@ -122,16 +122,11 @@ class Connections(Generic[P, C]):
         with self.errors(self.timeout):
             pool = self.driver.given or await self.driver.make_pool()
             try:
-                async with asyncio.timeout(self.timeout), self.borrow(pool) as connection:
-                    await prepare(connection)
+                await self._ask(pool, begin, self.timeout)
             except BaseException:
                 await self._end(pool)
                 raise
         self.pool = pool
-
-    async def open_with(self, begin: Callable[[], Steps[None]]) -> None:
-        """See `open`."""
-        await self.open(lambda connection: run(begin(), self.driver.runner(connection)))
 
     async def close(self) -> None:
         """Wait for what is under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
@@ -172,11 +167,10 @@ class Connections(Generic[P, C]):
         except self.driver.failures as error:
             raise self.unavailable(error) from None
 
-    @contextlib.asynccontextmanager
-    async def borrow(self, pool: P) -> AsyncIterator[C]:
-        """A connection for one use; the caller bounds the time. Raises what the driver raises."""
-        async with self._using(pool, await self.driver.acquire(pool)) as connection:
-            yield connection
+    async def ask(self, begin: Callable[[], Steps[T]], within: float) -> T:
+        """Return what steps return, within seconds. Raises `ConfigurationError` or `StoreUnavailable` for an error of the driver."""
+        with self.errors(self.timeout):
+            return await self._ask(self.require_open(), begin, within)
 
     async def acquire(self, pool: P) -> C:
         """Return a connection for one batch. Raise `StoreUnavailable` if none is free or made within the timeout."""
@@ -258,6 +252,10 @@ class Connections(Generic[P, C]):
             raise
         finally:
             await self.release(pool, connection)
+
+    async def _ask(self, pool: P, begin: Callable[[], Steps[T]], within: float) -> T:
+        async with asyncio.timeout(within), self._using(pool, await self.driver.acquire(pool)) as connection:
+            return await run(begin(), self.driver.runner(connection))
 
     async def _end(self, pool: P) -> None:
         if pool is self.driver.given:

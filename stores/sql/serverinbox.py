@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from typing import Any, Generic, TypeVar
 
+from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.transaction import Progress
-from ackwise.stores.sql.connections import Connections, Pool
+from ackwise.stores.sql.connections import Connections, Driver, Pool
 from ackwise.stores.sql.inbox import Statements, take_over
-from ackwise.stores.sql.operation import Failure, Owned, Problem
-from ackwise.stores.sql.transaction import InboxTransaction, Session
+from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps
+from ackwise.stores.sql.store import Maintenance, SQLStore
+from ackwise.stores.sql.transaction import InboxTransaction, Turning
+from ackwise.stores.sql.watching import Effects
 
 __all__ = ["ServerInbox", "ServerSession"]
 
@@ -19,24 +23,83 @@ P = TypeVar("P", bound=Pool[Any])
 C = TypeVar("C")
 
 
-class ServerSession(Session, Protocol):
-    """A connection of a pool that is ours for one batch."""
+class ServerSession(abc.ABC, Generic[C]):
+    """A connection of a pool that is ours for one batch. See `Session`."""
 
+    def __init__(self, connection: C, statements: Statements, driver: Driver[Any, C], runner: Runner) -> None:
+        self.connection, self.statements = connection, statements
+        self.address = driver.address
+        self.timeout: float | None = driver.timeout
+        self._driver, self._runner = driver, runner
+        self._watching, self._turning = ExitStack(), Turning(statements)
+
+    @property
+    @abc.abstractmethod
+    def is_open(self) -> bool:
+        """See `Session.is_open`."""
+
+    @abc.abstractmethod
     async def begin(self) -> None:
         """Raises `Failure`."""
-        ...
 
+    @abc.abstractmethod
+    async def commit(self) -> None:
+        """See `Session.commit`."""
+
+    @abc.abstractmethod
+    async def rollback(self, *, is_marked: bool) -> bool:
+        """See `Session.rollback`."""
+
+    @abc.abstractmethod
     async def tidy(self) -> None:
         """Put back what the handler did to the session, once its transaction has ended. Raises `Failure`."""
-        ...
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        """See `Runner.send`."""
+        return await self._runner.send(packet)
+
+    def before(self, effects: Effects) -> Awaitable[object] | None:
+        """See `Watcher.before`."""
+        return self._look() if self._turning.is_about_to(effects) else None
+
+    def after(self, effects: Effects) -> None:
+        """See `Watcher.after`."""
+
+    async def regain(self) -> None:
+        """See `Session.regain`."""
+        if self._turning.put_back:
+            await self.send(self._turning.put_back)
+
+    async def cut(self) -> None:
+        """See `Session.cut`."""
+        self._watching.close()
+        self._driver.cut(self.connection)
+
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        """See `Session.unavailable`."""
+        return StoreUnavailable(str(self._driver.as_store_error(error, self._driver.timeout)))
+
+    async def _look(self) -> None:
+        try:
+            (answer,) = await self.send(self.statements.state)
+        except Failure as failure:
+            raise failure.error from None  # a handler knows the driver's errors
+        self._turning.found(answer.rows[0])
 
 
-class ServerInbox(Generic[P, C]):
-    """An inbox on `connections`; `session` makes of one what a batch works with, once the statements are known."""
+class ServerInbox(SQLStore[Connections[P, C]]):
+    """An inbox on `connections`; `session` makes of one what a batch works with, and `maintenance` finds out the statements."""
 
-    def __init__(self, connections: Connections[P, C], session: Callable[[C, Statements], ServerSession]) -> None:
-        self._connections, self._session = connections, session
+    def __init__(
+        self, connections: Connections[P, C], maintenance: Maintenance[Statements], session: Callable[[C, Statements], ServerSession[C]]
+    ) -> None:
         self._statements: Statements | None = None
+
+        def prepare() -> Steps[None]:
+            self._statements = yield from maintenance.prepare()
+
+        super().__init__(connections, Maintenance(prepare, maintenance.create, maintenance.check, maintenance.clean))
+        self._session = session
 
     @asynccontextmanager
     async def begin(self, *, retention: float) -> AsyncIterator[InboxTransaction]:
@@ -59,15 +122,11 @@ class ServerInbox(Generic[P, C]):
         statements = self._known()
         return await self._connections.run(Owned(lambda: take_over(statements, owner, positions)))
 
-    async def close(self) -> None:
-        """Wait for the batches under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
-        await self._connections.close()
-
     def _known(self) -> Statements:
         assert self._statements is not None, "open() has found them"
         return self._statements
 
-    async def _begin(self, pool: P) -> tuple[C, ServerSession]:
+    async def _begin(self, pool: P) -> tuple[C, ServerSession[C]]:
         replaced = False
         while True:
             connection = await self._connections.acquire(pool)
@@ -88,7 +147,7 @@ class ServerInbox(Generic[P, C]):
             else:
                 return connection, session
 
-    async def _give_back(self, pool: P, connection: C, session: ServerSession) -> None:
+    async def _give_back(self, pool: P, connection: C, session: ServerSession[C]) -> None:
         """Nobody gets a connection that is not as it was."""
         try:
             with suppress(Failure, TimeoutError):

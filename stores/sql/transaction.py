@@ -38,21 +38,12 @@ class Session(Runner, Protocol):
     """A connection in a transaction of ours, which is out of autocommit until a commit or a rollback was answered."""
 
     statements: Statements
-
-    @property
-    def address(self) -> str:
-        """The database's, without secrets."""
-        ...
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that each of our statements may take; `None`: the driver sees to that."""
-        ...
-
-    @property
-    def connection(self) -> Any:
-        """For the handler."""
-        ...
+    address: str
+    """The database's, without secrets."""
+    timeout: float | None
+    """Seconds that each of our statements may take; `None`: the driver sees to that."""
+    connection: Any
+    """For the handler."""
 
     @property
     def is_open(self) -> bool:

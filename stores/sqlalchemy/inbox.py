@@ -13,10 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.transaction import Progress
-from ackwise.stores.sql.inbox import Statements, take_over
+from ackwise.stores.sql.inbox import take_over
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Steps, run
+from ackwise.stores.sql.store import Maintenance
 from ackwise.stores.sql.transaction import InboxTransaction
-from ackwise.stores.sqlalchemy.databases import Database, database
+from ackwise.stores.sqlalchemy.databases import Begins, database
 from ackwise.stores.sqlalchemy.failures import ADDRESS, as_store_error, failures, unavailable
 from ackwise.stores.sqlalchemy.runner import SQLAlchemyRunner
 from ackwise.stores.sqlalchemy.session import SQLAlchemySession
@@ -42,7 +43,7 @@ class SQLAlchemyInbox:
             raise ConfigurationError(f"timeout is {timeout}; give the seconds that a statement of the inbox may take, more than 0")
         self._sessions = sessions
         self._schema, self._prefix, self._timeout = schema, prefix, timeout
-        self._begin: Callable[[], Steps[Statements]] | None = None
+        self._begin: Begins | None = None
 
     async def open(self) -> None:
         """Connect, and create the table if it is missing and the user may. Opening twice does nothing.
@@ -50,7 +51,7 @@ class SQLAlchemyInbox:
         Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the database does not answer now.
         """
         if self._begin is None:
-            self._begin = await self._run(lambda database: database.open())
+            self._begin = await self._run(lambda tables: tables.prepare())
 
     @asynccontextmanager
     async def begin(self, *, retention: float) -> AsyncIterator[InboxTransaction]:
@@ -76,7 +77,7 @@ class SQLAlchemyInbox:
         if begin is None:
             raise StoreUnavailable("the SQLAlchemy inbox is not open; open it before the first batch")
 
-        def steps(_: Database) -> Steps[dict[tuple[str, int], Progress]]:
+        def steps(_: object) -> Steps[dict[tuple[str, int], Progress]]:
             return (yield from take_over((yield from begin()), owner, positions))
 
         return await self._run(steps)
@@ -87,17 +88,17 @@ class SQLAlchemyInbox:
 
     async def init(self) -> None:
         """Create the table if it is missing. Doing it twice changes nothing."""
-        await self._run(lambda database: database.create())
+        await self._run(lambda tables: tables.create())
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise, one sentence each; changes nothing."""
-        return await self._run(lambda database: database.check())
+        return await self._run(lambda tables: tables.check())
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, some records at a time; return how many."""
-        return await self._run(lambda database: database.clean())
+        return await self._run(lambda tables: tables.clean())
 
-    async def _start(self, session: SQLAlchemySession, begin: Callable[[], Steps[Statements]]) -> None:
+    async def _start(self, session: SQLAlchemySession, begin: Begins) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 await session.begin(begin)
@@ -112,7 +113,7 @@ class SQLAlchemyInbox:
             await session.cut()
             raise
 
-    async def _run(self, steps: Callable[[Database], Steps[T]]) -> T:
+    async def _run(self, steps: Callable[[Maintenance[Begins]], Steps[T]]) -> T:
         """Return what steps return on a connection outside of any session. Raise `ConfigurationError` or `StoreUnavailable`."""
         try:
             async with self._connected() as connection:

@@ -29,7 +29,8 @@ class SQLAlchemySession:
     statements: Statements
 
     def __init__(self, session: AsyncSession, timeout: float) -> None:
-        self.connection, self.address, self.timeout = session, ADDRESS, timeout
+        self.connection, self.address = session, ADDRESS
+        self.timeout: float | None = timeout
         self._ours: SessionTransaction | None = None
         self._watching = ExitStack()
 

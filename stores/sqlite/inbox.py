@@ -23,7 +23,7 @@ from ackwise.stores.sqlite.inboxstatements import SQLiteStatements, begin
 from ackwise.stores.sqlite.maintenance import clean, complaints, no_file
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import INBOX as _PART
-from ackwise.stores.sqlite.schema import set_up
+from ackwise.stores.sqlite.schema import connected
 from ackwise.stores.sqlite.thread import maintain
 from ackwise.stores.sqlite.url import parse, seconds
 
@@ -71,7 +71,7 @@ class SQLiteInbox:
         """
         if not self._is_open:
             self._file.require_folder()
-            self._connection = self._connect(is_new=True)
+            self._connection = connected(self._file, _PART, HandlerConnection, self._prepare)
             self._is_open = True
 
     @asynccontextmanager
@@ -122,26 +122,6 @@ class SQLiteInbox:
         """Delete what is forgotten, which batches do as well; return how many keys. Raises as `open` does."""
         return await maintain(self._file, lambda: clean(str(self._path), _PART, self._clock))
 
-    def _connect(self, *, is_new: bool = False) -> HandlerConnection:
-        """Connect again, with all that `prepare` does."""
-        connection = None
-        try:
-            connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None, factory=HandlerConnection)
-            if is_new:
-                connection.execute("PRAGMA journal_mode = WAL")
-                run_now(set_up(_PART, str(self._path)), SQLiteRunner(connection))
-            connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
-            if self._prepare is not None:
-                self._prepare(connection)
-        except BaseException as raised:
-            if connection is not None:
-                connection.close()
-            error = raised.error if isinstance(raised, Failure) else raised
-            if isinstance(error, sqlite3.Error):
-                raise self._file.as_store_error(error) from error
-            raise
-        return connection
-
     def _let_go(self) -> None:
         if self._connection is not None:
             self._connection.close()
@@ -151,7 +131,7 @@ class SQLiteInbox:
         """Become the writer of the file, waiting for others without holding up the event loop."""
         if not self._is_open:
             raise StoreUnavailable(INBOX.not_open(str(self._path)))
-        self._connection = self._connection or self._connect()
+        self._connection = self._connection or connected(self._file, None, HandlerConnection, self._prepare)
         session = SQLiteSession(self._connection, self._file)
         give_up_at = time.monotonic() + self._timeout
         while True:
@@ -179,7 +159,8 @@ class SQLiteSession:
 
     def __init__(self, connection: HandlerConnection, file: File) -> None:
         self.connection = connection
-        self.address, self.timeout = str(file.path), None
+        self.address = str(file.path)
+        self.timeout: float | None = None
         self._file, self._runner = file, SQLiteRunner(connection)
         self._factories = connection.row_factory, connection.text_factory
         self._guard = ExitStack()

@@ -32,18 +32,20 @@ SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(va
 _FORGET: Final = "DELETE FROM ackwise_inbox WHERE place IN (SELECT place FROM ackwise_inbox WHERE kept_until <= ? LIMIT 1000)"
 
 _TAKE_OVER: Final = """
-INSERT INTO ackwise_offsets
+INSERT INTO ackwise_offsets (owner, topic, part, next_offset, generation, began)
 SELECT ?, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), 1, json_extract(value, '$[2]')
 FROM json_each(?) WHERE TRUE
-ON CONFLICT DO UPDATE SET generation = generation + 1 RETURNING topic, partition, next, generation
+ON CONFLICT DO UPDATE SET generation = generation + 1 RETURNING topic, part, next_offset, generation
 """
-_LOCK: Final = "SELECT next, NULL FROM ackwise_offsets WHERE owner = ? AND topic = ? AND partition = ? AND generation = ?"
-_ADVANCE: Final = "UPDATE ackwise_offsets SET next = ? WHERE owner = ? AND topic = ? AND partition = ? AND generation = ? RETURNING next"
+_LOCK: Final = "SELECT next_offset, NULL FROM ackwise_offsets WHERE owner = ? AND topic = ? AND part = ? AND generation = ?"
+_ADVANCE: Final = (
+    "UPDATE ackwise_offsets SET next_offset = ? WHERE owner = ? AND topic = ? AND part = ? AND generation = ? RETURNING next_offset"
+)
 _PERMITS: Final = """
-SELECT place IS NOT NULL OR began IS NULL OR began > json_extract(value, '$[3]'), next > json_extract(value, '$[3]')
+SELECT place IS NOT NULL OR began IS NULL OR began > json_extract(value, '$[3]'), next_offset > json_extract(value, '$[3]')
 FROM json_each(?) AS asked
 LEFT JOIN ackwise_inbox ON place = json_extract(value, '$[0]') AND kept_until > ? AND next_attempt > 0
-LEFT JOIN ackwise_offsets ON owner = ? AND topic = json_extract(value, '$[1]') AND partition = json_extract(value, '$[2]')
+LEFT JOIN ackwise_offsets ON owner = ? AND topic = json_extract(value, '$[1]') AND part = json_extract(value, '$[2]')
 ORDER BY asked.key
 """
 

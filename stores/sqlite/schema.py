@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
 
 from ackwise.stores.protocol import purpose
 from ackwise.stores.protocol.purpose import Purpose
-from ackwise.stores.sql.operation import Statement, Steps
+from ackwise.stores.sql.operation import Failure, Statement, Steps, run_now
+from ackwise.stores.sql.tables import inbox, names_of, outbox, versions
 from ackwise.stores.sqlite.clock import TABLE as _CLOCK
+from ackwise.stores.sqlite.file import File
+from ackwise.stores.sqlite.runner import SQLiteRunner
 
-__all__ = ["CLAIMS", "INBOX", "Part", "set_up", "version"]
+__all__ = ["CLAIMS", "INBOX", "NAMES", "OUTBOX", "Part", "connected", "set_up"]
+
+C = TypeVar("C", bound=sqlite3.Connection)
 
 
 class Part(NamedTuple):
@@ -28,7 +34,35 @@ class Part(NamedTuple):
         return self.purpose.part
 
 
-_VERSIONS: Final = "CREATE TABLE IF NOT EXISTS ackwise_schema (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID"
+class _Names:
+    def named(self, name: str) -> str:
+        return f"ackwise_{name}"
+
+
+NAMES: Final = names_of(_Names())
+
+# AUTOINCREMENT: the id of a row that was deleted is never given again.
+_TYPES: Final = {
+    "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "key": "place TEXT",
+    **dict.fromkeys(("int8", "int4", "int2"), "INTEGER"),
+    **dict.fromkeys(("time", "created"), "REAL"),
+    "bytes": "BLOB",
+    **dict.fromkeys(("letter", "part", "owner", "topic", "message_id", "name", "headers", "cause"), "TEXT"),
+    "partition": "partition",
+    "past": "0",
+    **dict.fromkeys(("plain", "narrow"), "WITHOUT ROWID"),
+    "wide": "",
+    **{
+        name: f" IF NOT EXISTS ackwise_outbox_{name}"
+        for name in ("to_send", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent")
+    },
+    "holds_up": "attempts > 0",
+    "insert": "INSERT",
+    "keeping": "ON CONFLICT DO NOTHING",
+}
+
+_VERSIONS: Final = versions(_TYPES, NAMES)
 _CLAIMS: Final = """
 CREATE TABLE IF NOT EXISTS ackwise_claims (
     place TEXT PRIMARY KEY,
@@ -47,40 +81,10 @@ _CLAIMS_BY_END: Final = "CREATE INDEX IF NOT EXISTS ackwise_claims_kept_until ON
 
 CLAIMS: Final = Part(purpose.CLAIMS, "ackwise_claims", "ackwise_claims_kept_until", (_CLAIMS, _CLAIMS_BY_END, _CLOCK))
 
-_INBOX: Final = """
-CREATE TABLE IF NOT EXISTS ackwise_inbox (
-    place TEXT PRIMARY KEY,
-    outcome INTEGER NOT NULL,
-    next_attempt INTEGER NOT NULL,
-    origin_topic TEXT NOT NULL,
-    origin_partition INTEGER NOT NULL,
-    origin_offset INTEGER NOT NULL,
-    exec_id INTEGER NOT NULL,
-    kept_until REAL NOT NULL
-) WITHOUT ROWID
-"""
-_OFFSETS: Final = """
-CREATE TABLE IF NOT EXISTS ackwise_offsets (
-    owner TEXT NOT NULL,
-    topic TEXT NOT NULL,
-    partition INTEGER NOT NULL,
-    next INTEGER NOT NULL,
-    generation INTEGER NOT NULL,
-    began INTEGER NOT NULL,
-    PRIMARY KEY (owner, topic, partition)
-) WITHOUT ROWID
-"""
 _INBOX_BY_END: Final = "CREATE INDEX IF NOT EXISTS ackwise_inbox_kept_until ON ackwise_inbox (kept_until)"
 
-INBOX: Final = Part(purpose.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until", (_INBOX, _OFFSETS, _INBOX_BY_END, _CLOCK))
-
-
-def version(connection: sqlite3.Connection, part: Part) -> int:
-    """Return the version of the tables, which are ours if there were none."""
-    connection.execute(_VERSIONS)
-    connection.execute("INSERT OR IGNORE INTO ackwise_schema VALUES (?, ?)", (part.name, part.purpose.version))
-    (found,) = connection.execute("SELECT version FROM ackwise_schema WHERE part = ?", (part.name,)).fetchone()
-    return int(found)
+INBOX: Final = Part(purpose.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until", (*inbox(_TYPES, NAMES), _INBOX_BY_END, _CLOCK))
+OUTBOX: Final = Part(purpose.OUTBOX, "ackwise_outbox", "ackwise_outbox_to_send", tuple(outbox(_TYPES, NAMES)))
 
 
 def set_up(part: Part, address: str) -> Steps[None]:
@@ -90,3 +94,24 @@ def set_up(part: Part, address: str) -> Steps[None]:
     *_, found = yield [Statement("BEGIN IMMEDIATE"), Statement(_VERSIONS), insert, look]
     part.purpose.require_version(found.rows[0][0], address, "name another file")
     yield [*map(Statement, part.ddl), Statement("COMMIT")]
+
+
+def connected(file: File, part: Part | None, factory: type[C], prepare: Callable[[C], object] | None = None) -> C:
+    """Return a connection that waits for nobody; `part` is set up if it is given. Raises our errors for those of SQLite."""
+    connection = None
+    try:
+        connection = sqlite3.connect(file.path, timeout=file.timeout, isolation_level=None, factory=factory)
+        if part is not None:
+            connection.execute("PRAGMA journal_mode = WAL")
+            run_now(set_up(part, str(file.path)), SQLiteRunner(connection))
+        connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
+        if prepare is not None:
+            prepare(connection)
+    except BaseException as raised:
+        if connection is not None:
+            connection.close()
+        error = raised.error if isinstance(raised, Failure) else raised
+        if isinstance(error, sqlite3.Error):
+            raise file.as_store_error(error) from error
+        raise
+    return connection

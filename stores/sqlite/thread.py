@@ -32,7 +32,7 @@ class FileThread:
         self._connection: sqlite3.Connection | None = None
         self._thread: ThreadPoolExecutor | None = None
 
-    async def open_with(self, begin: Callable[[], Steps[None]]) -> None:
+    async def open(self, begin: Callable[[], Steps[None]]) -> None:
         """Open the file, which is made if it is missing, and run steps once. Opening twice does nothing."""
         if self._thread is not None:
             return

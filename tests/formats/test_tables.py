@@ -12,10 +12,8 @@ from tests.formats.golden import check
 
 from ackwise.stores.mysql import schema as mysql
 from ackwise.stores.mysql.binlog import memory as binlog
-from ackwise.stores.mysql.outbox.tables import OutboxTables as MySQLOutboxTables
 from ackwise.stores.mysql.tables import Tables as MySQLTables
 from ackwise.stores.postgres import schema as postgres
-from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.postgres.replication import memory as replication
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.purpose import CDC, CLAIMS, INBOX, OUTBOX
@@ -32,19 +30,19 @@ def lines(*statements: str) -> Iterable[str]:
 
 
 def test_versions() -> None:
-    assert {each.part: each.version for each in (CLAIMS, INBOX, OUTBOX, CDC)} == {"claims": 2, "inbox": 2, "outbox": 2, "cdc": 1}
+    assert {each.part: each.version for each in (CLAIMS, INBOX, OUTBOX, CDC)} == {"claims": 2, "inbox": 3, "outbox": 3, "cdc": 1}
 
 
 def test_postgresql() -> None:
     tables = Tables()
-    made = (postgres._of_claims(tables), postgres._of_inbox(tables), OutboxTables(tables).ddl, replication._COLUMNS)
+    made = (*(statement for part in (CLAIMS, INBOX, OUTBOX) for statement in postgres.ddl(tables, part)), replication._COLUMNS)
     check("tables-postgresql", lines(*made))
 
 
 def test_mysql() -> None:
     tables = MySQLTables()
-    made = (*mysql._ddl(tables, CLAIMS), *mysql._ddl(tables, INBOX), *MySQLOutboxTables(tables).ddl, binlog._COLUMNS)
-    check("tables-mysql", lines(mysql._VERSIONS.format(tables.versions), *made))
+    made = (*(statement for part in (CLAIMS, INBOX, OUTBOX) for statement in mysql.ddl(tables, part)), binlog._COLUMNS)
+    check("tables-mysql", lines(*made))
 
 
 async def test_sqlite(tmp_path: Path) -> None:
@@ -54,7 +52,7 @@ async def test_sqlite(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name").fetchall()
         versions = connection.execute("SELECT part, version FROM ackwise_schema ORDER BY part").fetchall()
-    assert versions == [("claims", 2), ("inbox", 2), ("outbox", 2)]
+    assert versions == [("claims", 2), ("inbox", 3), ("outbox", 3)]
     check("tables-sqlite", lines(*(statement for (statement,) in made)))
 
 

@@ -288,7 +288,7 @@ async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(sql: SQ
     await inbox.close()
     await sql.execute("UPDATE ackwise_schema SET version = 9")
     for act in (inbox.open, inbox.init, inbox.check, inbox.cleanup):
-        with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 2"):
+        with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 3"):
             await act()
 
 

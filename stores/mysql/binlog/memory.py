@@ -5,20 +5,13 @@ Whoever reads has a lease, and a token with which alone the position can be writ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from asyncmy.errors import MySQLError
+from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.mysql.binlog.place import Place, number_of
-from ackwise.stores.mysql.exchanging import rows_of
-from ackwise.stores.mysql.failures import NO_RIGHT, NO_SUCH_TABLE
-from ackwise.stores.protocol.outboxliterals import literal
-
-if TYPE_CHECKING:
-    from asyncmy.connection import Connection
-
-    from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.protocol.outboxrows import text_of
+from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
 __all__ = ["Kept", "claim", "ensure", "keep", "recall", "release", "remember"]
 
@@ -48,20 +41,20 @@ class Kept(NamedTuple):
     is_leased: bool
 
 
-async def ensure(connection: Connection, tables: Tables) -> None:
+def ensure(tables: Tables) -> Steps[None]:
     """Create the table if it is missing. Raises `ConfigurationError` with the statement if this user may not."""
     name = tables.named("cdc")
     try:
-        await rows_of(connection, f"SELECT 1 FROM {name} LIMIT 0")
-    except MySQLError as error:
-        if error.args[0] not in (NO_SUCH_TABLE, *NO_RIGHT):
+        yield [Statement(f"SELECT 1 FROM {name} LIMIT 0")]
+    except Failure as failure:
+        if failure.problem not in (Problem.MISSING, Problem.FORBIDDEN):
             raise
     else:
         return
     try:
-        await rows_of(connection, f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) ENGINE = InnoDB")
-    except MySQLError as error:
-        if error.args[0] not in NO_RIGHT:
+        yield [Statement(f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) ENGINE = InnoDB")]
+    except Failure as failure:
+        if failure.problem is not Problem.FORBIDDEN:
             raise
         statement = f"CREATE TABLE {name} ({' '.join(_COLUMNS.split())}) ENGINE = InnoDB"
         raise ConfigurationError(
@@ -70,57 +63,48 @@ async def ensure(connection: Connection, tables: Tables) -> None:
         ) from None
 
 
-async def recall(connection: Connection, tables: Tables, name: str) -> Kept | None:
+def recall(tables: Tables, name: str) -> Steps[Kept | None]:
     """What is kept of the reader `name`."""
     question = (
-        f"SELECT server, log_file, log_position, log_created, token, leased_until > {_NOW} "
-        f"FROM {tables.named('cdc')} WHERE name = {literal(name)}"
+        f"SELECT server, log_file, log_position, log_created, token, leased_until > {_NOW} FROM {tables.named('cdc')} WHERE name = %s"
     )
-    found: list[Any] = await rows_of(connection, question)
-    if not found:
+    (found,) = yield [Statement(question, (name,))]
+    if not found.rows:
         return None
-    server, file, position, created, token, is_leased = found[0]
-    file = file.decode()
-    return Kept(server.decode(), Place(number_of(file), position, file, created), token, bool(is_leased))
+    ((server, file, position, created, token, is_leased),) = found.rows
+    return Kept(text_of(server), Place(number_of(text_of(file)), position, text_of(file), created), token, bool(is_leased))
 
 
-async def remember(connection: Connection, tables: Tables, name: str, server: str, place: Place) -> None:
+def remember(tables: Tables, name: str, server: str, place: Place) -> Steps[None]:
     """Write down that reading begins at `place` of `server`, which leaves token and lease as they are."""
-    values = f"{literal(server)}, {literal(place.file)}, {place.position}, {place.created}"
-    await rows_of(
-        connection,
-        f"INSERT INTO {tables.named('cdc')} (name, server, log_file, log_position, log_created) VALUES ({literal(name)}, {values}) "
-        f"ON DUPLICATE KEY UPDATE server = {literal(server)}, log_file = {literal(place.file)}, log_position = {place.position}, "
-        f"log_created = {place.created}",
+    statement = (
+        f"INSERT INTO {tables.named('cdc')} (name, server, log_file, log_position, log_created) VALUES (%s, %s, %s, %s, %s) "
+        "ON DUPLICATE KEY UPDATE server = VALUES(server), log_file = VALUES(log_file), log_position = VALUES(log_position), "
+        "log_created = VALUES(log_created)"
     )
+    yield [Statement(statement, (name, server, place.file, place.position, place.created))]
 
 
-async def claim(connection: Connection, tables: Tables, name: str, token: int) -> int | None:
+def claim(tables: Tables, name: str, token: int) -> Steps[int | None]:
     """Take the lease, if nobody has it or it is ours by `token`; returns the new token, or `None`."""
-    taken = await _changed(
-        connection,
+    statement = (
         f"UPDATE {tables.named('cdc')} SET token = LAST_INSERT_ID(token + 1), leased_until = {_NOW} + INTERVAL {_LEASE} SECOND "
-        f"WHERE name = {literal(name)} AND (leased_until <= {_NOW} OR token = {token})",
+        f"WHERE name = %s AND (leased_until <= {_NOW} OR token = %s)"
     )
-    return int((await rows_of(connection, "SELECT LAST_INSERT_ID()"))[0][0]) if taken else None
+    taken, new = yield [Statement(statement, (name, token)), Statement("SELECT LAST_INSERT_ID()")]
+    return int(new.rows[0][0]) if taken.changed else None
 
 
-async def keep(connection: Connection, tables: Tables, name: str, token: int, place: Place) -> bool:
+def keep(tables: Tables, name: str, token: int, place: Place) -> Steps[bool]:
     """Write the acknowledged place with a heartbeat, and renew the lease; `False` if somebody else has it."""
-    kept = await _changed(
-        connection,
-        f"UPDATE {tables.named('cdc')} SET log_file = {literal(place.file)}, log_position = {place.position}, "
-        f"log_created = {place.created}, beats = beats + 1, beat_at = {_NOW}, leased_until = {_NOW} + INTERVAL {_LEASE} SECOND "
-        f"WHERE name = {literal(name)} AND token = {token}",
+    statement = (
+        f"UPDATE {tables.named('cdc')} SET log_file = %s, log_position = %s, log_created = %s, beats = beats + 1, beat_at = {_NOW}, "
+        f"leased_until = {_NOW} + INTERVAL {_LEASE} SECOND WHERE name = %s AND token = %s"
     )
-    return kept > 0
+    (kept,) = yield [Statement(statement, (place.file, place.position, place.created, name, token))]
+    return kept.changed > 0
 
 
-async def release(connection: Connection, tables: Tables, name: str, token: int) -> None:
+def release(tables: Tables, name: str, token: int) -> Steps[None]:
     """Let the next reader begin at once."""
-    await rows_of(connection, f"UPDATE {tables.named('cdc')} SET leased_until = {_NOW} WHERE name = {literal(name)} AND token = {token}")
-
-
-async def _changed(connection: Connection, statement: str) -> int:
-    async with connection.cursor() as cursor:
-        return int(await cursor.execute(statement))
+    yield [Statement(f"UPDATE {tables.named('cdc')} SET leased_until = {_NOW} WHERE name = %s AND token = %s", (name, token))]

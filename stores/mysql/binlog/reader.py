@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
 from ackwise.stores.mysql.binlog.place import Place, Progress, number_of
 from ackwise.stores.mysql.binlog.table import Columns, TableMap, packed_integer
+from ackwise.stores.protocol.changes import require_same
 
 __all__ = ["MOST_HELD", "Reader", "Wanted"]
 
@@ -265,12 +266,7 @@ class Reader:
             return
         columns = table.columns(self._encodings, self._wanted[table.table].texts)
         self._tables[table.number] = columns
-        before = self._known.setdefault(table.table, columns)
-        if difference := before.difference(columns):
-            raise ValueError(
-                f"table {table.table} was changed while it was read, {difference}; everything before that was sent and nothing behind "
-                "it: make what reads it fit the new columns, and start again"
-            )
+        require_same(table.table, self._known.setdefault(table.table, columns).by_name, columns.by_name)
         self._known[table.table] = columns
 
     def _rows(self, kind: int, body: bytes, stamp: int) -> list[Change | Committed]:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from asyncmy.errors import MySQLError
+from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.mysql.binlog.place import Place, number_of
-from ackwise.stores.mysql.exchanging import rows_of
-
-if TYPE_CHECKING:
-    from asyncmy.connection import Connection
+from ackwise.stores.mysql.schema import server
+from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
 __all__ = [
     "Log",
@@ -42,8 +38,6 @@ _NEEDED: Final = (
 )
 
 _ASKED: Final = (*(name for name, _, _ in _NEEDED), "server_id", "server_uuid", "sync_binlog", "binlog_expire_logs_seconds")
-
-_MAY_NOT: Final = 1227
 
 #: Python's names of character sets where they differ; `None` is for bytes.
 _ENCODINGS: Final[Mapping[str, str | None]] = {
@@ -88,10 +82,11 @@ class Log(NamedTuple):
         return max(0, sum(size for file, size in self.files if number_of(file) >= place.number) - place.position)
 
 
-async def settings(connection: Connection, address: str) -> Settings:
+def settings(address: str) -> Steps[Settings]:
     """The settings. Raises `ConfigurationError` with what to change."""
     names = ", ".join(f"'{name}'" for name in _ASKED)
-    found = dict(await rows_of(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
+    (said,) = yield [Statement(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")]
+    found: dict[str, str] = {name: value for name, value in said.rows}  # noqa: C416
     for name, allowed, sentence in _NEEDED:
         if found.get(name, "") not in allowed:
             raise ConfigurationError(
@@ -104,25 +99,25 @@ async def settings(connection: Connection, address: str) -> Settings:
     return Settings(found.get("server_uuid") or str(server_id), server_id, found.get("sync_binlog") == "1", expires)
 
 
-async def require_own_id(connection: Connection, server_id: int, address: str) -> None:
+def require_own_id(server_id: int, address: str) -> Steps[None]:
     """Raise `ConfigurationError` if a replica has our server id: the server would end the connection of one for the other."""
     try:
-        replicas = await rows_of(connection, "SHOW SLAVE HOSTS")
-    except MySQLError:  # no right to ask, or MySQL 8.4, which has another word for it
+        (replicas,) = yield [Statement("SHOW SLAVE HOSTS")]
+    except Failure:  # no right to ask, or MySQL 8.4, which has another word for it
         return
-    if any(int(replica[0]) == server_id for replica in replicas):
+    if any(int(replica[0]) == server_id for replica in replicas.rows):
         raise ConfigurationError(f"{address}: a replica has the server id {server_id}, which is ours by our name; choose another --slot")
 
 
-async def end_of_log(connection: Connection, address: str) -> Place:
+def end_of_log(address: str) -> Steps[Place]:
     """Where the log ends now, between two transactions. Raises `ConfigurationError` for a missing right."""
-    file, position, *_ = (await _asked(connection, address, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"))[0]
+    file, position, *_ = (yield from _asked(address, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"))[0]
     return Place(number_of(file), int(position), file, 0)
 
 
-async def require_logged(connection: Connection, address: str, databases: Collection[str]) -> None:
+def require_logged(address: str, databases: Collection[str]) -> Steps[None]:
     """Raise `ConfigurationError` if the log leaves out one of these databases."""
-    _, _, only, ignored, *_ = (await _asked(connection, address, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"))[0]
+    _, _, only, ignored, *_ = (yield from _asked(address, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"))[0]
     for database in left_out(databases, only, ignored):
         raise ConfigurationError(
             f"{address}: the log leaves out the database {database}; correct binlog_do_db and binlog_ignore_db of the server"
@@ -134,36 +129,38 @@ def left_out(databases: Collection[str], only: str, ignored: str) -> list[str]:
     return [each for each in databases if (only and each not in only.split(",")) or each in ignored.split(",")]
 
 
-async def log_files(connection: Connection, address: str) -> Log:
+def log_files(address: str) -> Steps[Log]:
     """The files of the log. Raises `ConfigurationError` for a missing right."""
-    return Log([(row[0], int(row[1])) for row in await _asked(connection, address, "SHOW BINARY LOGS", "SHOW BINARY LOGS")])
+    return Log([(row[0], int(row[1])) for row in (yield from _asked(address, "SHOW BINARY LOGS"))])
 
 
-async def _asked(connection: Connection, address: str, *statements: str) -> list[Any]:
+def _asked(address: str, *statements: str) -> Steps[Sequence[Sequence[Any]]]:
     for statement in statements:
         try:
-            return await rows_of(connection, statement)
-        except MySQLError as error:
-            if error.args[0] == _MAY_NOT:
+            (answer,) = yield [Statement(statement)]
+        except Failure as failure:
+            if failure.problem is Problem.FORBIDDEN:
                 raise ConfigurationError(
                     f"{address}: this user may not ask about the binary log; GRANT BINLOG MONITOR ON *.* TO this user "
                     "(on MySQL: REPLICATION CLIENT)"
                 ) from None
             if statement == statements[-1]:
                 raise
+        else:
+            return answer.rows
     raise AssertionError("there is a statement")
 
 
-async def encodings(connection: Connection) -> dict[int, str | None]:
+def encodings() -> Steps[dict[int, str | None]]:
     """Python's names of the character sets by the number of a collation; those that Python does not know are left out."""
-    table = "COLLATION_CHARACTER_SET_APPLICABILITY" if "MariaDB" in connection.get_server_info() else "COLLATIONS"
-    question = f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{table} WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL"
+    table = "COLLATION_CHARACTER_SET_APPLICABILITY" if "MariaDB" in (yield from server()) else "COLLATIONS"
+    question = "SELECT ID, CHARACTER_SET_NAME FROM information_schema.{} WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL"
     try:
-        rows = await rows_of(connection, question)
-    except MySQLError:  # MariaDB before 10.10, where this table has no numbers
-        rows = await rows_of(connection, question.replace(table, "COLLATIONS"))
+        (answer,) = yield [Statement(question.format(table))]
+    except Failure:  # MariaDB before 10.10, where this table has no numbers
+        (answer,) = yield [Statement(question.format("COLLATIONS"))]
     found = {}
-    for number, charset in rows:
+    for number, charset in answer.rows:
         encoding = _ENCODINGS.get(charset, charset)
         if encoding is None or _is_known(encoding):
             found[int(number)] = encoding

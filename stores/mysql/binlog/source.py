@@ -7,32 +7,31 @@ import contextlib
 import re
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.outbox import OutboxRow
 from ackwise.stores.mysql.binlog import memory, server
 from ackwise.stores.mysql.binlog.connection import BinlogConnection
 from ackwise.stores.mysql.binlog.place import Place, Progress, place_of
 from ackwise.stores.mysql.binlog.reader import MOST_HELD, Reader, Wanted
 from ackwise.stores.mysql.driver import Asyncmy
-from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Address, parse
+from ackwise.stores.protocol.changes import inserted_row, remains
 from ackwise.stores.protocol.outboxkeeping import keeping_of
-from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.purpose import CDC
 from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.operation import Statement, Steps
 
 if TYPE_CHECKING:
-    from asyncmy.connection import Connection
-
     from ackwise.stores.mysql.binlog.table import Columns
 
 __all__ = ["MySQLChanges"]
+
+T = TypeVar("T")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -44,6 +43,12 @@ _SILENCE: Final = 30.0
 
 #: Of a row of the outbox, columns of bytes that are text.
 _OUTBOX: Final = Wanted((Operation.INSERT, Operation.UPDATE), ("topic", "message_id"))
+
+
+_RESOLVE: Final = (
+    "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
+    "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'"
+)
 
 
 class MySQLChanges:
@@ -99,69 +104,63 @@ class MySQLChanges:
         """Check everything, take the lease, and begin to read. Raises as `ChangeSource.open`."""
         await self._stop_stream()
         await self._connections.open(self._require_settings)
-        async with self._database() as database:
-            said = await server.settings(database, self.address)
-            await server.require_own_id(database, self._server_id, self.address)
-            await memory.ensure(database, self._tables)
-            wanted = await self._wanted(database)
-            databases = {self._server.database, *(table.partition(".")[0] for table in wanted)}
-            await server.require_logged(database, self.address, databases)
-            encodings = await server.encodings(database)
-            place, lost = await self._begin(database, said)
-            if lost is None:
-                try:
-                    await self._start(wanted, said, encodings, place)
-                except ChangesLost as error:
-                    lost = str(error)
-            if lost is not None:
-                await self._start(wanted, said, encodings, await self._begin_anew(database, said, lost))
+        wanted, said, encodings, place, lost = await self._ask(self._begin())
+        if lost is None:
+            try:
+                await self._start(wanted, said, encodings, place)
+            except ChangesLost as error:
+                lost = str(error)
+        if lost is not None:
+            await self._start(wanted, said, encodings, await self._ask(self._begin_anew(said, lost)))
         self._create = self._replace_lost = False  # said for this beginning, not for one after the next loss
         await self._report()
         self._reporting = asyncio.create_task(self._report_on(), name="ackwise keeps the position of the log")
 
-    async def _begin(self, database: Connection, said: server.Settings) -> tuple[Place, str | None]:
-        """Take the lease; where reading begins, and why it can't begin there."""
-        kept = await memory.recall(database, self._tables, self._name)
-        if kept is None:
-            if not self._create:
-                raise ConfigurationError(
-                    f"{self.address}: no position is kept under the name {self._name}; --create-slot begins at the end of the log"
-                )
-            await memory.remember(database, self._tables, self._name, said.server, await server.end_of_log(database, self.address))
-        token = await memory.claim(database, self._tables, self._name, self._token)
-        if token is None:
-            raise SourceBusy(f"{self.address}: another relay reads the log from the position {self._name}")
-        self._token = token
-        kept = await memory.recall(database, self._tables, self._name)  # whoever had the lease may have moved it
-        assert kept is not None, "its row was just claimed"
+    def _begin(self) -> Steps[tuple[dict[str, Wanted], server.Settings, dict[int, str | None], Place, str | None]]:
+        """Check everything, and take the lease: what is read, where reading begins, and why it can't begin there."""
+        said = yield from server.settings(self.address)
+        yield from server.require_own_id(self._server_id, self.address)
+        yield from memory.ensure(self._tables)
+        wanted = yield from self._wanted()
+        databases = {self._server.database, *(table.partition(".")[0] for table in wanted)}
+        yield from server.require_logged(self.address, databases)
+        encodings = yield from server.encodings()
+        kept = yield from self._take(said)
         lost = None
         if kept.server != said.server:
             lost = (
                 f"{self.address}: this is another server: the log was read up to {kept.place} on server {kept.server}, "
                 f"and this one is {said.server}"
             )
-        return kept.place, lost
+        return wanted, said, encodings, kept.place, lost
 
-    async def _begin_anew(self, database: Connection, said: server.Settings, lost: str) -> Place:
+    def _take(self, said: server.Settings) -> Steps[memory.Kept]:
+        if (yield from memory.recall(self._tables, self._name)) is None:
+            if not self._create:
+                raise ConfigurationError(
+                    f"{self.address}: no position is kept under the name {self._name}; --create-slot begins at the end of the log"
+                )
+            yield from memory.remember(self._tables, self._name, said.server, (yield from server.end_of_log(self.address)))
+        token = yield from memory.claim(self._tables, self._name, self._token)
+        if token is None:
+            raise SourceBusy(f"{self.address}: another relay reads the log from the position {self._name}")
+        self._token = token
+        kept = yield from memory.recall(self._tables, self._name)  # whoever had the lease may have moved it
+        assert kept is not None, "its row was just claimed"
+        return kept
+
+    def _begin_anew(self, said: server.Settings, lost: str) -> Steps[Place]:
         """Where the log ends, if somebody said that it may begin there after it was lost. Raises `ChangesLost`."""
         if not self._replace_lost:
-            await memory.release(database, self._tables, self._name, self._token)
+            yield from memory.release(self._tables, self._name, self._token)
             raise ChangesLost(
-                f"{lost}; {self._remains()}. Find out why, then start once with --create-slot --replace-lost-slot to begin again at the "
-                "end of the log"
+                f"{lost}; {remains(is_outbox=not self._given)}. Find out why, then start once with --create-slot --replace-lost-slot to "
+                "begin again at the end of the log"
             )
         self._found = (f"{lost}; reading begins again, as --replace-lost-slot says",)
-        place = await server.end_of_log(database, self.address)
-        await memory.remember(database, self._tables, self._name, said.server, place)
+        place = yield from server.end_of_log(self.address)
+        yield from memory.remember(self._tables, self._name, said.server, place)
         return place
-
-    def _remains(self) -> str:
-        if self._given:
-            return "changes that were not sent yet will be missing in Kafka"
-        return (
-            "rows that were not sent yet are still in the outbox, and are sent from there then, "
-            "but for those that were deleted with their insert"
-        )
 
     async def _start(self, wanted: dict[str, Wanted], said: server.Settings, encodings: dict[int, str | None], place: Place) -> None:
         """Ask for the log, and wait until it has said which file it is. Raises `ChangesLost` if it is another one, or none."""
@@ -214,7 +213,7 @@ class MySQLChanges:
         except UnreadableChange as error:
             self._end = UnreadableChange(f"{self.address}: {error}")
         except ChangesLost as error:
-            self._end = ChangesLost(f"{self.address}: {error}; {self._remains()}")
+            self._end = ChangesLost(f"{self.address}: {error}; {remains(is_outbox=not self._given)}")
 
     def acknowledge(self, position: str) -> None:
         """Everything up to the end of this transaction was sent."""
@@ -230,16 +229,18 @@ class MySQLChanges:
     async def status(self) -> SourceStatus:
         """How far it has come. Raises `StoreUnavailable`, `ChangesLost` or `ConfigurationError`."""
         await self._connections.open(self._require_settings)
-        async with self._database() as database:
-            said = await server.settings(database, self.address)
-            await memory.ensure(database, self._tables)
-            kept = await memory.recall(database, self._tables, self._name)
-            if kept is None:
-                raise ChangesLost(f"{self.address}: no position is kept under the name {self._name}; --create-slot makes one")
-            log = await server.log_files(database, self.address)
-            ((now_ms,),) = await rows_of(database, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)")
+        return await self._ask(self._status())
+
+    def _status(self) -> Steps[SourceStatus]:
+        said = yield from server.settings(self.address)
+        yield from memory.ensure(self._tables)
+        kept = yield from memory.recall(self._tables, self._name)
+        if kept is None:
+            raise ChangesLost(f"{self.address}: no position is kept under the name {self._name}; --create-slot makes one")
+        log = yield from server.log_files(self.address)
+        (now,) = yield [Statement("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)")]
         found = (*self._found, *server.findings(said, log, kept.place))
-        return SourceStatus(self._name, str(kept.place), kept.is_leased, log.behind(kept.place), None, int(now_ms), found)
+        return SourceStatus(self._name, str(kept.place), kept.is_leased, log.behind(kept.place), None, int(now.rows[0][0]), found)
 
     async def close(self) -> None:
         """Keep what was acknowledged, leave the position to the next reader, and disconnect."""
@@ -247,56 +248,31 @@ class MySQLChanges:
         await self._connections.close()
 
     def outbox_row(self, change: Change) -> OutboxRow | None:
-        """The row of the outbox that was inserted to be sent. Raises `UnreadableChange` for a row that no outbox of ours wrote."""
-        if change.operation is not Operation.INSERT or change.row.get("state") != RowState.LOCAL_COMMIT:
-            return None
-        row = change.row
-        try:
-            message = Outgoing(
-                row["topic"],
-                row["value"],
-                key=row["message_key"],
-                headers=unpacked_headers(row["headers"]),
-                partition=row["partition"],
-                message_id=row["message_id"],
-            )
-            return OutboxRow(row["id"], row["shard"], message, row["attempts"], change.committed_ms)
-        except (KeyError, ValueError, TypeError, ConfigurationError) as error:
-            what = f"it has no column {error}" if isinstance(error, KeyError) else type(error).__name__
-            raise UnreadableChange(
-                f"{self.address}: a row of {change.table}, committed at {change.position}, can't be read ({what}); "
-                "run `ackwise outbox check`, and see who changed the table"
-            ) from None
+        """See `ChangeSource.outbox_row`."""
+        return inserted_row(change, self.address)
 
-    async def _wanted(self, database: Connection) -> dict[str, Wanted]:
+    def _wanted(self) -> Steps[dict[str, Wanted]]:
         """The tables to read, as the log names them."""
         if not self._given:
-            return {await self._resolved(database, f"{self._tables.prefix}outbox"): _OUTBOX}
-        return {await self._resolved(database, table): Wanted() for table in self._given}
+            return {(yield from self._resolved(f"{self._tables.prefix}outbox")): _OUTBOX}
+        wanted = {}
+        for table in self._given:
+            wanted[(yield from self._resolved(table))] = Wanted()
+        return wanted
 
-    async def _resolved(self, database: Connection, table: str) -> str:
+    def _resolved(self, table: str) -> Steps[str]:
         schema, dot, name = table.partition(".")
-        schema, name = (schema, name) if dot else (self._server.database, table)
-        found = await rows_of(
-            database,
-            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
-            f"WHERE TABLE_SCHEMA = {literal(schema)} AND TABLE_NAME = {literal(name)} AND TABLE_TYPE = 'BASE TABLE'",
-        )
-        if not found:
+        (found,) = yield [Statement(_RESOLVE, (schema, name) if dot else (self._server.database, table))]
+        if not found.rows:
             advice = "correct --table, or GRANT SELECT ON it TO this user" if self._given else "run `ackwise outbox init URL`"
             raise ConfigurationError(f"{self.address}: there is no table {table}; {advice}")
-        return ".".join(map(str, found[0]))
+        return ".".join(map(str, found.rows[0]))
 
-    async def _require_settings(self, database: Connection) -> None:
-        await server.settings(database, self.address)
+    def _require_settings(self) -> Steps[None]:
+        yield from server.settings(self.address)
 
-    @contextlib.asynccontextmanager
-    async def _database(self) -> AsyncIterator[Connection]:
-        """A connection for statements. Raises our errors for the driver's."""
-        pool = self._connections.require_open()
-        with self._connections.errors(self._timeout):
-            async with asyncio.timeout(4 * self._timeout), self._connections.borrow(pool) as connection:
-                yield connection
+    async def _ask(self, steps: Steps[T]) -> T:
+        return await self._connections.ask(lambda: steps, 4 * self._timeout)
 
     async def _report_on(self) -> None:
         """Keep the position again and again. One that is not kept is read from again, so it need not be at once."""
@@ -314,9 +290,8 @@ class MySQLChanges:
         if self._progress is None:
             return
         place, self._has_news = self._progress.done, False
-        async with self._database() as database:
-            if await memory.keep(database, self._tables, self._name, self._token, place):
-                return
+        if await self._ask(memory.keep(self._tables, self._name, self._token, place)):
+            return
         self._end = SourceBusy(f"{self.address}: another relay has taken over the position {self._name}")
         await self._close_stream()
 
@@ -327,8 +302,7 @@ class MySQLChanges:
             await asyncio.wait({reporting})
             with contextlib.suppress(AckwiseError):
                 await self._report()
-                async with self._database() as database:
-                    await memory.release(database, self._tables, self._name, self._token)
+                await self._ask(memory.release(self._tables, self._name, self._token))
         self._progress = None
         await self._close_stream()
 

@@ -80,14 +80,6 @@ class Columns:
             raise ValueError(f"a row of {self.table} ends too early")
         return row, place
 
-    def difference(self, later: Columns) -> str | None:
-        """What `later` has no longer or in another type, as the end of a sentence; new columns hurt nobody."""
-        if gone := [name for name in self.by_name if name not in later.by_name]:
-            return f"column {gone[0]} is gone"
-        if changed := [name for name, column in self.by_name.items() if later.by_name[name] != column]:
-            return f"column {changed[0]} has another type"
-        return None
-
 
 class _Described:
     """The optional metadata, which binlog_row_metadata = FULL writes."""

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-import asyncpg
+from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from asyncpg import Connection
-    from asyncpg.pool import PoolConnectionProxy
+from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
 __all__ = ["ensure", "wrong_with"]
 
@@ -21,33 +16,28 @@ _PUBLICATION: Final = "SELECT pubinsert, pubupdate, pubdelete, pubviaroot FROM p
 _TABLES: Final = "SELECT to_jsonb(t)::text FROM pg_publication_tables t WHERE pubname = $1"
 
 
-async def ensure(
-    connection: Connection | PoolConnectionProxy,
-    name: str,
-    tables: Sequence[str],
-    *,
-    columns: Collection[str],
-    needs: Sequence[str],
-    create: bool,
-) -> tuple[str, ...]:
+def ensure(name: str, tables: Sequence[str], *, columns: Collection[str], needs: Sequence[str], create: bool) -> Steps[tuple[str, ...]]:
     """Check that the publication has `tables` (`schema.table`, the first are required and the last is the heartbeat's) as they are.
 
     `columns` of each required table must be in it, and `needs` are the operations. With `create` it is made if it is missing.
     Returns findings. Raises `ConfigurationError`.
     """
     made = f"CREATE PUBLICATION {_quoted(name)} FOR TABLE {', '.join(map(_quoted_table, tables))} WITH (publish = '{', '.join(needs)}')"
-    if (row := await connection.fetchrow(_PUBLICATION, name)) is None:
+    found, there = yield [Statement(_PUBLICATION, (name,)), Statement(_TABLES, (name,))]
+    if not found.rows:
         if not create:
             raise ConfigurationError(f"there is no publication {name}; --create-slot makes it, or run: {made}")
         try:
-            await connection.execute(made)
-        except asyncpg.InsufficientPrivilegeError as error:
+            yield [Statement(made)]
+        except Failure as failure:
+            if failure.problem is not Problem.FORBIDDEN:
+                raise
             raise ConfigurationError(
-                f"this user may not make the publication ({error.args[0]}); let an owner of the tables run: {made}"
+                f"this user may not make the publication ({failure.error.args[0]}); let an owner of the tables run: {made}"
             ) from None
         return ()
-    published = [json.loads(each[0]) for each in await connection.fetch(_TABLES, name)]
-    operations = [operation for operation in ("insert", "update", "delete") if row[f"pub{operation}"]]
+    published = [json.loads(each) for (each,) in there.rows]
+    operations = [operation for operation, is_there in zip(("insert", "update", "delete"), found.rows[0], strict=False) if is_there]
     *required, heartbeat = tables
     if wrong := wrong_with(name, required, published, operations, columns=columns, needs=needs):
         raise ConfigurationError(wrong)

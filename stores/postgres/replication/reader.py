@@ -21,6 +21,7 @@ from ackwise.stores.postgres.replication.pgoutput import (
 )
 from ackwise.stores.postgres.replication.progress import Progress
 from ackwise.stores.postgres.replication.row import Columns
+from ackwise.stores.protocol.changes import require_same
 
 __all__ = ["Reader"]
 
@@ -89,11 +90,8 @@ class Reader:
         columns = Columns(relation)
         self._relations[relation.oid] = columns
         before = self._known.setdefault(columns.table, columns)
-        if columns.table in self._wanted and (difference := before.difference(columns)):
-            raise ValueError(
-                f"table {columns.table} was changed while it was read, {difference}; everything before that was sent and nothing behind "
-                "it: make what reads it fit the new columns, and start again"
-            )
+        if columns.table in self._wanted:
+            require_same(columns.table, before.types, columns.types)
         self._known[columns.table] = columns
 
     def _columns(self, oid: int) -> Columns:

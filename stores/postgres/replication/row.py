@@ -67,14 +67,6 @@ class Columns:
             self.table, {name: self._converted(place, values[place]) if self._is_key[place] else _NOT_IN_LOG for place, name in named}
         )
 
-    def difference(self, later: Columns) -> str | None:
-        """What `later` has no longer or in another type, as the end of a sentence; new columns hurt nobody."""
-        if gone := [name for name in self.types if name not in later.types]:
-            return f"column {gone[0]} is gone"
-        if changed := [name for name, type_ in self.types.items() if later.types[name] != type_]:
-            return f"column {changed[0]} has another type"
-        return None
-
     def _converted(self, place: int, value: Value) -> Any:
         if isinstance(value, Unchanged):
             return _NOT_IN_LOG

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ackwise.middleware.changes import ChangesLost
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.postgres.replication.lsn import parse_lsn
-
-if TYPE_CHECKING:
-    from asyncpg import Connection
-    from asyncpg.pool import PoolConnectionProxy
+from ackwise.stores.sql.operation import Statement, Steps
 
 __all__ = ["Decision", "Known", "Slot", "decide", "findings", "look_at"]
 
@@ -62,10 +59,10 @@ class Decision(NamedTuple):
     """What somebody should know, a sentence."""
 
 
-async def look_at(connection: Connection | PoolConnectionProxy, name: str) -> Slot | None:
+def look_at(name: str) -> Steps[Slot | None]:
     """The slot `name`; `None` if there is none."""
-    row: Any = await connection.fetchrow(_SLOT, name)
-    return None if row is None else Slot(*row)
+    (found,) = yield [Statement(_SLOT, (name,))]
+    return Slot(*found.rows[0]) if found.rows else None
 
 
 def decide(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, SourceBusy, SourceStatus, UnreadableChange
+from ackwise.middleware.changes import Change, ChangesLost, Committed, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.outbox import OutboxRow
 from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.replication import memory, publication, slot
 from ackwise.stores.postgres.replication.connection import LogData, ReplicationConnection, parse_frame, status_update
@@ -20,25 +19,24 @@ from ackwise.stores.postgres.replication.progress import Progress
 from ackwise.stores.postgres.replication.reader import Reader
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
+from ackwise.stores.protocol.changes import inserted_row, remains
 from ackwise.stores.protocol.outboxkeeping import keeping_of
 from ackwise.stores.protocol.purpose import CDC
 from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.operation import Statement, Steps
 
 if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
-
     from ackwise.stores.postgres.replication.row import Columns
 
 __all__ = ["PostgresChanges"]
+
+T = TypeVar("T")
 
 #: PostgreSQL's rule for the name of a slot.
 _SLOT_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
 
 #: Seconds between reports of the acknowledged position, if it moved, and if it did not; wal_sender_timeout is 60 by default.
 _REPORT, _REPORT_IDLE = 1.0, 5.0
-
-#: Seconds that making a slot may take: it waits for every transaction that is open.
-_MAKE_SLOT: Final = 60.0
 
 #: Of a row of the outbox, what has to be in the log.
 _OUTBOX_COLUMNS: Final = ("id", "message_id", "shard", "topic", "message_key", "partition", "headers", "value", "state", "attempts")
@@ -115,8 +113,7 @@ class PostgresChanges:
         stream = await self._connect()
         try:
             system_id, timeline = await stream.identify()
-            async with self._database() as database:
-                wanted, start = await self._prepare(database, system_id, timeline)
+            wanted, start = await self._prepare(system_id, timeline)
             await stream.start(self._name, self._publication)
         except BaseException:
             await stream.close()
@@ -170,15 +167,13 @@ class PostgresChanges:
 
     async def beat(self) -> SourceStatus:
         """Write a heartbeat, and return how far it has come. Raises `StoreUnavailable`."""
-        async with self._database() as database:
-            await self._remember(database)
-            return await self._status(database)
+        await self._remember()
+        return await self._ask(self._status())
 
     async def status(self) -> SourceStatus:
         """How far it has come. Raises `StoreUnavailable`, `ChangesLost` or `ConfigurationError`."""
         await self._connections.open(self._require_settings)
-        async with self._database() as database:
-            return await self._status(database)
+        return await self._ask(self._status())
 
     async def close(self) -> None:
         """Tell the server what was acknowledged, and disconnect."""
@@ -186,48 +181,29 @@ class PostgresChanges:
         await self._connections.close()
 
     def outbox_row(self, change: Change) -> OutboxRow | None:
-        """The row of the outbox that was inserted to be sent. Raises `UnreadableChange` for a row that no outbox of ours wrote."""
-        if change.operation is not Operation.INSERT or change.row.get("state") != RowState.LOCAL_COMMIT:
-            return None
-        row = change.row
-        try:
-            message = Outgoing(
-                row["topic"],
-                row["value"],
-                key=row["message_key"],
-                headers=unpacked_headers(row["headers"]),
-                partition=row["partition"],
-                message_id=row["message_id"],
-            )
-            return OutboxRow(row["id"], row["shard"], message, row["attempts"], change.committed_ms)
-        except (KeyError, ValueError, TypeError, ConfigurationError) as error:
-            what = f"it has no column {error}" if isinstance(error, KeyError) else type(error).__name__
-            raise UnreadableChange(
-                f"{self.address}: a row of {change.table}, committed at {change.position}, can't be read ({what}); "
-                "run `ackwise outbox check`, and see who changed the table"
-            ) from None
+        """See `ChangeSource.outbox_row`."""
+        return inserted_row(change, self.address)
 
     async def _connect(self) -> ReplicationConnection:
         try:
             return await ReplicationConnection.connect(self._url, address=self.address, timeout=self._timeout)
         except StoreUnavailable as error:
-            async with self._database() as database:  # an ordinary connection of this user works, so is it the attribute?
-                question = "SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user"
-                if not await database.fetchval(question):
-                    raise ConfigurationError(
-                        f"{error}; this user has no attribute REPLICATION: ALTER ROLE … REPLICATION gives it "
-                        "(on RDS: GRANT rds_replication TO …)"
-                    ) from None
+            # An ordinary connection of this user works, so is it the attribute?
+            if not await self._ask(_first("SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user")):
+                raise ConfigurationError(
+                    f"{error}; this user has no attribute REPLICATION: ALTER ROLE … REPLICATION gives it "
+                    "(on RDS: GRANT rds_replication TO …)"
+                ) from None
             raise
 
-    async def _prepare(self, database: PoolConnectionProxy, system_id: str, timeline: int) -> tuple[list[str], str]:
+    async def _prepare(self, system_id: str, timeline: int) -> tuple[list[str], str]:
         """The tables to read, and where the slot stands, once everything is there."""
-        await memory.ensure(database, self._tables)
-        seen = await slot.look_at(database, self._name)
+        await self._ask(memory.ensure(self._tables))
+        seen = await self._ask(slot.look_at(self._name))
         if seen is not None and seen.active:
             raise SourceBusy(f"{self.address}: another relay reads from the slot {self._name}")
         # After the look at the slot: a relay that ends remembers its position first, so the slot is never beyond what is read now.
-        known = await memory.recall(database, self._tables, self._name)
+        known = await self._ask(memory.recall(self._tables, self._name))
         decision = slot.decide(
             self._name,
             seen,
@@ -236,78 +212,66 @@ class PostgresChanges:
             timeline,
             create=self._create,
             replace_lost=self._replace_lost,
-            remains=self._remains(),
+            remains=remains(is_outbox=not self._wanted),
         )
-        wanted = [await self._resolved(database, table) for table in self._wanted or [self._tables.named("outbox")]]
-        heartbeat = await self._resolved(database, self._tables.named("cdc"))
-        self._found = await publication.ensure(
-            database,
+        wanted = [await self._ask(self._resolved(table)) for table in self._wanted or [self._tables.named("outbox")]]
+        heartbeat = await self._ask(self._resolved(self._tables.named("cdc")))
+        publishing = publication.ensure(
             self._publication,
             [*wanted, heartbeat],
             columns=() if self._wanted else _OUTBOX_COLUMNS,
             needs=("insert", "update", "delete") if self._wanted else ("insert", "update"),
             create=self._create,
         )
+        self._found = await self._ask(publishing)
         if decision.says is not None:
             self._found = (decision.says, *self._found)
         if decision.drops:
-            await database.execute("SELECT pg_drop_replication_slot($1)", self._name)
+            await self._ask(_first("SELECT pg_drop_replication_slot($1)", self._name))
         if decision.makes:
             await self._make_slot()
-            seen = await slot.look_at(database, self._name)
+            seen = await self._ask(slot.look_at(self._name))
         if seen is None or seen.confirmed is None:
             raise StoreUnavailable(f"{self.address}: the replication slot {self._name} is not ready; it is tried again")
-        await memory.remember(database, self._tables, self._name, slot.Known(system_id, timeline, seen.confirmed))
+        await self._ask(memory.remember(self._tables, self._name, slot.Known(system_id, timeline, seen.confirmed)))
         return wanted, seen.confirmed
-
-    def _remains(self) -> str:
-        if self._wanted:
-            return "changes that were not sent yet will be missing in Kafka"
-        return (
-            "rows that were not sent yet are still in the outbox, and are sent from there then, "
-            "but for those that were deleted with their insert"
-        )
 
     async def _make_slot(self) -> None:
         try:
-            async with self._connections.maintain() as patient:
-                await patient.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", self._name, timeout=_MAKE_SLOT)
+            making = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')"
+            await self._connections.maintained(lambda: _first(making, self._name))
         except StoreUnavailable as error:
             raise StoreUnavailable(
                 f"{error}; the slot {self._name} could not be made: it waits for every open transaction (see pg_stat_activity), "
                 "and max_replication_slots and max_wal_senders must leave room for it"
             ) from None
 
-    async def _resolved(self, database: PoolConnectionProxy, table: str) -> str:
-        row: Any = await database.fetchrow(_RESOLVE, table)
-        if row is None:
+    def _resolved(self, table: str) -> Steps[str]:
+        (found,) = yield [Statement(_RESOLVE, (table,))]
+        if not found.rows:
             advice = "correct --table" if self._wanted else "run `ackwise outbox init URL`"
             raise ConfigurationError(f"{self.address}: there is no table {table}; {advice}")
-        if row["is_partitioned"]:
+        ((name, is_partitioned),) = found.rows
+        if is_partitioned:
             raise ConfigurationError(f"{self.address}: {table} is partitioned, and the log names its partitions; name those with --table")
-        return str(row["name"])
+        return str(name)
 
-    async def _require_settings(self, database: PoolConnectionProxy) -> None:
-        if (level := await database.fetchval("SHOW wal_level")) != "logical":
+    def _require_settings(self) -> Steps[None]:
+        if (level := (yield from _first("SHOW wal_level"))) != "logical":
             raise ConfigurationError(
                 f"{self.address}: wal_level is {level}, and change data capture needs logical; "
                 "set wal_level = logical and restart PostgreSQL"
             )
 
-    async def _status(self, database: PoolConnectionProxy) -> SourceStatus:
-        seen = await slot.look_at(database, self._name)
+    def _status(self) -> Steps[SourceStatus]:
+        seen = yield from slot.look_at(self._name)
         if seen is None:
             raise ChangesLost(f"{self.address}: there is no replication slot {self._name}")
         found = (*self._found, *slot.findings(self._name, seen))
         return SourceStatus(self._name, seen.confirmed, seen.active, seen.behind, seen.retained, seen.now_ms, found)
 
-    @contextlib.asynccontextmanager
-    async def _database(self) -> AsyncIterator[PoolConnectionProxy]:
-        """A connection for statements. Raises our errors for the driver's."""
-        pool = self._connections.require_open()
-        with self._connections.errors(self._timeout):
-            async with asyncio.timeout(self._timeout + _MAKE_SLOT), self._connections.borrow(pool) as connection:
-                yield connection
+    async def _ask(self, steps: Steps[T]) -> T:
+        return await self._connections.ask(lambda: steps, self._timeout)
 
     async def _report_on(self) -> None:
         """Report the position again and again: the server forgets a reader that is silent, however long Kafka is away."""
@@ -326,13 +290,12 @@ class PostgresChanges:
     async def _try_to_remember(self) -> None:
         """Remember the position in bounded time, if the database takes it; else a little more is read again one day."""
         if self._progress.done > self._remembered:
-            with contextlib.suppress(AckwiseError, TimeoutError):
-                async with asyncio.timeout(self._timeout), self._database() as database:
-                    await self._remember(database)
+            with contextlib.suppress(AckwiseError):
+                await self._remember()
 
-    async def _remember(self, database: PoolConnectionProxy) -> None:
+    async def _remember(self) -> None:
         done = self._progress.done
-        if await memory.beat(database, self._tables, self._name, format_lsn(done)):
+        if await self._ask(memory.beat(self._tables, self._name, format_lsn(done))):
             self._remembered = max(self._remembered, done)
 
     def _report(self) -> None:
@@ -355,3 +318,9 @@ class PostgresChanges:
             finally:
                 self._stream = None
                 await stream.close()
+
+
+def _first(text: str, *values: object) -> Steps[Any]:
+    """Return the first value of the first row."""
+    (found,) = yield [Statement(text, values)]
+    return found.rows[0][0]

@@ -27,21 +27,10 @@ from typing import Any, Final, NamedTuple
 from ackwise.middleware.outbox import RowState
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.sql.operation import Answer, Packet, Statement, Steps
+from ackwise.stores.sql.tables import STATES
 from ackwise.stores.sql.templates import Placeholders, Templates
 
-__all__ = ["DUE", "DUE_COLUMNS", "MESSAGE", "STATES", "TABLES", "WORDS", "Around", "Dialect", "changed"]
-
-#: The states of rows, as templates and tables name them.
-STATES: Final = {state.name: int(state) for state in RowState}
-
-#: The tables of an outbox, without the prefix.
-TABLES: Final = {
-    "rows": "outbox",
-    "shards": "outbox_shard",
-    "relays": "outbox_relay",
-    "barrier": "outbox_barrier",
-    "meta": "outbox_meta",
-}
+__all__ = ["DUE", "DUE_COLUMNS", "MESSAGE", "WORDS", "Around", "Dialect", "changed"]
 
 #: Columns that make an `Outgoing`, in the order that rows are read with.
 MESSAGE: Final = "topic, value, message_key, headers, {partition}, message_id"
@@ -175,6 +164,10 @@ class Dialect:
     def may(self, right: str, table: str) -> Packet:
         """Ask whether the user has the right, which the first row says, or a failure; nothing where there are no rights."""
         return ()
+
+    def require_settings(self) -> Steps[None]:
+        """Raise `ConfigurationError` for settings of the server with which nothing can be promised."""
+        yield from ()
 
     def settings(self) -> Steps[list[str]]:
         """Return what is unwise about the settings of the server."""

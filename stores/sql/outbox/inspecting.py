@@ -89,6 +89,7 @@ class Inspecting(Operations):
 
     def _complaints(self) -> Steps[list[str]]:
         """Return what is wrong or unwise about tables that are there, one sentence each."""
+        yield from self._sql.require_settings()
         said = yield from missing_rights(self._sql, OF_RELAY)
         if not said:
             said = [*(yield from self._sql.settings()), *_of_rows((yield from self._status()))]

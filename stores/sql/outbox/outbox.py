@@ -1,18 +1,29 @@
-"""`SQLOutbox`: the outbox of one SQL database."""
+"""`SQLOutbox`: the outbox of one SQL database; `ServerOutbox`: of one on a server."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeVar
 
+from ackwise.stores.protocol.outboxkeeping import Keeping
+from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.protocol.outboxwriting import Sends
+from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.operation import Owned, Steps
+from ackwise.stores.sql.outbox.dialect import Dialect
 from ackwise.stores.sql.outbox.inspecting import Inspecting
 from ackwise.stores.sql.outbox.preparing import Preparing
 from ackwise.stores.sql.outbox.relaying import Relaying
-from ackwise.stores.sql.outbox.transaction import transaction
+from ackwise.stores.sql.outbox.rights import require_rights
+from ackwise.stores.sql.outbox.transaction import Business, transaction
 from ackwise.stores.sql.outbox.writing import Block, Rows
+from ackwise.stores.sql.schema import Layout, complaints, create, required
+from ackwise.stores.sql.store import Maintenance, SQLStore
 
-__all__ = ["SQLOutbox"]
+__all__ = ["SQLOutbox", "ServerOutbox"]
+
+T = TypeVar("T")
 
 
 class SQLOutbox(Relaying, Preparing, Inspecting, Sends):
@@ -28,3 +39,40 @@ class SQLOutbox(Relaying, Preparing, Inspecting, Sends):
     def writer(self, connection: Any) -> Rows:
         """See `Outbox.writer`."""
         return Rows(self._through(connection))
+
+
+class ServerOutbox(SQLOutbox, SQLStore[Connections[Any, Any]]):
+    """`located` finds the table of the rows, which a business may not see under its name; `business` leads there through a connection."""
+
+    def __init__(
+        self,
+        connections: Connections[Any, Any],
+        sql: Dialect,
+        layout: Layout,
+        keeping: Keeping,
+        wakes: Wakes,
+        located: Callable[[], Steps[str]],
+        business: Callable[[Any, str, str, float], Business],
+    ) -> None:
+        SQLOutbox.__init__(self, sql, connections.address, connections.timeout, keeping, wakes)
+        maintenance = Maintenance(
+            self._prepare,
+            lambda: create(layout),
+            lambda: complaints(layout, self._complaints),
+            lambda: required(layout, self._clean),
+        )
+        SQLStore.__init__(self, connections, maintenance)
+        self._layout, self._located, self._business = layout, located, business
+        self._rows = sql.tables["rows"]
+
+    def _prepare(self) -> Steps[None]:
+        yield from self._sql.require_settings()
+        yield from create(self._layout)
+        yield from require_rights(self._sql, self._address)
+        self._rows = yield from self._located()
+
+    async def _run(self, operation: Owned[T]) -> T:
+        return await self._connections.run(operation)
+
+    def _through(self, connection: Any) -> Business:
+        return self._business(connection, self._rows, self._address, self._timeout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +15,11 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.outbox import TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
-from ackwise.stores.postgres.replication import PostgresChanges, memory, slot
+from ackwise.stores.postgres.replication import PostgresChanges, memory
 from ackwise.stores.postgres.replication.slot import Known
+from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.tables import Tables
+from ackwise.stores.sql.operation import Steps, run
 
 pytestmark = pytest.mark.servers
 
@@ -277,21 +278,19 @@ async def test_a_relay_that_stops_while_another_looks_at_the_slot_is_not_taken_f
     await world.is_sent_and_deleted(b"1", by=running)
     steps = 0
 
-    def then_the_first_stops(step: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def stepped(*arguments: Any) -> Any:
-            nonlocal steps
-            found = await step(*arguments)
-            if asyncio.current_task() is waiting:
-                steps += 1
-                if steps == 1:
-                    stop_first.set()
-                    await running
-            return found
+    ask = PostgresChanges._ask
 
-        return stepped
+    async def then_the_first_stops(source: PostgresChanges, asked: Steps[Any]) -> Any:
+        nonlocal steps
+        found = await ask(source, asked)
+        if asyncio.current_task() is waiting and asked.__name__ in ("recall", "look_at"):
+            steps += 1
+            if steps == 1:
+                stop_first.set()
+                await running
+        return found
 
-    monkeypatch.setattr(memory, "recall", then_the_first_stops(memory.recall))
-    monkeypatch.setattr(slot, "look_at", then_the_first_stops(slot.look_at))
+    monkeypatch.setattr(PostgresChanges, "_ask", then_the_first_stops)
     waiting = asyncio.create_task(second.run(stop))
     await until(lambda: running.done() or waiting.done())
     await world.write(b"2")
@@ -308,8 +307,9 @@ async def test_a_relay_that_comes_late_does_not_put_the_position_back(world: Wor
         pass
 
     async def remembered(position: str, system: str = "1") -> str:
-        await memory.remember(world.database, tables, world.slot, Known(system, 1, position))
-        known = await memory.recall(world.database, tables, world.slot)
+        runner = AsyncpgRunner(world.database)
+        await run(memory.remember(tables, world.slot, Known(system, 1, position)), runner)
+        known = await run(memory.recall(tables, world.slot), runner)
         assert known is not None
         return known.position
 

@@ -103,7 +103,7 @@ async def test_a_user_without_rights_is_told_which_are_missing(mysql: MySQLDatab
 
 def test_a_prefix_that_no_table_can_have_is_refused() -> None:
     for prefix in ["x" * 59, "a\0b", "\N{PILE OF POO}"]:
-        with case(prefix), pytest.raises(ConfigurationError, match="give at most 58 characters, none of them beyond U"):
+        with case(prefix), pytest.raises(ConfigurationError, match="give at most 50 characters, none of them beyond U"):
             MySQLStore("mysql://u@h/d", prefix=prefix)
 
 

@@ -19,9 +19,8 @@ from tests.stores.cases import case
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
 from ackwise.stores.postgres.outbox import PostgresOutbox, from_url
-from ackwise.stores.postgres.outbox.dialect import Postgres
-from ackwise.stores.postgres.outbox.tables import OutboxTables
-from ackwise.stores.postgres.outbox.waking import Listening
+from ackwise.stores.postgres.outboxdialect import Postgres
+from ackwise.stores.postgres.outboxwaking import Listening, channel_of
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.testing.outbox import OutboxConformance
@@ -128,7 +127,7 @@ async def test_the_rows_of_a_transaction_are_one_insert_before_its_commit(
         transaction.send("orders", b"2")
         await postgres_database.execute("INSERT INTO effects VALUES ('b')")
     await asyncio.sleep(0)
-    assert asked == ["BEGIN;", "INSERT INTO effec", "INSERT INTO effec", "INSERT INTO publi", "COMMIT;"]
+    assert asked == ["BEGIN;", "INSERT INTO effec", "INSERT INTO effec", 'INSERT INTO "publ', "COMMIT;"]
     assert await values(outbox) == [b"0", b"1", b"2"]
 
 
@@ -293,7 +292,7 @@ async def test_a_half_message_that_another_checker_is_being_given_is_passed_over
 
 
 async def test_a_check_back_waits_for_parts_of_a_second(postgres_database: asyncpg.Connection) -> None:
-    sql = Postgres(OutboxTables(Tables()))
+    sql = Postgres(Tables())
     for wait, patience in [(1.5, "1500ms"), (0.05, "50ms"), (0.0, "1ms")]:
         for text, values in sql.say_all(sql.patient.before, wait=wait):
             await postgres_database.execute(text, *values)
@@ -307,7 +306,7 @@ async def test_a_check_back_waits_for_parts_of_a_second(postgres_database: async
 async def test_a_relay_of_another_process_is_notified_only_if_it_is_idle(outbox: PostgresOutbox, postgres_url: str) -> None:
     other = PostgresOutbox(postgres_url)
     other._wakes = Wakes()  # as in another process
-    other._listening = Listening(other._tables, other._wakes)
+    other._listening = Listening(channel_of(other._sql.tables["rows"]), other._wakes)
     await other.open()
     await other.own("a", lease=60.0, share=64)
     async with asyncio.timeout(60):

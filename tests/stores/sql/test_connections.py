@@ -131,8 +131,8 @@ def asking(*, repeats: bool = True, begun: list[int] | None = None) -> Owned[str
 async def opened(driver: FakeDriver) -> Connections[Pool, Connection]:
     connections = Connections(driver)
 
-    async def nothing(_: Connection) -> None:
-        pass
+    def nothing() -> Steps[None]:
+        yield from ()
 
     await connections.open(nothing)
     return connections
@@ -255,7 +255,8 @@ async def test_nothing_stays_open_if_the_preparation_fails() -> None:
     driver = FakeDriver()
     connections = Connections(driver)
 
-    async def refused(_: Connection) -> None:
+    def refused() -> Steps[None]:
+        yield from ()
         raise REFUSED
 
     with pytest.raises(ConfigurationError, match="refused"):

@@ -18,7 +18,7 @@ from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.transaction import Business
 from ackwise.stores.sql.outbox.writing import Writes
-from ackwise.stores.sqlite.outbox.dialect import SQLite
+from ackwise.stores.sqlite.outboxdialect import SQLite
 
 T = TypeVar("T")
 

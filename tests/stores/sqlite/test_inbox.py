@@ -104,7 +104,7 @@ async def test_files_that_can_not_be_an_inbox_are_refused_with_a_sentence(path: 
     await inbox.close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE ackwise_schema SET version = 9")
-    with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 2 alone"):
+    with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 3 alone"):
         await SQLiteInbox(path).open()
 
 

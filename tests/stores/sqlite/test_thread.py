@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> File:
 @pytest.fixture
 async def thread(file: File) -> AsyncIterator[FileThread]:
     thread = FileThread(file, "normal")
-    await thread.open_with(prepare)
+    await thread.open(prepare)
     yield thread
     await thread.close()
 

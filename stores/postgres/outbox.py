@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import functools
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
-from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.postgres import checking
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.stores.postgres.driver import Asyncpg
-from ackwise.stores.postgres.failures import FAILURES, problem_of
-from ackwise.stores.postgres.outbox.dialect import Postgres
-from ackwise.stores.postgres.outbox.tables import OutboxTables
-from ackwise.stores.postgres.outbox.waking import Listening, Waking, notify, say_idle
-from ackwise.stores.postgres.outbox.writing import business, place, writes
+from ackwise.stores.postgres.failures import FAILURES, as_store_error, problem_of
+from ackwise.stores.postgres.outboxdialect import Postgres
+from ackwise.stores.postgres.outboxwaking import Listening, Waking, channel_of, notify, say_idle
 from ackwise.stores.postgres.runner import AsyncpgRunner
-from ackwise.stores.postgres.schema import layout
+from ackwise.stores.postgres.schema import found, layout
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
+from ackwise.stores.postgres.watching import watched
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
+from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwaking import wakes_of
+from ackwise.stores.protocol.outboxwriting import BROKEN
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Owned, Problem, Steps, run
-from ackwise.stores.sql.outbox.outbox import SQLOutbox
-from ackwise.stores.sql.outbox.rights import require_rights
-from ackwise.stores.sql.outbox.transaction import Business
-from ackwise.stores.sql.schema import complaints, create, required
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
+from ackwise.stores.sql.outbox.outbox import ServerOutbox
+from ackwise.stores.sql.outbox.transaction import Business, require
+from ackwise.stores.sql.outbox.writing import Writes
 
 if TYPE_CHECKING:
-    from asyncpg import Pool
-    from asyncpg.pool import PoolConnectionProxy
+    from asyncpg import Connection, Pool
 
 __all__ = ["PostgresOutbox", "from_url"]
-
-T = TypeVar("T")
 
 _MAX_SIZE: Final = 4
 """Connections: a relay has one that listens and one that asks; a check-back and a notification may want one each."""
@@ -49,8 +51,22 @@ _SESSION: Final = {
     "default_transaction_isolation": "read committed",
 }
 
+_COLUMNS: Final = ", ".join(RowColumns._fields)
 
-class PostgresOutbox(SQLOutbox):
+#: Rows of a transaction that are written as VALUES, which costs the server less than arrays; each number of rows is a statement to prepare.
+_FEW: Final = 8
+
+# The ids are given in the order of the rows, which is that of the calls.
+_INSERT_FEW: Final = f"INSERT INTO {{rows}} ({_COLUMNS}) VALUES {{values}}"
+_INSERT: Final = f"""
+INSERT INTO {{rows}} ({_COLUMNS}) SELECT {_COLUMNS}
+FROM unnest($1::text[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $6::int[], $7::text[], $8::bytea[], $9::int[])
+    WITH ORDINALITY AS added ({_COLUMNS}, place)
+ORDER BY place
+"""
+
+
+class PostgresOutbox(ServerOutbox):
     """An outbox in the PostgreSQL database of `url`, in which the business's own tables are as well.
 
         async with outbox.transaction(connection):
@@ -94,37 +110,32 @@ class PostgresOutbox(SQLOutbox):
             maintenance_session={},
             is_bounded=True,
         )
-        self._connections, self._tables = Connections(driver), OutboxTables(Tables(schema, prefix))
-        self._layout = layout(self._tables.all, OUTBOX, driver.address, self._tables.ddl)
-        keeping, wakes = Keeping(retention, keep_sent, keep_parked, blank), wakes_of(f"{driver.address} {self._tables.rows}")
-        super().__init__(Postgres(self._tables), driver.address, timeout, keeping, wakes)
+        tables, address = Tables(schema, prefix), driver.address
+        sql, rows = Postgres(tables, address), tables.named("outbox")
+        keeping, wakes = Keeping(retention, keep_sent, keep_parked, blank), wakes_of(f"{address} {rows}")
+
+        def located() -> Steps[str]:
+            return (yield from found(tables)).named("outbox")
+
+        super().__init__(Connections(driver), sql, layout(tables, OUTBOX, address), keeping, wakes, located, _business)
         self._newest: int | None = None
         self._owner: str | None = None
-        self._writes = writes(self._tables.rows)
-        self._waking = Waking(lambda: self._run(notify(self._sql, self._tables.channel)))
-        self._listening = Listening(self._tables, self._wakes) if statement_cache_size else None
-
-    async def open(self) -> None:
-        """Connect, and create the tables if they are missing and the user may. Opening twice does nothing.
-
-        Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the server does not answer now.
-        """
-        await self._connections.open(self._prepare)
+        channel = channel_of(rows)
+        self._waking = Waking(lambda: self._run(notify(sql, channel)))
+        self._listening = Listening(channel, wakes) if statement_cache_size else None
 
     async def close(self) -> None:
-        """Wait for the calls under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
+        """See `SQLStore.close`."""
         await self._waking.close()
         if self._listening is not None:
             await self._listening.close()
-        await self._connections.close()
+        await super().close()
 
     def wake(self) -> None:
         """See `Outbox.wake`; a relay of another process is notified if it is idle and this outbox is open."""
         self._wakes.wake()
         if self._connections.pool is not None:
             self._waking.soon()
-
-    # Our own connections
 
     @property
     def notifies(self) -> bool:
@@ -141,24 +152,6 @@ class PostgresOutbox(SQLOutbox):
         if not waiter.event.is_set() and await self._say_idle(at_most):
             return
         await waiter.wait(at_most)
-
-    async def init(self) -> None:
-        """Create the tables if they are missing. Doing it twice changes nothing."""
-        await self._connections.maintained(lambda: create(self._layout))
-
-    async def check(self) -> list[str]:
-        """Return what is wrong or unwise, one sentence each; changes nothing."""
-        return await self._connections.maintained(lambda: complaints(self._layout, self._checked))
-
-    async def cleanup(self) -> int:
-        """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
-        return await self._connections.maintained(lambda: required(self._layout, self._clean))
-
-    async def _run(self, operation: Owned[T]) -> T:
-        return await self._connections.run(operation)
-
-    def _through(self, connection: Any) -> Business:
-        return business(connection, self._writes, self._address, self._timeout)
 
     async def _say_idle(self, at_most: float) -> bool:
         """Let others notify us; returns whether rows have come since we looked, which a notification would have come too early for."""
@@ -181,19 +174,6 @@ class PostgresOutbox(SQLOutbox):
             with self._connections.errors(self._timeout):
                 await listening.ensure(pool, self._timeout)
 
-    async def _prepare(self, connection: PoolConnectionProxy) -> None:
-        await run(self._prepared(), AsyncpgRunner(connection))
-        self._writes = writes(await place(connection, self._tables.rows))
-
-    def _prepared(self) -> Steps[None]:
-        yield from checking.require_durable(self._address)
-        yield from create(self._layout)
-        yield from require_rights(self._sql, self._address)
-
-    def _checked(self) -> Steps[list[str]]:
-        yield from checking.require_durable(self._address)
-        return (yield from self._complaints())
-
 
 def from_url(url: str) -> PostgresOutbox:
     """Return the outbox of `postgresql://user:password@host:5432/database`, or `postgres://…`.
@@ -208,3 +188,75 @@ def from_url(url: str) -> PostgresOutbox:
     if settings.pop("synchronous_commit") is not None:
         raise ConfigurationError("the PostgreSQL outbox has no option synchronous_commit; a message that was committed has to be durable")
     return PostgresOutbox(drivers, **settings, **keeping.given)
+
+
+def _insert(table: str, rows: Sequence[RowColumns]) -> Statement:
+    if len(rows) <= _FEW:
+        return Statement(_few(table, len(rows)), [*chain.from_iterable(rows)])
+    return Statement(_INSERT.format(rows=table), [*zip(*rows, strict=True)])
+
+
+@functools.cache
+def _few(table: str, count: int) -> str:
+    width = len(RowColumns._fields)
+    rows = (", ".join(f"${place}" for place in range(row * width + 1, (row + 1) * width + 1)) for row in range(count))
+    return _INSERT_FEW.format(rows=table, values=", ".join(f"({each})" for each in rows))
+
+
+def _writes(table: str) -> Writes:
+    """Return the statements. Each answer says whether a transaction is open, and a failure breaks it, so that it needs no mark."""
+
+    def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
+        yield [*before, _insert(table, rows)]
+
+    return Writes(inserting, restore=[Statement("COMMIT")], is_marked=False, as_ours=_as_ours)
+
+
+def _as_ours(steps: Steps[None]) -> Steps[None]:
+    """In the role that the session began with; the other one is remembered where no codec of the user's sees it."""
+    yield [Statement("SELECT set_config('ackwise.role', current_setting('role'), true)"), Statement("SET LOCAL role TO DEFAULT")]
+    yield from steps
+    yield [Statement("SELECT set_config('role', current_setting('ackwise.role'), true)")]
+
+
+def _business(connection: Any, rows: str, address: str, timeout: float) -> Business:
+    """Return how rows get to `connection`. Raises `ConfigurationError` for what is none of asyncpg's."""
+    require(connection, asyncpg.Connection | PoolConnectionProxy, "PostgreSQL", "asyncpg")
+
+    def as_error(error: Exception) -> Exception:
+        if isinstance(error, asyncpg.InFailedSQLTransactionError):
+            return TransactionAborted(BROKEN.format(database="PostgreSQL"))
+        return as_store_error(error, address, timeout, OUTBOX.tables, OUTBOX.init)
+
+    def cut() -> None:
+        with suppress(asyncpg.InterfaceError):  # a lost one has left the pool already
+            connection.terminate()
+
+    return Business(
+        _writes(rows),
+        _Runner(connection),
+        is_open=connection.is_in_transaction,
+        watched=functools.partial(watched, connection),
+        close=cut,
+        as_error=as_error,
+        timeout=timeout,
+    )
+
+
+class _Runner(AsyncpgRunner):
+    """Transactions are asyncpg's own, so that it makes savepoints of those inside."""
+
+    def __init__(self, connection: Connection | PoolConnectionProxy) -> None:
+        super().__init__(connection)
+        transaction = connection.transaction()
+        self._ends = {"BEGIN": transaction.start, "COMMIT": transaction.commit, "ROLLBACK": transaction.rollback}
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        """See `Runner.send`."""
+        if (end := self._ends.get(packet[0].text)) is None:
+            return await super().send(packet)
+        try:
+            await end()
+        except FAILURES as error:
+            raise Failure(problem_of(error), error) from error
+        return [Answer()]

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import functools
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from asyncmy.connection import Connection
 
 from ackwise.stores.mysql.driver import Asyncmy
-from ackwise.stores.mysql.outbox.dialect import MySQL
-from ackwise.stores.mysql.outbox.tables import OutboxTables
-from ackwise.stores.mysql.outbox.writing import business, place
-from ackwise.stores.mysql.schema import layout
+from ackwise.stores.mysql.failures import FAILURES, as_store_error
+from ackwise.stores.mysql.outboxdialect import MySQL, insert
+from ackwise.stores.mysql.runner import AsyncmyRunner
+from ackwise.stores.mysql.schema import found, layout
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Options, parse
+from ackwise.stores.mysql.watching import watched
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
+from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Connections
-from ackwise.stores.sql.operation import Owned, Steps, run
-from ackwise.stores.sql.outbox.outbox import SQLOutbox
-from ackwise.stores.sql.outbox.rights import require_rights
-from ackwise.stores.sql.outbox.transaction import Business
-from ackwise.stores.sql.schema import complaints, create, required
+from ackwise.stores.sql.operation import Packet, Statement, Steps
+from ackwise.stores.sql.outbox.outbox import ServerOutbox
+from ackwise.stores.sql.outbox.transaction import Business, require
+from ackwise.stores.sql.outbox.writing import Writes
 
 if TYPE_CHECKING:
-    from asyncmy.connection import Connection
     from asyncmy.pool import Pool
 
 __all__ = ["MySQLOutbox", "from_url"]
-
-T = TypeVar("T")
 
 _MAX_SIZE: Final = 4
 """Connections: a relay asks on one, and writes on another; a check-back may want one, and a producer."""
 
 
-class MySQLOutbox(SQLOutbox):
+class MySQLOutbox(ServerOutbox):
     """An outbox in the MariaDB or MySQL database of `url`, in which the business's own tables are as well.
 
         async with outbox.transaction(connection):
@@ -67,51 +69,14 @@ class MySQLOutbox(SQLOutbox):
         blank: Collection[str] = tuple(PAYLOAD),
     ) -> None:
         driver = Asyncmy(OUTBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
-        self._connections, self._tables = Connections(driver), OutboxTables(Tables(prefix))
-        self._rows = self._tables.rows
-        self._layout = layout(self._tables.all, OUTBOX, driver.address, self._tables.ddl)
-        wakes = wakes_of(f"{driver.address if pool is None else id(pool)} {self._tables.rows}")
+        tables, address = Tables(prefix), driver.address
+        wakes = wakes_of(f"{address if pool is None else id(pool)} {tables.named('outbox')}")
         keeping = Keeping(retention, keep_sent, keep_parked, blank)
-        super().__init__(MySQL(self._tables, driver.address), driver.address, timeout, keeping, wakes)
 
-    async def open(self) -> None:
-        """Connect, and create the tables if they are missing and the user may. Opening twice does nothing.
+        def located() -> Steps[str]:
+            return (yield from found(tables)).named("outbox")
 
-        Raises `ConfigurationError` for what can't work, and `StoreUnavailable` if the server does not answer now.
-        """
-        await self._connections.open(self._prepare)
-
-    async def close(self) -> None:
-        """Wait for the calls under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
-        await self._connections.close()
-
-    # Our own connections
-
-    async def init(self) -> None:
-        """Create the tables if they are missing. Doing it twice changes nothing."""
-        await self._connections.maintained(lambda: create(self._layout))
-
-    async def check(self) -> list[str]:
-        """Return what is wrong or unwise, one sentence each; changes nothing."""
-        return await self._connections.maintained(lambda: complaints(self._layout, self._complaints))
-
-    async def cleanup(self) -> int:
-        """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
-        return await self._connections.maintained(lambda: required(self._layout, self._clean))
-
-    async def _run(self, operation: Owned[T]) -> T:
-        return await self._connections.run(operation)
-
-    def _through(self, connection: Any) -> Business:
-        return business(connection, self._rows, self._address, self._timeout)
-
-    async def _prepare(self, connection: Connection) -> None:
-        await run(self._prepared(), self._connections.driver.runner(connection))
-        self._rows = await place(connection, self._tables.rows)
-
-    def _prepared(self) -> Steps[None]:
-        yield from create(self._layout)
-        yield from require_rights(self._sql, self._address)
+        super().__init__(Connections(driver), MySQL(tables, address), layout(tables, OUTBOX, address), keeping, wakes, located, _business)
 
 
 def _session(timeout: float) -> str:
@@ -136,3 +101,52 @@ def from_url(url: str) -> MySQLOutbox:
     url, keeping = keeping_of(url)
     address, options = parse(url, Options(max_size=_MAX_SIZE))
     return MySQLOutbox(address, **options._asdict(), **keeping.given)
+
+
+def _writes(connection: Connection, table: str, address: str) -> Writes:
+    """Return the statements. A connection in autocommit is out of it from before BEGIN until COMMIT or ROLLBACK was answered."""
+
+    def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
+        return insert(table, rows, before, address)
+
+    leave, back = ("SET autocommit = 0", "SET autocommit = 1") if connection.get_autocommit() else ("", "")
+    return Writes(
+        inserting,
+        begin=_packet(leave, "START TRANSACTION"),
+        commit=_packet("COMMIT", back),
+        rollback=_packet("ROLLBACK", back),
+        restore=_packet(back),
+        open=_OPEN,
+        proves_first=True,
+    )
+
+
+def _packet(*texts: str) -> Packet:
+    return [Statement(text) for text in texts if text]
+
+
+#: What an error of the server did to a transaction, the driver does not know.
+_OPEN: Final = _packet("SAVEPOINT ackwise_open", "RELEASE SAVEPOINT ackwise_open")
+
+
+def _business(connection: Any, table: str, address: str, timeout: float) -> Business:
+    """Return how rows get to `connection`. Raises `ConfigurationError` for what is none of asyncmy's."""
+    require(connection, Connection, "MySQL", "asyncmy")
+
+    async def look() -> None:
+        # Without autocommit asyncmy passes over answers that nothing is open any more.
+        if connection.get_transaction_status() and not connection.get_autocommit():
+            with suppress(*FAILURES):
+                await connection.ping(reconnect=False)
+
+    return Business(
+        _writes(connection, table, address),
+        AsyncmyRunner(connection),
+        is_open=connection.get_transaction_status,
+        watched=functools.partial(watched, connection),
+        close=connection.close,
+        as_error=lambda error: as_store_error(error, address, timeout, OUTBOX.tables, OUTBOX.init),
+        timeout=timeout,
+        look=look,
+        begins_by_itself=not connection.get_autocommit(),
+    )

@@ -8,15 +8,16 @@ from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import SHARDS
-from ackwise.stores.mysql.outbox.tables import NAMES, OutboxTables
-from ackwise.stores.mysql.outbox.writing import insert
 from ackwise.stores.mysql.runner import literal
+from ackwise.stores.mysql.tables import NAMES, Tables
+from ackwise.stores.protocol.outboxliterals import MAX_PACKET, TO_SEND, inserts, is_small, require_room
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.outbox.dialect import Around, Dialect
+from ackwise.stores.sql.tables import names_of
 from ackwise.stores.sql.templates import Placeholders
 
-__all__ = ["MySQL"]
+__all__ = ["MySQL", "insert"]
 
 _WORDS: Final = {
     "now": "UTC_TIMESTAMP(6)",
@@ -108,9 +109,9 @@ class MySQL(Dialect):
     # rows do: who looks into the index first and who looks into it last could wait for each other.
     taking = ("SET {moment} = {now}",)
 
-    def __init__(self, tables: OutboxTables, address: str) -> None:
+    def __init__(self, tables: Tables, address: str) -> None:
         placeholders = Placeholders(lambda _: "%s", repeats=True, escape=lambda name: name.replace("%", "%%"))
-        super().__init__(_WORDS, tables.names, placeholders)
+        super().__init__(_WORDS, names_of(tables), placeholders)
         self._address = address
 
     def say(self, template: str, **values: Any) -> Statement:
@@ -162,3 +163,14 @@ def _pending(of_shards: bool, under_way: bool, blocked: bool, block_key: bool) -
     """The template with the conditions that exclude something."""
     one = _ONE + _OF_SHARDS * of_shards + _NOT_UNDER_WAY * under_way + _NOT_BLOCKED * blocked
     return _PENDING % (_OR_PARKED * block_key, one, one)
+
+
+def insert(table: str, rows: Sequence[RowColumns], before: Packet, address: str, more: str = TO_SEND) -> Steps[None]:
+    """Insert rows, `before` with the first of them. Raises `ConfigurationError` for one that the server does not take."""
+    packets = list(inserts(table, rows, more))
+    if not is_small(packets):
+        (limit,) = yield [Statement(MAX_PACKET)]
+        require_room(packets, rows, int(limit.rows[0][0]), address)
+    for packet in packets:
+        yield [*before, Statement(packet)]
+        before = ()

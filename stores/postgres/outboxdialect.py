@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from ackwise.middleware.outbox import RowState
-from ackwise.stores.postgres.outbox.tables import OutboxTables
+from ackwise.stores.postgres import checking
+from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.outboxrows import RowColumns
-from ackwise.stores.sql.operation import Packet, Statement
+from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.outbox.dialect import DUE, DUE_COLUMNS, MESSAGE, Around, Dialect
+from ackwise.stores.sql.tables import names_of
 from ackwise.stores.sql.templates import Placeholders
 
 __all__ = ["Postgres"]
@@ -116,8 +118,13 @@ class Postgres(Dialect):
     has_arrays = puts_behind = takes_at_once = True
     at_least = 200  # they may be blocked
 
-    def __init__(self, tables: OutboxTables) -> None:
-        super().__init__(_WORDS, tables.names, Placeholders("${}".format, repeats=False))
+    def __init__(self, tables: Tables, address: str = "") -> None:
+        super().__init__(_WORDS, names_of(tables), Placeholders("${}".format, repeats=False))
+        self._address = address
+
+    def require_settings(self) -> Steps[None]:
+        """See `Dialect.require_settings`."""
+        return checking.require_durable(self._address)
 
     def may(self, right: str, table: str) -> Packet:
         """See `Dialect.may`."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ackwise.stores.sql.operation import Packet, Statement
 from ackwise.stores.sql.outbox.dialect import Around, Dialect
 from ackwise.stores.sql.templates import Placeholders
-from ackwise.stores.sqlite.outbox.tables import NAMES
+from ackwise.stores.sqlite.schema import NAMES
 
 __all__ = ["BEGIN", "SQLite"]
 

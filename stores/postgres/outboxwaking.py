@@ -7,6 +7,7 @@ ours, at most every 50 ms, and only if a relay has said that it waits: what it w
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.sql.operation import Steps, owned
 from ackwise.stores.sql.outbox.dialect import Dialect
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from asyncpg import Pool
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["Listening", "Waking", "notify", "say_idle"]
+__all__ = ["Listening", "Waking", "channel_of", "notify", "say_idle"]
 
 _EVERY: Final = 0.05
 """Seconds between two notifications."""
@@ -35,6 +35,11 @@ SELECT pg_notify(:channel, '') FROM (SELECT FROM idle LIMIT 1) AS somebody
 """
 _SAY_IDLE: Final = "UPDATE {relays} SET idle_until = {later at_most} WHERE owner = :owner"
 _NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = {LOCAL_COMMIT} AND NOT behind"
+
+
+def channel_of(rows: str) -> str:
+    """Return the channel of the notifications about a table: a name of any length would be cut."""
+    return f"ackwise_outbox_{hashlib.blake2b(rows.encode(), digest_size=8).hexdigest()}"
 
 
 @owned(repeats=True)
@@ -85,8 +90,8 @@ class Waking:
 class Listening:
     """The side of a relay: a connection of its own that turns notifications into wakes of this process."""
 
-    def __init__(self, tables: OutboxTables, wakes: Wakes) -> None:
-        self._channel, self._wakes = tables.channel, wakes
+    def __init__(self, channel: str, wakes: Wakes) -> None:
+        self._channel, self._wakes = channel, wakes
         self._connection: PoolConnectionProxy | None = None
         self._pool: Pool | None = None
 

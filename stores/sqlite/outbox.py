@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -20,12 +22,11 @@ from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.transaction import Business
 from ackwise.stores.sqlite.file import File, problem_of
 from ackwise.stores.sqlite.maintenance import complaints, no_file
-from ackwise.stores.sqlite.outbox import tables
-from ackwise.stores.sqlite.outbox.dialect import BEGIN, SQLite
-from ackwise.stores.sqlite.outbox.relaylock import RelayLock
-from ackwise.stores.sqlite.outbox.writing import begin, business
+from ackwise.stores.sqlite.outboxdialect import BEGIN, SQLite
+from ackwise.stores.sqlite.outboxwriting import as_error, begin, business
 from ackwise.stores.sqlite.runner import SQLiteRunner
-from ackwise.stores.sqlite.schema import version
+from ackwise.stores.sqlite.schema import OUTBOX as _PART
+from ackwise.stores.sqlite.schema import connected
 from ackwise.stores.sqlite.thread import maintain
 from ackwise.stores.sqlite.url import parse, seconds
 
@@ -75,7 +76,7 @@ class SQLiteOutbox(SQLOutbox):
         super().__init__(SQLite(clock), str(self._path), timeout, keeping, wakes)
         self._connection: sqlite3.Connection | None = None
         self._turn = asyncio.Lock()
-        self._lock = RelayLock(self._path)
+        self._lock = _RelayLock(self._path)
 
     async def open(self) -> None:
         """Open the file, and create it and the tables if need be. Opening twice does nothing.
@@ -83,19 +84,9 @@ class SQLiteOutbox(SQLOutbox):
         Raises `ConfigurationError` if the file is no SQLite database or has another version than ours, `StoreUnavailable` if it
         can't be opened now.
         """
-        if self._connection is not None:
-            return
-        self._file.require_folder()
-        try:
-            connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
-        except sqlite3.Error as error:
-            raise self._file.unavailable(error) from error
-        try:
-            self._set_up(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
+        if self._connection is None:
+            self._file.require_folder()
+            self._connection = connected(self._file, _PART, sqlite3.Connection)
 
     async def close(self) -> None:
         """Wait for the call under way, and close the file; another relay may begin. Closing twice does nothing."""
@@ -123,7 +114,7 @@ class SQLiteOutbox(SQLOutbox):
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
-        return no_file(self._file) or await maintain(self._file, lambda: complaints(str(self._path), tables.OUTBOX, self._clock))
+        return no_file(self._file) or await maintain(self._file, lambda: complaints(str(self._path), _PART, self._clock))
 
     async def cleanup(self) -> int:
         """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
@@ -135,17 +126,6 @@ class SQLiteOutbox(SQLOutbox):
             return await another._run(Owned(self._clean), rest=_REST)
         finally:
             await another.close()
-
-    def _set_up(self, connection: sqlite3.Connection) -> None:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            OUTBOX.require_version(version(connection, tables.OUTBOX), str(self._path), "name another file")
-            tables.create(connection)
-            connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
-        except sqlite3.OperationalError as error:
-            raise self._file.unavailable(error) from error
-        except sqlite3.DatabaseError as error:
-            raise self._file.no_database() from error
 
     def _require_open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -166,7 +146,7 @@ class SQLiteOutbox(SQLOutbox):
 
     def _as_error(self, failure: Failure) -> ConfigurationError | StoreUnavailable:
         assert isinstance(failure.error, sqlite3.Error)
-        return tables.as_error(self._file, failure.error)
+        return as_error(self._file, failure.error)
 
 
 class _Runner:
@@ -212,6 +192,34 @@ class _Runner:
             self.end()
             raise Failure(problem_of(error), error) from error
         return Answer()
+
+
+class _RelayLock:
+    """A locked file beside the database: it proves that one relay at a time is at work, and ends with its process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(f"{path.name}-relay")
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take it, or keep it. Raises `ConfigurationError` if another relay has it."""
+        if self._descriptor is not None:
+            return
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise ConfigurationError(
+                f"{self._path}: another relay sends the rows of this file, and SQLite has one relay; stop that one first"
+            ) from None
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let another relay begin. Doing it twice does nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def from_url(url: str) -> SQLiteOutbox:

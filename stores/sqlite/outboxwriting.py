@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement, Steps
 from ackwise.stores.sql.outbox.transaction import Business, require
 from ackwise.stores.sql.outbox.writing import Writes
 from ackwise.stores.sqlite.file import File, problem_of, result_code
-from ackwise.stores.sqlite.outbox.tables import as_error
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.watching import is_free, watched
 
-__all__ = ["begin", "business", "writes"]
+__all__ = ["as_error", "begin", "business", "writes"]
 
 _INSERT: Final = """
 INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, created)
@@ -128,3 +128,13 @@ class _Runner:
             (connection.isolation_level, autocommit), self._before = self._before, None
             if autocommit is True:
                 connection.autocommit = True
+
+
+def as_error(file: File, error: sqlite3.Error) -> ConfigurationError | StoreUnavailable:
+    """Return the error for what SQLite raised."""
+    if "no such table: ackwise_outbox" in str(error):
+        return ConfigurationError(
+            f"{file.path}: the tables of the outbox are missing where the connection leads; open the outbox once, or run "
+            "`ackwise outbox init URL`, and connect to this file"
+        )
+    return file.unavailable(error)
