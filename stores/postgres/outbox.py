@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -14,7 +13,7 @@ from asyncpg.pool import PoolConnectionProxy
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.failures import FAILURES, as_store_error, problem_of
-from ackwise.stores.postgres.outboxdialect import Postgres
+from ackwise.stores.postgres.outboxdialect import Postgres, inserting
 from ackwise.stores.postgres.outboxwaking import Listening, Waking, channel_of, notify, say_idle
 from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.schema import found, layout
@@ -22,12 +21,11 @@ from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
 from ackwise.stores.postgres.watching import watched
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
-from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.outboxwriting import BROKEN
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
+from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps
 from ackwise.stores.sql.outbox.outbox import ServerOutbox
 from ackwise.stores.sql.outbox.transaction import Business, require
 from ackwise.stores.sql.outbox.writing import Writes
@@ -50,20 +48,6 @@ _SESSION: Final = {
     "jit": "off",
     "default_transaction_isolation": "read committed",
 }
-
-_COLUMNS: Final = ", ".join(RowColumns._fields)
-
-#: Rows of a transaction that are written as VALUES, which costs the server less than arrays; each number of rows is a statement to prepare.
-_FEW: Final = 8
-
-# The ids are given in the order of the rows, which is that of the calls.
-_INSERT_FEW: Final = f"INSERT INTO {{rows}} ({_COLUMNS}) VALUES {{values}}"
-_INSERT: Final = f"""
-INSERT INTO {{rows}} ({_COLUMNS}) SELECT {_COLUMNS}
-FROM unnest($1::text[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $6::int[], $7::text[], $8::bytea[], $9::int[])
-    WITH ORDINALITY AS added ({_COLUMNS}, place)
-ORDER BY place
-"""
 
 
 class PostgresOutbox(ServerOutbox):
@@ -121,7 +105,7 @@ class PostgresOutbox(ServerOutbox):
         self._newest: int | None = None
         self._owner: str | None = None
         channel = channel_of(rows)
-        self._waking = Waking(lambda: self._run(notify(sql, channel)))
+        self._waking = Waking(lambda: self._run(Owned(lambda: notify(sql, channel))))
         self._listening = Listening(channel, wakes) if statement_cache_size else None
 
     async def close(self) -> None:
@@ -159,7 +143,7 @@ class PostgresOutbox(ServerOutbox):
             return False
         owner, pool = self._owner, self._connections.require_open()
         await self._listen(self._listening, pool)
-        newest = await self._run(say_idle(self._sql, owner, at_most))
+        newest = await self._run(Owned(lambda: say_idle(self._sql, owner, at_most)))
         before, self._newest = self._newest, newest
         return newest is not None and newest != before
 
@@ -190,26 +174,10 @@ def from_url(url: str) -> PostgresOutbox:
     return PostgresOutbox(drivers, **settings, **keeping.given)
 
 
-def _insert(table: str, rows: Sequence[RowColumns]) -> Statement:
-    if len(rows) <= _FEW:
-        return Statement(_few(table, len(rows)), [*chain.from_iterable(rows)])
-    return Statement(_INSERT.format(rows=table), [*zip(*rows, strict=True)])
-
-
-@functools.cache
-def _few(table: str, count: int) -> str:
-    width = len(RowColumns._fields)
-    rows = (", ".join(f"${place}" for place in range(row * width + 1, (row + 1) * width + 1)) for row in range(count))
-    return _INSERT_FEW.format(rows=table, values=", ".join(f"({each})" for each in rows))
-
-
 def _writes(table: str) -> Writes:
     """Return the statements. Each answer says whether a transaction is open, and a failure breaks it, so that it needs no mark."""
 
-    def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
-        yield [*before, _insert(table, rows)]
-
-    return Writes(inserting, restore=[Statement("COMMIT")], is_marked=False, as_ours=_as_ours)
+    return Writes(inserting(table), restore=[Statement("COMMIT")], is_marked=False, as_ours=_as_ours)
 
 
 def _as_ours(steps: Steps[None]) -> Steps[None]:

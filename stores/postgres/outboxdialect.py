@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Final
 
 from ackwise.middleware.outbox import RowState
@@ -13,7 +16,7 @@ from ackwise.stores.sql.outbox.dialect import DUE, DUE_COLUMNS, MESSAGE, Around,
 from ackwise.stores.sql.tables import names_of
 from ackwise.stores.sql.templates import Placeholders
 
-__all__ = ["Postgres"]
+__all__ = ["Postgres", "inserting"]
 
 _COLUMNS: Final = ", ".join(RowColumns._fields)
 
@@ -129,3 +132,38 @@ class Postgres(Dialect):
     def may(self, right: str, table: str) -> Packet:
         """See `Dialect.may`."""
         return [Statement("SELECT has_table_privilege(to_regclass($1), $2)", (self.tables[table], right))]
+
+
+#: Rows of a transaction that are written as VALUES, which costs the server less than arrays; each number of rows is a statement to prepare.
+_FEW: Final = 8
+
+# The ids are given in the order of the rows, which is that of the calls.
+_INSERT_FEW: Final = f"INSERT INTO {{rows}} ({_COLUMNS}) VALUES {{values}}"
+_INSERT: Final = f"""
+INSERT INTO {{rows}} ({_COLUMNS}) SELECT {_COLUMNS}
+FROM unnest($1::text[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $6::int[], $7::text[], $8::bytea[], $9::int[])
+    WITH ORDINALITY AS added ({_COLUMNS}, place)
+ORDER BY place
+"""
+
+
+def inserting(table: str) -> Callable[[Sequence[RowColumns], Packet], Steps[None]]:
+    """Return what inserts rows to be sent."""
+
+    def insert(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
+        yield [*before, _insert(table, rows)]
+
+    return insert
+
+
+def _insert(table: str, rows: Sequence[RowColumns]) -> Statement:
+    if len(rows) <= _FEW:
+        return Statement(_few(table, len(rows)), [*chain.from_iterable(rows)])
+    return Statement(_INSERT.format(rows=table), [*map(list, zip(*rows, strict=True))])
+
+
+@functools.cache
+def _few(table: str, count: int) -> str:
+    width = len(RowColumns._fields)
+    rows = (", ".join(f"${place}" for place in range(row * width + 1, (row + 1) * width + 1)) for row in range(count))
+    return _INSERT_FEW.format(rows=table, values=", ".join(f"({each})" for each in rows))

@@ -16,7 +16,7 @@ import asyncpg
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.stores.protocol.outboxwaking import Wakes
-from ackwise.stores.sql.operation import Steps, owned
+from ackwise.stores.sql.operation import Steps
 from ackwise.stores.sql.outbox.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -42,13 +42,11 @@ def channel_of(rows: str) -> str:
     return f"ackwise_outbox_{hashlib.blake2b(rows.encode(), digest_size=8).hexdigest()}"
 
 
-@owned(repeats=True)
 def notify(sql: Dialect, channel: str) -> Steps[None]:
     """Notify relays of other processes, if one waits."""
     yield [sql.say(_NOTIFY, channel=channel)]
 
 
-@owned(repeats=True)
 def say_idle(sql: Dialect, owner: str, at_most: float) -> Steps[int | None]:
     """Say that `owner` waits; return the highest id of a row to be sent."""
     _, newest = yield sql.say_all((_SAY_IDLE, _NEWEST), owner=owner, at_most=at_most)

@@ -4,38 +4,21 @@ A generator yields a packet, which are statements that may share one trip, and g
 packets through one driver, one statement at a time where the driver takes no more. So the same operation runs on asyncpg, asyncmy,
 sqlite3 and a connection of SQLAlchemy, asynchronously or not.
 
-An operation *owns* its connection, or *borrows* that of the caller. Whoever runs an owned one takes a connection, bounds the time,
-repeats it and closes the connection if it has to; the operation itself may begin and commit. A borrowed one sends its statements
-into the transaction that is open, and nothing else: it neither begins nor commits, makes no setting and is never repeated.
+An operation *owns* its connection (`Owned`), or borrows that of the caller. Whoever runs an owned one takes a connection, bounds the time,
+repeats it and closes the connection if it has to; the operation itself may begin and commit. A borrowed one is steps alone, which send
+their statements into the transaction that is open: they neither begin nor commit, make no setting and are never repeated.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-__all__ = [
-    "Answer",
-    "Borrowed",
-    "Failure",
-    "Owned",
-    "Packet",
-    "Problem",
-    "Runner",
-    "Statement",
-    "Steps",
-    "SyncRunner",
-    "borrowed",
-    "owned",
-    "run",
-    "run_now",
-]
+__all__ = ["Answer", "Failure", "Owned", "Packet", "Problem", "Runner", "Statement", "Steps", "SyncRunner", "run", "run_now"]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -135,33 +118,3 @@ class Owned(Generic[T]):
     begin: Callable[[], Steps[T]]
     repeats: bool = True
     """Whether it may be tried again though it may have been applied."""
-
-
-@dataclass(frozen=True, slots=True)
-class Borrowed(Generic[T]):
-    """An operation in the transaction that is open on somebody else's connection: statements alone."""
-
-    begin: Callable[[], Steps[T]]
-
-
-def owned(*, repeats: bool) -> Callable[[Callable[P, Steps[T]]], Callable[P, Owned[T]]]:
-    """The decorator of a generator function whose operation owns its connection. See `Owned`."""
-
-    def decorate(steps: Callable[P, Steps[T]]) -> Callable[P, Owned[T]]:
-        @functools.wraps(steps)
-        def operation(*args: P.args, **kwargs: P.kwargs) -> Owned[T]:
-            return Owned(functools.partial(steps, *args, **kwargs), repeats)
-
-        return operation
-
-    return decorate
-
-
-def borrowed(steps: Callable[P, Steps[T]]) -> Callable[P, Borrowed[T]]:
-    """The decorator of a generator function whose operation borrows its connection. See `Borrowed`."""
-
-    @functools.wraps(steps)
-    def operation(*args: P.args, **kwargs: P.kwargs) -> Borrowed[T]:
-        return Borrowed(functools.partial(steps, *args, **kwargs))
-
-    return operation

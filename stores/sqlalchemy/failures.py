@@ -9,10 +9,11 @@ from typing import Final
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InvalidRequestError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.stores.protocol.outboxwriting import BROKEN
 from ackwise.stores.sql.operation import Failure, Problem
 
-__all__ = ["ADDRESS", "as_store_error", "failures", "problem_of", "refusing", "unavailable"]
+__all__ = ["ADDRESS", "as_outbox_error", "as_store_error", "failures", "problem_of", "refusing", "unavailable"]
 
 ADDRESS: Final = "the database of the SQLAlchemy inbox"
 
@@ -32,7 +33,14 @@ _PROBLEMS: Final[dict[object, Problem]] = {
     "3F000": Problem.MISSING,
     1146: Problem.MISSING,
     "no such table": Problem.MISSING,
+    1062: Problem.DUPLICATE,
+    **dict.fromkeys((1142, 1143, "42501"), Problem.FORBIDDEN),
 }
+
+_MISSING: Final = (
+    "the tables of the outbox are missing in the database of the session, or have another schema or prefix; run `ackwise outbox init URL` "
+    "with the URL that the relay has"
+)
 
 _ENDED_BY_AN_ERROR: Final = (
     "the handler caught an error of PostgreSQL and went on, but PostgreSQL undoes the whole transaction then; let the error pass, "
@@ -41,14 +49,12 @@ _ENDED_BY_AN_ERROR: Final = (
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return what an error of SQLAlchemy or of the network means."""
+    """Return what an error of SQLAlchemy or of the network means; what a session says by itself is of a transaction that is gone."""
     if not isinstance(error, DBAPIError):
-        return Problem.LOST if isinstance(error, OSError) else Problem.REFUSED
+        return Problem.LOST if isinstance(error, OSError) else Problem.ENDED
     if error.connection_invalidated:
         return Problem.LOST
-    first = error.orig.args[0] if error.orig is not None and error.orig.args else None
-    said = str(first).partition(":")[0]
-    return _PROBLEMS.get(first if isinstance(first, int) else _state(error) or said, Problem.REFUSED)
+    return _PROBLEMS.get(_code(error) or _first_line(error).partition(":")[0], Problem.REFUSED)
 
 
 @contextmanager
@@ -58,6 +64,22 @@ def failures() -> Iterator[None]:
         yield
     except (SQLAlchemyError, OSError) as error:
         raise Failure(problem_of(error), error) from error
+
+
+def as_outbox_error(error: Exception) -> AckwiseError:
+    """The error of ours for one of SQLAlchemy's or of the network, while rows of an outbox are written."""
+    if isinstance(error, OSError):
+        return StoreUnavailable(f"the database of the session can't be reached ({error.strerror or 'connection lost'})")
+    problem, said = problem_of(error), _first_line(error)
+    if problem is Problem.MISSING:
+        return ConfigurationError(_MISSING)
+    if problem is Problem.FORBIDDEN:
+        return ConfigurationError(f"the user of the session may not write rows of the outbox; grant INSERT on its table ({said})")
+    if isinstance(error, DBAPIError) and _code(error) == _BROKEN:
+        return TransactionAborted(BROKEN.format(database="PostgreSQL"))
+    if isinstance(error, ProgrammingError):
+        return ConfigurationError(f"the database of the session refuses the rows of the outbox: {said}")
+    return StoreUnavailable(f"the database of the session failed while rows of the outbox were written: {said}")
 
 
 def as_store_error(error: Exception) -> ConfigurationError | StoreUnavailable:
@@ -88,20 +110,22 @@ def refusing(step: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if _state(error) == _BROKEN:
+        if _code(error) == _BROKEN:
             raise TransactionAborted(_ENDED_BY_AN_ERROR) from None
-        if not isinstance(error, (IntegrityError, DataError, ProgrammingError)) and not _state(error).startswith(_REFUSED):
+        if not isinstance(error, (IntegrityError, DataError, ProgrammingError)) and not str(_code(error)).startswith(_REFUSED):
             raise
         raise TransactionAborted(f"the database refuses to {step} what the handler wrote: {_first_line(error)}") from None
     except InvalidRequestError as error:
         raise TransactionAborted(f"the handler left its session in the middle of an error: {_first_line(error)}") from None
 
 
-def _state(error: DBAPIError) -> str:
-    return str(getattr(error.orig, "sqlstate", None) or "")
+def _code(error: DBAPIError) -> int | str:
+    """Return the number of MySQL's error, or the SQLSTATE of PostgreSQL's; else an empty text."""
+    first = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    return first if isinstance(first, int) else str(getattr(error.orig, "sqlstate", None) or "")
 
 
-def _first_line(error: SQLAlchemyError) -> str:
+def _first_line(error: Exception) -> str:
     """What happened, without the statement and its values."""
     said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     return said.partition("\n")[0].rpartition(">: ")[2]

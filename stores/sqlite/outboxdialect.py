@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from ackwise.stores.sql.operation import Packet, Statement
+from ackwise.stores.protocol.outboxrows import RowColumns
+from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.outbox.dialect import Around, Dialect
+from ackwise.stores.sql.tables import names_of
 from ackwise.stores.sql.templates import Placeholders
-from ackwise.stores.sqlite.schema import NAMES
+from ackwise.stores.sqlite.schema import Tables
 
-__all__ = ["BEGIN", "SQLite"]
+__all__ = ["BEGIN", "SQLite", "inserting"]
 
 _WORDS: Final = {
     "now": ":now",
@@ -47,6 +49,9 @@ FROM summed AS s CROSS JOIN {rows} AS r ON r.id = s.id WHERE s.before_it < :most
 BEGIN: Final = "BEGIN IMMEDIATE"
 
 
+_TABLES: Final = Tables()
+
+
 class SQLite(Dialect):
     """What reads needs no transaction, and waits for nobody who writes."""
 
@@ -58,8 +63,8 @@ class SQLite(Dialect):
     )  # who calls is alone
     has_server = False
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__(_WORDS, NAMES, Placeholders(lambda _: "?", repeats=True, adapt=_adapted))
+    def __init__(self, clock: Callable[[], float], tables: Tables = _TABLES) -> None:
+        super().__init__(_WORDS, names_of(tables), Placeholders(lambda _: "?", repeats=True, adapt=_adapted))
         self._clock = clock
 
     def say(self, template: str, **values: Any) -> Statement:
@@ -74,3 +79,13 @@ class SQLite(Dialect):
 
 def _adapted(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list) else value
+
+
+def inserting(table: str, clock: Callable[[], float]) -> Callable[[Sequence[RowColumns], Packet], Steps[None]]:
+    """Return what inserts rows to be sent."""
+    text = f"INSERT INTO {table} ({', '.join(RowColumns._fields)}, created) VALUES ({', '.join('?' * (len(RowColumns._fields) + 1))})"
+
+    def insert(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
+        yield [*before, *(Statement(text, (*row, clock())) for row in rows)]
+
+    return insert

@@ -10,33 +10,25 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.protocol.outboxrows import RowColumns
-from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement, Steps
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement
 from ackwise.stores.sql.outbox.transaction import Business, require
 from ackwise.stores.sql.outbox.writing import Writes
 from ackwise.stores.sqlite.file import File, problem_of, result_code
+from ackwise.stores.sqlite.outboxdialect import inserting
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.watching import is_free, watched
 
-__all__ = ["as_error", "begin", "business", "writes"]
+__all__ = ["as_error", "begin", "business"]
 
-_INSERT: Final = """
-INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, created)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
 _BEGIN: Final = Statement("BEGIN IMMEDIATE")
 
 #: Seconds between two tries for the file while another connection writes to it.
 _TRY_AGAIN: Final = 0.005
 
 
-def writes(clock: Callable[[], float]) -> Writes:
+def _writes(clock: Callable[[], float]) -> Writes:
     """Return the statements. A row is inserted at once: that is a call within the process, and nobody can write in an authorizer."""
-
-    def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
-        yield [*before, *(Statement(_INSERT, (*row, clock())) for row in rows)]
-
-    return Writes(inserting, begin=[_BEGIN], restore=[Statement("ROLLBACK")], at_once=True)
+    return Writes(inserting("ackwise_outbox", clock), begin=[_BEGIN], restore=[Statement("ROLLBACK")], at_once=True)
 
 
 async def begin(connection: sqlite3.Connection, timeout: float) -> None:
@@ -66,7 +58,7 @@ def business(connection: Any, file: File, timeout: float, clock: Callable[[], fl
         return as_error(file, error)
 
     return Business(
-        writes(clock),
+        _writes(clock),
         _Runner(connection, runner, timeout),
         is_open=lambda: connection.in_transaction,
         watched=lambda block: watched(connection, block) if is_free(connection) else nullcontext(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from ackwise.stores.protocol import purpose
@@ -14,7 +15,7 @@ from ackwise.stores.sqlite.clock import TABLE as _CLOCK
 from ackwise.stores.sqlite.file import File
 from ackwise.stores.sqlite.runner import SQLiteRunner
 
-__all__ = ["CLAIMS", "INBOX", "NAMES", "OUTBOX", "Part", "connected", "set_up"]
+__all__ = ["CLAIMS", "INBOX", "OUTBOX", "Part", "Tables", "connected", "set_up"]
 
 C = TypeVar("C", bound=sqlite3.Connection)
 
@@ -34,12 +35,19 @@ class Part(NamedTuple):
         return self.purpose.part
 
 
-class _Names:
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables in a file; ours have the first prefix."""
+
+    prefix: str = "ackwise_"
+    schema: str | None = None
+
     def named(self, name: str) -> str:
-        return f"ackwise_{name}"
+        """The table `name` of ours, quoted."""
+        return ".".join(f'"{part.replace(chr(34), 2 * chr(34))}"' for part in (self.schema, self.prefix + name) if part is not None)
 
 
-NAMES: Final = names_of(_Names())
+_NAMES: Final = names_of(Tables())
 
 # AUTOINCREMENT: the id of a row that was deleted is never given again.
 _TYPES: Final = {
@@ -62,7 +70,7 @@ _TYPES: Final = {
     "keeping": "ON CONFLICT DO NOTHING",
 }
 
-_VERSIONS: Final = versions(_TYPES, NAMES)
+_VERSIONS: Final = versions(_TYPES, _NAMES)
 _CLAIMS: Final = """
 CREATE TABLE IF NOT EXISTS ackwise_claims (
     place TEXT PRIMARY KEY,
@@ -83,8 +91,8 @@ CLAIMS: Final = Part(purpose.CLAIMS, "ackwise_claims", "ackwise_claims_kept_unti
 
 _INBOX_BY_END: Final = "CREATE INDEX IF NOT EXISTS ackwise_inbox_kept_until ON ackwise_inbox (kept_until)"
 
-INBOX: Final = Part(purpose.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until", (*inbox(_TYPES, NAMES), _INBOX_BY_END, _CLOCK))
-OUTBOX: Final = Part(purpose.OUTBOX, "ackwise_outbox", "ackwise_outbox_to_send", tuple(outbox(_TYPES, NAMES)))
+INBOX: Final = Part(purpose.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until", (*inbox(_TYPES, _NAMES), _INBOX_BY_END, _CLOCK))
+OUTBOX: Final = Part(purpose.OUTBOX, "ackwise_outbox", "ackwise_outbox_to_send", tuple(outbox(_TYPES, _NAMES)))
 
 
 def set_up(part: Part, address: str) -> Steps[None]:

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from ackwise.middleware.outbox import TransactionOutcome
 from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxwaking import Wakes
-from ackwise.stores.sql.operation import Owned, Steps, owned
+from ackwise.stores.sql.operation import Owned, Steps
 from ackwise.stores.sql.outbox.dialect import Dialect
 from ackwise.stores.sql.outbox.transaction import Business
 
@@ -65,11 +65,9 @@ def asked(*, repeats: bool) -> Callable[[_Steps[Self, P, T]], _Method[Self, P, T
     """The decorator of the steps of a method, which are run as an operation of our own. See `Owned`."""
 
     def decorate(steps: _Steps[Self, P, T]) -> _Method[Self, P, T]:
-        operation = owned(repeats=repeats)(steps)
-
         @functools.wraps(steps)
         async def method(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            return await self._run(operation(self, *args, **kwargs))
+            return await self._run(Owned(functools.partial(steps, self, *args, **kwargs), repeats))
 
         return method  # type: ignore[return-value]  # mypy takes what is asynchronous for any coroutine, pyright does not
 

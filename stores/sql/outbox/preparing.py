@@ -9,11 +9,11 @@ from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.outbox import FIRST_CHECK, CheckAnswer, Prepared, RowState, TransactionOutcome, UnreadableRow
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.protocol.outboxrows import DECIDED, cause_of, columns_of, prepared_of, state_of, text_of
-from ackwise.stores.sql.operation import Failure, Problem, Steps, borrowed
+from ackwise.stores.sql.operation import Failure, Problem, Steps
 from ackwise.stores.sql.outbox.dialect import DUE_COLUMNS, Dialect, changed
 from ackwise.stores.sql.outbox.operations import Operations, asked
 
-__all__ = ["Preparing", "too_late"]
+__all__ = ["Preparing", "read_id", "set_barrier"]
 
 _DATABASE_ID: Final = "SELECT value FROM {meta} WHERE name = 'database_id'"
 _BARRIER: Final = "INSERT INTO {barrier} (tx_id, outcome, created) VALUES (:tx_id, :outcome, {now}) {keeping}"
@@ -56,14 +56,14 @@ class Preparing(Operations):
         """See `BarrierStore.database_id`."""
         if connection is None:
             return await self._database_id()
-        return await self._through(connection).run(_read_id(self._sql))
+        return await self._through(connection).run(read_id(self._sql))
 
     async def barrier(self, connection: Any, tx_id: str) -> None:
         """See `BarrierStore.barrier`."""
         business = self._through(connection)
         if not (business.is_open() or business.begins_by_itself):
             raise ConfigurationError(f"the barrier of {tx_id} has to be in the local transaction, and none is open; begin one")
-        await business.run(_set_barrier(self._sql, tx_id))
+        await business.run(set_barrier(self._sql, tx_id))
 
     @asked(repeats=True)
     def probe(self, tx_id: str, *, wait: float) -> Steps[TransactionOutcome]:
@@ -124,15 +124,14 @@ class Preparing(Operations):
         return self._woken(changed(decided), *(answer.outcome for answer in answers))
 
 
-@borrowed
-def _read_id(sql: Dialect) -> Steps[str]:
+def read_id(sql: Dialect) -> Steps[str]:
+    """Return the id of the database."""
     (found,) = yield [sql.say(_DATABASE_ID)]
     return text_of(found.rows[0][0])
 
 
-@borrowed
-def _set_barrier(sql: Dialect, tx_id: str) -> Steps[None]:
-    """The outcome is read as it is now: this transaction may see an older state of the table."""
+def set_barrier(sql: Dialect, tx_id: str) -> Steps[None]:
+    """See `BarrierStore.barrier`. The outcome is read as it is now: this transaction may see an older state of the table."""
     try:
         (inserted,) = yield [sql.say(_BARRIER, tx_id=tx_id, outcome=_COMMITTED)]
         if inserted.changed:
@@ -141,12 +140,7 @@ def _set_barrier(sql: Dialect, tx_id: str) -> Steps[None]:
         if failure.problem is not Problem.DUPLICATE:
             raise
     (found,) = yield [sql.say(_OUTCOME + " {shared}", tx_id=tx_id)]
-    raise too_late(str(found.rows[0][0]), tx_id)
-
-
-def too_late(outcome: str, tx_id: str) -> TransactionAborted:
-    """Return the error for a barrier that is there, with what it says of its local transaction."""
-    return TransactionAborted((_TWICE if outcome == _COMMITTED else _CHECKED).format(tx_id=tx_id))
+    raise TransactionAborted((_TWICE if found.rows[0][0] == _COMMITTED else _CHECKED).format(tx_id=tx_id))
 
 
 def _decision(answer: CheckAnswer) -> _Decision:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.stores.protocol.outboxwriting import Sends
-from ackwise.stores.sql.operation import Borrowed, Failure, Problem, Runner, Steps, SyncRunner, run, run_now
+from ackwise.stores.sql.operation import Failure, Problem, Runner, Steps, SyncRunner, run, run_now
 from ackwise.stores.sql.outbox.writing import Block, Rows, Writes
 
 __all__ = ["Business", "require", "transaction"]
@@ -45,10 +45,10 @@ class Business:
     waits_to_begin: bool = False
     """Whether what is raised because it could not begin is an error of Ackwise, and not the driver's."""
 
-    async def run(self, operation: Borrowed[T]) -> T:
-        """Return what an operation in the transaction that is open returns. Raises `AckwiseError`."""
+    async def run(self, steps: Steps[T]) -> T:
+        """Return what steps in the transaction that is open return. Raises `AckwiseError`."""
         try:
-            return await run(operation.begin(), self.runner)
+            return await run(steps, self.runner)
         except Failure as failure:
             raise self.as_error(failure.error) from None
 

@@ -19,7 +19,7 @@ from ackwise.stores.postgres.replication import PostgresChanges, memory
 from ackwise.stores.postgres.replication.slot import Known
 from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.sql.operation import Steps, run
+from ackwise.stores.sql.operation import run
 
 pytestmark = pytest.mark.servers
 
@@ -280,7 +280,7 @@ async def test_a_relay_that_stops_while_another_looks_at_the_slot_is_not_taken_f
 
     ask = PostgresChanges._ask
 
-    async def then_the_first_stops(source: PostgresChanges, asked: Steps[Any]) -> Any:
+    async def then_the_first_stops(source: PostgresChanges, asked: Any) -> Any:
         nonlocal steps
         found = await ask(source, asked)
         if asyncio.current_task() is waiting and asked.__name__ in ("recall", "look_at"):
