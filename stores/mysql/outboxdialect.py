@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.mysql.runner import literal
 from ackwise.stores.mysql.tables import NAMES, Tables
-from ackwise.stores.protocol.outboxliterals import MAX_PACKET, TO_SEND, inserts, is_small, require_room
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.outbox.dialect import Around, Dialect
@@ -97,6 +96,21 @@ _ATTEMPTS: Final = {
 #: Values that are names, which some servers would cut.
 _NAMED: Final = frozenset({"owner", "tx_id", "producer_group", "barrier_in"})
 
+#: Bytes of a packet that every server takes, and those that go with a statement.
+_SMALL: Final = 1_000_000
+_AROUND: Final = 1000
+
+#: Characters that one statement takes at most, if that is more than one row. A server takes 1 MiB at least, and 16 or 64 by default.
+_LONGEST: Final = 800_000
+
+#: What a row of a business transaction has in the last five columns.
+_TO_SEND: Final = "2, NULL, '', '', ''"
+
+_INSERT: Final = (
+    "INSERT INTO {rows} (message_id, shard, topic, message_key, key_hash, `partition`, headers, value, size, state, next_at, tx_id, "
+    "producer_group, barrier_in, created) VALUES "
+)
+
 
 class MySQL(Dialect):
     """Each packet is one trip, with its transaction."""
@@ -165,12 +179,34 @@ def _pending(of_shards: bool, under_way: bool, blocked: bool, block_key: bool) -
     return _PENDING % (_OR_PARKED * block_key, one, one)
 
 
-def insert(table: str, rows: Sequence[RowColumns], before: Packet, address: str, more: str = TO_SEND) -> Steps[None]:
-    """Insert rows, `before` with the first of them. Raises `ConfigurationError` for one that the server does not take."""
-    packets = list(inserts(table, rows, more))
-    if not is_small(packets):
-        (limit,) = yield [Statement(MAX_PACKET)]
-        require_room(packets, rows, int(limit.rows[0][0]), address)
+def insert(table: str, rows: Sequence[RowColumns], before: Packet, address: str, more: str = _TO_SEND) -> Steps[None]:
+    """Insert rows, `before` with the first of them; `more` are the values of the last columns.
+
+    Every value is a literal, which no encoding and no mode of a session changes. The server gives ids in the order of the values of a
+    statement. Raises `ConfigurationError` for a row that the server does not take, before it cuts the connection because of it.
+    """
+    packets = list(_inserts(table, rows, more))
+    size = max(map(len, packets))
+    if size > _SMALL:
+        (limit,) = yield [Statement("SELECT @@max_allowed_packet")]
+        if size + _AROUND > limit.rows[0][0]:
+            topic = max(rows, key=lambda row: row.size).topic
+            raise ConfigurationError(
+                f"{address}: a message to {topic!r} needs a statement of {size + _AROUND} bytes, twice those of its value, and the "
+                f"server's max_allowed_packet is {limit.rows[0][0]}; raise that, or send a reference to a place where the value is"
+            )
     for packet in packets:
         yield [*before, Statement(packet)]
         before = ()
+
+
+def _inserts(table: str, rows: Sequence[RowColumns], more: str) -> Iterator[str]:
+    begin, some, length = _INSERT.format(rows=table), list[str](), 0
+    for row in rows:
+        values = f"({literal([*row])}, {more}, UTC_TIMESTAMP(6))"
+        if some and length + len(values) > _LONGEST:
+            yield begin + ", ".join(some)
+            some, length = [], 0
+        some.append(values)
+        length += len(values)
+    yield begin + ", ".join(some)

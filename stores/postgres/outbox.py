@@ -27,8 +27,7 @@ from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps
 from ackwise.stores.sql.outbox.outbox import ServerOutbox
-from ackwise.stores.sql.outbox.transaction import Business, require
-from ackwise.stores.sql.outbox.writing import Writes
+from ackwise.stores.sql.outbox.writing import Business, Writes, require
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Pool

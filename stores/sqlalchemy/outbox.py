@@ -20,8 +20,7 @@ from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run_now
 from ackwise.stores.sql.outbox.dialect import Dialect
 from ackwise.stores.sql.outbox.preparing import read_id, set_barrier
-from ackwise.stores.sql.outbox.transaction import Business, transaction
-from ackwise.stores.sql.outbox.writing import Block, Rows, Writes
+from ackwise.stores.sql.outbox.writing import Block, Business, Rows, Writes, transaction
 from ackwise.stores.sqlalchemy.failures import as_outbox_error, failures
 from ackwise.stores.sqlalchemy.runner import SyncRunner
 from ackwise.stores.sqlalchemy.session import begin_as_writer, sync

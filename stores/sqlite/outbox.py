@@ -19,7 +19,7 @@ from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
-from ackwise.stores.sql.outbox.transaction import Business
+from ackwise.stores.sql.outbox.writing import Business
 from ackwise.stores.sqlite.file import File, problem_of
 from ackwise.stores.sqlite.maintenance import complaints, no_file
 from ackwise.stores.sqlite.outboxdialect import BEGIN, SQLite

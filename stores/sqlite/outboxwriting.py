@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement
-from ackwise.stores.sql.outbox.transaction import Business, require
-from ackwise.stores.sql.outbox.writing import Writes
+from ackwise.stores.sql.outbox.writing import Business, Writes, require
 from ackwise.stores.sqlite.file import File, problem_of, result_code
 from ackwise.stores.sqlite.outboxdialect import inserting
 from ackwise.stores.sqlite.runner import SQLiteRunner

@@ -13,7 +13,7 @@ from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.sql.operation import Owned, Steps
 from ackwise.stores.sql.outbox.dialect import Dialect
-from ackwise.stores.sql.outbox.transaction import Business
+from ackwise.stores.sql.outbox.writing import Business
 
 __all__ = ["Operations", "asked"]
 

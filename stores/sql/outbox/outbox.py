@@ -16,8 +16,7 @@ from ackwise.stores.sql.outbox.inspecting import Inspecting
 from ackwise.stores.sql.outbox.preparing import Preparing
 from ackwise.stores.sql.outbox.relaying import Relaying
 from ackwise.stores.sql.outbox.rights import require_rights
-from ackwise.stores.sql.outbox.transaction import Business, transaction
-from ackwise.stores.sql.outbox.writing import Block, Rows
+from ackwise.stores.sql.outbox.writing import Block, Business, Rows, transaction
 from ackwise.stores.sql.schema import Layout, complaints, create, required
 from ackwise.stores.sql.store import Maintenance, SQLStore
 

@@ -1,4 +1,4 @@
-"""Rows in the transaction of the business, and the block of `outbox.transaction`: what is asked of a database and when, without I/O.
+"""Rows in the transaction of the business, and the block of `outbox.transaction`, on an asynchronous connection, which is a `Business`.
 
 begin          BEGIN, SAVEPOINT        or SAVEPOINT alone in the transaction that is open already
 before         the rows, then …        a savepoint of the business, or what ends the transaction
@@ -10,19 +10,23 @@ undo           ROLLBACK, or TO it
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeVar
 
-from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.protocol.outboxrows import RowColumns
-from ackwise.stores.protocol.outboxwriting import Buffer
-from ackwise.stores.sql.operation import Packet, Statement, Steps
+from ackwise.stores.protocol.outboxwriting import Buffer, Sends
+from ackwise.stores.sql.operation import Failure, Packet, Problem, Runner, Statement, Steps, SyncRunner, run, run_now
 from ackwise.stores.sql.watching import ENDING, Effect, Effects, undoes
 
-__all__ = ["ENDED", "Block", "Rows", "Writes"]
+__all__ = ["ENDED", "Block", "Business", "Rows", "Writes", "require", "transaction"]
+
+T = TypeVar("T")
 
 ENDED: Final = (
     "the transaction was ended inside the block of outbox.transaction: by a commit, a change of a table's definition, or by going on after "
@@ -34,6 +38,8 @@ _CLOSED: Final = (
     "add or send was called after its transaction had ended: it was ended inside the block of outbox.transaction; "
     "leave its end to the block"
 )
+
+_IN_DOUBT: Final = "it is not known whether the transaction committed: what it wrote and what it sends is there together, or none of it"
 
 _NUMBERS: Final = itertools.count(1)
 
@@ -63,28 +69,10 @@ class Writes:
     """Takes steps with the rights that the connection came with, though somebody else's count now."""
 
 
-class Connection(Protocol):
-    """That of the business."""
-
-    sql: Writes
-
-    def is_open(self) -> bool:
-        """Return whether a transaction is open, as far as the driver knows."""
-        ...
-
-    def write(self, steps: Steps[None], rows: Rows) -> Awaitable[None]:
-        """Take steps that belong to `rows` to the database. Raises `AckwiseError`."""
-        ...
-
-    def write_first(self, steps: Steps[None], rows: Rows) -> Awaitable[None] | None:
-        """The same before a statement that is watched: at once, if nobody can wait."""
-        ...
-
-
 class Rows(Buffer):
     """The rows of a transaction that somebody else looks after."""
 
-    def __init__(self, business: Connection) -> None:
+    def __init__(self, business: Business) -> None:
         super().__init__()
         self._sql, self._business, self._is_open = business.sql, business, business.is_open
         self._proof: Packet = business.sql.open
@@ -122,7 +110,7 @@ class Rows(Buffer):
 class Block(Rows):
     """The block of `outbox.transaction`. It watches what is executed on the connection."""
 
-    def __init__(self, business: Connection) -> None:
+    def __init__(self, business: Business) -> None:
         super().__init__(business)
         self.is_joined = business.is_open()
         self._proof = ()
@@ -200,3 +188,134 @@ class Block(Rows):
 
     def _marked(self, what: str) -> Packet:
         return [Statement(f"{what} {self._name}")] if self.is_joined or self._sql.is_marked else []
+
+
+@dataclass(slots=True)
+class Business:
+    """A connection through one driver, for one block or writer."""
+
+    sql: Writes
+    runner: Runner
+    is_open: Callable[[], bool]
+    """Whether a transaction is open, as far as the driver knows."""
+    watched: Callable[[Block], AbstractContextManager[None]]
+    """Lets a block see what is executed."""
+    close: Callable[[], Awaitable[None] | None]
+    """Ends the connection, which undoes what is open on it."""
+    as_error: Callable[[Exception], Exception]
+    """The driver's error of a statement of ours as one of Ackwise."""
+    timeout: float
+    """Seconds that it may take to undo a block."""
+    now: SyncRunner | None = None
+    """The way to the database where nobody can wait: in a call that adds a row, or before a statement that is watched."""
+    look: Callable[[], Awaitable[None]] | None = None
+    """Finds out whether a transaction is open, if the driver may have missed an end. Raises nothing of the driver's."""
+    begins_by_itself: bool = False
+    """Whether a transaction begins with the next statement, where none is open."""
+    waits_to_begin: bool = False
+    """Whether what is raised because it could not begin is an error of Ackwise, and not the driver's."""
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Return what steps in the transaction that is open return. Raises `AckwiseError`."""
+        try:
+            return await run(steps, self.runner)
+        except Failure as failure:
+            raise self.as_error(failure.error) from None
+
+    async def write(self, steps: Steps[None], rows: Rows) -> None:
+        """Take steps that belong to `rows` to the database. Raises `AckwiseError`."""
+        try:
+            await run(steps, self.runner)
+        except Failure as failure:
+            raise self._error(failure, rows) from None
+
+    def write_first(self, steps: Steps[None], rows: Rows) -> Awaitable[None] | None:
+        """The same before a statement that is watched: at once, if nobody can wait."""
+        if self.now is None:
+            return self.write(steps, rows)
+        try:
+            return run_now(steps, self.now)
+        except Failure as failure:
+            raise self._error(failure, rows) from None
+
+    async def know(self) -> None:
+        """See `look`."""
+        if self.look is not None:
+            await self.look()
+
+    async def begin(self, block: Block) -> None:
+        """Begin a block; what could not begin whole is undone."""
+        try:
+            await run(block.begin(), self.runner)
+        except BaseException as error:
+            # Where the driver does not know what an error did, the connection may be out of autocommit with nothing open.
+            if not block.is_joined and (self.is_open() or self.sql.open):
+                await self.undo(block)
+            if isinstance(error, Failure):
+                raise (self.as_error(error.error) if self.waits_to_begin else error.error) from None
+            raise
+
+    async def commit(self, block: Block) -> None:
+        """End a block. Without an answer the connection is closed: what sets it back to autocommit would commit."""
+        try:
+            await run(block.commit(), self.runner)
+        except Failure as failure:
+            if failure.problem is Problem.LOST:
+                await self._close()
+                raise StoreUnavailable(f"{self.as_error(failure.error)}; {_IN_DOUBT}") from None
+            if self.is_open():
+                await self.undo(block)
+            raise failure.error from None
+        except BaseException:
+            await self._close()
+            raise
+
+    async def undo(self, block: Block) -> None:
+        """Undo a block, if need be by closing the connection."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                await run(block.undo(), self.runner)
+        except (Failure, TimeoutError):
+            await self._close()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _close(self) -> None:
+        if (closing := self.close()) is not None:
+            await closing
+
+    def _error(self, failure: Failure, rows: Rows) -> Exception:
+        error = self.as_error(failure.error)
+        return rows.ended() if failure.problem is Problem.ENDED and not isinstance(error, TransactionAborted) else error
+
+
+def require(connection: Any, kinds: Any, database: str, driver: str) -> None:
+    """Raise `ConfigurationError` for what is no connection of `driver`."""
+    if not isinstance(connection, kinds):
+        raise ConfigurationError(
+            f"the {database} outbox got a {type(connection).__name__}, and writes through connections of {driver}; "
+            "for a session of SQLAlchemy use SQLAlchemyOutbox"
+        )
+
+
+@asynccontextmanager
+async def transaction(business: Business, sends: Sends, wake: Callable[[], Any]) -> AsyncIterator[Block]:
+    """See `Outbox.transaction`; `wake` is called once rows are committed."""
+    await business.know()
+    block = Block(business)
+    await business.begin(block)
+    try:
+        with business.watched(block), sends.within(block):
+            yield block
+        if block.has_ended:
+            await business.know()
+        await business.write(block.finish(), block)
+    except BaseException:
+        await business.undo(block)
+        raise
+    finally:
+        block.close()
+    await business.commit(block)
+    if block.commits:
+        wake()

@@ -16,8 +16,7 @@ from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
-from ackwise.stores.sql.outbox.transaction import Business
-from ackwise.stores.sql.outbox.writing import Writes
+from ackwise.stores.sql.outbox.writing import Business, Writes
 from ackwise.stores.sqlite.outboxdialect import SQLite
 
 T = TypeVar("T")

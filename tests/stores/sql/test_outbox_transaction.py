@@ -11,8 +11,7 @@ from ackwise.middleware.errors import AckwiseError, StoreUnavailable, Transactio
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run_now
-from ackwise.stores.sql.outbox.transaction import Business, transaction
-from ackwise.stores.sql.outbox.writing import Block, Writes
+from ackwise.stores.sql.outbox.writing import Block, Business, Writes, transaction
 
 
 class Shop:
