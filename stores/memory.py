@@ -12,8 +12,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.store import Ack, ClaimAnswer, Exchange, ExchangeResult, Outcome
 from ackwise.stores.protocol.transitions import Place, Record, decide
 
-__all__ = ["MemoryStore", "from_url"]
-
 AnyAnswer = TypeVar("AnyAnswer")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-__all__ = ["MemoryConnection"]
-
 
 class MemoryConnection:
     """What is done on it comes true with the commit; savepoints can be nested."""

@@ -45,7 +45,6 @@ class MemoryOutboxTransaction(Buffer):
         self._outbox, self._connection = outbox, connection
 
     def add(self, message: Outgoing) -> str:
-        """See `OutboxTransaction.add`."""
         super().add(message)
         self.written(1)
         self._connection.do(lambda: self._outbox._insert(message, RowState.LOCAL_COMMIT))

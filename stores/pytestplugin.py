@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["pytest_addoption", "pytest_configure"]
-
 _SUITE: Final = Path(__file__).parent / "testing" / "suite.py"
 
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from ackwise.middleware.errors import StoreUnavailable
 
-__all__ = ["refuse_jumped"]
-
 #: Seconds that the clocks of two machines may differ by; a record that is deleted this much too early had nearly ended.
 _TOLERANCE: Final = 300.0
 

@@ -9,8 +9,6 @@ from urllib.parse import parse_qsl
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["may_hold_an_at_sign", "numbered", "refuse_unknown"]
-
 _NUMBERS: Final[Mapping[str, tuple[type, str]]] = {"timeout": (float, "2.5"), "max_size": (int, "2"), "statement_cache_size": (int, "0")}
 """Options that are numbers, each with an example."""
 

@@ -19,23 +19,6 @@ from typing import Final
 
 from ackwise.middleware.log import Log
 
-__all__ = [
-    "FILE_MODE",
-    "create_regular",
-    "damaged_path",
-    "folder_mode",
-    "is_damaged",
-    "log_files",
-    "log_path",
-    "make_directories",
-    "make_directory",
-    "open_regular",
-    "parquet_path",
-    "read_regular",
-    "sync_directory",
-    "writer_and_first_seq",
-]
-
 log = Log("ackwise.events")
 
 #: Of files that nobody says more about: users' texts are in them.

@@ -16,8 +16,6 @@ from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import Block, LogHeader, RunBlock
 from ackwise.stores.journal.layout import FILE_MODE, create_regular, log_path, make_directories, sync_directory
 
-__all__ = ["LogFile", "LogWriter", "explain"]
-
 _ADVICE = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space or raise the quota",

@@ -20,8 +20,6 @@ from ackwise.middleware.events import COLUMNS, Column, Kind
 from ackwise.stores.journal.layout import FILE_MODE, create_regular, make_directories, parquet_path, sync_directory
 from ackwise.stores.journal.sums import KEY, PLACEHOLDER, sealed
 
-__all__ = ["SCHEMA", "WRITE_OPTIONS", "content_of", "counted_before", "export", "to_table"]
-
 # Microseconds with a zone: Spark refuses nanoseconds, and reads a time without a zone as TIMESTAMP_NTZ.
 _TYPES = {
     Kind.INT8: pa.int8(),

@@ -27,8 +27,6 @@ from ackwise.stores.journal.layout import (
 )
 from ackwise.stores.journal.log import explain
 
-__all__ = ["Recovery", "UnreadableLog", "read_log", "recover", "roll", "snapshot"]
-
 logger = Log("ackwise.events")
 
 

@@ -24,8 +24,6 @@ from ackwise.stores.journal.layout import FILE_MODE, make_directory, sync_direct
 from ackwise.stores.journal.log import LogWriter, explain
 from ackwise.stores.journal.recovery import Recovery, recover, roll
 
-__all__ = ["Journal", "Mode", "from_url", "root_of"]
-
 log = Log("ackwise.events")
 
 Mode = Literal["before_settle", "async"]

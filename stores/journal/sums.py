@@ -11,8 +11,6 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO, Final
 
-__all__ = ["KEY", "PLACEHOLDER", "is_sealed", "sealed", "wrong_sum"]
-
 #: In the file's metadata.
 KEY: Final = b"ackwise.sum"
 PLACEHOLDER: Final = b"0" * 16

@@ -8,8 +8,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
-__all__ = ["missing_rights", "of_claims", "of_inbox", "require_inbox_rights", "require_rights"]
-
 _MANY = 100_000
 """Forgotten records, from which on a cleanup is overdue."""
 

@@ -22,8 +22,6 @@ from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Connections
 from ackwise.stores.sql.operation import Steps
 from ackwise.stores.sql.schema import complaints, create
 
-__all__ = ["MySQLClaims", "MySQLStore", "from_url"]
-
 
 class MySQLStore(SQLClaims[Connections[Pool, Connection]]):
     """A claim store in the MariaDB or MySQL database of `url`; or on `pool`, an asyncmy pool, which stays yours: its settings are not
@@ -58,27 +56,22 @@ class MySQLClaims:
         self._server = statements.MARIADB
 
     def exchange(self, exchange: Exchange) -> Steps[ExchangeResult]:
-        """See `Dialect`."""
         return exchange_in_rounds(exchange, self._ask)
 
     def prepare(self) -> Steps[None]:
-        """See `Dialect`."""
         yield from self.create()
         yield from checking.require_rights(self._tables, self._address)
 
     def create(self) -> Steps[None]:
-        """See `Dialect`."""
         require_server(said := (yield from server()), self._address)
         self._server = statements.server_of(said)
         yield from create(self._layout)
 
     def complaints(self) -> Steps[list[str]]:
-        """See `Dialect`."""
         require_server((yield from server()), self._address)
         return (yield from complaints(self._layout, lambda: checking.of_claims(self._tables)))
 
     def clean(self) -> Steps[int]:
-        """See `Dialect`."""
         return maintenance.clean_claims(self._layout, self._tables)
 
     def _ask(self, some: Sequence[Asked], exchange: Exchange) -> Steps[Mapping[int, Answer]]:

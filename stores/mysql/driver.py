@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from asyncmy.connection import Connection
     from asyncmy.pool import Pool
 
-__all__ = ["Asyncmy"]
-
 _IDLE: Final = 300
 """Seconds after which a connection that nobody used is replaced: proxies and firewalls forget such ones without a word."""
 
@@ -62,12 +60,10 @@ class Asyncmy:
         self._max_size, self._session, self._maintenance_session = max_size, session, maintenance_session
 
     async def make_pool(self) -> Pool:
-        """See `Driver`."""
         options = self._options(self._session(self.timeout))
         return await asyncmy.create_pool(minsize=0, maxsize=self._max_size, pool_recycle=_IDLE, **options)
 
     async def acquire(self, pool: Pool) -> Connection:
-        """See `Driver`."""
 
         async def give_back(connection: Connection) -> None:
             connection.close()
@@ -76,25 +72,20 @@ class Asyncmy:
         return await (pool.acquire() if _WAITS_RIGHT else _connected(_acquire(pool), give_back))
 
     async def close_pool(self, pool: Pool) -> None:
-        """See `Driver`."""
         pool.close()
         await pool.wait_closed()
 
     def in_use(self, pool: Pool) -> int | None:
-        """See `Driver`."""
         return pool.size if pool.size >= pool.maxsize else None
 
     async def expire(self, pool: Pool) -> None:
-        """See `Driver`."""
         await pool.clear()
 
     async def connect(self) -> Connection:
-        """See `Driver`."""
         async with asyncio.timeout(self.timeout):
             return await _connected(_connect(self._options(self._maintenance_session(self.timeout))), _closed)
 
     async def disconnect(self, connection: Connection) -> None:
-        """See `Driver`."""
         await connection.ensure_closed()
 
     def is_usable(self, connection: Connection, error: BaseException) -> bool:  # of the protocol
@@ -102,19 +93,15 @@ class Asyncmy:
         return False
 
     def cut(self, connection: Connection) -> None:
-        """See `Driver`."""
         connection.close()
 
     def runner(self, connection: Connection) -> AsyncmyRunner:
-        """See `Driver`."""
         return AsyncmyRunner(connection, commits=not connection.get_autocommit())
 
     def problem(self, error: Exception) -> Problem:
-        """See `Driver`."""
         return problem_of(error)
 
     def as_store_error(self, error: Exception, timeout: float) -> ConfigurationError | StoreUnavailable:
-        """See `Driver`."""
         return as_store_error(error, self.address, timeout, self.purpose.tables, self.purpose.init)
 
     def _options(self, session: str) -> dict[str, Any]:

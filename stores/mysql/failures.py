@@ -12,16 +12,6 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.operation import Problem
 
-__all__ = [
-    "DUPLICATE",
-    "FAILURES",
-    "NO_RIGHT",
-    "NO_SUCH_SAVEPOINT",
-    "NO_SUCH_TABLE",
-    "as_store_error",
-    "problem_of",
-]
-
 #: What asyncmy raises, and what the network below it does. RuntimeError is for a pool that is being closed and for a missing package.
 FAILURES = (MySQLError, OSError, RuntimeError)
 

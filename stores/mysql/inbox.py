@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from asyncmy.connection import Connection
     from asyncmy.pool import Pool
 
-__all__ = ["MySQLInbox", "from_url", "maintained"]
-
 _MAX_SIZE: Final = 10
 """Connections: a batch under way has one."""
 
@@ -82,16 +80,13 @@ class MySQLSession(ServerSession["Connection"]):
 
     @property
     def is_open(self) -> bool:
-        """See `Session.is_open`."""
         return self.connection.get_transaction_status()
 
     async def begin(self) -> None:
-        """See `ServerSession.begin`."""
         await self.send((_NO_AUTOCOMMIT, *_BEGIN) if self._commits_by_itself else _BEGIN)
         self._watching.enter_context(watched(self.connection, self))
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         try:
             with unwatched(self.connection):
                 return await self._runner.send(packet)
@@ -101,12 +96,10 @@ class MySQLSession(ServerSession["Connection"]):
             raise
 
     async def commit(self) -> None:
-        """See `Session.commit`."""
         self._watching.close()
         await self.send([_COMMIT, _AUTOCOMMIT] if self._commits_by_itself else [_COMMIT])
 
     async def rollback(self, *, is_marked: bool) -> bool:
-        """See `Session.rollback`."""
         self._watching.close()
         ends = [_ROLLBACK, _AUTOCOMMIT] if self._commits_by_itself else [_ROLLBACK]
         try:
@@ -119,7 +112,6 @@ class MySQLSession(ServerSession["Connection"]):
         return True
 
     async def tidy(self) -> None:
-        """See `ServerSession.tidy`."""
         await self.regain()
 
 

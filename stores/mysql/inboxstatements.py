@@ -13,8 +13,6 @@ from ackwise.stores.mysql.tables import quoted
 from ackwise.stores.sql.inbox import ENDED, UNFINISHED, Fence, Record
 from ackwise.stores.sql.operation import Packet, Statement
 
-__all__ = ["BEGAN", "MySQLStatements"]
-
 BEGAN: Final = "ackwise_began"
 """A savepoint at the start of the transaction, which is there as long as the transaction is."""
 
@@ -84,7 +82,6 @@ class MySQLStatements:
     undoes_all = False
 
     def put_back(self, state: Sequence[Any]) -> Packet:
-        """See `Statements`."""
         *values, database, role = state
         use = [Statement(f"USE {quoted(database)}")] if database else []
         return [Statement(_SET, values), *use, Statement(f"SET ROLE {_roles(role)}")]
@@ -100,7 +97,6 @@ class MySQLStatements:
         ]
 
     def finish(self, records: Sequence[Record], retention: float, transaction: str | None) -> Packet:
-        """See `Statements`."""
         if not records:
             return [_RELEASE]
         row = f"({', '.join(['%s'] * len(Record._fields))}, {_KEPT})"
@@ -109,24 +105,19 @@ class MySQLStatements:
         return [_RELEASE, Statement(self._text(_FINISH, rows=_times(row, len(records))), values)]
 
     def committed(self, ids: Sequence[bytes], mark: int) -> Packet:
-        """See `Statements`."""
         return [Statement(self._text(_COMMITTED, keys=_times("%s", len(ids))), (*ids, mark))]
 
     def lock(self, fence: Fence) -> Packet:
-        """See `Statements`."""
         return [Statement(self._text(_LOCK), fence)]
 
     def advance(self, fence: Fence, next: int) -> Packet:
-        """See `Statements`."""
         return [Statement(self._text(_ADVANCE), (next, *fence)), Statement(self._text(_ADVANCED), (*fence, next))]
 
     def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> Packet:
-        """See `Statements`."""
         values = [value for number, (key, origin) in enumerate(copies) for value in (number, key.id, *origin)]
         return [Statement(self._text(_PERMITS, asked=_times(_ASKED, len(copies), " UNION ALL ")), (*values, owner))]
 
     def take_over(self, owner: str, positions: Mapping[tuple[str, int], int]) -> Packet:
-        """See `Statements`."""
         rows = [value for place, position in positions.items() for value in (owner, *place, position, 1, position)]
         return [
             Statement("START TRANSACTION"),
@@ -136,7 +127,6 @@ class MySQLStatements:
         ]
 
     def why_ended(self, error: Exception) -> str:
-        """See `Statements`."""
         return ENDED
 
     def _text(self, text: str, **parts: str) -> str:

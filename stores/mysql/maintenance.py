@@ -7,8 +7,6 @@ from ackwise.stores.serverclock import refuse_jumped
 from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sql.schema import Layout, require
 
-__all__ = ["believed_now", "clean_claims", "clean_inbox"]
-
 AT_ONCE = 2000
 """Records that one step looks at; an exchange waits for one step at most."""
 

@@ -29,8 +29,6 @@ from ackwise.stores.sql.outbox.writing import Business, Writes, require
 if TYPE_CHECKING:
     from asyncmy.pool import Pool
 
-__all__ = ["MySQLOutbox", "from_url"]
-
 _MAX_SIZE: Final = 4
 """Connections: a relay asks on one, and writes on another; a check-back may want one, and a producer."""
 

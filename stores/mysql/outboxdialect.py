@@ -16,8 +16,6 @@ from ackwise.stores.sql.outbox.dialect import Around, Dialect
 from ackwise.stores.sql.tables import names_of
 from ackwise.stores.sql.templates import Placeholders
 
-__all__ = ["MySQL", "insert"]
-
 _WORDS: Final = {
     "now": "UTC_TIMESTAMP(6)",
     "later": "UTC_TIMESTAMP(6) + INTERVAL ROUND(:it * 1000000) MICROSECOND",
@@ -136,7 +134,6 @@ class MySQL(Dialect):
         return super().say(template, **values)
 
     def pending(self, **seek: Any) -> Statement:
-        """See `Dialect.pending`."""
         template = _pending(len(seek["shards"]) < SHARDS, bool(seek["under_way"]), bool(seek["blocked"]), seek["block_key"])
         return self.say(template, **seek)
 
@@ -148,12 +145,10 @@ class MySQL(Dialect):
         yield [Statement("COMMIT")]
 
     def may(self, right: str, table: str) -> Packet:
-        """See `Dialect.may`."""
         attempt = _ATTEMPTS[right].format(table=self.tables[table], column=_COLUMN_OF[table])
         return [Statement(attempt), Statement("COMMIT")]
 
     def settings(self) -> Steps[list[str]]:
-        """See `Dialect.settings`."""
         ((((flush, step, form),), _),) = yield [Statement(_SETTINGS)]
         said = []
         if flush != 1:

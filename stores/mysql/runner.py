@@ -13,8 +13,6 @@ from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["AsyncmyRunner", "literal"]
-
 
 class AsyncmyRunner:
     """Each statement of a packet is one of the server's; `%s` stands for a value where there are values,
@@ -27,7 +25,6 @@ class AsyncmyRunner:
         self._connection, self._ends = connection, "; COMMIT" if commits else ""
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         try:
             answers = await self._answers("; ".join(map(_text, packet)) + self._ends)
         except FAILURES as error:

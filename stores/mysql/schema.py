@@ -14,8 +14,6 @@ from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sql.schema import Layout
 from ackwise.stores.sql.tables import inbox, names_of, outbox, versions
 
-__all__ = ["ddl", "found", "layout", "require_server", "server"]
-
 _EARLIEST = {"MariaDB": (10, 5), "MySQL": (8, 0, 19)}
 """The first that answers an INSERT with its rows, and the first in which the inserted row has a name."""
 

@@ -24,8 +24,6 @@ from ackwise.stores.protocol.requests import Answer, Asked, Kind
 from ackwise.stores.protocol.transitions import Place
 from ackwise.stores.sql.operation import Packet, Statement
 
-__all__ = ["MARIADB", "MYSQL", "Row", "Server", "answer", "packet", "server_of"]
-
 NO_DAY = -(2**63)
 """The `day` of keys that have none: first in the order of the primary key, and no day of any calendar."""
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["NAMES", "TYPES", "Tables", "quoted"]
-
 #: Bytes of a name: of a local transaction, a producer group, an owner, a database.
 NAMES: Final = 255
 

@@ -11,8 +11,6 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.urls import may_hold_an_at_sign, numbered, refuse_unknown
 
-__all__ = ["Address", "Options", "parse"]
-
 _FORM = (
     "mysql://user:password@host:3306/database or mariadb://…, with every special character of the password as %XX, "
     "and an @ in an option behind the question mark as %40"

@@ -19,8 +19,6 @@ from ackwise.stores.sql.watching import MARIADB, PREPARED, Watched, Watcher, exe
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["unwatched", "watched"]
-
 _METHODS: Final = ("query", "commit", "rollback", "begin", "autocommit", "select_db", "prepare")
 
 _WATCHED: Final[WeakKeyDictionary[Any, Watched[Awaitable[object]]]] = WeakKeyDictionary()

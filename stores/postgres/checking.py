@@ -10,8 +10,6 @@ from ackwise.stores.postgres.partitions import partitions, today
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.sql.operation import Statement, Steps
 
-__all__ = ["missing_rights", "of_claims", "of_inbox", "require_durable", "require_rights"]
-
 _MANY = 100_000
 """Forgotten records, from which on a cleanup is overdue."""
 

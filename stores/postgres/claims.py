@@ -29,8 +29,6 @@ from ackwise.stores.sql.schema import complaints, create
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-__all__ = ["SESSION", "PostgresClaims", "PostgresStore", "from_url"]
-
 # Only the look-up of single keys in an index is left to the planner. It knows the tables as they were when it planned, and a plan
 # for an empty table reads all of a large one, for as long as the connection lives.
 SESSION: Final = {
@@ -112,11 +110,9 @@ class PostgresClaims:
         yield from partition_ahead(self._tables)
 
     def complaints(self) -> Steps[list[str]]:
-        """See `Dialect`."""
         return complaints(self._layout, lambda: checking.of_claims(self._tables))
 
     def clean(self) -> Steps[int]:
-        """See `Dialect`."""
         return maintenance.clean_claims(self._layout, self._tables)
 
     def _ask(self, some: Sequence[Asked], exchange: Exchange) -> Steps[Mapping[int, Answer]]:

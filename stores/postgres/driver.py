@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Pool
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["Asyncpg"]
-
 #: Connections on their way for callers that have gone; the event loop itself keeps no tasks alive.
 _ABANDONED: Final[set[asyncio.Task[Any]]] = set()
 
@@ -62,57 +60,45 @@ class Asyncpg:
         self._maintenance_session, self._reset = maintenance_session, reset
 
     async def make_pool(self) -> Pool:
-        """See `Driver`."""
         options = self._options(self._session)
         return await asyncpg.create_pool(self._url, min_size=0, max_size=self._max_size, reset=self._reset, connect=_connect, **options)
 
     async def acquire(self, pool: Pool) -> PoolConnectionProxy:
-        """See `Driver`."""
         connection: PoolConnectionProxy = await pool.acquire()
         return connection
 
     async def close_pool(self, pool: Pool) -> None:
-        """See `Driver`."""
         await pool.close()
 
     def in_use(self, pool: Pool) -> int | None:
-        """See `Driver`."""
         return pool.get_size() if not pool.get_idle_size() and pool.get_size() == pool.get_max_size() else None
 
     async def expire(self, pool: Pool) -> None:
-        """See `Driver`."""
         await pool.expire_connections()
 
     async def connect(self) -> PoolConnectionProxy:
-        """See `Driver`."""
         connection: PoolConnectionProxy = await _connect(
             self._url, command_timeout=MAINTENANCE_TIMEOUT, **self._options(self._maintenance_session)
         )
         return connection
 
     async def disconnect(self, connection: PoolConnectionProxy) -> None:
-        """See `Driver`."""
         self.cut(connection)
 
     def is_usable(self, connection: PoolConnectionProxy, error: BaseException) -> bool:
-        """See `Driver`."""
         return isinstance(error, asyncpg.PostgresError) and problem_of(error) is not Problem.LOST and not connection.is_in_transaction()
 
     def cut(self, connection: PoolConnectionProxy) -> None:
-        """See `Driver`."""
         with contextlib.suppress(asyncpg.InterfaceError):  # a lost one has left the pool already
             connection.terminate()
 
     def runner(self, connection: PoolConnectionProxy) -> AsyncpgRunner:
-        """See `Driver`."""
         return AsyncpgRunner(connection)
 
     def problem(self, error: Exception) -> Problem:
-        """See `Driver`."""
         return problem_of(error)
 
     def as_store_error(self, error: Exception, timeout: float) -> ConfigurationError | StoreUnavailable:
-        """See `Driver`."""
         return as_store_error(error, self.address, timeout, self.purpose.tables, self.purpose.init)
 
     def _options(self, session: Mapping[str, str]) -> dict[str, Any]:

@@ -9,8 +9,6 @@ import asyncpg
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.sql.operation import Problem
 
-__all__ = ["FAILURES", "as_store_error", "problem_of"]
-
 #: What asyncpg raises, and what the network below it does. The server's errors are `PostgresError`, asyncpg's own the next two.
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Pool
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["PostgresInbox", "from_url", "maintained"]
-
 _MAX_SIZE: Final = 10
 """Connections: a batch under way has one."""
 
@@ -107,17 +105,14 @@ class PostgresSession(ServerSession["PoolConnectionProxy"]):
 
     @property
     def is_open(self) -> bool:
-        """See `Session.is_open`."""
         return self.connection.is_in_transaction()
 
     async def begin(self) -> None:
-        """See `ServerSession.begin`."""
         with _failures():
             await self._transaction.start()
         self._watching.enter_context(watched(self.connection, self))
 
     async def commit(self) -> None:
-        """See `Session.commit`."""
         self._watching.close()
         with _failures():
             try:

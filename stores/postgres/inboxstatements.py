@@ -10,8 +10,6 @@ from ackwise.middleware.transaction import Place
 from ackwise.stores.sql.inbox import ENDED, UNFINISHED, Fence, Record
 from ackwise.stores.sql.operation import Packet, Statement
 
-__all__ = ["PostgresStatements"]
-
 # Each record is written twice in its transaction, when it is taken and when it is finished.
 #
 # `finished` is read without a lock, so that nobody waits for a batch which only repeats a key. What is not finished is inserted,
@@ -113,40 +111,32 @@ class PostgresStatements:
         return [Statement(f"RESET SESSION AUTHORIZATION; SET ROLE {role}")]
 
     def claim(self, ids: Sequence[bytes], mark: int, retention: float) -> Packet:
-        """See `Statements`."""
         return [Statement(self._claim, (_array(map(bytes.hex, ids)), retention, mark))]
 
     def finish(self, records: Sequence[Record], retention: float, transaction: str | None) -> Packet:
-        """See `Statements`."""
         ids, outcomes, attempts, topics, *others = zip(*records, strict=True) if records else [()] * len(Record._fields)
         columns = _array(map(bytes.hex, ids)), _array(outcomes), _array(attempts), list(topics), *map(_array, others)
         return [Statement(self._finish, (*columns, transaction, retention))]
 
     def committed(self, ids: Sequence[bytes], mark: int) -> Packet:
-        """See `Statements`."""
         return [Statement(self._committed, (_array(map(bytes.hex, ids)), mark))]
 
     def lock(self, fence: Fence) -> Packet:
-        """See `Statements`."""
         return [Statement(self._lock, fence)]
 
     def advance(self, fence: Fence, next: int) -> Packet:
-        """See `Statements`."""
         return [Statement(self._advance, (*fence, next))]
 
     def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> Packet:
-        """See `Statements`."""
         topics, partitions, places = zip(*(origin for _, origin in copies), strict=True)
         ids = _array(key.id.hex() for key, _ in copies)
         return [Statement(self._permits, (ids, list(topics), _array(partitions), _array(places), owner))]
 
     def take_over(self, owner: str, positions: Mapping[tuple[str, int], int]) -> Packet:
-        """See `Statements`."""
         topics, partitions = zip(*positions, strict=True)
         return [Statement(self._take_over, (owner, list(topics), _array(partitions), _array(positions.values())))]
 
     def why_ended(self, error: Exception) -> str:
-        """See `Statements`."""
         if "another operation is in progress" in str(error):
             return _IN_USE
         state = getattr(getattr(error, "orig", error), "sqlstate", None)  # SQLAlchemy has the driver's own error inside

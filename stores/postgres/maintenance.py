@@ -12,8 +12,6 @@ from ackwise.stores.serverclock import refuse_jumped
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 from ackwise.stores.sql.schema import Layout, require
 
-__all__ = ["clean_claims", "clean_inbox"]
-
 _PAGES_AT_ONCE = 128
 """Pages of one step, 1 MiB: some five thousand records."""
 

@@ -32,8 +32,6 @@ from ackwise.stores.sql.outbox.writing import Business, Writes, require
 if TYPE_CHECKING:
     from asyncpg import Connection, Pool
 
-__all__ = ["PostgresOutbox", "from_url"]
-
 _MAX_SIZE: Final = 4
 """Connections: a relay has one that listens and one that asks; a check-back and a notification may want one each."""
 
@@ -219,7 +217,6 @@ class _Runner(AsyncpgRunner):
         self._ends = {"BEGIN": transaction.start, "COMMIT": transaction.commit, "ROLLBACK": transaction.rollback}
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         if (end := self._ends.get(packet[0].text)) is None:
             return await super().send(packet)
         try:

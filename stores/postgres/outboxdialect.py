@@ -16,8 +16,6 @@ from ackwise.stores.sql.outbox.dialect import DUE, DUE_COLUMNS, MESSAGE, Around,
 from ackwise.stores.sql.tables import names_of
 from ackwise.stores.sql.templates import Placeholders
 
-__all__ = ["Postgres", "inserting"]
-
 _COLUMNS: Final = ", ".join(RowColumns._fields)
 
 _WORDS: Final = {
@@ -126,11 +124,9 @@ class Postgres(Dialect):
         self._address = address
 
     def require_settings(self) -> Steps[None]:
-        """See `Dialect.require_settings`."""
         return checking.require_durable(self._address)
 
     def may(self, right: str, table: str) -> Packet:
-        """See `Dialect.may`."""
         return [Statement("SELECT has_table_privilege(to_regclass($1), $2)", (self.tables[table], right))]
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from asyncpg import Pool
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["Listening", "Waking", "channel_of", "notify", "say_idle"]
-
 _EVERY: Final = 0.05
 """Seconds between two notifications."""
 

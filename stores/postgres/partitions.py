@@ -12,8 +12,6 @@ import asyncpg
 from ackwise.stores.postgres.tables import HALF_FREE, Tables
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
-__all__ = ["BEGIN", "COMMIT", "ROLLBACK", "may_alter", "partition_ahead", "partitions", "patience", "today", "turn"]
-
 BEGIN: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED")
 COMMIT: Final = Statement("COMMIT")
 ROLLBACK: Final = Statement("ROLLBACK")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["AsyncpgRunner"]
-
 #: Statements that answer with rows.
 _HAS_ROWS: Final = re.compile(r"\s*(select|show|table|values|with)\b|.*\breturning\b", re.IGNORECASE | re.DOTALL)
 
@@ -30,7 +28,6 @@ class AsyncpgRunner:
         self._timeout = timeout
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         try:
             return [await self._answer(*statement) for statement in packet]
         except FAILURES as error:

@@ -14,8 +14,6 @@ from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.schema import Layout
 from ackwise.stores.sql.tables import inbox, names_of, outbox, versions
 
-__all__ = ["ddl", "found", "layout"]
-
 _EARLIEST: Final = 14
 """The first PostgreSQL that reads a range of a table's pages, which the cleanup does."""
 

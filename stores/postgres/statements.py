@@ -21,8 +21,6 @@ from ackwise.stores.protocol.requests import Answer, Asked, Kind
 from ackwise.stores.protocol.transitions import Record
 from ackwise.stores.sql.operation import Statement
 
-__all__ = ["Row", "answer", "arguments", "statement", "text_of"]
-
 
 class Row(NamedTuple):
     """What the statement says of one key: that it was written, or the record that stands against it."""

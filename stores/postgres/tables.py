@@ -8,8 +8,6 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["HALF_FREE", "TYPES", "Tables"]
-
 # Half of each page stays free, and no index holds a column that changes: so the new version of a record finds room beside the
 # old one, and no index has to know of it.
 HALF_FREE: Final = "WITH (fillfactor = 50)"

@@ -8,8 +8,6 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.urls import may_hold_an_at_sign, numbered, refuse_unknown
 
-__all__ = ["Options", "address_of", "parse"]
-
 _DRIVERS = (
     "application_name",
     "host",

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["watched"]
-
 _METHODS: Final = ("execute", "executemany", "fetch", "fetchrow", "fetchval", "fetchmany")
 
 _WATCHED: Final[WeakKeyDictionary[Any, Watched[Awaitable[object]]]] = WeakKeyDictionary()

@@ -9,8 +9,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
 from ackwise.middleware.outgoing import Outgoing
 
-__all__ = ["inserted_row", "remains", "require_same"]
-
 
 def inserted_row(change: Change, address: str) -> OutboxRow | None:
     """Return the row of the outbox that was inserted to be sent. Raise `UnreadableChange` for a row that no outbox of ours wrote."""

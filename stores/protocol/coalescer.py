@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from ackwise.middleware.store import ClaimKey, ClaimStore, Exchange, ExchangeResult
 
-__all__ = ["Coalescer"]
-
 #: Keys in a trip; more of them gain nothing, and a Redis script that walks them holds up everybody else.
 _LIMIT = 500
 

@@ -12,8 +12,6 @@ from urllib.parse import unquote_plus
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outgoing import Outgoing
 
-__all__ = ["PAYLOAD", "Keeping", "keeping_of"]
-
 #: What of a row may be blanked, and the column that it is in.
 PAYLOAD: Final = {"value": "value", "key": "message_key", "headers": "headers"}
 

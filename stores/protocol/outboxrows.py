@@ -22,21 +22,6 @@ from ackwise.middleware.outbox import (
 )
 from ackwise.middleware.outgoing import Outgoing
 
-__all__ = [
-    "BARRIERS_KEPT",
-    "CAUSE",
-    "DECIDED",
-    "MOST_BYTES",
-    "RowColumns",
-    "cause_of",
-    "columns_of",
-    "parked_of",
-    "prepared_of",
-    "row_of",
-    "state_of",
-    "text_of",
-]
-
 #: Bytes of rows that `pending` gives at once at most, if that is more than one row: a relay has to hold them in memory.
 MOST_BYTES: Final = 32 * 1024 * 1024
 

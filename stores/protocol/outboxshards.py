@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Division", "Shard", "divide"]
-
 
 class Shard(NamedTuple):
     """A shard as the database has it."""

@@ -6,8 +6,6 @@ import asyncio
 import threading
 from typing import Final
 
-__all__ = ["Waiter", "Wakes", "wakes_of"]
-
 _ALL: Final[dict[str, Wakes]] = {}
 _LOCK: Final = threading.Lock()
 

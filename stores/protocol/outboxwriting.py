@@ -13,8 +13,6 @@ from ackwise.middleware.outbox import OutboxTransaction
 from ackwise.middleware.outgoing import Outgoing, new_message_id
 from ackwise.stores.protocol.outboxrows import RowColumns, columns_of
 
-__all__ = ["BROKEN", "ENDED", "Buffer", "Sends", "outgoing"]
-
 BROKEN: Final = (
     "the transaction of the outbox failed before its rows were written, because an error of {database} was caught inside it; nothing of it "
     "stays: let the error pass, or run what may fail in a savepoint"
@@ -46,7 +44,6 @@ class Buffer:
         self._closed = self._closed or why
 
     def add(self, message: Outgoing) -> str:
-        """See `OutboxTransaction.add`."""
         if self._closed:
             raise TransactionAborted(self._closed)
         self.rows.append(columns_of(message))
@@ -62,7 +59,6 @@ class Buffer:
         partition: int | None = None,
         message_id: str | None = None,
     ) -> str:
-        """See `OutboxTransaction.send`."""
         return self.add(outgoing(topic, value, key, headers, partition, message_id))
 
     def written(self, count: int) -> None:
@@ -99,7 +95,6 @@ class Sends:
         partition: int | None = None,
         message_id: str | None = None,
     ) -> str:
-        """See `Outbox.send`."""
         transaction = self._current.get()
         if transaction is None:
             raise TransactionAborted(

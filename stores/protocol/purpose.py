@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["CDC", "CLAIMS", "INBOX", "OUTBOX", "Purpose"]
-
 
 class Purpose(NamedTuple):
     """The words that differ between claim store, inbox and outbox of one database."""

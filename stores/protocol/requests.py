@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from ackwise.middleware.store import Ack, ClaimAnswer, Exchange, ExchangeResult
 from ackwise.stores.protocol.transitions import Place
 
-__all__ = ["Answer", "Asked", "Kind", "asked", "result", "rounds"]
-
 
 class Kind(enum.IntEnum):
     """What is asked for a key."""

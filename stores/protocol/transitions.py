@@ -23,8 +23,6 @@ from ackwise.middleware.store import (
     Stale,
 )
 
-__all__ = ["Place", "Record", "claim", "complete", "decide", "release", "renew"]
-
 _RELEASED = 0
 """The token of a released claim; the tokens that callers choose are positive."""
 

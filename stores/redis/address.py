@@ -14,8 +14,6 @@ from redis.backoff import NoBackoff
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.redis.packing import PlainConnection, SocketConnection, TLSConnection
 
-__all__ = ["Address"]
-
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")
 _FORMS = "redis://host:6379/0, rediss:// for TLS, redis+cluster://host,host or rediss+cluster:// for a cluster, or redis+unix:///path"
 

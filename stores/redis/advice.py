@@ -7,8 +7,6 @@ from typing import Any
 
 from ackwise.stores.redis.layout import Layout
 
-__all__ = ["advice"]
-
 _OLDEST = (6, 2)
 _LISTPACK = 128
 

@@ -22,8 +22,6 @@ from ackwise.stores.redis.memory import Memory
 from ackwise.stores.redis.question import columns_of, key_by_key, questions, result
 from ackwise.stores.redis.reasons import is_misconfigured, reason
 
-__all__ = ["RedisStore"]
-
 _BUCKETS = 16
 """Of a cluster, unless told otherwise: an exchange of 100 keys still asks each node for a handful of keys at a time."""
 

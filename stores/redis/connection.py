@@ -24,8 +24,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ackwise.stores.redis.question import Question
 
-__all__ = ["Cluster", "Connection", "NotReplicated", "OneServer", "Replicas"]
-
 Command = tuple[str | int | bytes, ...]
 Reply = bytes | BaseException
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["Layout"]
-
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _VERSION = 1
 _PAGE_FILL = 90

@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.log import Log
 
-__all__ = ["Memory", "Since", "judge"]
-
 log = Log()
 
 #: Seconds between two looks.

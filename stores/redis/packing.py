@@ -6,8 +6,6 @@ from typing import Any
 
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 
-__all__ = ["PlainConnection", "SocketConnection", "TLSConnection", "packed"]
-
 
 def packed(name: str, script: str, count: int, *rest: str | bytes) -> bytes:
     """EVAL or EVALSHA in the protocol of Redis."""

@@ -16,8 +16,6 @@ from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, ClaimKey, Exchange, ExchangeResult, Outcome, Stale
 from ackwise.stores.redis.layout import Layout
 
-__all__ = ["SCRIPT", "SCRIPT_NAME", "Question", "columns_of", "key_by_key", "questions", "result"]
-
 SCRIPT = files("ackwise.stores.redis").joinpath("script.lua").read_text("utf-8")
 SCRIPT_NAME = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 

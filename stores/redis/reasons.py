@@ -24,8 +24,6 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-__all__ = ["is_misconfigured", "reason"]
-
 _NO_ANSWER = "no answer within {timeout:g} s; look whether it is overloaded, stopped or out of reach"
 _NOBODY = "nothing listens there; start Redis, or correct host and port"
 _CREDENTIALS = "it refused the user or the password; correct them in the URL"

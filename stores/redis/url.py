@@ -11,8 +11,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.redis.claims import RedisStore
 from ackwise.stores.urls import may_hold_an_at_sign
 
-__all__ = ["from_url"]
-
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "timeout": (float, "seconds, such as timeout=2.5"),
     "namespace": (str, "a name"),

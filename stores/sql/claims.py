@@ -12,8 +12,6 @@ from ackwise.stores.protocol.requests import Answer, Asked
 from ackwise.stores.sql.operation import Owned, Steps
 from ackwise.stores.sql.store import Maintenance, Runs, SQLStore
 
-__all__ = ["AT_ONCE", "Dialect", "SQLClaims", "exchange_in_rounds"]
-
 AT_ONCE = 1000
 """Keys of one packet; more gain nothing, and hold the locks of their rows for longer."""
 

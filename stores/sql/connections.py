@@ -11,8 +11,6 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import Purpose
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps, run
 
-__all__ = ["MAINTENANCE_TIMEOUT", "Connections", "Driver", "Pool"]
-
 MAINTENANCE_TIMEOUT: Final = 60.0
 """Seconds that one statement of `init`, `check` or `cleanup` may take."""
 

@@ -15,22 +15,6 @@ from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Progress, Taken, TransactionAnswer
 from ackwise.stores.sql.operation import Failure, Packet, Problem, Steps
 
-__all__ = [
-    "ENDED",
-    "REFUSED",
-    "UNFINISHED",
-    "Fence",
-    "Record",
-    "Statements",
-    "advance",
-    "claim",
-    "finish",
-    "lock",
-    "permits",
-    "take_over",
-    "was_committed",
-]
-
 UNFINISHED: Final = 0
 """The outcome in the row of a key that is claimed, or was sent back."""
 

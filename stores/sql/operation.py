@@ -17,8 +17,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-__all__ = ["Answer", "Failure", "Owned", "Packet", "Problem", "Runner", "Statement", "Steps", "SyncRunner", "run", "run_now"]
-
 T = TypeVar("T")
 
 

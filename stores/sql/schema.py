@@ -9,9 +9,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.protocol.purpose import Purpose
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
-__all__ = ["Layout", "complaints", "create", "require", "required"]
-
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from ackwise.stores.sql.store import Maintenance, SQLStore
 from ackwise.stores.sql.transaction import InboxTransaction, Turning
 from ackwise.stores.sql.watching import Effects
 
-__all__ = ["ServerInbox", "ServerSession"]
-
 P = TypeVar("P", bound=Pool[Any])
 C = TypeVar("C")
 
@@ -55,28 +53,23 @@ class ServerSession(abc.ABC, Generic[C]):
         """Put back what the handler did to the session, once its transaction has ended. Raises `Failure`."""
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         return await self._runner.send(packet)
 
     def before(self, effects: Effects) -> Awaitable[object] | None:
-        """See `Watcher.before`."""
         return self._look() if self._turning.is_about_to(effects) else None
 
     def after(self, effects: Effects) -> None:
         """See `Watcher.after`."""
 
     async def regain(self) -> None:
-        """See `Session.regain`."""
         if self._turning.put_back:
             await self.send(self._turning.put_back)
 
     async def cut(self) -> None:
-        """See `Session.cut`."""
         self._watching.close()
         self._driver.cut(self.connection)
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
-        """See `Session.unavailable`."""
         return StoreUnavailable(str(self._driver.as_store_error(error, self._driver.timeout)))
 
     async def _look(self) -> None:

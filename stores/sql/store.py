@@ -7,8 +7,6 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ackwise.stores.sql.operation import Owned, Steps
 
-__all__ = ["Maintenance", "Runs", "SQLStore"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

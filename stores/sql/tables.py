@@ -8,8 +8,6 @@ from typing import Final, Protocol
 
 from ackwise.middleware.outbox import SHARDS, RowState
 
-__all__ = ["STATES", "Names", "inbox", "names_of", "outbox", "versions"]
-
 #: The states of rows, as templates and tables name them.
 STATES: Final = {state.name: int(state) for state in RowState}
 

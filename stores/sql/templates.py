@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from ackwise.stores.sql.operation import Statement
 
-__all__ = ["Placeholders", "Templates"]
-
 _PARTS: Final = re.compile(r"\{(?P<word>\w+)(?: (?P<argument>[^{}]+))?\}|(?<![:\w]):(?P<value>[a-z]\w*)")
 
 

@@ -16,8 +16,6 @@ from ackwise.stores.sql.inbox import Fence, Statements
 from ackwise.stores.sql.operation import Failure, Packet, Runner, run
 from ackwise.stores.sql.watching import ENDING, Effect, Effects
 
-__all__ = ["InboxTransaction", "Session", "Turning"]
-
 T = TypeVar("T")
 
 _ROLLBACK_TIMEOUT: Final = 1.0
@@ -108,7 +106,6 @@ class InboxTransaction:
         self._is_finished = False
 
     async def claim(self, keys: Sequence[ClaimKey]) -> list[TransactionAnswer]:
-        """See `Transaction.claim`."""
         self._claimed += [key.id for key in keys]
         steps = inbox.claim(self._statements, keys, self._mark, self._retention)
         answers, transaction = await self._within(run(steps, self._session), _HELD)
@@ -116,26 +113,22 @@ class InboxTransaction:
         return answers
 
     async def finish(self, finishes: Sequence[Finish]) -> None:
-        """See `Transaction.finish`."""
         await self._within(self._finish(finishes), _SILENT)
         if not self._session.is_open:
             raise TransactionAborted(inbox.ENDED)
         self._is_finished = True
 
     async def lock(self, owner: str, topic: str, partition: int, generation: int) -> int:
-        """See `OffsetsTransaction.lock`."""
         steps = inbox.lock(self._statements, Fence(owner, topic, partition, generation))
         next, self._transaction = await self._within(run(steps, self._session), _TAKEN)
         return next
 
     async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
-        """See `OffsetsTransaction.advance`."""
         await self._finish_something()
         steps = inbox.advance(self._statements, Fence(owner, topic, partition, generation), next)
         await self._within(run(steps, self._session), _SILENT)
 
     async def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
-        """See `OffsetsTransaction.permits`."""
         return await self._within(run(inbox.permits(self._statements, owner, copies), self._session), _SILENT)
 
     @asynccontextmanager

@@ -13,22 +13,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
-__all__ = [
-    "ENDING",
-    "MARIADB",
-    "POSTGRES",
-    "PREPARED",
-    "SQLITE",
-    "Effect",
-    "Effects",
-    "Grammar",
-    "Refusing",
-    "Watched",
-    "Watcher",
-    "execute",
-    "undoes",
-]
-
 T = TypeVar("T")
 Step = TypeVar("Step")
 Step_co = TypeVar("Step_co", covariant=True)
@@ -79,7 +63,6 @@ class Refusing:
         self._error, self._refused = error, frozenset(refused)
 
     def before(self, effects: Effects) -> None:
-        """See `Watcher.before`."""
         if not self._refused.isdisjoint(effects):
             raise self._error()
 

@@ -13,8 +13,6 @@ from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sql.store import Maintenance
 from ackwise.stores.sqlalchemy.failures import ADDRESS
 
-__all__ = ["Begins", "database"]
-
 #: Begins a batch in the transaction of a session.
 Begins: TypeAlias = Callable[[], Steps[Statements]]
 

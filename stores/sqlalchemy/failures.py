@@ -13,8 +13,6 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUna
 from ackwise.stores.protocol.outboxwriting import BROKEN
 from ackwise.stores.sql.operation import Failure, Problem
 
-__all__ = ["ADDRESS", "as_outbox_error", "as_store_error", "failures", "problem_of", "refusing", "unavailable"]
-
 ADDRESS: Final = "the database of the SQLAlchemy inbox"
 
 _BROKEN: Final = "25P02"

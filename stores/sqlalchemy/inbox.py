@@ -22,8 +22,6 @@ from ackwise.stores.sqlalchemy.failures import ADDRESS, as_store_error, failures
 from ackwise.stores.sqlalchemy.runner import SQLAlchemyRunner
 from ackwise.stores.sqlalchemy.session import SQLAlchemySession
 
-__all__ = ["SQLAlchemyInbox"]
-
 T = TypeVar("T")
 
 
@@ -145,6 +143,5 @@ class _Patient(SQLAlchemyRunner):
         self._timeout = timeout
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         async with asyncio.timeout(self._timeout):
             return await super().send(packet)

@@ -26,8 +26,6 @@ from ackwise.stores.sqlalchemy.runner import SyncRunner
 from ackwise.stores.sqlalchemy.session import begin_as_writer, sync
 from ackwise.stores.sqlalchemy.watching import watched
 
-__all__ = ["SQLAlchemyOutbox"]
-
 T = TypeVar("T")
 
 #: The URL of the outbox whose relay sends what a session of a dialect has written.
@@ -186,7 +184,6 @@ class _Runner:
         self._savepoint: AsyncSessionTransaction | None = None
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         with failures():
             for statement in packet:
                 await self._do(statement)
@@ -232,7 +229,6 @@ class _Listening:
         self._runner = runner
 
     def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `SyncRunner.send`."""
         for text, rows in packet:
             if text == _INSERT:
                 self._runner.insert(self._runner.connection, rows)

@@ -13,8 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement
 from ackwise.stores.sqlalchemy.failures import problem_of
 
-__all__ = ["SQLAlchemyRunner", "SyncRunner"]
-
 _CONTROL: Final = re.compile(r"\s*(BEGIN|START TRANSACTION|COMMIT|ROLLBACK)\b(?! TO)", re.IGNORECASE)
 _PLACEHOLDER: Final = re.compile(r"\$(\d+)")
 _PARTS: Final = re.compile(r"""(?:[^;"']|"[^"]*"|'[^']*')+""")
@@ -27,7 +25,6 @@ class SQLAlchemyRunner:
         self._connection = connection
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         return await self._connection.run_sync(lambda connection: SyncRunner(connection).send(packet))
 
 
@@ -38,7 +35,6 @@ class SyncRunner:
         self._connection, self._dialect = connection, connection.dialect
 
     def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         try:
             return [self._answer(statement) for statement in packet]
         except (SQLAlchemyError, OSError) as error:

@@ -20,8 +20,6 @@ from ackwise.stores.sqlalchemy.failures import ADDRESS, failures, refusing, unav
 from ackwise.stores.sqlalchemy.runner import SQLAlchemyRunner, SyncRunner
 from ackwise.stores.sqlalchemy.watching import watched
 
-__all__ = ["SQLAlchemySession", "begin_as_writer"]
-
 
 class SQLAlchemySession:
     """See `Session`. Engine, pool and settings are the user's."""
@@ -36,7 +34,6 @@ class SQLAlchemySession:
 
     @property
     def is_open(self) -> bool:
-        """See `Session.is_open`."""
         return self.connection.sync_session.get_transaction() is self._ours
 
     async def begin(self, steps: Callable[[], Steps[Statements]]) -> None:
@@ -50,7 +47,6 @@ class SQLAlchemySession:
         self._watching.enter_context(watched(self.connection.sync_session, sync(connection), self))
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         with failures():
             connection = await self.connection.connection()
         return await SQLAlchemyRunner(connection).send(packet)
@@ -77,7 +73,6 @@ class SQLAlchemySession:
         await self._put_back()
 
     async def commit(self) -> None:
-        """See `Session.commit`."""
         self._watching.close()
         with failures(), refusing("commit"):
             await self.connection.commit()
@@ -93,13 +88,11 @@ class SQLAlchemySession:
         return is_there
 
     async def cut(self) -> None:
-        """See `Session.cut`."""
         self._watching.close()
         with suppress(SQLAlchemyError):
             await self.connection.invalidate()
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
-        """See `Session.unavailable`."""
         return unavailable(error)
 
     async def _is_there(self, *, is_marked: bool) -> bool:

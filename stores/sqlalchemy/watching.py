@@ -11,8 +11,6 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from ackwise.stores.sql.watching import MARIADB, POSTGRES, SQLITE, Effect, Watched, Watcher
 
-__all__ = ["watched"]
-
 _GRAMMARS: Final = {"postgresql": POSTGRES, "mysql": MARIADB, "mariadb": MARIADB, "sqlite": SQLITE}
 
 

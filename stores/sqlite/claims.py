@@ -26,8 +26,6 @@ from ackwise.stores.sqlite.schema import set_up
 from ackwise.stores.sqlite.thread import FileThread
 from ackwise.stores.sqlite.url import parse, seconds
 
-__all__ = ["SQLiteStore", "from_url"]
-
 # A batch is read by one statement and written by one, through JSON. One statement per key is faster as long as the event
 # loop rests; but each gives up the interpreter's lock, which a busy loop hands back only every few milliseconds.
 _READ: Final = """
@@ -117,19 +115,15 @@ class _SQLiteClaims:
         return result
 
     def prepare(self) -> Steps[None]:
-        """See `Dialect`."""
         return set_up(_PART, self._address)
 
     def create(self) -> Steps[None]:
-        """See `Dialect`."""
         return set_up(_PART, self._address)
 
     def complaints(self) -> Steps[list[str]]:
-        """See `Dialect`."""
         return complaints(self._address, _PART, self._clock)
 
     def clean(self) -> Steps[int]:
-        """See `Dialect`."""
         return clean(self._address, _PART, self._clock)
 
 

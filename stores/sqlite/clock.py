@@ -17,8 +17,6 @@ from ackwise.middleware.log import Log
 from ackwise.stores.sql.operation import Failure, Packet, Problem, Statement, Steps, run_now
 from ackwise.stores.sqlite.runner import SQLiteRunner
 
-__all__ = ["TABLE", "Clocks", "FileClock", "Instant", "Stamp", "advance", "clocks_of", "doubt", "latest"]
-
 log = Log()
 
 TABLE: Final = """
@@ -137,7 +135,6 @@ class FileClock:
         self._is_doubted = False
 
     def read(self, connection: sqlite3.Connection) -> Instant:
-        """See `instant`."""
         return run_now(self.instant(), SQLiteRunner(connection))
 
     def instant(self, begin: Packet = ()) -> Steps[Instant]:

@@ -12,8 +12,6 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import CLAIMS, Purpose
 from ackwise.stores.sql.operation import Problem
 
-__all__ = ["File", "problem_of", "result_code"]
-
 _CLAIMS: Final = {
     sqlite3.SQLITE_BUSY: "another writer held the file for {timeout} s; look for a process that keeps a transaction open",
     sqlite3.SQLITE_CANTOPEN: "the file can't be opened; check the rights of the file and of its folder",

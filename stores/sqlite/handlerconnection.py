@@ -17,8 +17,6 @@ from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.stores.sql.inbox import ENDED, REFUSED
 from ackwise.stores.sql.watching import ENDING, SQLITE
 
-__all__ = ["HandlerConnection"]
-
 _COMMITTING: Final = frozenset({"isolation_level", "autocommit"})
 """Attributes that commit what is open when they are set."""
 

@@ -27,8 +27,6 @@ from ackwise.stores.sqlite.schema import connected
 from ackwise.stores.sqlite.thread import maintain
 from ackwise.stores.sqlite.url import parse, seconds
 
-__all__ = ["SQLiteInbox", "from_url"]
-
 #: Seconds between two tries for the file while another process writes to it.
 _TRY_AGAIN: Final = 0.005
 
@@ -167,7 +165,6 @@ class SQLiteSession:
 
     @property
     def is_open(self) -> bool:
-        """See `Session.is_open`."""
         return self.connection.in_transaction
 
     def begin(self, clock: FileClock) -> None:
@@ -176,14 +173,12 @@ class SQLiteSession:
         self._guard.enter_context(self.connection.guarded())
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         return self._runner.send(packet)
 
     async def regain(self) -> None:
         """See `Session.regain`."""
 
     async def commit(self) -> None:
-        """See `Session.commit`."""
         try:
             await self.send([Statement("COMMIT")])
         except Failure as failure:
@@ -192,7 +187,6 @@ class SQLiteSession:
             raise
 
     async def rollback(self, *, is_marked: bool) -> bool:
-        """See `Session.rollback`."""
         is_there = self.is_open
         self.end()
         return is_there
@@ -214,7 +208,6 @@ class SQLiteSession:
         self.connection.row_factory, self.connection.text_factory = self._factories
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
-        """See `Session.unavailable`."""
         assert isinstance(error, sqlite3.Error)
         return self._file.unavailable(error)
 

@@ -12,8 +12,6 @@ from ackwise.stores.sql.inbox import ENDED, UNFINISHED, Fence, Record
 from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sqlite.clock import FileClock, Instant
 
-__all__ = ["BEGAN", "SQLiteStatements", "begin"]
-
 BEGAN: Final = "ackwise_began"
 """A savepoint at the start of the transaction, which is there as long as the transaction is."""
 
@@ -70,7 +68,6 @@ class SQLiteStatements:
     undoes_all = True
 
     def put_back(self, state: Sequence[Any]) -> Packet:
-        """See `Statements`."""
         return ()
 
     def claim(self, ids: Sequence[bytes], mark: int, retention: float) -> Packet:
@@ -95,18 +92,14 @@ class SQLiteStatements:
         return [Statement(_LOCK, fence)]
 
     def advance(self, fence: Fence, next: int) -> Packet:
-        """See `Statements`."""
         return [Statement(_ADVANCE, (next, *fence))]
 
     def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> Packet:
-        """See `Statements`."""
         asked = json.dumps([(key.id.hex(), *origin) for key, origin in copies])
         return [Statement(_PERMITS, (asked, self._instant.now, owner))]
 
     def take_over(self, owner: str, positions: Mapping[tuple[str, int], int]) -> Packet:
-        """See `Statements`."""
         return [Statement(_TAKE_OVER, (owner, json.dumps([(*place, position) for place, position in positions.items()])))]
 
     def why_ended(self, error: Exception) -> str:
-        """See `Statements`."""
         return ENDED

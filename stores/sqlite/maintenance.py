@@ -12,8 +12,6 @@ from ackwise.stores.sqlite.clock import Clocks, doubt, latest
 from ackwise.stores.sqlite.file import File
 from ackwise.stores.sqlite.schema import Part
 
-__all__ = ["clean", "complaints", "no_file"]
-
 _AT_ONCE: Final = 1000
 """Rows that one step deletes, which takes some milliseconds."""
 

@@ -30,8 +30,6 @@ from ackwise.stores.sqlite.schema import connected
 from ackwise.stores.sqlite.thread import maintain
 from ackwise.stores.sqlite.url import parse, seconds
 
-__all__ = ["SQLiteOutbox", "from_url"]
-
 T = TypeVar("T")
 
 _REST: Final = 0.005
@@ -158,7 +156,6 @@ class _Runner:
         self._has_turn = False
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         begun = [await self._begin(*packet[0].values)] if packet[0].text.startswith(BEGIN) else []
         answers = self._send(packet[len(begun) :])
         if not self._connection.in_transaction:

@@ -13,8 +13,6 @@ from ackwise.stores.sql.tables import names_of
 from ackwise.stores.sql.templates import Placeholders
 from ackwise.stores.sqlite.schema import Tables
 
-__all__ = ["BEGIN", "SQLite", "inserting"]
-
 _WORDS: Final = {
     "now": ":now",
     "later": ":now + :it",
@@ -68,11 +66,9 @@ class SQLite(Dialect):
         self._clock = clock
 
     def say(self, template: str, **values: Any) -> Statement:
-        """See `Dialect.say`."""
         return self._templates(template, {"now": self._clock(), **values})
 
     def say_all(self, templates: Iterable[str], **values: Any) -> Packet:
-        """See `Dialect.say_all`."""
         at_once = {"now": self._clock(), **values}
         return [self._templates(template, at_once) for template in templates]
 

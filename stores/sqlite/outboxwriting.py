@@ -17,8 +17,6 @@ from ackwise.stores.sqlite.outboxdialect import inserting
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.watching import is_free, watched
 
-__all__ = ["as_error", "begin", "business"]
-
 _BEGIN: Final = Statement("BEGIN IMMEDIATE")
 
 #: Seconds between two tries for the file while another connection writes to it.
@@ -77,7 +75,6 @@ class _Runner:
         self._before: tuple[Any, Any] | None = None  #: how the connection was given
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `Runner.send`."""
         first, *others = packet
         if first is _BEGIN:
             await self._begin()

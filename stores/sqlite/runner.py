@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from ackwise.stores.sql.operation import Answer, Failure, Packet
 from ackwise.stores.sqlite.file import problem_of
 
-__all__ = ["SQLiteRunner"]
-
 
 class SQLiteRunner:
     """Whatever the connection makes of rows and texts, answers have tuples and what SQLite stores."""
@@ -19,7 +17,6 @@ class SQLiteRunner:
         self._cursor.row_factory = None
 
     def send(self, packet: Packet) -> Sequence[Answer]:
-        """See `SyncRunner.send`."""
         cursor = self._cursor
         answers: list[Answer] = []
         factory = self._connection.text_factory

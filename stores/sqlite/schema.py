@@ -15,8 +15,6 @@ from ackwise.stores.sqlite.clock import TABLE as _CLOCK
 from ackwise.stores.sqlite.file import File
 from ackwise.stores.sqlite.runner import SQLiteRunner
 
-__all__ = ["CLAIMS", "INBOX", "OUTBOX", "Part", "Tables", "connected", "set_up"]
-
 C = TypeVar("C", bound=sqlite3.Connection)
 
 

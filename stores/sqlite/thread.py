@@ -15,8 +15,6 @@ from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Steps, 
 from ackwise.stores.sqlite.file import File, problem_of, result_code
 from ackwise.stores.sqlite.runner import SQLiteRunner
 
-__all__ = ["FileThread", "maintain"]
-
 T = TypeVar("T")
 
 
@@ -66,7 +64,6 @@ class FileThread:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, operation, give_up_at)
 
     async def maintained(self, begin: Callable[[], Steps[T]]) -> T:
-        """See `maintain`."""
         return await maintain(self._file, begin)
 
     def _open(self, begin: Callable[[], Steps[None]]) -> None:

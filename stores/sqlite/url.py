@@ -6,8 +6,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["parse", "seconds"]
-
 
 def parse(url: str, what: str, *known: str) -> tuple[str, dict[str, str]]:
     """Return the path, and the options that are given of those `known`. Raise `ConfigurationError`; `what` is the URL's."""

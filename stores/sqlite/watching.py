@@ -16,8 +16,6 @@ from typing import Final
 
 from ackwise.stores.sql.watching import SQLITE, Effect, Watched, Watcher
 
-__all__ = ["is_free", "watched"]
-
 # A transaction begins where there is none.
 _TRANSACTIONS: Final = {
     (sqlite3.SQLITE_TRANSACTION, "BEGIN"): Effect.COMMITS_BY_ITSELF,

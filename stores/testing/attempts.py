@@ -5,8 +5,6 @@ from __future__ import annotations
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, Outcome, Release, Stale
 from ackwise.stores.testing.scene import MINE, THIRD, YOURS, Scene
 
-__all__ = ["Attempts"]
-
 
 class Attempts:
     """Keys that were sent back as copies, and lost workers."""

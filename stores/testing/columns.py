@@ -10,8 +10,6 @@ from ackwise.middleware.columns import Answered, Column, ColumnExchange, ColumnR
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimKey, Outcome, Stale
 from ackwise.stores.testing.scene import ONE, OTHER, THIRD, YOURS, Scene
 
-__all__ = ["Columns"]
-
 
 class Columns:
     """What a store that is asked in columns answers; the table itself is tested by all the other cases."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ackwise.middleware.store import WHOEVER, Ack, Acquired, AlreadyDone, Claim, Complete, Outcome, Release
 from ackwise.stores.testing.scene import MINE, THIRD, YOURS, Scene
 
-__all__ = ["Completing"]
-
 
 class Completing:
     """Completed claims, and claims that may not be completed."""

@@ -29,8 +29,6 @@ from ackwise.middleware.store import (
 )
 from ackwise.stores.testing.scene import MINE, SHAPES, THIRD, YOURS, Scene
 
-__all__ = ["Exchanges"]
-
 
 class Exchanges:
     """Batches, repeated keys, races and cancellation."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Claim, Outcome
 from ackwise.stores.testing.scene import MINE, YOURS, Scene
 
-__all__ = ["Granting"]
-
 
 class Granting:
     """Claims of one key by one worker and another."""

@@ -12,8 +12,6 @@ from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcom
 from ackwise.stores.protocol.transitions import Place, Record, decide
 from ackwise.stores.testing.scene import ONE, OTHER, Scene, same_claims
 
-__all__ = ["Histories"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Request:

@@ -43,8 +43,6 @@ from ackwise.stores.testing.inboxscene import (
     with_offsets_open,
 )
 
-__all__ = ["InboxConformance", "OffsetsConformance"]
-
 
 class InboxConformance(Database):
     """Derive a class whose name starts with `Test`."""

@@ -23,8 +23,6 @@ from ackwise.middleware.transaction import (
     TransactionAnswer,
 )
 
-__all__ = ["HERE", "Database", "InboxScene", "RolledBack", "done", "fresh_key", "fresh_owner", "with_offsets", "with_offsets_open"]
-
 T = TypeVar("T")
 
 HERE: Final = ("orders", 3, 17)

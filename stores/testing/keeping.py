@@ -5,8 +5,6 @@ from __future__ import annotations
 from ackwise.middleware.store import Ack, Acquired
 from ackwise.stores.testing.scene import YOURS, Scene
 
-__all__ = ["Keeping"]
-
 
 class Keeping:
     """Releases that come again, and what is unknown."""

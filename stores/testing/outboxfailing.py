@@ -5,8 +5,6 @@ from __future__ import annotations
 from ackwise.middleware.outbox import Failed, Parked
 from ackwise.stores.testing.outboxscene import OutboxScene, message
 
-__all__ = ["OutboxFailing"]
-
 _LATER, _NOW = 3600.0, 0.0
 """Seconds until a row is due again: not in this test, and at once."""
 

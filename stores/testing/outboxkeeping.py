@@ -6,8 +6,6 @@ from ackwise.middleware.outbox import OutboxStore, RowState
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.testing.outboxscene import OutboxScene, message
 
-__all__ = ["OutboxKeeping"]
-
 _MONTH = 30 * 86400.0
 _INSTANT = 1e-6
 

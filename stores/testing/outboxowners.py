@@ -12,8 +12,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import SHARDS, Failed
 from ackwise.stores.testing.outboxscene import LEASE, OutboxScene, message
 
-__all__ = ["OutboxOwners"]
-
 _SHORT = 0.01
 """Seconds of a lease that has ended when a test goes on."""
 

@@ -14,8 +14,6 @@ from ackwise.middleware.outbox import MAX_CHECKS, CheckAnswer, OutboxStore, Prep
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.testing.outboxscene import LEASE, OutboxScene, RolledBack, message
 
-__all__ = ["OutboxPreparing"]
-
 COMMIT, ROLLBACK, UNKNOWN = TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK, TransactionOutcome.UNKNOWN
 
 

@@ -16,8 +16,6 @@ import pytest
 from ackwise.middleware.outbox import SHARDS, Failed, OutboxRow, OutboxStore, Sent
 from ackwise.middleware.outgoing import Outgoing
 
-__all__ = ["LEASE", "Business", "OutboxFeatures", "OutboxScene", "RolledBack", "message"]
-
 T = TypeVar("T")
 
 #: Seconds that a lease lasts which nobody waits for.

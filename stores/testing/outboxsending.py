@@ -12,8 +12,6 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import SHARDS, OutboxStatus, Sent
 from ackwise.stores.testing.outboxscene import LEASE, OutboxScene, message
 
-__all__ = ["OutboxSending"]
-
 
 class OutboxSending:
     """The side of a relay, while all goes well; and an operator's."""

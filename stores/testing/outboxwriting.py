@@ -13,8 +13,6 @@ from ackwise.middleware.outbox import shard_of
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.testing.outboxscene import OutboxScene, RolledBack, message
 
-__all__ = ["OutboxWriting"]
-
 
 class OutboxWriting:
     """The side of the business."""

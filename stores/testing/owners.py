@@ -7,8 +7,6 @@ import pytest
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Outcome, Release, Stale
 from ackwise.stores.testing.scene import MINE, ONE, OTHER, THIRD, YOURS, Scene
 
-__all__ = ["Owners"]
-
 
 class Owners:
     """Claims of named processes; a store without owners makes everybody wait for the lease."""

@@ -7,8 +7,6 @@ import pytest
 from ackwise.middleware.store import Acquired, AlreadyDone, Claim, Complete, Outcome, Release, Stale
 from ackwise.stores.testing.scene import MINE, YOURS, Scene
 
-__all__ = ["Restarts"]
-
 
 class Restarts:
     """Several stores on one place, at once and one after another."""

@@ -25,8 +25,6 @@ from ackwise.middleware.store import (
     Renew,
 )
 
-__all__ = ["MINE", "ONE", "OTHER", "SHAPES", "THIRD", "YOURS", "Clock", "Features", "Scene", "same_claims"]
-
 T = TypeVar("T")
 AnyAnswer = TypeVar("AnyAnswer")
 

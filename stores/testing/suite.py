@@ -14,8 +14,6 @@ import pytest
 from ackwise.middleware.store import ClaimStore
 from ackwise.stores.testing.claims import Features, StoreConformance
 
-__all__ = ["CHOSEN", "Chosen", "TestStore", "choose"]
-
 _IN_REAL_TIME: Final = Features(injected_clock=False, lease=0.5, retention=1.5)
 """Of a store that says nothing: right for every one, and slow for those that can take the suite's clock."""
 

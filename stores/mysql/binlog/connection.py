@@ -23,8 +23,6 @@ from ackwise.stores.mysql.binlog.place import Place
 from ackwise.stores.mysql.failures import FAILURES, as_store_error
 from ackwise.stores.mysql.url import Address
 
-__all__ = ["BinlogConnection"]
-
 _BINLOG_DUMP: Final = 0x12
 
 #: Bytes that are received ahead; one event may be larger.

@@ -13,8 +13,6 @@ from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.protocol.outboxrows import text_of
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
-__all__ = ["Kept", "claim", "ensure", "keep", "recall", "release", "remember"]
-
 #: Seconds that a reader is waited for without a word from it. It writes every three.
 _LEASE: Final = 10
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ["Place", "Progress", "number_of", "place_of"]
-
 
 class Place(NamedTuple):
     """A place between two events; the order is that of the log."""

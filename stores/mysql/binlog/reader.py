@@ -19,8 +19,6 @@ from ackwise.stores.mysql.binlog.place import Place, Progress, number_of
 from ackwise.stores.mysql.binlog.table import Columns, TableMap, packed_integer
 from ackwise.stores.protocol.changes import require_same
 
-__all__ = ["MOST_HELD", "Reader", "Wanted"]
-
 #: Bytes of a transaction's rows that are held; a larger one is read twice.
 MOST_HELD: Final = 4 * 2**20
 

@@ -11,19 +11,6 @@ from ackwise.stores.mysql.binlog.place import Place, number_of
 from ackwise.stores.mysql.schema import server
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
-__all__ = [
-    "Log",
-    "Settings",
-    "encodings",
-    "end_of_log",
-    "findings",
-    "left_out",
-    "log_files",
-    "require_logged",
-    "require_own_id",
-    "settings",
-]
-
 #: Seconds of log below which a relay that stays away is in danger.
 _SHORT: Final = 86400
 

@@ -29,8 +29,6 @@ from ackwise.stores.sql.operation import Statement, Steps
 if TYPE_CHECKING:
     from ackwise.stores.mysql.binlog.table import Columns
 
-__all__ = ["MySQLChanges"]
-
 T = TypeVar("T")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

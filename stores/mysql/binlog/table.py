@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from ackwise.stores.mysql.binlog.values import Column, decoder_of, is_numeric, is_text, metadata_size
 
-__all__ = ["Columns", "TableMap", "packed_integer"]
-
 #: Kinds of optional metadata.
 _SIGNS, _DEFAULT_CHARSET, _CHARSETS, _NAMES, _SET_MEMBERS, _ENUM_MEMBERS = 1, 2, 3, 4, 5, 6
 _DEFAULT_MEMBER_CHARSET, _MEMBER_CHARSETS = 10, 11

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Column", "Decoder", "decoder_of", "is_numeric", "is_text", "metadata_size"]
-
 Decoder = Callable[[bytes, int], tuple[Any, int]]
 """Makes a value of the bytes at a place, and says where what follows begins; whoever calls it sees to the end of the bytes."""
 

@@ -19,8 +19,6 @@ from psycopg import pq, sql
 from ackwise.middleware.changes import SourceBusy
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["Keepalive", "LogData", "ReplicationConnection", "parse_frame", "status_update"]
-
 #: PostgreSQL counts microseconds from 2000-01-01.
 _EPOCH_2000: Final = 946_684_800
 

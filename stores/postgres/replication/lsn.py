@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["format_lsn", "parse_lsn"]
-
 
 def format_lsn(lsn: int) -> str:
     """The text that PostgreSQL writes for `lsn`."""

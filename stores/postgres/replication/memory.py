@@ -9,8 +9,6 @@ from ackwise.stores.postgres.replication.slot import Known
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
-__all__ = ["beat", "ensure", "recall", "remember"]
-
 _COLUMNS: Final = """
     slot text PRIMARY KEY,
     system_id text NOT NULL,

@@ -10,23 +10,6 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-__all__ = [
-    "UNCHANGED",
-    "Begin",
-    "Column",
-    "Commit",
-    "Deleted",
-    "Inserted",
-    "Ignored",
-    "Message",
-    "Relation",
-    "Truncated",
-    "Unchanged",
-    "Updated",
-    "Value",
-    "parse",
-]
-
 
 class Unchanged:
     """A value stored out of line (TOAST) that an update left as it was: the log does not repeat it."""

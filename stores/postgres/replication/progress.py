@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """How far the log was read, and up to where nothing is outstanding.

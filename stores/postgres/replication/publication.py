@@ -9,8 +9,6 @@ from typing import Any, Final
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
-__all__ = ["ensure", "wrong_with"]
-
 _PUBLICATION: Final = "SELECT pubinsert, pubupdate, pubdelete, pubviaroot FROM pg_publication WHERE pubname = $1"
 # As JSON, since columns came with later versions.
 _TABLES: Final = "SELECT to_jsonb(t)::text FROM pg_publication_tables t WHERE pubname = $1"

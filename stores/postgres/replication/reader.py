@@ -23,8 +23,6 @@ from ackwise.stores.postgres.replication.progress import Progress
 from ackwise.stores.postgres.replication.row import Columns
 from ackwise.stores.protocol.changes import require_same
 
-__all__ = ["Reader"]
-
 #: Milliseconds between 1970-01-01 and 2000-01-01, where PostgreSQL begins to count.
 _EPOCH_2000_MS: Final = 946_684_800_000
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 from ackwise.middleware.changes import NotInLog
 from ackwise.stores.postgres.replication.pgoutput import Relation, Unchanged, Value
 
-__all__ = ["Columns", "PartialRow", "converter_of"]
-
 _NOT_IN_LOG: Final = object()
 
 

@@ -9,8 +9,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.postgres.replication.lsn import parse_lsn
 from ackwise.stores.sql.operation import Statement, Steps
 
-__all__ = ["Decision", "Known", "Slot", "decide", "findings", "look_at"]
-
 #: Bytes of log kept for the slot from which that is said: one gibibyte.
 _MUCH: Final = 2**30
 

@@ -28,8 +28,6 @@ from ackwise.stores.sql.operation import Statement, Steps
 if TYPE_CHECKING:
     from ackwise.stores.postgres.replication.row import Columns
 
-__all__ = ["PostgresChanges"]
-
 T = TypeVar("T")
 
 #: PostgreSQL's rule for the name of a slot.

@@ -30,8 +30,6 @@ from ackwise.stores.sql.operation import Answer, Packet, Statement, Steps
 from ackwise.stores.sql.tables import STATES
 from ackwise.stores.sql.templates import Placeholders, Templates
 
-__all__ = ["DUE", "DUE_COLUMNS", "MESSAGE", "WORDS", "Around", "Dialect", "changed"]
-
 #: Columns that make an `Outgoing`, in the order that rows are read with.
 MESSAGE: Final = "topic, value, message_key, headers, {partition}, message_id"
 #: Columns of a half message.

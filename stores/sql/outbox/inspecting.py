@@ -13,8 +13,6 @@ from ackwise.stores.sql.outbox.dialect import changed
 from ackwise.stores.sql.outbox.operations import Operations, asked
 from ackwise.stores.sql.outbox.rights import OF_RELAY, missing_rights
 
-__all__ = ["Inspecting"]
-
 _AT_ONCE: Final = 1000
 """Rows that one step of the cleanup deletes, which takes some milliseconds."""
 

@@ -15,8 +15,6 @@ from ackwise.stores.sql.operation import Owned, Steps
 from ackwise.stores.sql.outbox.dialect import Dialect
 from ackwise.stores.sql.outbox.writing import Business
 
-__all__ = ["Operations", "asked"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 Self = TypeVar("Self", bound="Operations")

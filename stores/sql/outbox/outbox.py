@@ -20,8 +20,6 @@ from ackwise.stores.sql.outbox.writing import Block, Business, Rows, transaction
 from ackwise.stores.sql.schema import Layout, complaints, create, required
 from ackwise.stores.sql.store import Maintenance, SQLStore
 
-__all__ = ["SQLOutbox", "ServerOutbox"]
-
 T = TypeVar("T")
 
 

@@ -13,8 +13,6 @@ from ackwise.stores.sql.operation import Failure, Problem, Steps
 from ackwise.stores.sql.outbox.dialect import DUE_COLUMNS, Dialect, changed
 from ackwise.stores.sql.outbox.operations import Operations, asked
 
-__all__ = ["Preparing", "read_id", "set_barrier"]
-
 _DATABASE_ID: Final = "SELECT value FROM {meta} WHERE name = 'database_id'"
 _BARRIER: Final = "INSERT INTO {barrier} (tx_id, outcome, created) VALUES (:tx_id, :outcome, {now}) {keeping}"
 _OUTCOME: Final = "SELECT outcome FROM {barrier} WHERE tx_id = :tx_id"

@@ -14,8 +14,6 @@ from ackwise.stores.sql.outbox.dialect import changed
 from ackwise.stores.sql.outbox.operations import Operations, asked
 from ackwise.stores.sql.outbox.rights import OF_RELAY, missing_rights
 
-__all__ = ["Relaying"]
-
 _SIGN_IN: Final = "INSERT INTO {relays} (owner, leased_until) VALUES (:owner, {later lease}) {renewing}"
 _SHARDS: Final = "SELECT shard, token, owner, leased_until > {now} FROM {shards} ORDER BY shard {locked}"
 _DIVIDE: Final = """

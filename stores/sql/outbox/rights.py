@@ -9,8 +9,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.sql.operation import Failure, Packet, Problem, Steps
 from ackwise.stores.sql.outbox.dialect import Dialect
 
-__all__ = ["OF_BUSINESS", "OF_RELAY", "missing_rights", "require_rights"]
-
 OF_BUSINESS: Final = {"rows": ["INSERT"], "barrier": ["SELECT", "INSERT"], "meta": ["SELECT"]}
 OF_RELAY: Final = {
     "rows": ["SELECT", "UPDATE", "DELETE"],

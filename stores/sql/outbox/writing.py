@@ -24,8 +24,6 @@ from ackwise.stores.protocol.outboxwriting import Buffer, Sends
 from ackwise.stores.sql.operation import Failure, Packet, Problem, Runner, Statement, Steps, SyncRunner, run, run_now
 from ackwise.stores.sql.watching import ENDING, Effect, Effects, undoes
 
-__all__ = ["ENDED", "Block", "Business", "Rows", "Writes", "require", "transaction"]
-
 T = TypeVar("T")
 
 ENDED: Final = (
@@ -239,7 +237,6 @@ class Business:
             raise self._error(failure, rows) from None
 
     async def know(self) -> None:
-        """See `look`."""
         if self.look is not None:
             await self.look()
 
