@@ -24,13 +24,45 @@ from ackwise.middleware.outbox import (
     shard_of,
 )
 from ackwise.middleware.outgoing import Outgoing, new_message_id
-from ackwise.stores.memory_connection import MemoryConnection
 from ackwise.stores.protocol.outboxkeeping import Keeping
-from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, CAUSE, MOST_BYTES, columns_of, state_of
-from ackwise.stores.protocol.outboxshards import Shard, divide
+from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, CAUSE, MOST_BYTES, Shard, columns_of, divide, state_of
 from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.protocol.outboxwriting import Buffer, Sends
 from ackwise.stores.protocol.purpose import OUTBOX
+
+
+class MemoryConnection:
+    """What is done on it comes true with the commit; savepoints can be nested."""
+
+    def __init__(self) -> None:
+        self._levels: list[list[tuple[Callable[[], object], Callable[[], object] | None]]] = []
+
+    def is_in_transaction(self) -> bool:
+        """Return whether a transaction is open."""
+        return bool(self._levels)
+
+    def do(self, commit: Callable[[], object], rollback: Callable[[], object] | None = None) -> None:
+        """Call `commit` when the transaction commits, and `rollback` when it, or the savepoint, is rolled back."""
+        self._levels[-1].append((commit, rollback))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction, or a savepoint if one is open: rolled back if the block raises."""
+        self._levels.append([])
+        try:
+            yield
+        except BaseException:
+            for _, rollback in reversed(self._levels.pop()):
+                if rollback is not None:
+                    rollback()
+            raise
+        done = self._levels.pop()
+        if self._levels:
+            self._levels[-1] += done
+            return
+        for commit, _ in done:
+            commit()
+
 
 __all__ = ["MemoryConnection", "MemoryOutbox", "MemoryOutboxTransaction", "from_url"]
 

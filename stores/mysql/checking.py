@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.mysql.schema import Tables
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
 _MANY = 100_000

@@ -11,9 +11,8 @@ from asyncmy.pool import Pool
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.mysql import checking, maintenance, statements
 from ackwise.stores.mysql.driver import Asyncmy
-from ackwise.stores.mysql.schema import layout, require_server, server
+from ackwise.stores.mysql.schema import Tables, layout, require_server, server
 from ackwise.stores.mysql.statements import Row
-from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import parse
 from ackwise.stores.protocol.purpose import CLAIMS
 from ackwise.stores.protocol.requests import Answer, Asked

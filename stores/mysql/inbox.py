@@ -9,17 +9,15 @@ from ackwise.stores.mysql import checking, maintenance
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.inboxstatements import BEGAN, MySQLStatements
 from ackwise.stores.mysql.runner import AsyncmyRunner
-from ackwise.stores.mysql.schema import found, layout
-from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.mysql.schema import Tables, found, layout
 from ackwise.stores.mysql.url import Options, parse
 from ackwise.stores.mysql.watching import unwatched, watched
 from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.inbox import Statements
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
-from ackwise.stores.sql.schema import complaints, create
+from ackwise.stores.sql.schema import Maintenance, complaints, create
 from ackwise.stores.sql.serverinbox import ServerInbox, ServerSession
-from ackwise.stores.sql.store import Maintenance
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection

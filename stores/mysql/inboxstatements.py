@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ackwise.middleware.store import ClaimKey
 from ackwise.middleware.transaction import Place
-from ackwise.stores.mysql.tables import quoted
+from ackwise.stores.mysql.schema import quoted
 from ackwise.stores.sql.inbox import ENDED, UNFINISHED, Fence, Record
 from ackwise.stores.sql.operation import Packet, Statement
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.mysql.schema import Tables
 from ackwise.stores.serverclock import refuse_jumped
 from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sql.schema import Layout, require

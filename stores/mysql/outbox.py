@@ -13,8 +13,7 @@ from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.failures import FAILURES, as_store_error
 from ackwise.stores.mysql.outboxdialect import MySQL, insert
 from ackwise.stores.mysql.runner import AsyncmyRunner
-from ackwise.stores.mysql.schema import found, layout
-from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.mysql.schema import Tables, found, layout
 from ackwise.stores.mysql.url import Options, parse
 from ackwise.stores.mysql.watching import watched
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of

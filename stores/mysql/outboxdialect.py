@@ -9,7 +9,7 @@ from typing import Any, Final
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.mysql.runner import literal
-from ackwise.stores.mysql.tables import NAMES, Tables
+from ackwise.stores.mysql.schema import NAMES, Tables
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.outbox.dialect import Around, Dialect

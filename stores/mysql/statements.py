@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Exchange, Outcome, Stale
-from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.mysql.schema import Tables
 from ackwise.stores.protocol.requests import Answer, Asked, Kind
 from ackwise.stores.protocol.transitions import Place
 from ackwise.stores.sql.operation import Packet, Statement

@@ -22,9 +22,8 @@ from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.inbox import Statements
 from ackwise.stores.sql.operation import Failure, Statement, Steps
-from ackwise.stores.sql.schema import complaints, create
+from ackwise.stores.sql.schema import Maintenance, complaints, create
 from ackwise.stores.sql.serverinbox import ServerInbox, ServerSession
-from ackwise.stores.sql.store import Maintenance
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Pool

@@ -10,7 +10,7 @@ from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.protocol import requests
 from ackwise.stores.protocol.requests import Answer, Asked
 from ackwise.stores.sql.operation import Owned, Steps
-from ackwise.stores.sql.store import Maintenance, Runs, SQLStore
+from ackwise.stores.sql.schema import Maintenance, Runs, SQLStore
 
 AT_ONCE = 1000
 """Keys of one packet; more gain nothing, and hold the locks of their rows for longer."""

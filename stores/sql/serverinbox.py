@@ -13,7 +13,7 @@ from ackwise.middleware.transaction import Progress
 from ackwise.stores.sql.connections import Connections, Driver, Pool
 from ackwise.stores.sql.inbox import Statements, take_over
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps
-from ackwise.stores.sql.store import Maintenance, SQLStore
+from ackwise.stores.sql.schema import Maintenance, SQLStore
 from ackwise.stores.sql.transaction import InboxTransaction, Turning
 from ackwise.stores.sql.watching import Effects
 

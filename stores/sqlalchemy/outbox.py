@@ -23,8 +23,7 @@ from ackwise.stores.sql.outbox.preparing import read_id, set_barrier
 from ackwise.stores.sql.outbox.writing import Block, Business, Rows, Writes, transaction
 from ackwise.stores.sqlalchemy.failures import as_outbox_error, failures
 from ackwise.stores.sqlalchemy.runner import SyncRunner
-from ackwise.stores.sqlalchemy.session import begin_as_writer, sync
-from ackwise.stores.sqlalchemy.watching import watched
+from ackwise.stores.sqlalchemy.session import begin_as_writer, sync, watched
 
 T = TypeVar("T")
 
@@ -154,7 +153,7 @@ def _words(dialect: str, schema: str | None, prefix: str) -> _Words:
         names = Files(prefix, schema)
         return _Words(SQLite(time.time, names), inserting_into(names.named("outbox"), time.time))
     from ackwise.stores.mysql.outboxdialect import MySQL, insert
-    from ackwise.stores.mysql.tables import Tables as MySQLTables
+    from ackwise.stores.mysql.schema import Tables as MySQLTables
 
     tables_there, address = MySQLTables(prefix, schema), "the database of the session"
     return _Words(MySQL(tables_there, address), lambda rows, before: insert(tables_there.named("outbox"), rows, before, address))

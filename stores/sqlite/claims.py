@@ -19,12 +19,10 @@ from ackwise.stores.protocol.transitions import Record, decide
 from ackwise.stores.sql.claims import SQLClaims
 from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
-from ackwise.stores.sqlite.file import File
-from ackwise.stores.sqlite.maintenance import clean, complaints, no_file
+from ackwise.stores.sqlite.file import File, parse, seconds
 from ackwise.stores.sqlite.schema import CLAIMS as _PART
-from ackwise.stores.sqlite.schema import set_up
+from ackwise.stores.sqlite.schema import clean, complaints, no_file, set_up
 from ackwise.stores.sqlite.thread import FileThread
-from ackwise.stores.sqlite.url import parse, seconds
 
 # A batch is read by one statement and written by one, through JSON. One statement per key is faster as long as the event
 # loop rests; but each gives up the interpreter's lock, which a busy loop hands back only every few milliseconds.

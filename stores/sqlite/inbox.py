@@ -17,15 +17,13 @@ from ackwise.stores.sql.inbox import Statements, take_over
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, run, run_now
 from ackwise.stores.sql.transaction import InboxTransaction
 from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
-from ackwise.stores.sqlite.file import File
+from ackwise.stores.sqlite.file import File, parse, seconds
 from ackwise.stores.sqlite.handlerconnection import HandlerConnection
 from ackwise.stores.sqlite.inboxstatements import SQLiteStatements, begin
-from ackwise.stores.sqlite.maintenance import clean, complaints, no_file
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import INBOX as _PART
-from ackwise.stores.sqlite.schema import connected
+from ackwise.stores.sqlite.schema import clean, complaints, connected, no_file
 from ackwise.stores.sqlite.thread import maintain
-from ackwise.stores.sqlite.url import parse, seconds
 
 #: Seconds between two tries for the file while another process writes to it.
 _TRY_AGAIN: Final = 0.005

@@ -20,15 +20,13 @@ from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.writing import Business
-from ackwise.stores.sqlite.file import File, problem_of
-from ackwise.stores.sqlite.maintenance import complaints, no_file
+from ackwise.stores.sqlite.file import File, parse, problem_of, seconds
 from ackwise.stores.sqlite.outboxdialect import BEGIN, SQLite
 from ackwise.stores.sqlite.outboxwriting import as_error, begin, business
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import OUTBOX as _PART
-from ackwise.stores.sqlite.schema import connected
+from ackwise.stores.sqlite.schema import complaints, connected, no_file
 from ackwise.stores.sqlite.thread import maintain
-from ackwise.stores.sqlite.url import parse, seconds
 
 T = TypeVar("T")
 

@@ -29,11 +29,9 @@ from ackwise.stores.testing.attempts import Attempts
 from ackwise.stores.testing.columns import Columns
 from ackwise.stores.testing.completing import Completing
 from ackwise.stores.testing.exchanges import Exchanges
-from ackwise.stores.testing.granting import Granting
+from ackwise.stores.testing.granting import Granting, Keeping
 from ackwise.stores.testing.histories import Histories
-from ackwise.stores.testing.keeping import Keeping
-from ackwise.stores.testing.owners import Owners
-from ackwise.stores.testing.restarts import Restarts
+from ackwise.stores.testing.owners import Owners, Restarts
 from ackwise.stores.testing.scene import Clock, Features, Scene
 
 __all__ = ["Clock", "Features", "Scene", "StoreConformance"]

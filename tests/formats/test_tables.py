@@ -12,9 +12,9 @@ from tests.formats.golden import check
 
 from ackwise.stores.mysql import schema as mysql
 from ackwise.stores.mysql.binlog import memory as binlog
-from ackwise.stores.mysql.tables import Tables as MySQLTables
+from ackwise.stores.mysql.schema import Tables as MySQLTables
 from ackwise.stores.postgres import schema as postgres
-from ackwise.stores.postgres.replication import memory as replication
+from ackwise.stores.postgres.replication import slot as replication
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.purpose import CDC, CLAIMS, INBOX, OUTBOX
 from ackwise.stores.redis.layout import Layout

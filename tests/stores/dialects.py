@@ -155,7 +155,7 @@ class MariaDBDatabase(SQLDatabase):
     @asynccontextmanager
     async def holding(self, keys: Sequence[ClaimKey], token: int) -> AsyncIterator[Callable[[str], Awaitable[object]]]:
         from ackwise.stores.mysql import statements
-        from ackwise.stores.mysql.tables import Tables
+        from ackwise.stores.mysql.schema import Tables
         from ackwise.stores.protocol.requests import asked
 
         claims = asked(Exchange([Claim(key, token) for key in sorted(keys)]))

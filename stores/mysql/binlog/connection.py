@@ -19,7 +19,7 @@ from asyncmy.errors import MySQLError
 
 from ackwise.middleware.changes import ChangesLost, SourceBusy
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.mysql.binlog.place import Place
+from ackwise.stores.mysql.binlog.memory import Place
 from ackwise.stores.mysql.failures import FAILURES, as_store_error
 from ackwise.stores.mysql.url import Address
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
-from ackwise.stores.mysql.binlog.place import Place, Progress, number_of
+from ackwise.stores.mysql.binlog.memory import Place, Progress, number_of
 from ackwise.stores.mysql.binlog.table import Columns, TableMap, packed_integer
 from ackwise.stores.protocol.changes import require_same
 

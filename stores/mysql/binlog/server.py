@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.mysql.binlog.place import Place, number_of
+from ackwise.stores.mysql.binlog.memory import Place, number_of
 from ackwise.stores.mysql.schema import server
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 

@@ -15,10 +15,10 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUna
 from ackwise.middleware.outbox import OutboxRow
 from ackwise.stores.mysql.binlog import memory, server
 from ackwise.stores.mysql.binlog.connection import BinlogConnection
-from ackwise.stores.mysql.binlog.place import Place, Progress, place_of
+from ackwise.stores.mysql.binlog.memory import Place, Progress, place_of
 from ackwise.stores.mysql.binlog.reader import MOST_HELD, Reader, Wanted
 from ackwise.stores.mysql.driver import Asyncmy
-from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.mysql.schema import Tables
 from ackwise.stores.mysql.url import Address, parse
 from ackwise.stores.protocol.changes import inserted_row, remains
 from ackwise.stores.protocol.outboxkeeping import keeping_of

@@ -1,8 +1,21 @@
-"""`Progress`: the position that may be reported as done. Pure."""
+"""`Progress`: the position in the log that may be reported as done; and positions as text, such as `16/B374D848`. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
+
+
+def format_lsn(lsn: int) -> str:
+    """The text that PostgreSQL writes for `lsn`."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def parse_lsn(text: str) -> int:
+    """The number of a text such as `16/B374D848`. Raises `ValueError`."""
+    high, separator, low = text.partition("/")
+    if not separator or len(high) > 8 or len(low) > 8:
+        raise ValueError(f"{text!r} is no log sequence number")
+    return int(high, 16) << 32 | int(low, 16)
 
 
 class Progress:

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Final
 
 from ackwise.middleware.changes import Change, Committed, Operation, UnreadableChange
-from ackwise.stores.postgres.replication.lsn import format_lsn
 from ackwise.stores.postgres.replication.pgoutput import (
     Begin,
     Commit,
@@ -19,7 +18,7 @@ from ackwise.stores.postgres.replication.pgoutput import (
     Value,
     parse,
 )
-from ackwise.stores.postgres.replication.progress import Progress
+from ackwise.stores.postgres.replication.progress import Progress, format_lsn
 from ackwise.stores.postgres.replication.row import Columns
 from ackwise.stores.protocol.changes import require_same
 

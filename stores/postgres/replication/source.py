@@ -12,10 +12,9 @@ from ackwise.middleware.changes import Change, ChangesLost, Committed, SourceBus
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import OutboxRow
 from ackwise.stores.postgres.driver import Asyncpg
-from ackwise.stores.postgres.replication import memory, publication, slot
+from ackwise.stores.postgres.replication import publication, slot
 from ackwise.stores.postgres.replication.connection import LogData, ReplicationConnection, parse_frame, status_update
-from ackwise.stores.postgres.replication.lsn import format_lsn, parse_lsn
-from ackwise.stores.postgres.replication.progress import Progress
+from ackwise.stores.postgres.replication.progress import Progress, format_lsn, parse_lsn
 from ackwise.stores.postgres.replication.reader import Reader
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
@@ -196,12 +195,12 @@ class PostgresChanges:
 
     async def _prepare(self, system_id: str, timeline: int) -> tuple[list[str], str]:
         """The tables to read, and where the slot stands, once everything is there."""
-        await self._ask(memory.ensure(self._tables))
+        await self._ask(slot.ensure(self._tables))
         seen = await self._ask(slot.look_at(self._name))
         if seen is not None and seen.active:
             raise SourceBusy(f"{self.address}: another relay reads from the slot {self._name}")
         # After the look at the slot: a relay that ends remembers its position first, so the slot is never beyond what is read now.
-        known = await self._ask(memory.recall(self._tables, self._name))
+        known = await self._ask(slot.recall(self._tables, self._name))
         decision = slot.decide(
             self._name,
             seen,
@@ -231,7 +230,7 @@ class PostgresChanges:
             seen = await self._ask(slot.look_at(self._name))
         if seen is None or seen.confirmed is None:
             raise StoreUnavailable(f"{self.address}: the replication slot {self._name} is not ready; it is tried again")
-        await self._ask(memory.remember(self._tables, self._name, slot.Known(system_id, timeline, seen.confirmed)))
+        await self._ask(slot.remember(self._tables, self._name, slot.Known(system_id, timeline, seen.confirmed)))
         return wanted, seen.confirmed
 
     async def _make_slot(self) -> None:
@@ -293,7 +292,7 @@ class PostgresChanges:
 
     async def _remember(self) -> None:
         done = self._progress.done
-        if await self._ask(memory.beat(self._tables, self._name, format_lsn(done))):
+        if await self._ask(slot.beat(self._tables, self._name, format_lsn(done))):
             self._remembered = max(self._remembered, done)
 
     def _report(self) -> None:

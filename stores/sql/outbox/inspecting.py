@@ -9,9 +9,8 @@ from ackwise.middleware.outbox import OutboxStatus, Parked, RowState, Transactio
 from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, parked_of, text_of
 from ackwise.stores.serverclock import refuse_jumped
 from ackwise.stores.sql.operation import Steps
-from ackwise.stores.sql.outbox.dialect import changed
+from ackwise.stores.sql.outbox.dialect import OF_RELAY, changed, missing_rights
 from ackwise.stores.sql.outbox.operations import Operations, asked
-from ackwise.stores.sql.outbox.rights import OF_RELAY, missing_rights
 
 _AT_ONCE: Final = 1000
 """Rows that one step of the cleanup deletes, which takes some milliseconds."""

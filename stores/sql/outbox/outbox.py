@@ -11,14 +11,12 @@ from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Owned, Steps
-from ackwise.stores.sql.outbox.dialect import Dialect
+from ackwise.stores.sql.outbox.dialect import Dialect, require_rights
 from ackwise.stores.sql.outbox.inspecting import Inspecting
 from ackwise.stores.sql.outbox.preparing import Preparing
 from ackwise.stores.sql.outbox.relaying import Relaying
-from ackwise.stores.sql.outbox.rights import require_rights
 from ackwise.stores.sql.outbox.writing import Block, Business, Rows, transaction
-from ackwise.stores.sql.schema import Layout, complaints, create, required
-from ackwise.stores.sql.store import Maintenance, SQLStore
+from ackwise.stores.sql.schema import Layout, Maintenance, SQLStore, complaints, create, required
 
 T = TypeVar("T")
 

@@ -7,12 +7,10 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import Failed, OutboxRow, RowState, Sent, key_hash
-from ackwise.stores.protocol.outboxrows import MOST_BYTES, cause_of, row_of, text_of
-from ackwise.stores.protocol.outboxshards import Shard, divide
+from ackwise.stores.protocol.outboxrows import MOST_BYTES, Shard, cause_of, divide, row_of, text_of
 from ackwise.stores.sql.operation import Steps
-from ackwise.stores.sql.outbox.dialect import changed
+from ackwise.stores.sql.outbox.dialect import OF_RELAY, changed, missing_rights
 from ackwise.stores.sql.outbox.operations import Operations, asked
-from ackwise.stores.sql.outbox.rights import OF_RELAY, missing_rights
 
 _SIGN_IN: Final = "INSERT INTO {relays} (owner, leased_until) VALUES (:owner, {later lease}) {renewing}"
 _SHARDS: Final = "SELECT shard, token, owner, leased_until > {now} FROM {shards} ORDER BY shard {locked}"

@@ -15,7 +15,7 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.outbox import TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
-from ackwise.stores.postgres.replication import PostgresChanges, memory
+from ackwise.stores.postgres.replication import PostgresChanges, slot
 from ackwise.stores.postgres.replication.slot import Known
 from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.tables import Tables
@@ -308,8 +308,8 @@ async def test_a_relay_that_comes_late_does_not_put_the_position_back(world: Wor
 
     async def remembered(position: str, system: str = "1") -> str:
         runner = AsyncpgRunner(world.database)
-        await run(memory.remember(tables, world.slot, Known(system, 1, position)), runner)
-        known = await run(memory.recall(tables, world.slot), runner)
+        await run(slot.remember(tables, world.slot, Known(system, 1, position)), runner)
+        known = await run(slot.recall(tables, world.slot), runner)
         assert known is not None
         return known.position
 

@@ -17,7 +17,7 @@ from ackwise.middleware.policies import Outbox
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.outbox.relay import OutboxRelay
 from ackwise.stores.memory_outbox import MemoryOutbox
-from ackwise.stores.protocol.outboxshards import Shard
+from ackwise.stores.protocol.outboxrows import Shard
 
 __all__ = ["PATIENCE", "Book", "Desk", "Log", "Store", "fields", "lost", "refused"]
 

@@ -29,7 +29,7 @@ from ackwise.middleware.store import (
     Renew,
 )
 from ackwise.stores.mysql import MySQLStore, statements
-from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.mysql.schema import Tables
 from ackwise.stores.protocol.requests import asked as asked_of
 from ackwise.stores.testing import Clock, Features, Scene, StoreConformance
 

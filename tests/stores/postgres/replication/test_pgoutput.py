@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.stores.cases import case
 
 from ackwise.stores.postgres.replication.connection import Keepalive, LogData, parse_frame, status_update
-from ackwise.stores.postgres.replication.lsn import format_lsn, parse_lsn
 from ackwise.stores.postgres.replication.pgoutput import (
     UNCHANGED,
     Begin,
@@ -27,6 +26,7 @@ from ackwise.stores.postgres.replication.pgoutput import (
     Value,
     parse,
 )
+from ackwise.stores.postgres.replication.progress import format_lsn, parse_lsn
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
 oids = st.integers(0, 2**32 - 1)
