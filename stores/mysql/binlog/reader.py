@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
 from ackwise.stores.mysql.binlog.memory import Place, Progress, number_of
 from ackwise.stores.mysql.binlog.table import Columns, TableMap, packed_integer
-from ackwise.stores.protocol.changes import require_same
+from ackwise.stores.sql.changes import require_same
 
 #: Bytes of a transaction's rows that are held; a larger one is read twice.
 MOST_HELD: Final = 4 * 2**20

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.outbox import OutboxRow
 from ackwise.stores.mysql.binlog import memory, server
 from ackwise.stores.mysql.binlog.connection import BinlogConnection
 from ackwise.stores.mysql.binlog.memory import Place, Progress, place_of
@@ -20,9 +19,9 @@ from ackwise.stores.mysql.binlog.reader import MOST_HELD, Reader, Wanted
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.schema import Tables
 from ackwise.stores.mysql.url import Address, parse
-from ackwise.stores.protocol.changes import inserted_row, remains
 from ackwise.stores.protocol.outboxkeeping import keeping_of
 from ackwise.stores.protocol.purpose import CDC
+from ackwise.stores.sql.changes import LogChanges
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Statement, Steps
 
@@ -49,7 +48,7 @@ _RESOLVE: Final = (
 )
 
 
-class MySQLChanges:
+class MySQLChanges(LogChanges):
     """Changes of the outbox of `url`, or of `tables` (`table` or `database.table`), from the position that is kept under `name`.
 
     `create` begins at the end of the log where no position is kept; `replace_lost` begins there again after the log was lost, once
@@ -71,32 +70,17 @@ class MySQLChanges:
             raise ConfigurationError(f"the slot is called {name!r}; use up to 64 letters, digits and any of '_.-'")
         address, options = parse(keeping_of(url)[0])  # the URL may be that of the outbox
         self._server = Address.of(address)
-        self._name, self._given, self._create, self._replace_lost = name, tuple(tables), create, replace_lost
         self._most_held, self._silence, self._timeout, self._tables = most_held, silence, options.timeout, Tables(options.prefix)
-        self._connections = Connections(
-            Asyncmy(CDC, address, None, timeout=options.timeout, max_size=2, session=_session, maintenance_session=_session)
-        )
+        driver = Asyncmy(CDC, address, None, timeout=options.timeout, max_size=2, session=_session, maintenance_session=_session)
+        super().__init__(Connections(driver), name, tables, create=create, replace_lost=replace_lost, within=4 * options.timeout)
         self._server_id = 1 << 31 | zlib.crc32(f"{name} {self._server.database}".encode())
         self._known: dict[str, Columns] = {}
         self._ready: deque[Change | Committed] = deque()
         self._stream: BinlogConnection | None = None
         self._reader: Reader | None = None
         self._progress: Progress | None = None
-        self._reporting: asyncio.Task[None] | None = None
-        self._end: AckwiseError | None = None
-        self._found: tuple[str, ...] = ()
         self._has_news = False
         self._token = -1
-
-    @property
-    def name(self) -> str:
-        """The name of the position."""
-        return self._name
-
-    @property
-    def address(self) -> str:
-        """Where the database is, without user and password."""
-        return self._connections.address
 
     async def open(self) -> None:
         """Check everything, take the lease, and begin to read. Raises as `ChangeSource.open`."""
@@ -133,31 +117,31 @@ class MySQLChanges:
         return wanted, said, encodings, kept.place, lost
 
     def _take(self, said: server.Settings) -> Steps[memory.Kept]:
-        if (yield from memory.recall(self._tables, self._name)) is None:
+        if (yield from memory.recall(self._tables, self.name)) is None:
             if not self._create:
                 raise ConfigurationError(
-                    f"{self.address}: no position is kept under the name {self._name}; --create-slot begins at the end of the log"
+                    f"{self.address}: no position is kept under the name {self.name}; --create-slot begins at the end of the log"
                 )
-            yield from memory.remember(self._tables, self._name, said.server, (yield from server.end_of_log(self.address)))
-        token = yield from memory.claim(self._tables, self._name, self._token)
+            yield from memory.remember(self._tables, self.name, said.server, (yield from server.end_of_log(self.address)))
+        token = yield from memory.claim(self._tables, self.name, self._token)
         if token is None:
-            raise SourceBusy(f"{self.address}: another relay reads the log from the position {self._name}")
+            raise SourceBusy(f"{self.address}: another relay reads the log from the position {self.name}")
         self._token = token
-        kept = yield from memory.recall(self._tables, self._name)  # whoever had the lease may have moved it
+        kept = yield from memory.recall(self._tables, self.name)  # whoever had the lease may have moved it
         assert kept is not None, "its row was just claimed"
         return kept
 
     def _begin_anew(self, said: server.Settings, lost: str) -> Steps[Place]:
         """Where the log ends, if somebody said that it may begin there after it was lost. Raises `ChangesLost`."""
         if not self._replace_lost:
-            yield from memory.release(self._tables, self._name, self._token)
+            yield from memory.release(self._tables, self.name, self._token)
             raise ChangesLost(
-                f"{lost}; {remains(is_outbox=not self._given)}. Find out why, then start once with --create-slot --replace-lost-slot to "
+                f"{lost}; {self._remains()}. Find out why, then start once with --create-slot --replace-lost-slot to "
                 "begin again at the end of the log"
             )
         self._found = (f"{lost}; reading begins again, as --replace-lost-slot says",)
         place = yield from server.end_of_log(self.address)
-        yield from memory.remember(self._tables, self._name, said.server, place)
+        yield from memory.remember(self._tables, self.name, said.server, place)
         return place
 
     async def _start(self, wanted: dict[str, Wanted], said: server.Settings, encodings: dict[int, str | None], place: Place) -> None:
@@ -211,7 +195,7 @@ class MySQLChanges:
         except UnreadableChange as error:
             self._end = UnreadableChange(f"{self.address}: {error}")
         except ChangesLost as error:
-            self._end = ChangesLost(f"{self.address}: {error}; {remains(is_outbox=not self._given)}")
+            self._end = ChangesLost(f"{self.address}: {error}; {self._remains()}")
 
     def acknowledge(self, position: str) -> None:
         """Everything up to the end of this transaction was sent."""
@@ -224,30 +208,16 @@ class MySQLChanges:
         await self._report()
         return await self.status()
 
-    async def status(self) -> SourceStatus:
-        """How far it has come. Raises `StoreUnavailable`, `ChangesLost` or `ConfigurationError`."""
-        await self._connections.open(self._require_settings)
-        return await self._ask(self._status())
-
     def _status(self) -> Steps[SourceStatus]:
         said = yield from server.settings(self.address)
         yield from memory.ensure(self._tables)
-        kept = yield from memory.recall(self._tables, self._name)
+        kept = yield from memory.recall(self._tables, self.name)
         if kept is None:
-            raise ChangesLost(f"{self.address}: no position is kept under the name {self._name}; --create-slot makes one")
+            raise ChangesLost(f"{self.address}: no position is kept under the name {self.name}; --create-slot makes one")
         log = yield from server.log_files(self.address)
         (now,) = yield [Statement("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)")]
         found = (*self._found, *server.findings(said, log, kept.place))
-        return SourceStatus(self._name, str(kept.place), kept.is_leased, log.behind(kept.place), None, int(now.rows[0][0]), found)
-
-    async def close(self) -> None:
-        """Keep what was acknowledged, leave the position to the next reader, and disconnect."""
-        await self._stop_stream()
-        await self._connections.close()
-
-    def outbox_row(self, change: Change) -> OutboxRow | None:
-        """See `ChangeSource.outbox_row`."""
-        return inserted_row(change, self.address)
+        return SourceStatus(self.name, str(kept.place), kept.is_leased, log.behind(kept.place), None, int(now.rows[0][0]), found)
 
     def _wanted(self) -> Steps[dict[str, Wanted]]:
         """The tables to read, as the log names them."""
@@ -269,9 +239,6 @@ class MySQLChanges:
     def _require_settings(self) -> Steps[None]:
         yield from server.settings(self.address)
 
-    async def _ask(self, steps: Steps[T]) -> T:
-        return await self._connections.ask(lambda: steps, 4 * self._timeout)
-
     async def _report_on(self) -> None:
         """Keep the position again and again. One that is not kept is read from again, so it need not be at once."""
         idle = 0.0
@@ -288,9 +255,9 @@ class MySQLChanges:
         if self._progress is None:
             return
         place, self._has_news = self._progress.done, False
-        if await self._ask(memory.keep(self._tables, self._name, self._token, place)):
+        if await self._ask(memory.keep(self._tables, self.name, self._token, place)):
             return
-        self._end = SourceBusy(f"{self.address}: another relay has taken over the position {self._name}")
+        self._end = SourceBusy(f"{self.address}: another relay has taken over the position {self.name}")
         await self._close_stream()
 
     async def _stop_stream(self) -> None:
@@ -300,7 +267,7 @@ class MySQLChanges:
             await asyncio.wait({reporting})
             with contextlib.suppress(AckwiseError):
                 await self._report()
-                await self._ask(memory.release(self._tables, self._name, self._token))
+                await self._ask(memory.release(self._tables, self.name, self._token))
         self._progress = None
         await self._close_stream()
 

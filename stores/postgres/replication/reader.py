@@ -20,7 +20,7 @@ from ackwise.stores.postgres.replication.pgoutput import (
 )
 from ackwise.stores.postgres.replication.progress import Progress, format_lsn
 from ackwise.stores.postgres.replication.row import Columns
-from ackwise.stores.protocol.changes import require_same
+from ackwise.stores.sql.changes import require_same
 
 #: Milliseconds between 1970-01-01 and 2000-01-01, where PostgreSQL begins to count.
 _EPOCH_2000_MS: Final = 946_684_800_000

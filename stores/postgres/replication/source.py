@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ackwise.middleware.changes import Change, ChangesLost, Committed, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.outbox import OutboxRow
 from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.replication import publication, slot
 from ackwise.stores.postgres.replication.connection import LogData, ReplicationConnection, parse_frame, status_update
@@ -18,9 +17,9 @@ from ackwise.stores.postgres.replication.progress import Progress, format_lsn, p
 from ackwise.stores.postgres.replication.reader import Reader
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
-from ackwise.stores.protocol.changes import inserted_row, remains
 from ackwise.stores.protocol.outboxkeeping import keeping_of
 from ackwise.stores.protocol.purpose import CDC
+from ackwise.stores.sql.changes import LogChanges
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Statement, Steps
 
@@ -44,7 +43,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_r
 """
 
 
-class PostgresChanges:
+class PostgresChanges(LogChanges):
     """Changes of the outbox of `url`, or of `tables` (`schema.table`), which the replication slot `name` keeps the log for.
 
     `create` makes publication and slot where they are missing; `replace_lost` begins again after a slot was lost, once somebody said so.
@@ -66,42 +65,26 @@ class PostgresChanges:
         if not publication or "\0" in publication or len(publication.encode()) > 63:
             raise ConfigurationError(f"the publication is called {publication!r}; give a name of up to 63 bytes")
         self._url, options = parse(keeping_of(url)[0])  # the URL may be that of the outbox
-        self._name, self._publication, self._wanted = name, publication, tuple(tables)
-        self._create, self._replace_lost = create, replace_lost
-        self._timeout, self._tables = options.timeout, Tables(options.schema, options.prefix)
-        self._connections = Connections(
-            Asyncpg(
-                CDC,
-                self._url,
-                None,
-                timeout=options.timeout,
-                max_size=1,
-                statement_cache_size=options.statement_cache_size,
-                session={"application_name": "ackwise cdc", "synchronous_commit": "local"},  # what is reported has to be remembered first
-                maintenance_session={"application_name": "ackwise cdc"},
-                is_bounded=True,
-            )
+        self._publication, self._timeout, self._tables = publication, options.timeout, Tables(options.schema, options.prefix)
+        driver = Asyncpg(
+            CDC,
+            self._url,
+            None,
+            timeout=options.timeout,
+            max_size=1,
+            statement_cache_size=options.statement_cache_size,
+            session={"application_name": "ackwise cdc", "synchronous_commit": "local"},  # what is reported has to be remembered first
+            maintenance_session={"application_name": "ackwise cdc"},
+            is_bounded=True,
         )
+        super().__init__(Connections(driver), name, tables, create=create, replace_lost=replace_lost, within=options.timeout)
         self._known: dict[str, Columns] = {}
         self._stream: ReplicationConnection | None = None
         self._reader: Reader | None = None
         self._progress = Progress()
-        self._reporting: asyncio.Task[None] | None = None
-        self._end: AckwiseError | None = None
-        self._found: tuple[str, ...] = ()
         self._reported = 0
         self._remembered = 0
         self._has_changes = False
-
-    @property
-    def name(self) -> str:
-        """The name of the slot."""
-        return self._name
-
-    @property
-    def address(self) -> str:
-        """Where the database is, without user and password."""
-        return self._connections.address
 
     async def open(self) -> None:
         """Check everything, make what is to be made, and begin to read. Raises as `ChangeSource.open`."""
@@ -111,12 +94,12 @@ class PostgresChanges:
         try:
             system_id, timeline = await stream.identify()
             wanted, start = await self._prepare(system_id, timeline)
-            await stream.start(self._name, self._publication)
+            await stream.start(self.name, self._publication)
         except BaseException:
             await stream.close()
             raise
         self._progress = Progress(parse_lsn(start))
-        identity = f"{system_id}-{timeline}-{self._name}"
+        identity = f"{system_id}-{timeline}-{self.name}"
         self._reader = Reader(wanted, identity, self._known, self._progress)
         self._stream, self._end, self._reported, self._remembered = stream, None, 0, parse_lsn(start)
         self._create = self._replace_lost = False  # said for this beginning, not for one after the next loss
@@ -167,20 +150,6 @@ class PostgresChanges:
         await self._remember()
         return await self._ask(self._status())
 
-    async def status(self) -> SourceStatus:
-        """How far it has come. Raises `StoreUnavailable`, `ChangesLost` or `ConfigurationError`."""
-        await self._connections.open(self._require_settings)
-        return await self._ask(self._status())
-
-    async def close(self) -> None:
-        """Tell the server what was acknowledged, and disconnect."""
-        await self._stop_stream()
-        await self._connections.close()
-
-    def outbox_row(self, change: Change) -> OutboxRow | None:
-        """See `ChangeSource.outbox_row`."""
-        return inserted_row(change, self.address)
-
     async def _connect(self) -> ReplicationConnection:
         try:
             return await ReplicationConnection.connect(self._url, address=self.address, timeout=self._timeout)
@@ -196,57 +165,57 @@ class PostgresChanges:
     async def _prepare(self, system_id: str, timeline: int) -> tuple[list[str], str]:
         """The tables to read, and where the slot stands, once everything is there."""
         await self._ask(slot.ensure(self._tables))
-        seen = await self._ask(slot.look_at(self._name))
+        seen = await self._ask(slot.look_at(self.name))
         if seen is not None and seen.active:
-            raise SourceBusy(f"{self.address}: another relay reads from the slot {self._name}")
+            raise SourceBusy(f"{self.address}: another relay reads from the slot {self.name}")
         # After the look at the slot: a relay that ends remembers its position first, so the slot is never beyond what is read now.
-        known = await self._ask(slot.recall(self._tables, self._name))
+        known = await self._ask(slot.recall(self._tables, self.name))
         decision = slot.decide(
-            self._name,
+            self.name,
             seen,
             known,
             system_id,
             timeline,
             create=self._create,
             replace_lost=self._replace_lost,
-            remains=remains(is_outbox=not self._wanted),
+            remains=self._remains(),
         )
-        wanted = [await self._ask(self._resolved(table)) for table in self._wanted or [self._tables.named("outbox")]]
+        wanted = [await self._ask(self._resolved(table)) for table in self._given or [self._tables.named("outbox")]]
         heartbeat = await self._ask(self._resolved(self._tables.named("cdc")))
         publishing = publication.ensure(
             self._publication,
             [*wanted, heartbeat],
-            columns=() if self._wanted else _OUTBOX_COLUMNS,
-            needs=("insert", "update", "delete") if self._wanted else ("insert", "update"),
+            columns=() if self._given else _OUTBOX_COLUMNS,
+            needs=("insert", "update", "delete") if self._given else ("insert", "update"),
             create=self._create,
         )
         self._found = await self._ask(publishing)
         if decision.says is not None:
             self._found = (decision.says, *self._found)
         if decision.drops:
-            await self._ask(_first("SELECT pg_drop_replication_slot($1)", self._name))
+            await self._ask(_first("SELECT pg_drop_replication_slot($1)", self.name))
         if decision.makes:
             await self._make_slot()
-            seen = await self._ask(slot.look_at(self._name))
+            seen = await self._ask(slot.look_at(self.name))
         if seen is None or seen.confirmed is None:
-            raise StoreUnavailable(f"{self.address}: the replication slot {self._name} is not ready; it is tried again")
-        await self._ask(slot.remember(self._tables, self._name, slot.Known(system_id, timeline, seen.confirmed)))
+            raise StoreUnavailable(f"{self.address}: the replication slot {self.name} is not ready; it is tried again")
+        await self._ask(slot.remember(self._tables, self.name, slot.Known(system_id, timeline, seen.confirmed)))
         return wanted, seen.confirmed
 
     async def _make_slot(self) -> None:
         try:
             making = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')"
-            await self._connections.maintained(lambda: _first(making, self._name))
+            await self._connections.maintained(lambda: _first(making, self.name))
         except StoreUnavailable as error:
             raise StoreUnavailable(
-                f"{error}; the slot {self._name} could not be made: it waits for every open transaction (see pg_stat_activity), "
+                f"{error}; the slot {self.name} could not be made: it waits for every open transaction (see pg_stat_activity), "
                 "and max_replication_slots and max_wal_senders must leave room for it"
             ) from None
 
     def _resolved(self, table: str) -> Steps[str]:
         (found,) = yield [Statement(_RESOLVE, (table,))]
         if not found.rows:
-            advice = "correct --table" if self._wanted else "run `ackwise outbox init URL`"
+            advice = "correct --table" if self._given else "run `ackwise outbox init URL`"
             raise ConfigurationError(f"{self.address}: there is no table {table}; {advice}")
         ((name, is_partitioned),) = found.rows
         if is_partitioned:
@@ -261,14 +230,11 @@ class PostgresChanges:
             )
 
     def _status(self) -> Steps[SourceStatus]:
-        seen = yield from slot.look_at(self._name)
+        seen = yield from slot.look_at(self.name)
         if seen is None:
-            raise ChangesLost(f"{self.address}: there is no replication slot {self._name}")
-        found = (*self._found, *slot.findings(self._name, seen))
-        return SourceStatus(self._name, seen.confirmed, seen.active, seen.behind, seen.retained, seen.now_ms, found)
-
-    async def _ask(self, steps: Steps[T]) -> T:
-        return await self._connections.ask(lambda: steps, self._timeout)
+            raise ChangesLost(f"{self.address}: there is no replication slot {self.name}")
+        found = (*self._found, *slot.findings(self.name, seen))
+        return SourceStatus(self.name, seen.confirmed, seen.active, seen.behind, seen.retained, seen.now_ms, found)
 
     async def _report_on(self) -> None:
         """Report the position again and again: the server forgets a reader that is silent, however long Kafka is away."""
@@ -292,7 +258,7 @@ class PostgresChanges:
 
     async def _remember(self) -> None:
         done = self._progress.done
-        if await self._ask(slot.beat(self._tables, self._name, format_lsn(done))):
+        if await self._ask(slot.beat(self._tables, self.name, format_lsn(done))):
             self._remembered = max(self._remembered, done)
 
     def _report(self) -> None:

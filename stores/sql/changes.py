@@ -1,0 +1,101 @@
+"""`LogChanges`: what the sources of changes of all databases have in common."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from ackwise.middleware.changes import Change, Operation, SourceStatus, UnreadableChange
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.operation import Steps
+
+T = TypeVar("T")
+
+
+class LogChanges(abc.ABC):
+    """The changes of `tables`, or of the outbox, from the position `name` on; `within` (seconds) bounds what is asked of the database."""
+
+    def __init__(
+        self, connections: Connections[Any, Any], name: str, tables: Sequence[str], *, create: bool, replace_lost: bool, within: float
+    ) -> None:
+        self.name, self.address = name, connections.address
+        self._connections, self._given, self._within = connections, tuple(tables), within
+        self._create, self._replace_lost = create, replace_lost
+        self._reporting: asyncio.Task[None] | None = None
+        self._end: AckwiseError | None = None
+        self._found: tuple[str, ...] = ()
+
+    async def status(self) -> SourceStatus:
+        """How far it has come. Raises `StoreUnavailable`, `ChangesLost` or `ConfigurationError`."""
+        await self._connections.open(self._require_settings)
+        return await self._ask(self._status())
+
+    async def close(self) -> None:
+        """Tell the database what was acknowledged, and disconnect."""
+        await self._stop_stream()
+        await self._connections.close()
+
+    def outbox_row(self, change: Change) -> OutboxRow | None:
+        """See `ChangeSource.outbox_row`."""
+        return _inserted_row(change, self.address)
+
+    @abc.abstractmethod
+    def _require_settings(self) -> Steps[None]:
+        """Raise `ConfigurationError` for a server whose log can't be read."""
+
+    @abc.abstractmethod
+    def _status(self) -> Steps[SourceStatus]:
+        """See `status`."""
+
+    @abc.abstractmethod
+    async def _stop_stream(self) -> None:
+        """Report what was acknowledged, and read no more."""
+
+    async def _ask(self, steps: Steps[T]) -> T:
+        return await self._connections.ask(lambda: steps, self._within)
+
+    def _remains(self) -> str:
+        """Return what becomes of changes that were lost, as a part of a sentence."""
+        if self._given:
+            return "changes that were not sent yet will be missing in Kafka"
+        rows = "rows that were not sent yet are still in the outbox, and are sent from there then"
+        return f"{rows}, but for those that were deleted with their insert"
+
+
+def _inserted_row(change: Change, address: str) -> OutboxRow | None:
+    """Return the row of the outbox that was inserted to be sent. Raise `UnreadableChange` for a row that no outbox of ours wrote."""
+    if change.operation is not Operation.INSERT or change.row.get("state") != RowState.LOCAL_COMMIT:
+        return None
+    row = change.row
+    try:
+        message = Outgoing(
+            row["topic"],
+            row["value"],
+            key=row["message_key"],
+            headers=unpacked_headers(row["headers"]),
+            partition=row["partition"],
+            message_id=row["message_id"],
+        )
+        return OutboxRow(row["id"], row["shard"], message, row["attempts"], change.committed_ms)
+    except (KeyError, ValueError, TypeError, ConfigurationError) as error:
+        what = f"it has no column {error}" if isinstance(error, KeyError) else type(error).__name__
+        raise UnreadableChange(
+            f"{address}: a row of {change.table}, committed at {change.position}, can't be read ({what}); "
+            "run `ackwise outbox check`, and see who changed the table"
+        ) from None
+
+
+def require_same(table: str, before: Mapping[str, object], later: Mapping[str, object]) -> None:
+    """Raise `ValueError` for a column, by its name, that is gone or has another type; new columns hurt nobody."""
+    gone = [f"column {name} is gone" for name in before if name not in later]
+    changed = [f"column {name} has another type" for name, column in before.items() if name in later and later[name] != column]
+    if gone or changed:
+        raise ValueError(
+            f"table {table} was changed while it was read, {(gone or changed)[0]}; everything before that was sent and nothing behind "
+            "it: make what reads it fit the new columns, and start again"
+        )
