@@ -16,15 +16,7 @@ from pathlib import Path
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.eventlog import EventLog, Unreadable, parse_log
 from ackwise.middleware.log import Log
-from ackwise.stores.journal.layout import (
-    FILE_MODE,
-    damaged_path,
-    is_damaged,
-    log_files,
-    open_regular,
-    sync_directory,
-    writer_and_first_seq,
-)
+from ackwise.stores.journal.layout import FILE_MODE, damaged_path, is_damaged, log_files, open_regular, sync_directory, writer_and_first_seq
 from ackwise.stores.journal.log import explain
 
 logger = Log("ackwise.events")

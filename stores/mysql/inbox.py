@@ -52,13 +52,7 @@ class MySQLInbox(ServerInbox["Pool", "Connection"]):
     """
 
     def __init__(
-        self,
-        url: str | None = None,
-        *,
-        pool: Pool | None = None,
-        prefix: str = "ackwise_",
-        timeout: float = 5.0,
-        max_size: int = _MAX_SIZE,
+        self, url: str | None = None, *, pool: Pool | None = None, prefix: str = "ackwise_", timeout: float = 5.0, max_size: int = _MAX_SIZE
     ) -> None:
         driver = Asyncmy(INBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_session)
         connections, tables = Connections(driver), maintained(Tables(prefix), driver.address)

@@ -6,7 +6,7 @@ import abc
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.transaction import Progress
@@ -14,15 +14,15 @@ from ackwise.stores.sql.connections import Connections, Driver, Pool
 from ackwise.stores.sql.inbox import Statements, take_over
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps
 from ackwise.stores.sql.schema import Maintenance, SQLStore
-from ackwise.stores.sql.transaction import InboxTransaction, Turning
+from ackwise.stores.sql.transaction import InboxTransaction, Session, Turning
 from ackwise.stores.sql.watching import Effects
 
 P = TypeVar("P", bound=Pool[Any])
 C = TypeVar("C")
 
 
-class ServerSession(abc.ABC, Generic[C]):
-    """A connection of a pool that is ours for one batch. See `Session`."""
+class ServerSession(Session[C]):
+    """A connection of a pool that is ours for one batch."""
 
     def __init__(self, connection: C, statements: Statements, driver: Driver[Any, C], runner: Runner) -> None:
         self.connection, self.statements = connection, statements
@@ -31,22 +31,9 @@ class ServerSession(abc.ABC, Generic[C]):
         self._driver, self._runner = driver, runner
         self._watching, self._turning = ExitStack(), Turning(statements)
 
-    @property
-    @abc.abstractmethod
-    def is_open(self) -> bool:
-        """See `Session.is_open`."""
-
     @abc.abstractmethod
     async def begin(self) -> None:
         """Raises `Failure`."""
-
-    @abc.abstractmethod
-    async def commit(self) -> None:
-        """See `Session.commit`."""
-
-    @abc.abstractmethod
-    async def rollback(self, *, is_marked: bool) -> bool:
-        """See `Session.rollback`."""
 
     @abc.abstractmethod
     async def tidy(self) -> None:
@@ -57,9 +44,6 @@ class ServerSession(abc.ABC, Generic[C]):
 
     def before(self, effects: Effects) -> Awaitable[object] | None:
         return self._look() if self._turning.is_about_to(effects) else None
-
-    def after(self, effects: Effects) -> None:
-        """See `Watcher.after`."""
 
     async def regain(self) -> None:
         if self._turning.put_back:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted, TransactionCommitted
 from ackwise.middleware.store import ClaimKey
 from ackwise.middleware.transaction import Finish, Permit, Place, TransactionAnswer
 from ackwise.stores.sql import inbox
 from ackwise.stores.sql.inbox import Fence, Statements
-from ackwise.stores.sql.operation import Failure, Packet, Runner, run
+from ackwise.stores.sql.operation import Answer, Failure, Packet, run
 from ackwise.stores.sql.watching import ENDING, Effect, Effects
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 _ROLLBACK_TIMEOUT: Final = 1.0
@@ -32,41 +34,47 @@ _COMMITTED: Final = (
 )
 
 
-class Session(Runner, Protocol):
-    """A connection in a transaction of ours, which is out of autocommit until a commit or a rollback was answered."""
+class Session(abc.ABC, Generic[C]):
+    """A connection in a transaction of ours, which is out of autocommit until a commit or a rollback was answered. A runner."""
 
     statements: Statements
     address: str
     """The database's, without secrets."""
     timeout: float | None
     """Seconds that each of our statements may take; `None`: the driver sees to that."""
-    connection: Any
+    connection: C
     """For the handler."""
 
     @property
+    @abc.abstractmethod
     def is_open(self) -> bool:
         """Whether a transaction is open on it, as far as the driver knows."""
-        ...
 
-    async def regain(self) -> None:
+    @abc.abstractmethod
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        """See `Runner.send`."""
+
+    async def regain(self) -> None:  # there may be nothing to do
         """The handler is done: make the session what it was before, so that our statements are ours. Raises `Failure`."""
-        ...
 
+    @abc.abstractmethod
     async def commit(self) -> None:
         """Raises `Failure`, and `TransactionAborted` if the database refuses what the handler wrote."""
-        ...
 
+    @abc.abstractmethod
     async def rollback(self, *, is_marked: bool) -> bool:
         """Return whether the transaction was still there, as far as one can tell; `is_marked` says that nothing has finished it."""
-        ...
 
+    @abc.abstractmethod
     async def cut(self) -> None:
         """Disconnect at once, which rolls back what is open."""
-        ...
 
+    @abc.abstractmethod
     def unavailable(self, error: Exception) -> StoreUnavailable:
         """The error of ours for one of the driver's."""
-        ...
+
+    def after(self, effects: Effects) -> None:  # as above
+        """See `Watcher.after`."""
 
 
 class Turning:
@@ -96,7 +104,7 @@ _CHANGES: Final = frozenset({Effect.ACTS_AS, Effect.SESSION, Effect.ANYTHING})
 class InboxTransaction:
     """A transaction of the inbox that has begun in `session`."""
 
-    def __init__(self, session: Session, retention: float) -> None:
+    def __init__(self, session: Session[Any], retention: float) -> None:
         self.connection = session.connection
         self._session, self._statements = session, session.statements
         self._retention = retention

@@ -9,12 +9,13 @@ from typing import Any, Final
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm import Session as SyncSession
+from sqlalchemy.orm import SessionTransaction
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.stores.sql.inbox import ENDED, Statements
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run
-from ackwise.stores.sql.transaction import Turning
+from ackwise.stores.sql.transaction import Session, Turning
 from ackwise.stores.sql.watching import MARIADB, POSTGRES, SQLITE, Effect, Effects, Watched, Watcher
 from ackwise.stores.sqlalchemy.failures import ADDRESS, failures, refusing, unavailable
 from ackwise.stores.sqlalchemy.runner import SQLAlchemyRunner, SyncRunner
@@ -23,7 +24,7 @@ _GRAMMARS: Final = {"postgresql": POSTGRES, "mysql": MARIADB, "mariadb": MARIADB
 
 
 @contextmanager
-def watched(session: Session, connection: Connection, watcher: Watcher[None]) -> Iterator[None]:
+def watched(session: SyncSession, connection: Connection, watcher: Watcher[None]) -> Iterator[None]:
     """Let `watcher` see what is executed on `connection`, which is that of `session`, until the block ends.
 
     The watcher does itself what has to be done before; it is told at once, as nobody is called once a statement was executed.
@@ -45,7 +46,7 @@ def watched(session: Session, connection: Connection, watcher: Watcher[None]) ->
     def rollback(_c: Connection) -> None:
         seen.done((Effect.ROLLS_BACK,))  # the session also rolls back by itself, after an error: nobody can refuse that
 
-    def after_transaction_create(_s: Session, transaction: SessionTransaction) -> None:
+    def after_transaction_create(_s: SyncSession, transaction: SessionTransaction) -> None:
         # The session would execute SAVEPOINT with its next statement, and what was added by then would seem to be from before it.
         if transaction.nested:
             see(Effect.SAVEPOINT)
@@ -63,10 +64,8 @@ def watched(session: Session, connection: Connection, watcher: Watcher[None]) ->
             event.remove(target, listener.__name__, listener)
 
 
-class SQLAlchemySession:
-    """See `Session`. Engine, pool and settings are the user's."""
-
-    statements: Statements
+class SQLAlchemySession(Session[AsyncSession]):
+    """Engine, pool and settings are the user's."""
 
     def __init__(self, session: AsyncSession, timeout: float) -> None:
         self.connection, self.address = session, ADDRESS
@@ -101,9 +100,6 @@ class SQLAlchemySession:
             except Failure as failure:
                 raise failure.error from None
             self._turning.found(answer.rows[0])
-
-    def after(self, effects: Effects) -> None:
-        """See `Watcher.after`."""
 
     async def regain(self) -> None:
         """See `Session.regain`; what the handler has not flushed is flushed first."""

@@ -46,9 +46,7 @@ _CLAIMS: Final = {
 }
 
 #: The file of an inbox has the handler's tables as well, so nobody is told to move it away.
-_INBOX: Final = {
-    sqlite3.SQLITE_BUSY: "another writer held the file for {timeout} s; look who keeps a transaction open",
-}
+_INBOX: Final = {sqlite3.SQLITE_BUSY: "another writer held the file for {timeout} s; look who keeps a transaction open"}
 
 _REFUSED: Final = "SQLite refused: {error}; check the file, its rights and the disk"
 

@@ -13,9 +13,9 @@ from typing import Final
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.transaction import Progress
 from ackwise.stores.protocol.purpose import INBOX
-from ackwise.stores.sql.inbox import Statements, take_over
+from ackwise.stores.sql.inbox import take_over
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, run, run_now
-from ackwise.stores.sql.transaction import InboxTransaction
+from ackwise.stores.sql.transaction import InboxTransaction, Session
 from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
 from ackwise.stores.sqlite.file import File, parse, seconds
 from ackwise.stores.sqlite.handlerconnection import HandlerConnection
@@ -148,10 +148,8 @@ class SQLiteInbox:
             self._let_go()
 
 
-class SQLiteSession:
+class SQLiteSession(Session[HandlerConnection]):
     """The connection of a `SQLiteInbox` for one batch. See `Session`."""
-
-    statements: Statements
 
     def __init__(self, connection: HandlerConnection, file: File) -> None:
         self.connection = connection
@@ -172,9 +170,6 @@ class SQLiteSession:
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
         return self._runner.send(packet)
-
-    async def regain(self) -> None:
-        """See `Session.regain`."""
 
     async def commit(self) -> None:
         try:

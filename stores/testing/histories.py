@@ -74,11 +74,7 @@ _steps = st.builds(
 class Histories:
     """Random histories of three keys, on a store and in `decide`."""
 
-    @settings(
-        max_examples=100,
-        deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
-    )
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors])
     @given(steps=st.lists(_steps, max_size=20))
     def test_any_history_is_answered_as_the_transition_table_says(self, scene: Scene, steps: list[_Step]) -> None:
         lease = 64.0  # exact in floating point, and longer than a history takes on a store with its own clock

@@ -21,16 +21,7 @@ import pytest
 
 from ackwise.middleware.errors import Fenced, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
-from ackwise.middleware.transaction import (
-    Finish,
-    Finished,
-    Permit,
-    Progress,
-    Taken,
-    TransactionalStore,
-    TransactionAnswer,
-    take_over_all,
-)
+from ackwise.middleware.transaction import Finish, Finished, Permit, Progress, Taken, TransactionalStore, TransactionAnswer, take_over_all
 from ackwise.stores.testing.inboxscene import (
     HERE,
     Database,

@@ -158,14 +158,7 @@ class InboxScene:
         return self.run(ask())
 
     def advance(
-        self,
-        owner: str,
-        mine: Progress,
-        *,
-        next: int,
-        effects: Sequence[str] = (),
-        finishes: Sequence[Finish] = (),
-        boom: bool = False,
+        self, owner: str, mine: Progress, *, next: int, effects: Sequence[str] = (), finishes: Sequence[Finish] = (), boom: bool = False
     ) -> None:
         """One transaction: lock the partition, write `effects`, move its offset to `next`, and commit or not."""
 

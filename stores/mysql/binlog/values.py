@@ -13,20 +13,8 @@ from typing import Any, Final, NamedTuple
 Decoder = Callable[[bytes, int], tuple[Any, int]]
 """Makes a value of the bytes at a place, and says where what follows begins; whoever calls it sees to the end of the bytes."""
 
-_TINY, _SHORT, _LONG, _FLOAT, _DOUBLE, _TIMESTAMP, _LONGLONG, _INT24, _DATE, _TIME, _DATETIME, _YEAR = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    8,
-    9,
-    10,
-    11,
-    12,
-    13,
-)
+_TINY, _SHORT, _LONG, _FLOAT, _DOUBLE, _TIMESTAMP = 1, 2, 3, 4, 5, 7
+_LONGLONG, _INT24, _DATE, _TIME, _DATETIME, _YEAR = 8, 9, 10, 11, 12, 13
 _VARCHAR, _BIT, _TIMESTAMP2, _DATETIME2, _TIME2, _JSON, _DECIMAL, _ENUM, _SET = 15, 16, 17, 18, 19, 245, 246, 247, 248
 _BLOBS: Final = (249, 250, 251, 252)
 _VAR_STRING, _STRING, _GEOMETRY = 253, 254, 255

@@ -171,14 +171,7 @@ class PostgresChanges(LogChanges):
         # After the look at the slot: a relay that ends remembers its position first, so the slot is never beyond what is read now.
         known = await self._ask(slot.recall(self._tables, self.name))
         decision = slot.decide(
-            self.name,
-            seen,
-            known,
-            system_id,
-            timeline,
-            create=self._create,
-            replace_lost=self._replace_lost,
-            remains=self._remains(),
+            self.name, seen, known, system_id, timeline, create=self._create, replace_lost=self._replace_lost, remains=self._remains()
         )
         wanted = [await self._ask(self._resolved(table)) for table in self._given or [self._tables.named("outbox")]]
         heartbeat = await self._ask(self._resolved(self._tables.named("cdc")))

@@ -51,10 +51,7 @@ class ServerOutbox(SQLOutbox, SQLStore[Connections[Any, Any]]):
     ) -> None:
         SQLOutbox.__init__(self, sql, connections.address, connections.timeout, keeping, wakes)
         maintenance = Maintenance(
-            self._prepare,
-            lambda: create(layout),
-            lambda: complaints(layout, self._complaints),
-            lambda: required(layout, self._clean),
+            self._prepare, lambda: create(layout), lambda: complaints(layout, self._complaints), lambda: required(layout, self._clean)
         )
         SQLStore.__init__(self, connections, maintenance)
         self._layout, self._located, self._business = layout, located, business
