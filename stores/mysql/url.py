@@ -6,15 +6,12 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, unquote, urlencode
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.urls import may_hold_an_at_sign, numbered, refuse_unknown
+from ackwise.stores.urls import numbered, split
 
-_FORM = (
-    "mysql://user:password@host:3306/database or mariadb://…, with every special character of the password as %XX, "
-    "and an @ in an option behind the question mark as %40"
-)
+_FORM = "mysql://user:password@host:3306/database or mariadb://…, with every special character of the password as %XX"
 _TEXTS = ("prefix", "sslrootcert", "sslcert", "sslkey")
 _MODES = ("disable", "require", "verify-ca", "verify-full")
 
@@ -51,8 +48,8 @@ class Address:
     @classmethod
     def of(cls, url: str) -> Address:
         """What `url` says, which may have options for TLS and no others. Raises `ConfigurationError`, which repeats no secret."""
-        parts = _split(url)
-        tls = _Tls(**dict(_known(parts, _Tls._fields)))
+        parts, pairs = _split(url, _Tls._fields)
+        tls = _Tls(**dict(pairs))
         if tls.sslmode not in (None, *_MODES):
             raise ConfigurationError(f"sslmode is {tls.sslmode!r} in the URL of the MySQL store; it can be {', '.join(_MODES)}")
         if tls.sslkey and not tls.sslcert:
@@ -101,39 +98,11 @@ class Address:
 
 def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
     """The URL without the options that are the store's, and those, else `defaults`. Raises `ConfigurationError`, without a secret."""
-    parts = _split(url)
-    pairs = _known(parts, (*Options._fields, *_Tls._fields))
+    parts, pairs = _split(url, (*Options._fields, *_Tls._fields))
     texts = {name: text for name, text in pairs if name in Options._fields}
     rest = urlencode([(name, text) for name, text in pairs if name not in Options._fields])
     return parts._replace(query=rest).geturl(), (defaults or Options())._replace(**numbered(texts, "MySQL"))
 
 
-def _split(url: str) -> SplitResult:
-    parts = _readable(url)
-    # A password with a bare /, ? or # puts what follows it behind the address, where it would be shown.
-    if parts is None or "@" in parts.path or parts.fragment or _hides_a_password(parts):
-        raise ConfigurationError(f"the URL of the MySQL store can't be read; write {_FORM}")
-    if parts.scheme not in ("mysql", "mariadb"):
-        raise ConfigurationError("the URL of the MySQL store starts with mysql:// or mariadb://")
-    return parts
-
-
-def _hides_a_password(parts: SplitResult) -> bool:
-    known = (*Options._fields, *_Tls._fields)
-    return "@" in parts.query and not may_hold_an_at_sign(parts.query, parts.netloc, known, _TEXTS)
-
-
-def _readable(url: str) -> SplitResult | None:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # is read only now, and may be no number
-    except ValueError:
-        return None
-    return parts
-
-
-def _known(parts: SplitResult, names: Sequence[str]) -> list[tuple[str, str]]:
-    pairs = parse_qsl(parts.query, keep_blank_values=True)
-    for name, _ in pairs:
-        refuse_unknown(name, names, "MySQL")
-    return pairs
+def _split(url: str, known: Sequence[str]) -> tuple[SplitResult, list[tuple[str, str]]]:
+    return split(url, "MySQL", _FORM, ("mysql", "mariadb"), known, _TEXTS, one_host=True)
