@@ -64,8 +64,6 @@ class MemoryConnection:
             commit()
 
 
-__all__ = ["MemoryConnection", "MemoryOutbox", "MemoryOutboxTransaction", "from_url"]
-
 _PLACE = "memory://"
 
 

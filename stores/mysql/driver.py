@@ -14,6 +14,7 @@ from ackwise.stores.mysql.failures import FAILURES, as_store_error, problem_of
 from ackwise.stores.mysql.runner import AsyncmyRunner
 from ackwise.stores.mysql.url import Address
 from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.sql.connections import Driver
 from ackwise.stores.sql.operation import Problem
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _WAITS_RIGHT: Final = sys.version_info >= (3, 12)
 _ENDING: Final[set[asyncio.Task[None]]] = set()
 
 
-class Asyncmy:
+class Asyncmy(Driver["Pool", "Connection"]):
     """Connections to the server of `url`, `max_size` at most; or those of `given`, a pool that is not changed and not closed.
 
     `session` and `maintenance_session` give the SQL that connections of our own start with, for the timeout. `timeout` (seconds)
@@ -54,9 +55,8 @@ class Asyncmy:
         maintenance_session: Callable[[float], str],
     ) -> None:
         purpose.require_sense("MySQL", "mysql://host/database", url, given, timeout, max_size)
-        self.purpose, self.timeout, self.given = purpose, timeout, given
         self.server = None if url is None else Address.of(url)
-        self.address = "the pool's MySQL" if self.server is None else str(self.server)
+        super().__init__(purpose, str(self.server or "the pool's MySQL"), given, timeout)
         self._max_size, self._session, self._maintenance_session = max_size, session, maintenance_session
 
     async def make_pool(self) -> Pool:

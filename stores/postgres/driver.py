@@ -14,7 +14,7 @@ from ackwise.stores.postgres.failures import FAILURES, as_store_error, problem_o
 from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.url import address_of
 from ackwise.stores.protocol.purpose import Purpose
-from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT
+from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Driver
 from ackwise.stores.sql.operation import Problem
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ABANDONED: Final[set[asyncio.Task[Any]]] = set()
 
 
-class Asyncpg:
+class Asyncpg(Driver["Pool", "PoolConnectionProxy"]):
     """Connections to the server of `url`, `max_size` at most; or those of `given`, a pool that is not changed and not closed.
 
     `session` and `maintenance_session` are settings that connections of our own start with; behind PgBouncer, which
@@ -53,8 +53,7 @@ class Asyncpg:
         purpose.require_sense("PostgreSQL", "postgresql://host/database", url, given, timeout, max_size)
         if statement_cache_size < 0:
             raise ConfigurationError(f"statement_cache_size is {statement_cache_size}; give 0 behind PgBouncer, else leave it out")
-        self.purpose, self.timeout, self.given = purpose, timeout, given
-        self.address = "the pool's PostgreSQL" if url is None else address_of(url)
+        super().__init__(purpose, "the pool's PostgreSQL" if url is None else address_of(url), given, timeout)
         self._url, self._max_size, self._cache = url, max_size, statement_cache_size
         self._session = {**session, **_limits(timeout)} if is_bounded else session
         self._maintenance_session, self._reset = maintenance_session, reset
@@ -62,10 +61,6 @@ class Asyncpg:
     async def make_pool(self) -> Pool:
         options = self._options(self._session)
         return await asyncpg.create_pool(self._url, min_size=0, max_size=self._max_size, reset=self._reset, connect=_connect, **options)
-
-    async def acquire(self, pool: Pool) -> PoolConnectionProxy:
-        connection: PoolConnectionProxy = await pool.acquire()
-        return connection
 
     async def close_pool(self, pool: Pool) -> None:
         await pool.close()

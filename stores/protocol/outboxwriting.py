@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,21 +18,34 @@ BROKEN: Final = (
     "the transaction of the outbox failed before its rows were written, because an error of {database} was caught inside it; nothing of it "
     "stays: let the error pass, or run what may fail in a savepoint"
 )
-ENDED: Final = "the transaction was ended inside the block of outbox.transaction, so {count} messages are not part of it; raise instead"
-
 _CLOSED: Final = (
     "add or send was called after its transaction of the outbox had ended; send inside the block of outbox.transaction(connection)"
 )
 
 
-def outgoing(
-    topic: str, value: bytes | None, key: bytes | None, headers: Headers, partition: int | None, message_id: str | None
-) -> Outgoing:
-    """Return the message of a `send`. Raises `ConfigurationError`."""
-    return Outgoing(topic, value, key, headers, partition, message_id=new_message_id() if message_id is None else message_id)
+class Sending(abc.ABC):
+    """`send` of a transaction, and of an outbox."""
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """See `Outbox.send`."""
+        message_id = new_message_id() if message_id is None else message_id
+        return self._take(Outgoing(topic, value, key, headers, partition, message_id=message_id))
+
+    @abc.abstractmethod
+    def _take(self, message: Outgoing) -> str:
+        """Return the id of a message that becomes part of a transaction."""
 
 
-class Buffer:
+class Buffer(Sending):
     """What was added and not written, in the order of the calls; the half of an `OutboxTransaction` that waits for nothing."""
 
     def __init__(self) -> None:
@@ -49,17 +63,8 @@ class Buffer:
         self.rows.append(columns_of(message))
         return message.message_id
 
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        message_id: str | None = None,
-    ) -> str:
-        return self.add(outgoing(topic, value, key, headers, partition, message_id))
+    def _take(self, message: Outgoing) -> str:
+        return self.add(message)
 
     def written(self, count: int) -> None:
         """The first `count` rows are in the database."""
@@ -67,7 +72,7 @@ class Buffer:
         self.has_written = True
 
 
-class Sends:
+class Sends(Sending):
     """`Outbox.send` for an outbox: the transaction that is open around the call, in this task or in one that it began."""
 
     def __init__(self) -> None:
@@ -85,20 +90,11 @@ class Sends:
             if self._current.get() is transaction:
                 self._current.set(before)
 
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        message_id: str | None = None,
-    ) -> str:
+    def _take(self, message: Outgoing) -> str:
         transaction = self._current.get()
         if transaction is None:
             raise TransactionAborted(
                 "outbox.send was called outside of a transaction of this outbox; "
                 "call it inside `async with outbox.transaction(connection):`"
             )
-        return transaction.add(outgoing(topic, value, key, headers, partition, message_id))
+        return transaction.add(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -37,64 +38,65 @@ class Pool(Protocol[C]):
 P = TypeVar("P", bound=Pool[Any])
 
 
-class Driver(Protocol[P, C]):
-    """What one driver does differently, for the server of a URL or for a pool that was given. Raises `failures` alone."""
+class Driver(abc.ABC, Generic[P, C]):
+    """What one driver does differently, for the server at `address` (without secrets) or for a pool that was `given`.
 
-    purpose: Purpose
-    address: str
-    """The server's, without secrets."""
-    timeout: float
-    """Seconds that connecting, waiting for a connection, and an operation may take."""
-    given: P | None
+    `timeout` are the seconds that connecting, waiting for a connection, and an operation may take. Raises `failures` alone.
+    """
+
     failures: tuple[type[Exception], ...]
 
+    def __init__(self, purpose: Purpose, address: str, given: P | None, timeout: float) -> None:
+        self.purpose, self.address, self.given, self.timeout = purpose, address, given, timeout
+
+    @abc.abstractmethod
     async def make_pool(self) -> P:
         """Return a pool that connects once it has to."""
-        ...
 
     async def acquire(self, pool: P) -> C:
         """Return a connection of the pool, without a limit of time; a caller who is cancelled once gets none."""
-        ...
+        connection: C = await pool.acquire()
+        return connection
 
+    @abc.abstractmethod
     async def close_pool(self, pool: P) -> None:
         """Wait for the connections in use, and disconnect."""
-        ...
 
+    @abc.abstractmethod
     def in_use(self, pool: P) -> int | None:
         """Return how many connections are in use, if no other may be made."""
-        ...
 
+    @abc.abstractmethod
     async def expire(self, pool: P) -> None:
         """Let none be acquired again that is open now."""
-        ...
 
+    @abc.abstractmethod
     async def connect(self) -> C:
         """Return a connection of no pool, for maintenance."""
-        ...
 
+    @abc.abstractmethod
     async def disconnect(self, connection: C) -> None:
         """Say goodbye to the server on it, or cut it."""
-        ...
 
+    @abc.abstractmethod
     def is_usable(self, connection: C, error: BaseException) -> bool:
         """Return whether the server answered with `error`, and nothing is under way or open on the connection."""
-        ...
 
+    @abc.abstractmethod
     def cut(self, connection: C) -> None:
         """Disconnect at once, whatever is under way."""
-        ...
 
+    @abc.abstractmethod
     def runner(self, connection: C) -> Runner:
         """Return the runner of operations that own their connection."""
-        ...
 
+    @abc.abstractmethod
     def problem(self, error: Exception) -> Problem:
         """Return what one of `failures` means."""
-        ...
 
+    @abc.abstractmethod
     def as_store_error(self, error: Exception, timeout: float) -> ConfigurationError | StoreUnavailable:
         """Return one of `failures` as an error of ours; `timeout` is what the statement was given."""
-        ...
 
 
 class Connections(Generic[P, C]):

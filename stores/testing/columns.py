@@ -15,39 +15,36 @@ class Columns:
     """What a store that is asked in columns answers; the table itself is tested by all the other cases."""
 
     def test_an_exchange_without_columns_or_keys_is_answered_about_none(self, columnar: Scene) -> None:
-        scene = columnar
-        result = scene.exchange_columns(ColumnExchange())
+        result = columnar.exchange_columns(ColumnExchange())
         assert [len(answers) for answers in (result.claims, result.completes, result.releases, result.renews)] == [0] * 4
         nothing = [Column([], 19_000, 1, range(0))]
-        result = scene.exchange_columns(ColumnExchange(nothing, nothing, nothing, nothing))
+        result = columnar.exchange_columns(ColumnExchange(nothing, nothing, nothing, nothing))
         assert _plain(result) == [[(0, {})]] * 4
 
     def test_a_column_is_claimed_and_completed_without_exceptions(self, columnar: Scene) -> None:
-        scene = columnar
-        column = _column(scene.keys(100), range(1000, 1100))
-        assert scene.exchange_columns(ColumnExchange([column])).claims == [Answered(100, {})]
-        assert scene.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
-        assert scene.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
-        answered = scene.exchange_columns(ColumnExchange([column])).claims
+        column = _column(columnar.keys(100), range(1000, 1100))
+        assert columnar.exchange_columns(ColumnExchange([column])).claims == [Answered(100, {})]
+        assert columnar.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
+        assert columnar.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
+        answered = columnar.exchange_columns(ColumnExchange([column])).claims
         assert answered == [Answered(100, dict.fromkeys(range(100), AlreadyDone(Outcome.OK)))]
 
     def test_each_claim_of_a_column_is_answered_by_its_own_record(self, columnar: Scene) -> None:
-        scene = columnar
-        keys = scene.keys(12)
+        keys = columnar.keys(12)
         _, busy, done, _, stale, lost, released, copied, mine, _, dead, _ = keys
-        scene.claim(lost, YOURS)
-        scene.claim(copied, YOURS)
-        scene.wait(scene.lease)
+        columnar.claim(lost, YOURS)
+        columnar.claim(copied, YOURS)
+        columnar.wait(columnar.lease)
         for key in (busy, done, stale, released, dead):
-            scene.claim(key, YOURS)
-        scene.claim(mine, 1008)
-        scene.complete(done, YOURS)
-        scene.complete(dead, YOURS, Outcome.DEAD)
-        scene.release(stale, YOURS, sent_back=3)
-        scene.release(released, YOURS)
-        scene.claim(copied, THIRD)
-        scene.release(copied, THIRD)
-        (answered,) = scene.exchange_columns(ColumnExchange([_column(keys, range(1000, 1012))])).claims
+            columnar.claim(key, YOURS)
+        columnar.claim(mine, 1008)
+        columnar.complete(done, YOURS)
+        columnar.complete(dead, YOURS, Outcome.DEAD)
+        columnar.release(stale, YOURS, sent_back=3)
+        columnar.release(released, YOURS)
+        columnar.claim(copied, THIRD)
+        columnar.release(copied, THIRD)
+        (answered,) = columnar.exchange_columns(ColumnExchange([_column(keys, range(1000, 1012))])).claims
         exceptions = dict(answered.exceptions)
         assert isinstance(exceptions.pop(1), Busy)
         assert answered.keys == 12
@@ -60,78 +57,73 @@ class Columns:
             10: AlreadyDone(Outcome.DEAD),
         }
         # And each record is what its answer says.
-        (acks,) = scene.exchange_columns(ColumnExchange(completes=[_column(keys, range(1000, 1012))])).completes
+        (acks,) = columnar.exchange_columns(ColumnExchange(completes=[_column(keys, range(1000, 1012))])).completes
         assert acks == Answered(12, {1: Ack.LOST, 2: Ack.LOST_DONE, 4: Ack.LOST})
 
     def test_each_complete_of_a_column_is_answered_by_its_own_record(self, columnar: Scene) -> None:
-        scene = columnar
-        keys = scene.keys(8)
+        keys = columnar.keys(8)
         mine, unknown, taken, done, again, last = keys[0], keys[1], keys[3], keys[4], keys[6], keys[7]
         column = _column(keys, range(2000, 2008))
         known = [place for place, key in enumerate(keys) if key != unknown]
-        assert scene.exchange_columns(ColumnExchange([_part(column, known)])).claims == [Answered(7, {})]
-        scene.wait(scene.lease)
-        scene.claim(taken, YOURS)
-        scene.claim(done, YOURS)
-        scene.complete(done, YOURS)
-        scene.complete(again, 2006)
-        assert scene.exchange_columns(ColumnExchange(completes=[column])).completes == [
+        assert columnar.exchange_columns(ColumnExchange([_part(column, known)])).claims == [Answered(7, {})]
+        columnar.wait(columnar.lease)
+        columnar.claim(taken, YOURS)
+        columnar.claim(done, YOURS)
+        columnar.complete(done, YOURS)
+        columnar.complete(again, 2006)
+        assert columnar.exchange_columns(ColumnExchange(completes=[column])).completes == [
             Answered(8, {1: Ack.RESTORED, 3: Ack.LOST, 4: Ack.LOST_DONE})
         ]
         for key in (mine, unknown, again, last):
-            assert scene.claim(key, THIRD) == AlreadyDone(Outcome.OK)
-        assert scene.renew(taken, YOURS) is Ack.OK
+            assert columnar.claim(key, THIRD) == AlreadyDone(Outcome.OK)
+        assert columnar.renew(taken, YOURS) is Ack.OK
 
     def test_each_release_and_renewal_of_a_column_is_answered_by_its_own_record(self, columnar: Scene) -> None:
-        scene = columnar
-        keys = scene.keys(6)
+        keys = columnar.keys(6)
         column = _column(keys, range(3000, 3006))
-        scene.exchange_columns(ColumnExchange([_part(column, [0, 1, 2, 4])]))
-        scene.complete(keys[2], 3002)
-        scene.claim(keys[3], YOURS)
+        columnar.exchange_columns(ColumnExchange([_part(column, [0, 1, 2, 4])]))
+        columnar.complete(keys[2], 3002)
+        columnar.claim(keys[3], YOURS)
         lost = {2: Ack.LOST, 3: Ack.LOST, 5: Ack.LOST}
-        assert scene.exchange_columns(ColumnExchange(renews=[column])).renews == [Answered(6, lost)]
-        assert scene.exchange_columns(ColumnExchange(releases=[column])).releases == [Answered(6, lost)]
-        assert scene.exchange_columns(ColumnExchange(releases=[column])).releases == [Answered(6, dict.fromkeys(range(6), Ack.LOST))]
-        assert scene.claim(keys[4], THIRD) == Acquired(2)
+        assert columnar.exchange_columns(ColumnExchange(renews=[column])).renews == [Answered(6, lost)]
+        assert columnar.exchange_columns(ColumnExchange(releases=[column])).releases == [Answered(6, lost)]
+        assert columnar.exchange_columns(ColumnExchange(releases=[column])).releases == [Answered(6, dict.fromkeys(range(6), Ack.LOST))]
+        assert columnar.claim(keys[4], THIRD) == Acquired(2)
 
     def test_a_column_that_is_asked_again_after_a_lost_answer_is_answered_the_same(self, columnar: Scene) -> None:
-        scene = columnar
-        keys = scene.keys(20)
-        scene.claim(keys[3], YOURS)
-        scene.wait(scene.lease)
-        scene.claim(keys[5], YOURS)
-        scene.release(keys[5], YOURS, sent_back=2)
+        keys = columnar.keys(20)
+        columnar.claim(keys[3], YOURS)
+        columnar.wait(columnar.lease)
+        columnar.claim(keys[5], YOURS)
+        columnar.release(keys[5], YOURS, sent_back=2)
         column = _column(keys, range(4000, 4020))
         exceptions = {3: Acquired(2, lost=1, took_unreleased=True), 5: Stale()}
         for _ in range(3):
-            assert scene.exchange_columns(ColumnExchange([column])).claims == [Answered(20, exceptions)]
+            assert columnar.exchange_columns(ColumnExchange([column])).claims == [Answered(20, exceptions)]
         for _ in range(3):
-            assert scene.exchange_columns(ColumnExchange(renews=[column])).renews == [Answered(20, {5: Ack.LOST})]
+            assert columnar.exchange_columns(ColumnExchange(renews=[column])).renews == [Answered(20, {5: Ack.LOST})]
         for _ in range(3):
-            assert scene.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(20, {5: Ack.LOST})]
+            assert columnar.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(20, {5: Ack.LOST})]
 
     def test_the_tokens_of_a_column_need_not_follow_each_other_and_may_cross_any_border(self, columnar: Scene) -> None:
-        scene = columnar
-        keys = scene.keys(6)
+        keys = columnar.keys(6)
         tokens: Sequence[int] = [7, 2**63 - 1, 2**32 - 1, 2**32, 1, 8]
-        assert scene.exchange_columns(ColumnExchange([_column(keys, tokens)])).claims == [Answered(6, {})]
-        assert scene.exchange_columns(ColumnExchange(renews=[_column(keys, sorted(tokens))])).renews == [
+        assert columnar.exchange_columns(ColumnExchange([_column(keys, tokens)])).claims == [Answered(6, {})]
+        assert columnar.exchange_columns(ColumnExchange(renews=[_column(keys, sorted(tokens))])).renews == [
             Answered(6, {place: Ack.LOST for place in range(6) if sorted(tokens)[place] != tokens[place]})
         ]
-        assert scene.exchange_columns(ColumnExchange(completes=[_column(keys, tokens)])).completes == [Answered(6, {})]
+        assert columnar.exchange_columns(ColumnExchange(completes=[_column(keys, tokens)])).completes == [Answered(6, {})]
         for begin in (2**32 - 3, 2**40 - 2, 2**53 - 2, 2**63 - 6):
-            keys, tokens = scene.keys(6), range(begin, begin + 6)
-            assert scene.exchange_columns(ColumnExchange([_column(keys, tokens)])).claims == [Answered(6, {})]
-            assert [scene.renew(key, token) for key, token in zip(keys, tokens, strict=True)] == [Ack.OK] * 6
-            assert scene.exchange_columns(ColumnExchange(completes=[_column(keys, list(tokens))])).completes == [Answered(6, {})]
+            keys, tokens = columnar.keys(6), range(begin, begin + 6)
+            assert columnar.exchange_columns(ColumnExchange([_column(keys, tokens)])).claims == [Answered(6, {})]
+            assert [columnar.renew(key, token) for key, token in zip(keys, tokens, strict=True)] == [Ack.OK] * 6
+            assert columnar.exchange_columns(ColumnExchange(completes=[_column(keys, list(tokens))])).completes == [Answered(6, {})]
 
     def test_parts_of_a_column_go_different_ways(self, columnar: Scene) -> None:
-        scene = columnar
-        keys = scene.keys(12)
+        keys = columnar.keys(12)
         column = _column(keys, range(5000, 5012))
-        scene.exchange_columns(ColumnExchange([column]))
-        result = scene.exchange_columns(
+        columnar.exchange_columns(ColumnExchange([column]))
+        result = columnar.exchange_columns(
             ColumnExchange(
                 completes=[_part(column, [0, 1, 2]), _part(column, [4, 3])._replace(outcome=Outcome.SKIPPED)],
                 releases=[_part(column, [5, 6]), _part(column, [7])._replace(sent_back=2)],
@@ -139,7 +131,7 @@ class Columns:
             )
         )
         assert _plain(result) == [[], [(3, {}), (2, {})], [(2, {}), (1, {})], [(2, {})]]
-        (answered,) = scene.exchange_columns(ColumnExchange([_column(keys, range(6000, 6012))])).claims
+        (answered,) = columnar.exchange_columns(ColumnExchange([_column(keys, range(6000, 6012))])).claims
         assert [type(answered.exceptions[place]) for place in (8, 9, 10, 11)] == [Busy] * 4
         assert {place: answer for place, answer in answered.exceptions.items() if place < 8} == {
             **dict.fromkeys([0, 1, 2], AlreadyDone(Outcome.OK)),
@@ -147,28 +139,26 @@ class Columns:
             **dict.fromkeys([5, 6], Acquired(2)),
             7: Stale(),
         }
-        (acks,) = scene.exchange_columns(ColumnExchange(renews=[column])).renews
+        (acks,) = columnar.exchange_columns(ColumnExchange(renews=[column])).renews
         assert acks == Answered(12, dict.fromkeys(range(8), Ack.LOST))
 
     def test_columns_of_one_exchange_differ_in_day_and_attempt(self, columnar: Scene) -> None:
-        scene = columnar
-        ids = [key.id for key in scene.keys(3)]
+        ids = [key.id for key in columnar.keys(3)]
         days = [Column(ids, day, attempt, range(10 * attempt, 10 * attempt + 3)) for attempt, day in enumerate((None, -1, 0, 19_000), 1)]
-        assert scene.exchange_columns(ColumnExchange(days)).claims == [Answered(3, {})] * 4
+        assert columnar.exchange_columns(ColumnExchange(days)).claims == [Answered(3, {})] * 4
         older = [column._replace(attempt=column.attempt - 1, tokens=[90, 91, 92]) for column in days[1:]]
-        assert scene.exchange_columns(ColumnExchange(older)).claims == [Answered(3, dict.fromkeys(range(3), Stale()))] * 3
-        assert scene.exchange_columns(ColumnExchange(completes=days)).completes == [Answered(3, {})] * 4
+        assert columnar.exchange_columns(ColumnExchange(older)).claims == [Answered(3, dict.fromkeys(range(3), Stale()))] * 3
+        assert columnar.exchange_columns(ColumnExchange(completes=days)).completes == [Answered(3, {})] * 4
 
     def test_a_column_is_taken_over_from_an_owner_that_is_gone(self, columnar: Scene) -> None:
-        scene = columnar
-        keys = scene.keys(5)
-        scene.exchange_columns(ColumnExchange([_column(keys[:4], range(1, 5))], owner=ONE))
-        scene.exchange_columns(ColumnExchange(renews=[_column(keys[1:2], range(2, 3))], owner=OTHER))
-        scene.exchange_columns(ColumnExchange(completes=[_column(keys[3:4], range(4, 5))], owner=ONE))
+        keys = columnar.keys(5)
+        columnar.exchange_columns(ColumnExchange([_column(keys[:4], range(1, 5))], owner=ONE))
+        columnar.exchange_columns(ColumnExchange(renews=[_column(keys[1:2], range(2, 3))], owner=OTHER))
+        columnar.exchange_columns(ColumnExchange(completes=[_column(keys[3:4], range(4, 5))], owner=ONE))
         asked = ColumnExchange([_column(keys, range(11, 16))], owner=OTHER, gone=[ONE])
-        (answered,) = scene.exchange_columns(asked).claims
+        (answered,) = columnar.exchange_columns(asked).claims
         assert answered.keys == 5
-        if not scene.features.owners:
+        if not columnar.features.owners:
             pytest.skip("the store keeps no owners")
         busy = answered.exceptions[1]
         assert isinstance(busy, Busy)
@@ -181,19 +171,18 @@ class Columns:
         }
 
     def test_the_leases_of_a_column_end_and_are_renewed_and_it_is_forgotten_after_the_retention(self, columnar: Scene) -> None:
-        scene = columnar
-        keys = scene.keys(4)
+        keys = columnar.keys(4)
         column = _column(keys, range(1, 5))
-        scene.exchange_columns(ColumnExchange([column]))
-        scene.wait(scene.lease * 0.6)
-        assert scene.exchange_columns(ColumnExchange(renews=[_part(column, [0, 1])])).renews == [Answered(2, {})]
-        scene.wait(scene.lease * 0.6)
-        (answered,) = scene.exchange_columns(ColumnExchange([column._replace(tokens=range(11, 15))])).claims
+        columnar.exchange_columns(ColumnExchange([column]))
+        columnar.wait(columnar.lease * 0.6)
+        assert columnar.exchange_columns(ColumnExchange(renews=[_part(column, [0, 1])])).renews == [Answered(2, {})]
+        columnar.wait(columnar.lease * 0.6)
+        (answered,) = columnar.exchange_columns(ColumnExchange([column._replace(tokens=range(11, 15))])).claims
         assert [type(answered.exceptions[place]) for place in (0, 1)] == [Busy] * 2
         assert [answered.exceptions[place] for place in (2, 3)] == [Acquired(2, lost=1, took_unreleased=True)] * 2
-        scene.exchange_columns(ColumnExchange(completes=[_part(column, [0, 1])]))
-        scene.wait(scene.retention + scene.lease)
-        assert scene.exchange_columns(ColumnExchange([column._replace(tokens=range(21, 25))])).claims == [Answered(4, {})]
+        columnar.exchange_columns(ColumnExchange(completes=[_part(column, [0, 1])]))
+        columnar.wait(columnar.retention + columnar.lease)
+        assert columnar.exchange_columns(ColumnExchange([column._replace(tokens=range(21, 25))])).claims == [Answered(4, {})]
 
 
 def _column(keys: Sequence[ClaimKey], tokens: Sequence[int]) -> Column:

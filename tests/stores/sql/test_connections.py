@@ -10,7 +10,7 @@ import pytest
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import CLAIMS
-from ackwise.stores.sql.connections import Connections
+from ackwise.stores.sql.connections import Connections, Driver
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps
 
 
@@ -56,26 +56,21 @@ class Pool:
         self.is_terminated = True
 
 
-class FakeDriver:
+class FakeDriver(Driver[Pool, Connection]):
     """The n-th packet is answered by the n-th of `answers`: rows, an error, or something to wait for."""
 
     failures: tuple[type[Exception], ...] = (DriverError, OSError)
-    purpose = CLAIMS
-    address = "fake"
 
     def __init__(
         self, *answers: Exception | Callable[[], Awaitable[object]] | None, given: Pool | None = None, timeout: float = 5.0
     ) -> None:
-        self.timeout, self.given = timeout, given
+        super().__init__(CLAIMS, "fake", given, timeout)
         self.pool = given or Pool()
         self.expired = 0
         self._answers = iter(answers)
 
     async def make_pool(self) -> Pool:
         return self.pool
-
-    async def acquire(self, pool: Pool) -> Connection:
-        return await pool.acquire()
 
     async def close_pool(self, pool: Pool) -> None:
         pool.is_closed = True
