@@ -25,19 +25,17 @@ from typing import ClassVar
 import pytest
 
 from ackwise.middleware.store import ClaimStore
-from ackwise.stores.testing.attempts import Attempts
 from ackwise.stores.testing.columns import Columns
-from ackwise.stores.testing.completing import Completing
 from ackwise.stores.testing.exchanges import Exchanges
-from ackwise.stores.testing.granting import Granting, Keeping
+from ackwise.stores.testing.granting import Granting
 from ackwise.stores.testing.histories import Histories
-from ackwise.stores.testing.owners import Owners, Restarts
+from ackwise.stores.testing.owners import Owners
 from ackwise.stores.testing.scene import Clock, Features, Scene
 
 __all__ = ["Clock", "Features", "Scene", "StoreConformance"]
 
 
-class StoreConformance(Granting, Completing, Keeping, Attempts, Exchanges, Columns, Owners, Restarts, Histories, abc.ABC):
+class StoreConformance(Granting, Exchanges, Columns, Owners, Histories, abc.ABC):
     """Derive a class whose name starts with `Test`, say what `make` makes and which `features` it has."""
 
     features = Features()

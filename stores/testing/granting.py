@@ -1,13 +1,170 @@
-"""`Granting`: who is granted a claim, for how long, and who is busy; `Keeping`: releases and renewals that change nothing."""
+"""`Granting`: who is granted a claim, for how long and at which attempt; and how it is completed, released and renewed."""
 
 from __future__ import annotations
 
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Claim, Outcome
-from ackwise.stores.testing.scene import MINE, YOURS, Scene
+from ackwise.middleware.store import WHOEVER, Ack, Acquired, AlreadyDone, Busy, Claim, Complete, Outcome, Release, Stale
+from ackwise.stores.testing.scene import MINE, THIRD, YOURS, Scene
 
 
-class Keeping:
-    """Releases that come again, and what is unknown."""
+class Granting:
+    """Claims of one key by one worker and another, and how they end."""
+
+    def test_a_completed_key_is_already_done_and_says_how_to_whoever_asks(self, scene: Scene) -> None:
+        for outcome in Outcome:
+            key = scene.key()
+            scene.claim(key)
+            assert [scene.complete(key, MINE, outcome), scene.complete(key, MINE, outcome)] == [Ack.OK, Ack.OK], outcome
+            for asked, token in ((key, YOURS), (key, MINE), (key._replace(attempt=2), YOURS)):
+                assert scene.claim(asked, token) == AlreadyDone(outcome)
+
+    def test_a_completed_key_is_remembered_for_the_retention(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim(key)
+        scene.complete(key)
+        scene.wait(scene.retention - scene.lease)
+        assert scene.claim(key, YOURS) == AlreadyDone(Outcome.OK)
+        scene.wait(scene.lease)
+        assert scene.claim(key, YOURS) == Acquired(1)
+
+    def test_a_stale_owner_completes_releases_and_renews_nothing(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim(key)
+        scene.wait(scene.lease)
+        scene.claim(key, YOURS)
+        assert scene.complete(key, MINE) is Ack.LOST
+        assert scene.renew(key, MINE) is Ack.LOST
+        assert scene.release(key, MINE, sent_back=2) is Ack.LOST
+        assert scene.is_busy(key)
+        assert scene.renew(key, YOURS) is Ack.OK
+        assert scene.complete(key, YOURS) is Ack.OK
+
+    def test_a_released_claim_can_not_be_completed_or_renewed_nor_a_completed_one_released_or_renewed(self, scene: Scene) -> None:
+        released, completed = scene.keys(2)
+        scene.exchange(claims=[Claim(released, MINE), Claim(completed, MINE)])
+        scene.exchange(completes=[Complete(completed, MINE, Outcome.OK)], releases=[Release(released, MINE)])
+        assert [scene.complete(released), scene.renew(released)] == [Ack.LOST, Ack.LOST]
+        assert [scene.release(completed), scene.renew(completed)] == [Ack.LOST, Ack.LOST]
+        assert scene.claim(released, YOURS) == Acquired(2)
+        assert scene.claim(completed, YOURS) == AlreadyDone(Outcome.OK)
+
+    def test_completing_what_somebody_else_completed_says_so(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim(key)
+        scene.wait(scene.lease)
+        scene.claim(key, YOURS)
+        scene.complete(key, YOURS)
+        assert scene.complete(key, MINE, Outcome.DEAD) is Ack.LOST_DONE
+        assert scene.claim(key, THIRD) == AlreadyDone(Outcome.OK)
+
+    def test_a_success_takes_the_place_of_a_death(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim(key)
+        scene.complete(key, MINE, Outcome.DEAD)
+        scene.wait(scene.retention - scene.lease)
+        assert [scene.complete(key, YOURS), scene.complete(key, YOURS)] == [Ack.OK, Ack.OK]
+        assert scene.complete(key, MINE, Outcome.DEAD) is Ack.LOST_DONE
+        scene.wait(scene.retention - scene.lease)
+        assert scene.claim(key, THIRD) == AlreadyDone(Outcome.OK)
+        scene.wait(scene.lease)
+        assert scene.claim(key, THIRD) == Acquired(1)
+
+    def test_the_success_of_a_replay_counts_whoever_holds_the_key_and_a_death_that_comes_late_does_not(self, scene: Scene) -> None:
+        ended, held, copied = scene.keys(3)
+        scene.claim(ended)
+        scene.wait(scene.lease)
+        scene.exchange(claims=[Claim(held, MINE), Claim(copied, MINE)])
+        scene.release(copied, MINE, sent_back=2)
+        for key in (ended, held, copied):
+            assert [scene.complete(key, WHOEVER), scene.complete(key, WHOEVER)] == [Ack.OK, Ack.OK]
+            assert scene.complete(key, MINE, Outcome.DEAD) is Ack.LOST_DONE
+            assert (scene.renew(key, MINE), scene.release(key, MINE)) == (Ack.LOST, Ack.LOST)
+            assert scene.claim(key._replace(attempt=2), YOURS) == AlreadyDone(Outcome.OK)
+
+    def test_nothing_but_a_success_counts_whoever_holds_the_key_or_takes_the_place_of_a_death(self, scene: Scene) -> None:
+        for outcome in (Outcome.SKIPPED, Outcome.DEAD):
+            held, dead = scene.keys(2)
+            scene.exchange(claims=[Claim(held, MINE), Claim(dead, MINE)])
+            scene.complete(dead, MINE, Outcome.DEAD)
+            assert scene.complete(held, WHOEVER, outcome) is Ack.LOST
+            assert scene.complete(held, MINE) is Ack.OK
+            assert scene.complete(dead, YOURS, outcome) is Ack.LOST_DONE
+            assert scene.claim(dead, THIRD) == AlreadyDone(Outcome.DEAD)
+
+    def test_completing_an_unknown_key_restores_it(self, scene: Scene) -> None:
+        key = scene.key()
+        assert scene.complete(key, MINE, Outcome.SKIPPED) is Ack.RESTORED
+        assert scene.claim(key, YOURS) == AlreadyDone(Outcome.SKIPPED)
+        assert scene.complete(key, MINE, Outcome.SKIPPED) is Ack.OK
+        scene.wait(scene.retention - scene.lease)
+        assert scene.claim(key, YOURS) == AlreadyDone(Outcome.SKIPPED)
+
+    def test_a_sent_back_key_is_stale_for_its_original_and_acquired_by_its_copy(self, scene: Scene) -> None:
+        key, copy = scene.original_and_copy()
+        scene.claim(key)
+        assert scene.release(key, sent_back=2) is Ack.OK
+        assert scene.claim(key, YOURS) == Stale()
+        assert scene.claim(copy, YOURS) == Acquired(2, lost=0, took_unreleased=False)
+
+    def test_stale_comes_before_busy_and_a_take_over_and_changes_nothing(self, scene: Scene) -> None:
+        key, copy = scene.original_and_copy()
+        taken = scene.claim(copy)
+        assert scene.claim(key, YOURS) == Stale()
+        assert scene.claim(copy) == taken
+        scene.wait(scene.lease)
+        assert scene.claim(key, YOURS) == Stale()
+        assert scene.complete(copy) is Ack.OK
+
+    def test_done_comes_before_stale(self, scene: Scene) -> None:
+        key, copy = scene.original_and_copy()
+        scene.claim(copy)
+        scene.complete(copy)
+        assert scene.claim(key, YOURS) == AlreadyDone(Outcome.OK)
+
+    def test_an_equal_attempt_is_not_stale(self, scene: Scene) -> None:
+        key = scene.key(attempt=2)
+        scene.claim(key)
+        scene.wait(scene.lease)
+        assert scene.claim(key, YOURS) == Acquired(2, lost=1, took_unreleased=True)
+
+    def test_an_original_stays_stale_after_its_copy_was_released_or_the_worker_of_its_copy_was_killed(self, scene: Scene) -> None:
+        released, killed, before = (scene.original_and_copy() for _ in range(3))
+        scene.exchange(claims=[Claim(key, MINE) for key, _ in (released, killed, before)])
+        scene.exchange(releases=[Release(released[0], MINE, 2), Release(killed[0], MINE, 2)])
+        scene.exchange(claims=[Claim(released[1], YOURS), Claim(killed[1], YOURS)])
+        scene.release(released[1], YOURS)
+        scene.wait(scene.lease)
+        assert scene.claim(before[1], YOURS) == Acquired(2, lost=0, took_unreleased=True), "claimed before the original was sent back"
+        assert scene.release(before[0], MINE, sent_back=2) is Ack.LOST
+        assert [scene.claim(key, THIRD) for key, _ in (released, killed, before)] == [Stale()] * 3
+
+    def test_a_sent_back_key_is_remembered_for_the_retention_counted_from_the_release(self, scene: Scene) -> None:
+        key = scene.key(attempt=1)
+        scene.claim(key)
+        scene.wait(scene.lease / 2)
+        scene.release(key, sent_back=2)
+        scene.wait(scene.retention - scene.lease / 2)
+        assert scene.claim(key, YOURS) == Stale()
+        scene.wait(scene.lease / 2)
+        assert scene.claim(key, YOURS) == Acquired(1)
+
+    def test_every_killed_worker_is_counted(self, scene: Scene) -> None:
+        key = scene.key()
+        answers = []
+        for token in range(1, 5):
+            answers.append(scene.claim(key, token))
+            scene.wait(scene.lease)
+        assert answers == [Acquired(1), Acquired(2, 1, True), Acquired(3, 2, True), Acquired(4, 3, True)]
+
+    def test_a_send_back_and_a_later_attempt_start_the_count_anew_and_a_plain_release_keeps_it(self, scene: Scene) -> None:
+        released, sent_back, later = keys = scene.keys(3)
+        scene.exchange(claims=[Claim(key, MINE) for key in keys])
+        scene.wait(scene.lease)
+        scene.exchange(claims=[Claim(key, YOURS) for key in keys])
+        scene.exchange(releases=[Release(released, YOURS), Release(sent_back, YOURS, 2)])
+        assert scene.claim(released, THIRD) == Acquired(3, lost=1, took_unreleased=False)
+        assert scene.claim(sent_back._replace(attempt=2), THIRD) == Acquired(3, lost=0, took_unreleased=False)
+        scene.wait(scene.lease)
+        assert scene.claim(later._replace(attempt=3), THIRD) == Acquired(3, lost=0, took_unreleased=True)
 
     def test_a_release_repeated_changes_nothing(self, scene: Scene) -> None:
         key = scene.key()
@@ -23,10 +180,6 @@ class Keeping:
         assert scene.release(key, sent_back=2) is Ack.LOST
         assert scene.renew(key) is Ack.LOST
         assert scene.claim(key) == Acquired(1)
-
-
-class Granting:
-    """Claims of one key by one worker and another."""
 
     def test_a_fresh_claim_is_acquired_with_epoch_1_and_answered_again_as_the_first_time(self, scene: Scene) -> None:
         key = scene.key()

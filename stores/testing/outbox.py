@@ -21,8 +21,6 @@ from pathlib import Path
 import pytest
 
 from ackwise.stores.testing.outboxfailing import OutboxFailing
-from ackwise.stores.testing.outboxkeeping import OutboxKeeping
-from ackwise.stores.testing.outboxowners import OutboxOwners
 from ackwise.stores.testing.outboxpreparing import OutboxPreparing
 from ackwise.stores.testing.outboxscene import Business, OutboxFeatures, OutboxScene
 from ackwise.stores.testing.outboxsending import OutboxSending
@@ -41,5 +39,5 @@ class BusinessConformance(OutboxWriting, OutboxPreparing, Business):
         scene.end()
 
 
-class OutboxConformance(OutboxSending, OutboxFailing, OutboxOwners, OutboxKeeping, BusinessConformance):
+class OutboxConformance(OutboxSending, OutboxFailing, BusinessConformance):
     """Derive a class whose name starts with `Test`."""

@@ -1,4 +1,4 @@
-"""`Owners`: claims of a process that is gone; `Restarts`: what a closed store, a second one and a restarted worker find."""
+"""`Owners`: claims of a process that is gone, where a store keeps owners; and what a second store and a restarted worker find."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Claim, Co
 from ackwise.stores.testing.scene import MINE, ONE, OTHER, THIRD, YOURS, Scene
 
 
-class Restarts:
-    """Several stores on one place, at once and one after another."""
+class Owners:
+    """Several stores on one place, and claims of named processes; a store without owners makes everybody wait for the lease."""
 
     def test_closing_twice_does_nothing(self, scene: Scene) -> None:
         scene.run(scene.store.close())
@@ -38,10 +38,6 @@ class Restarts:
         scene.wait(scene.lease)
         scene.reopen()
         assert scene.claim(held, YOURS) == Acquired(2, lost=1, took_unreleased=True)
-
-
-class Owners:
-    """Claims of named processes; a store without owners makes everybody wait for the lease."""
 
     def test_a_claim_of_an_owner_that_is_gone_is_taken_over_before_its_lease_ends(self, scene: Scene) -> None:
         key = scene.key()
