@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
+import functools
 import os
-import sqlite3
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
-from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, run
+from ackwise.stores.sql.operation import Owned, Steps
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.writing import Business
-from ackwise.stores.sqlite.file import File, parse, problem_of, seconds
-from ackwise.stores.sqlite.outboxdialect import BEGIN, SQLite
-from ackwise.stores.sqlite.outboxwriting import as_error, begin, business
-from ackwise.stores.sqlite.runner import SQLiteRunner
+from ackwise.stores.sql.schema import Maintenance, SQLStore
+from ackwise.stores.sqlite.file import File, parse, seconds
+from ackwise.stores.sqlite.outboxdialect import SQLite
+from ackwise.stores.sqlite.outboxwriting import business
 from ackwise.stores.sqlite.schema import OUTBOX as _PART
-from ackwise.stores.sqlite.schema import complaints, connected, no_file
-from ackwise.stores.sqlite.thread import maintain
+from ackwise.stores.sqlite.schema import complaints, no_file, require_set_up, set_up
+from ackwise.stores.sqlite.thread import FileThread
 
 T = TypeVar("T")
 
-_REST: Final = 0.005
-"""Seconds between two steps of the cleanup: others may want the file."""
 
-
-class SQLiteOutbox(SQLOutbox):
+class SQLiteOutbox(SQLOutbox, SQLStore[FileThread]):
     """An outbox in the SQLite file at `path`, in which the business's own tables are as well.
 
         async with outbox.transaction(connection):
@@ -68,39 +63,23 @@ class SQLiteOutbox(SQLOutbox):
             raise ConfigurationError("a SQLite outbox takes the path of a file, such as 'shop.db'; it was given a URL")
         self._file = File(OUTBOX, path, timeout, "a call of the outbox")
         self._path, self._clock = self._file.path, clock
+        address, self._lock = str(self._path), _RelayLock(self._path)
         keeping, wakes = Keeping(retention, keep_sent, keep_parked, blank), wakes_of(f"sqlite {self._path.absolute()}")
-        super().__init__(SQLite(clock), str(self._path), timeout, keeping, wakes)
-        self._connection: sqlite3.Connection | None = None
-        self._turn = asyncio.Lock()
-        self._lock = _RelayLock(self._path)
+        SQLOutbox.__init__(self, SQLite(clock, timeout=timeout), address, timeout, keeping, wakes)
 
-    async def open(self) -> None:
-        """Open the file, and create it and the tables if need be. Opening twice does nothing.
+        def clean() -> Steps[int]:
+            yield from require_set_up(address, _PART)
+            return (yield from self._clean())
 
-        Raises `ConfigurationError` if the file is no SQLite database or has another version than ours, `StoreUnavailable` if it
-        can't be opened now.
-        """
-        if self._connection is None:
-            self._file.require_folder()
-            self._connection = connected(self._file, _PART, sqlite3.Connection)
+        made = functools.partial(set_up, _PART, address)
+        SQLStore.__init__(self, FileThread(self._file, "full"), Maintenance(made, made, lambda: complaints(address, _PART, clock), clean))
 
     async def close(self) -> None:
-        """Wait for the call under way, and close the file; another relay may begin. Closing twice does nothing."""
-        async with self._turn:
+        """Wait for the calls under way, and close the file; another relay may begin. Closing twice does nothing."""
+        try:
+            await super().close()
+        finally:
             self._lock.release()
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    # Our own connection
-
-    def _signing_in(self, owner: str, share: int) -> int:
-        """A relay whose process has died is followed at once."""
-        self._lock.acquire()
-        return SHARDS
-
-    def _signed_out(self) -> None:
-        self._lock.release()
 
     async def init(self) -> None:
         """Create the file and the tables if need be, as `open` does. Raises as `open` does."""
@@ -110,83 +89,21 @@ class SQLiteOutbox(SQLOutbox):
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
-        return no_file(self._file) or await maintain(self._file, lambda: complaints(str(self._path), _PART, self._clock))
+        return no_file(self._file) or await super().check()
 
-    async def cleanup(self) -> int:
-        """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
-        if not self._path.exists():
-            raise ConfigurationError(f"{self._path}: there is no such file; name another, or run `{OUTBOX.init}` first")
-        another = SQLiteOutbox(self._path, timeout=self._timeout)
-        await another.open()
-        try:
-            return await another._run(Owned(self._clean), rest=_REST)
-        finally:
-            await another.close()
+    def _signing_in(self, owner: str, share: int) -> int:
+        """A relay whose process has died is followed at once."""
+        self._lock.acquire()
+        return SHARDS
 
-    def _require_open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise StoreUnavailable(OUTBOX.not_open(str(self._path)))
-        return self._connection
+    def _signed_out(self) -> None:
+        self._lock.release()
 
-    async def _run(self, operation: Owned[T], *, rest: float = 0.0) -> T:
-        runner = _Runner(self._require_open(), self._turn, self._timeout, rest)
-        try:
-            return await run(operation.begin(), runner)
-        except Failure as failure:
-            raise self._as_error(failure) from failure.error
-        finally:
-            runner.end()
+    async def _run(self, operation: Owned[T]) -> T:
+        return await self._connections.run(operation)
 
     def _through(self, connection: Any) -> Business:
         return business(connection, self._file, self._timeout, self._clock)
-
-    def _as_error(self, failure: Failure) -> ConfigurationError | StoreUnavailable:
-        assert isinstance(failure.error, sqlite3.Error)
-        return as_error(self._file, failure.error)
-
-
-class _Runner:
-    """One operation on our connection. Its transactions take their turn, and do not hold up the event loop while others write to the file;
-    `rest` seconds pass before each, as others may want the file."""
-
-    def __init__(self, connection: sqlite3.Connection, turn: asyncio.Lock, timeout: float, rest: float) -> None:
-        self._connection, self._turn, self._timeout, self._rest = connection, turn, timeout, rest
-        self._has_turn = False
-
-    async def send(self, packet: Packet) -> Sequence[Answer]:
-        begun = [await self._begin(*packet[0].values)] if packet[0].text.startswith(BEGIN) else []
-        answers = self._send(packet[len(begun) :])
-        if not self._connection.in_transaction:
-            self.end()
-        return [*begun, *answers]
-
-    def _send(self, packet: Packet) -> Sequence[Answer]:
-        try:
-            return SQLiteRunner(self._connection).send(packet)
-        except sqlite3.Error as error:  # of a connection that was closed
-            raise Failure(problem_of(error), error) from error
-
-    def end(self) -> None:
-        """Roll back what was not committed, and let the next one have its turn. Doing it twice does nothing."""
-        if not self._has_turn:
-            return
-        self._has_turn = False
-        with suppress(sqlite3.Error):  # of a connection that was closed before its turn, too
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        self._turn.release()
-
-    async def _begin(self, wait: float | None = None) -> Answer:
-        if self._rest:
-            await asyncio.sleep(self._rest)
-        await self._turn.acquire()
-        self._has_turn = True
-        try:
-            await begin(self._connection, self._timeout if wait is None else wait)
-        except sqlite3.Error as error:
-            self.end()
-            raise Failure(problem_of(error), error) from error
-        return Answer()
 
 
 class _RelayLock:

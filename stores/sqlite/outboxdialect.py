@@ -43,9 +43,10 @@ SELECT r.id, shard, attempts, {ms created}, size, false, topic, value, message_k
 FROM summed AS s CROSS JOIN {rows} AS r ON r.id = s.id WHERE s.before_it < :most ORDER BY r.id""",
 }
 
-#: Becomes the writer of the file. Its value, if it has one, is how many seconds to wait for that.
-BEGIN: Final = "BEGIN IMMEDIATE"
+_BEGIN: Final = "BEGIN IMMEDIATE"
 
+#: How long to wait for others who write, for the `wait` of a call and as always. SQLite takes no value here.
+_PATIENCE, _AS_BEFORE = "patience", "as before"
 
 _TABLES: Final = Tables()
 
@@ -53,24 +54,30 @@ _TABLES: Final = Tables()
 class SQLite(Dialect):
     """What reads needs no transaction, and waits for nobody who writes."""
 
-    alone = writing = Around((BEGIN,), ("COMMIT",))
-    patient = Around((BEGIN + " :wait",), ("COMMIT",))
+    alone = writing = Around((_BEGIN,), ("COMMIT",))
+    patient = Around((_PATIENCE, _BEGIN), ("COMMIT", _AS_BEFORE))
+    gave_up = Around((_AS_BEFORE,))
     signing_in = (
         "DELETE FROM {relays} WHERE owner <> :owner",
         "UPDATE {shards} SET owner = '' WHERE owner <> :owner",
     )  # who calls is alone
     has_server = False
 
-    def __init__(self, clock: Callable[[], float], tables: Tables = _TABLES) -> None:
+    def __init__(self, clock: Callable[[], float], tables: Tables = _TABLES, *, timeout: float = 0.0) -> None:
         super().__init__(_WORDS, names_of(tables), Placeholders(lambda _: "?", repeats=True, adapt=_adapted))
-        self._clock = clock
+        self._clock, self._timeout = clock, timeout
 
     def say(self, template: str, **values: Any) -> Statement:
-        return self._templates(template, {"now": self._clock(), **values})
+        (said,) = self.say_all([template], **values)
+        return said
 
     def say_all(self, templates: Iterable[str], **values: Any) -> Packet:
         at_once = {"now": self._clock(), **values}
-        return [self._templates(template, at_once) for template in templates]
+        waits = {_PATIENCE: values.get("wait", 0.0), _AS_BEFORE: self._timeout}
+        return [
+            Statement(f"PRAGMA busy_timeout = {int(waits[template] * 1000)}") if template in waits else self._templates(template, at_once)
+            for template in templates
+        ]
 
 
 def _adapted(value: Any) -> Any:

@@ -52,8 +52,7 @@ def clean(address: str, part: Part, clock: Callable[[], float] | Clocks) -> Step
 
     Raises `ConfigurationError` if nothing was set up or another version than ours wrote the file, and what SQLite raises.
     """
-    if missing := (yield from _missing(address, part)):
-        raise ConfigurationError(f"{address}: the file has no {missing}; name another, or run `{part.purpose.init}` first")
+    yield from require_set_up(address, part)
     some = f"SELECT place FROM {part.table} WHERE kept_until <= ? LIMIT {_AT_ONCE}"
     deleted = 0
     while True:
@@ -62,6 +61,12 @@ def clean(address: str, part: Part, clock: Callable[[], float] | Clocks) -> Step
         deleted += gone.changed
         if gone.changed < _AT_ONCE:
             return deleted
+
+
+def require_set_up(address: str, part: Part) -> Steps[None]:
+    """Raise `ConfigurationError` if nothing was set up, or another version than ours wrote the file."""
+    if missing := (yield from _missing(address, part)):
+        raise ConfigurationError(f"{address}: the file has no {missing}; name another, or run `{part.purpose.init}` first")
 
 
 def _missing(address: str, part: Part) -> Steps[str | None]:

@@ -6,6 +6,7 @@ import asyncio
 import resource
 import sqlite3
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -71,12 +72,14 @@ async def test_a_connection_commits_by_itself_again_after_a_commit_that_failed_a
 async def test_a_call_that_waits_behind_a_close_is_refused_and_holds_up_nobody(tmp_path: Path) -> None:
     outbox = SQLiteOutbox(tmp_path / "shop.db")
     await outbox.open()
-    await outbox._turn.acquire()
+    assert outbox._connections._thread is not None
+    busy = threading.Event()
+    outbox._connections._thread.submit(busy.wait)
     closing = asyncio.create_task(outbox.close())
     await asyncio.sleep(0)
     leaving = asyncio.create_task(outbox.leave("relay"))
     await asyncio.sleep(0)
-    outbox._turn.release()
+    busy.set()
     await closing
     with pytest.raises(StoreUnavailable):
         await leaving
