@@ -22,7 +22,7 @@ from ackwise.stores.sqlite.handlerconnection import HandlerConnection
 from ackwise.stores.sqlite.inboxstatements import SQLiteStatements, begin
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import INBOX as _PART
-from ackwise.stores.sqlite.schema import clean, complaints, connected, no_file
+from ackwise.stores.sqlite.schema import clean, complaints, no_file, set_up
 from ackwise.stores.sqlite.thread import maintain
 
 #: Seconds between two tries for the file while another process writes to it.
@@ -67,7 +67,7 @@ class SQLiteInbox:
         """
         if not self._is_open:
             self._file.require_folder()
-            self._connection = connected(self._file, _PART, HandlerConnection, self._prepare)
+            self._connection = _connected(self._file, self._prepare, is_new=True)
             self._is_open = True
 
     @asynccontextmanager
@@ -127,7 +127,7 @@ class SQLiteInbox:
         """Become the writer of the file, waiting for others without holding up the event loop."""
         if not self._is_open:
             raise StoreUnavailable(INBOX.not_open(str(self._path)))
-        self._connection = self._connection or connected(self._file, None, HandlerConnection, self._prepare)
+        self._connection = self._connection or _connected(self._file, self._prepare, is_new=False)
         session = SQLiteSession(self._connection, self._file)
         give_up_at = time.monotonic() + self._timeout
         while True:
@@ -146,6 +146,27 @@ class SQLiteInbox:
         session.tidy()
         if session.connection.is_used_up:
             self._let_go()
+
+
+def _connected(file: File, prepare: Callable[[sqlite3.Connection], object] | None, *, is_new: bool) -> HandlerConnection:
+    """Return a connection that waits for nobody, with all that `prepare` does. Raises our errors for those of SQLite."""
+    connection = None
+    try:
+        connection = sqlite3.connect(file.path, timeout=file.timeout, isolation_level=None, factory=HandlerConnection)
+        if is_new:
+            connection.execute("PRAGMA journal_mode = WAL")
+            run_now(set_up(_PART, str(file.path)), SQLiteRunner(connection))
+        connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
+        if prepare is not None:
+            prepare(connection)
+    except BaseException as raised:
+        if connection is not None:
+            connection.close()
+        error = raised.error if isinstance(raised, Failure) else raised
+        if isinstance(error, sqlite3.Error):
+            raise file.as_store_error(error) from error
+        raise
+    return connection
 
 
 class SQLiteSession(Session[HandlerConnection]):

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement
 from ackwise.stores.sql.outbox.writing import Business, Writes, require
-from ackwise.stores.sqlite.file import File, problem_of, result_code
+from ackwise.stores.sqlite.file import File
 from ackwise.stores.sqlite.outboxdialect import inserting
 from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.watching import is_free, watched
@@ -28,20 +28,6 @@ def _writes(clock: Callable[[], float]) -> Writes:
     return Writes(inserting("ackwise_outbox", clock), begin=[_BEGIN], restore=[Statement("ROLLBACK")], at_once=True)
 
 
-async def begin(connection: sqlite3.Connection, timeout: float) -> None:
-    """Become the writer of the file, for `timeout` seconds, without holding up the event loop. Raises what sqlite3 raises."""
-    give_up_at = time.monotonic() + timeout
-    while True:
-        try:
-            connection.execute(_BEGIN.text)
-        except sqlite3.OperationalError as error:
-            if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
-                raise
-            await asyncio.sleep(_TRY_AGAIN)
-        else:
-            return
-
-
 def business(connection: Any, file: File, timeout: float, clock: Callable[[], float]) -> Business:
     """Return how rows get to `connection`. Raises `ConfigurationError` for what is none of sqlite3's.
 
@@ -50,9 +36,13 @@ def business(connection: Any, file: File, timeout: float, clock: Callable[[], fl
     require(connection, sqlite3.Connection, "SQLite", "sqlite3")
     runner = SQLiteRunner(connection)
 
-    def as_our_error(error: Exception) -> Exception:
-        assert isinstance(error, sqlite3.Error)
-        return as_error(file, error)
+    def as_error(error: Exception) -> Exception:
+        if "no such table: ackwise_outbox" in str(error):
+            return ConfigurationError(
+                f"{file.path}: the tables of the outbox are missing where the connection leads; open the outbox once, or run "
+                "`ackwise outbox init URL`, and connect to this file"
+            )
+        return file.unavailable(error)
 
     return Business(
         _writes(clock),
@@ -60,7 +50,7 @@ def business(connection: Any, file: File, timeout: float, clock: Callable[[], fl
         is_open=lambda: connection.in_transaction,
         watched=lambda block: watched(connection, block) if is_free(connection) else nullcontext(),
         close=connection.close,
-        as_error=as_our_error,
+        as_error=as_error,
         timeout=timeout,
         now=runner,
         waits_to_begin=True,
@@ -93,11 +83,18 @@ class _Runner:
         self._send([Statement("PRAGMA busy_timeout = 0")])
         self._leave_autocommit()
         try:
-            await begin(self._connection, self._timeout)
-        except BaseException as error:
+            give_up_at = time.monotonic() + self._timeout
+            while True:
+                try:
+                    self._send([_BEGIN])
+                except Failure as failure:
+                    if failure.problem is not Problem.BUSY or time.monotonic() > give_up_at:
+                        raise
+                    await asyncio.sleep(_TRY_AGAIN)
+                else:
+                    break
+        except BaseException:
             self._restore()
-            if isinstance(error, sqlite3.Error):
-                raise Failure(problem_of(error), error) from error
             raise
         finally:
             self._send([Statement(f"PRAGMA busy_timeout = {int(patience)}")])
@@ -116,13 +113,3 @@ class _Runner:
             (connection.isolation_level, autocommit), self._before = self._before, None
             if autocommit is True:
                 connection.autocommit = True
-
-
-def as_error(file: File, error: sqlite3.Error) -> ConfigurationError | StoreUnavailable:
-    """Return the error for what SQLite raised."""
-    if "no such table: ackwise_outbox" in str(error):
-        return ConfigurationError(
-            f"{file.path}: the tables of the outbox are missing where the connection leads; open the outbox once, or run "
-            "`ackwise outbox init URL`, and connect to this file"
-        )
-    return file.unavailable(error)

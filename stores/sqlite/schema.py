@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.protocol import purpose
 from ackwise.stores.protocol.purpose import Purpose
-from ackwise.stores.sql.operation import Failure, Statement, Steps, run_now
+from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sql.tables import inbox, names_of, outbox, versions
 from ackwise.stores.sqlite.clock import TABLE as _CLOCK
 from ackwise.stores.sqlite.clock import Clocks, doubt, latest
 from ackwise.stores.sqlite.file import File
-from ackwise.stores.sqlite.runner import SQLiteRunner
 
 _AT_ONCE: Final = 1000
 """Rows that one step deletes, which takes some milliseconds."""
@@ -91,9 +89,6 @@ def _journal(mode: str, part: Part) -> list[str]:
     if mode == "wal":
         return []
     return [f"the file is in journal mode {mode}, in which readers and the writer wait for each other; run `{part.purpose.init}`"]
-
-
-C = TypeVar("C", bound=sqlite3.Connection)
 
 
 class Part(NamedTuple):
@@ -178,24 +173,3 @@ def set_up(part: Part, address: str) -> Steps[None]:
     *_, found = yield [Statement("BEGIN IMMEDIATE"), Statement(_VERSIONS), insert, look]
     part.purpose.require_version(found.rows[0][0], address, "name another file")
     yield [*map(Statement, part.ddl), Statement("COMMIT")]
-
-
-def connected(file: File, part: Part | None, factory: type[C], prepare: Callable[[C], object] | None = None) -> C:
-    """Return a connection that waits for nobody; `part` is set up if it is given. Raises our errors for those of SQLite."""
-    connection = None
-    try:
-        connection = sqlite3.connect(file.path, timeout=file.timeout, isolation_level=None, factory=factory)
-        if part is not None:
-            connection.execute("PRAGMA journal_mode = WAL")
-            run_now(set_up(part, str(file.path)), SQLiteRunner(connection))
-        connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
-        if prepare is not None:
-            prepare(connection)
-    except BaseException as raised:
-        if connection is not None:
-            connection.close()
-        error = raised.error if isinstance(raised, Failure) else raised
-        if isinstance(error, sqlite3.Error):
-            raise file.as_store_error(error) from error
-        raise
-    return connection
