@@ -61,7 +61,7 @@ def _create(tables: Tables, purpose: Purpose, address: str) -> Steps[None]:
         BEGIN,
         turn(tables),
         *(yield from _of_schema(tables)),
-        *map(Statement, ddl(tables, purpose)),
+        Statement("; ".join(ddl(tables, purpose))),
         Statement(insert, (purpose.part, purpose.version)),
         COMMIT,
     ]
