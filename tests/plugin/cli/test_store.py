@@ -175,7 +175,8 @@ def test_cleanup_deletes_what_is_forgotten_and_nothing_else(path: Path) -> None:
     asyncio.run(remember("sqlite:///shop.db", 3500, 3600.0))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE ackwise_claims SET kept_until = 1.0 WHERE place < ?", (f"{3000:032x}",))
-        connection.execute("INSERT INTO ackwise_inbox VALUES ('a', 1, 1, '', 0, 0, 1, 1.0), ('b', 1, 1, '', 0, 0, 1, 1e12)")
+        columns = "place, outcome, next_attempt, origin_topic, origin_partition, origin_offset, exec_id, kept_until"
+        connection.execute(f"INSERT INTO ackwise_inbox ({columns}) VALUES ('a', 1, 1, '', 0, 0, 1, 1.0), ('b', 1, 1, '', 0, 0, 1, 1e12)")
         connection.commit()
     assert facts("cleanup sqlite:///shop.db") == (0, {"claims": {"deleted": 3000}, "inbox": {"deleted": 1}})
     with closing(sqlite3.connect(path)) as connection:
