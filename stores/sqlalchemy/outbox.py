@@ -22,8 +22,8 @@ from ackwise.stores.sql.outbox.dialect import Dialect
 from ackwise.stores.sql.outbox.preparing import read_id, set_barrier
 from ackwise.stores.sql.outbox.writing import Block, Business, Rows, Writes, transaction
 from ackwise.stores.sqlalchemy.failures import as_outbox_error, failures
+from ackwise.stores.sqlalchemy.inbox import begin_as_writer, sync, watched
 from ackwise.stores.sqlalchemy.runner import SyncRunner
-from ackwise.stores.sqlalchemy.session import begin_as_writer, sync, watched
 
 T = TypeVar("T")
 

@@ -26,9 +26,8 @@ import pytest
 
 from ackwise.middleware.store import ClaimStore
 from ackwise.stores.testing.columns import Columns
-from ackwise.stores.testing.exchanges import Exchanges
+from ackwise.stores.testing.exchanges import Exchanges, Histories
 from ackwise.stores.testing.granting import Granting
-from ackwise.stores.testing.histories import Histories
 from ackwise.stores.testing.owners import Owners
 from ackwise.stores.testing.scene import Clock, Features, Scene
 

@@ -24,7 +24,7 @@ from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Statement, Steps
 
 if TYPE_CHECKING:
-    from ackwise.stores.postgres.replication.row import Columns
+    from ackwise.stores.postgres.replication.reader import Columns
 
 T = TypeVar("T")
 

@@ -18,9 +18,8 @@ from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
-from ackwise.stores.postgres.outbox import PostgresOutbox, from_url
+from ackwise.stores.postgres.outbox import Listening, PostgresOutbox, channel_of, from_url
 from ackwise.stores.postgres.outboxdialect import Postgres
-from ackwise.stores.postgres.outboxwaking import Listening, channel_of
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.testing.outbox import OutboxConformance

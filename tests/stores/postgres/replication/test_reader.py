@@ -16,8 +16,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.postgres.replication.pgoutput import UNCHANGED, Unchanged
 from ackwise.stores.postgres.replication.progress import Progress
 from ackwise.stores.postgres.replication.publication import wrong_with
-from ackwise.stores.postgres.replication.reader import Reader
-from ackwise.stores.postgres.replication.row import Columns
+from ackwise.stores.postgres.replication.reader import Columns, Reader
 from ackwise.stores.postgres.replication.slot import Decision, Known, Slot, decide, findings
 
 ORDERS = (("id", 20, True), ("note", 25, False), ("paid", 16, False), ("raw", 17, False))
