@@ -7,7 +7,6 @@ import json
 import os
 import struct
 from array import array
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,15 +67,6 @@ def content_of(table: pa.Table, name: str) -> bytes:
     written = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(known), written, **WRITE_OPTIONS)
     return sealed(written.getvalue(), name)
-
-
-def counted_before(file: Path) -> Mapping[int, int] | None:
-    """Return how many events of each code the writer of an exported file had recorded before it; `None` if the file does not say.
-
-    Raises `OSError`, and `pyarrow.ArrowInvalid` for a file that is none.
-    """
-    said = (pq.read_schema(file).metadata or {}).get(_COUNTS)
-    return None if said is None else {int(code): number for code, number in json.loads(said).items()}
 
 
 def export(log: EventLog, root: Path, file_mode: int = FILE_MODE) -> Path:

@@ -202,9 +202,8 @@ class Connections(Generic[P, C]):
         if pool is not self.driver.given:
             await self.driver.expire(pool)
 
-    @contextlib.asynccontextmanager
-    async def maintain(self) -> AsyncIterator[C]:
-        """A connection for statements that may take long: of the pool that was given, or one more of our own.
+    async def maintained(self, begin: Callable[[], Steps[T]]) -> T:
+        """Return what steps return that may take long, on a connection of the pool that was given, or on one more of our own.
 
         Raises `ConfigurationError` or `StoreUnavailable` for an error of the driver.
         """
@@ -212,22 +211,17 @@ class Connections(Generic[P, C]):
         if given is not None:
             with self.errors(MAINTENANCE_TIMEOUT):
                 async with self._using(given, await self.acquire(given)) as connection:
-                    yield connection
-            return
+                    return await run(begin(), _Patient(self.driver.runner(connection)))
         with self.errors(self.timeout):
             connection = await self.driver.connect()
         try:
             with self.errors(MAINTENANCE_TIMEOUT):
-                yield connection
+                found = await run(begin(), _Patient(self.driver.runner(connection)))
         except BaseException:
             self.driver.cut(connection)
             raise
         await self.driver.disconnect(connection)
-
-    async def maintained(self, begin: Callable[[], Steps[T]]) -> T:
-        """Return what steps return that may take long. See `maintain`."""
-        async with self.maintain() as connection:
-            return await run(begin(), _Patient(self.driver.runner(connection)))
+        return found
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
         """The error of an operation or a batch, which is tried again whatever its reason."""

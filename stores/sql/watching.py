@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
@@ -54,20 +54,6 @@ class Watcher(Protocol[Step_co]):
     def after(self, effects: Effects) -> None:
         """It was executed."""
         ...
-
-
-class Refusing:
-    """A watcher that lets nobody else end the transaction; `error` is what such a statement raises."""
-
-    def __init__(self, error: Callable[[], Exception], refused: Collection[Effect] = ENDING) -> None:
-        self._error, self._refused = error, frozenset(refused)
-
-    def before(self, effects: Effects) -> None:
-        if not self._refused.isdisjoint(effects):
-            raise self._error()
-
-    def after(self, effects: Effects) -> None:
-        """See `Watcher.after`."""
 
 
 class Watched(Generic[Step]):

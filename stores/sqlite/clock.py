@@ -7,15 +7,13 @@ wall clock says otherwise, it is not believed until that has lasted an hour.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ackwise.middleware.log import Log
-from ackwise.stores.sql.operation import Failure, Packet, Problem, Statement, Steps, run_now
-from ackwise.stores.sqlite.runner import SQLiteRunner
+from ackwise.stores.sql.operation import Failure, Packet, Problem, Statement, Steps
 
 log = Log()
 
@@ -133,9 +131,6 @@ class FileClock:
     def __init__(self, part: str, path: Path, clocks: Clocks) -> None:
         self._part, self._path, self._clocks = part, path, clocks
         self._is_doubted = False
-
-    def read(self, connection: sqlite3.Connection) -> Instant:
-        return run_now(self.instant(), SQLiteRunner(connection))
 
     def instant(self, begin: Packet = ()) -> Steps[Instant]:
         """How late it is after `begin`; writes down what the file has to know of it. In a transaction that writes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import fcntl
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,6 @@ from ackwise.middleware.eventlog import FIELDS, LAYOUT_VERSION, NONE, EventBuffe
 from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind, RunEvents, explode
 from ackwise.stores.journal import Journal, Recovery, UnreadableLog, read_log, recover, snapshot
 from ackwise.stores.journal.log import LogWriter
-from ackwise.stores.journal.parquet import counted_before
 
 WRITER = 0xABCDEF
 START_NS = 1_767_225_600_000_000_000 + 13 * 3_600_000_000_000  # 2026-01-01 13:00 UTC
@@ -297,6 +297,11 @@ def test_recovering_without_pyarrow_is_refused_with_a_sentence(tmp_path: Path, m
     with pytest.raises(ConfigurationError, match=r"pip install 'ackwise\[events\]'"):
         recover(tmp_path)
     assert files(tmp_path) == [f"wal/{STEM}.wal"]
+
+
+def counted_before(file: Path) -> dict[int, int] | None:
+    said = (pq.read_schema(file).metadata or {}).get(b"ackwise.counts")
+    return None if said is None else {int(code): number for code, number in json.loads(said).items()}
 
 
 def test_each_file_says_how_many_events_of_each_code_its_writer_had_recorded_before(tmp_path: Path) -> None:

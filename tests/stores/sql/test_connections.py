@@ -67,6 +67,7 @@ class FakeDriver(Driver[Pool, Connection]):
         super().__init__(CLAIMS, "fake", given, timeout)
         self.pool = given or Pool()
         self.expired = 0
+        self.alone: list[Connection] = []  #: of no pool
         self._answers = iter(answers)
 
     async def make_pool(self) -> Pool:
@@ -84,7 +85,8 @@ class FakeDriver(Driver[Pool, Connection]):
         self.expired += 1
 
     async def connect(self) -> Connection:
-        return Connection()
+        self.alone.append(Connection())
+        return self.alone[-1]
 
     async def disconnect(self, connection: Connection) -> None:
         connection.is_cut = True
@@ -123,12 +125,12 @@ def asking(*, repeats: bool = True, begun: list[int] | None = None) -> Owned[str
     return Owned(steps, repeats)
 
 
+def nothing() -> Steps[None]:
+    yield from ()
+
+
 async def opened(driver: FakeDriver) -> Connections[Pool, Connection]:
     connections = Connections(driver)
-
-    def nothing() -> Steps[None]:
-        yield from ()
-
     await connections.open(nothing)
     return connections
 
@@ -180,10 +182,10 @@ async def test_a_pool_that_was_given_is_neither_expired_nor_closed() -> None:
     driver = FakeDriver(LOST, None, given=given)
     connections = await opened(driver)
     assert await connections.run(asking()) == "answered"
-    async with connections.maintain() as connection:
-        assert connection in given.made
+    made = len(given.made)
+    await connections.maintained(nothing)
     await connections.close()
-    assert (driver.expired, given.is_closed, given.used) == (0, False, 0)
+    assert (driver.expired, given.is_closed, given.used, len(given.made), driver.alone) == (0, False, 0, made, [])
 
 
 async def test_the_time_is_bounded_and_a_connection_with_something_under_way_is_cut() -> None:
@@ -306,11 +308,17 @@ async def test_a_pool_whose_close_is_cancelled_is_terminated() -> None:
 
 
 async def test_maintenance_has_a_connection_of_its_own_which_is_cut_if_it_fails() -> None:
-    connections = Connections(FakeDriver())
-    async with connections.maintain() as connection:
-        assert not connection.is_cut
-    assert connection.is_cut
+    driver = FakeDriver()
+    connections = Connections(driver)
+
+    def looking(error: Exception | None) -> Steps[None]:
+        assert not driver.alone[-1].is_cut
+        yield from ()
+        if error is not None:
+            raise error
+
+    await connections.maintained(lambda: looking(None))
+    assert driver.alone[-1].is_cut
     with pytest.raises(ConfigurationError, match="refused"):
-        async with connections.maintain() as connection:
-            raise Failure(Problem.REFUSED, REFUSED)
-    assert connection.is_cut
+        await connections.maintained(lambda: looking(Failure(Problem.REFUSED, REFUSED)))
+    assert (len(driver.alone), driver.alone[-1].is_cut) == (2, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.errors import TransactionAborted
-from ackwise.stores.sql.watching import MARIADB, POSTGRES, SQLITE, Effect, Effects, Grammar, Refusing, Watched, execute
+from ackwise.stores.sql.watching import ENDING, MARIADB, POSTGRES, SQLITE, Effect, Effects, Grammar, Watched, execute
 from ackwise.stores.sqlite.watching import is_free, watched
 
 S, U, C, DDL, R, A = (
@@ -22,6 +22,21 @@ S, U, C, DDL, R, A = (
     Effect.ROLLS_BACK,
     Effect.ANYTHING,
 )
+
+
+class Refusing:
+    """A watcher that lets nobody else end the transaction; `error` is what such a statement raises."""
+
+    def __init__(self, error: Callable[[], Exception], refused: Collection[Effect] = ENDING) -> None:
+        self._error, self._refused = error, frozenset(refused)
+
+    def before(self, effects: Effects) -> None:
+        if not self._refused.isdisjoint(effects):
+            raise self._error()
+
+    def after(self, effects: Effects) -> None:
+        pass
+
 
 EVERYWHERE: list[tuple[str, Effects]] = [
     ("SELECT 1", ()),
