@@ -158,6 +158,14 @@ class TestOnPostgres(OnSQLAlchemy):
 
 
 @pytest.mark.nightly
+class TestOnPsycopg(TestOnPostgres):
+    """The statements of asyncpg, as psycopg wants them written."""
+
+    def engine_url(self, place: Path) -> str:
+        return self.url.replace("+asyncpg", "+psycopg")
+
+
+@pytest.mark.nightly
 class TestOnMariaDB(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
     def _on(self, mariadb: SharedServer) -> None:
