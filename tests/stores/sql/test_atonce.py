@@ -71,3 +71,21 @@ async def test_a_cancellation_reaches_what_waits_and_may_be_passed_over_there(
     await asyncio.sleep(0)
     waiting.cancel()
     assert await waiting == "late"
+
+
+@pytest.mark.parametrize("otherwise", [by_task, in_place])
+async def test_a_cancellation_that_comes_together_with_the_answer_counts(
+    otherwise: Callable[[Coroutine[Any, Any, str]], Coroutine[Any, Any, str]],
+) -> None:
+    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def wait() -> str:
+        return await answered
+
+    waiting = asyncio.ensure_future(at_once(wait(), otherwise))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    answered.set_result("answer")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
