@@ -8,7 +8,11 @@ from typing import Protocol
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.wire import Copy
 
-__all__ = ["Publisher"]
+__all__ = ["Publisher", "TopicMissing"]
+
+
+class TopicMissing(PublishUnavailable):
+    """The brokers know no topic of this name: a copy for it waits until somebody makes it."""
 
 
 class Publisher(Protocol):

@@ -16,6 +16,8 @@ from ackwise.plugin.cli.target import Target, find_app
 from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
+    from aiokafka import TopicPartition
+
     from ackwise.plugin.group.group import Group
     from ackwise.plugin.group.leftovers import Leftovers
     from ackwise.plugin.group.strays import Strays
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "check", "create"]
 
 HELP: Final = "The topics that a group needs: look at them, make them, pass what nobody can read."
+
+#: Seconds for a look at transactions that are open.
+_LOOK: Final = 15.0
 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
@@ -58,6 +63,7 @@ def _group(target: str) -> Group:
 
 
 async def _review(group: Group) -> list[TopicReview]:
+    from ackwise.plugin.group.copyreader import look
     from ackwise.plugin.group.leftovers import find_leftovers
     from ackwise.plugin.group.matching import matched_by
     from ackwise.plugin.group.othernames import find_copies_elsewhere
@@ -86,6 +92,8 @@ async def _review(group: Group) -> list[TopicReview]:
     if not group.names.all:  # an instance that broadcasts has no topic beside which it could be said
         reviews += [TopicReview(group.settings.group, "earlier", None, None, "mend", (sentence,)) for sentence in elsewhere]
     reviews = [_with_other_names(review, elsewhere, unread) if review.role == "retry" else review for review in reviews]
+    held, _ = await look(group.settings, group.names, lambda reader: reader.open_transactions(group.names.delay), within=_LOOK)
+    reviews = [_with_transactions(review, held) if held and review.role == "delay" else review for review in reviews]
     return _with_leftovers(reviews, await find_leftovers(group.settings, group.names, group.agents))
 
 
@@ -102,6 +110,16 @@ def _with_other_names(review: TopicReview, elsewhere: Sequence[str], unread: str
         return review._replace(todo="mend", faults=(*review.faults, *elsewhere))
     advice = None if unread is None else f"nobody knows whether copies wait in topics with other names ({unread}); they would not come back"
     return review._replace(advice=review.advice or advice)
+
+
+def _with_transactions(review: TopicReview, held: Mapping[TopicPartition, int]) -> TopicReview:
+    """The delay topic, with the transactions that are open in it."""
+    places = ", ".join(f"partition {partition.partition} from offset {offset} on" for partition, offset in sorted(held.items()))
+    advice = (
+        f"a transaction is open in topic {review.topic!r}: {places} is read by no relay until it ends. Ackwise writes there without "
+        "transactions; find the producer with kafka-transactions.sh, and abort its transaction"
+    )
+    return review._replace(advice=advice)
 
 
 def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> list[TopicReview]:
@@ -166,9 +184,8 @@ def _advice(reviews: Sequence[TopicReview]) -> list[str]:
     """What to do: what only the user can mend first, since nothing is created before."""
     faults = [f"{fault}." for review in reviews for fault in review.faults]
     passed = [f"{review.advice}." for review in reviews if review.role in _NOT_OURS]
-    better = [review.advice for review in reviews if review.advice is not None and review.role not in _NOT_OURS]
-    hints = [f"{better[0]}; so it is with {len(better)} topics." if len(better) > 1 else f"{better[0]}."] if better else []
-    hints = [*passed, *hints]
+    better = [f"{review.advice}." for review in reviews if review.advice is not None and review.role not in _NOT_OURS]
+    hints = [*passed, *better]
     ours = sum(review.todo in ("create", "extend") for review in reviews)
     if not ours:
         return [*faults, *hints]

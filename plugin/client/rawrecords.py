@@ -115,7 +115,8 @@ def _batches(partition: TopicPartition, position: int, answer: Any, isolation: i
         raise ReplicaNotAvailableError("the leader sends its readers to another replica")
     aborted = more[2] if answer.API_VERSION >= 11 else more[-2] if answer.API_VERSION >= 4 else None
     end = more[0] if isolation else high
-    return RawBatches(partition, position, more[-1], aborted, isolation, end)
+    starts_at = more[1] if answer.API_VERSION >= 5 else 0
+    return RawBatches(partition, position, more[-1], aborted, isolation, end, starts_at)
 
 
 class RawBatches(NamedTuple):
@@ -128,6 +129,8 @@ class RawBatches(NamedTuple):
     isolation: int
     end: int
     """Where the log ended as the broker answered: who reads what is committed sees nothing behind the first open transaction."""
+    starts_at: int = 0
+    """The first offset that the log still has, of brokers that say so."""
 
     @property
     def goes_on_at(self) -> int:

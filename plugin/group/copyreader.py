@@ -79,6 +79,13 @@ class CopyReader(TopicReader):
             found[partition] = Left(position, end, metadata if read_own(metadata, self._names.group) else "")
         return found
 
+    async def open_transactions(self, topic: str) -> dict[TopicPartition, int]:
+        """The partitions of `topic` in which a transaction is open, and the offset before which each is read."""
+        partitions = await self.partitions([topic])
+        ends = await TopicReader(self._admin, committed=False).ends(partitions)  # first: what is written meanwhile is no transaction
+        stable = await self.ends(partitions)
+        return {partition: stable[partition] for partition in partitions if stable[partition] < ends[partition]}
+
     async def deliveries(self, partition: TopicPartition, left: Left) -> AsyncGenerator[Delivery, None]:
         """What is `left` of a partition."""
         async for record in self.records(partition, left.position, left.end):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
@@ -13,6 +14,7 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError, UnknownTopicOrPartiti
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.ladder import ladder_of
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.publisher import TopicMissing
 from ackwise.middleware.refusals import Place, RecordRefusals
 from ackwise.middleware.silence import Silence
 from ackwise.middleware.wire import BUDGET, Copy
@@ -35,6 +37,9 @@ _TIMEOUT: Final = 10.0
 
 #: Seconds until a copy that waits for its delay is written to another partition, since this one does not acknowledge it.
 _SILENT: Final = 5.0
+
+#: Seconds to learn the partitions of a topic.
+_LEARN: Final = 5.0
 
 #: Partitions that a copy tries in one call, so that it is answered in time.
 _ROUNDS: Final = round(_TIMEOUT / _SILENT)
@@ -121,11 +126,21 @@ class KafkaPublisher:
 
         async def count(topic: str) -> int | PublishUnavailable:
             try:
-                return len(await answer(producer.partitions_for(topic), within=_TIMEOUT))
+                return len(await answer(producer.partitions_for(topic), within=_LEARN))
+            except (KafkaTimeoutError, UnknownTopicOrPartitionError) as error:
+                return await self._missing(producer, topic, error)
             except Exception as error:  # noqa: BLE001  # whatever the client raises, nothing was sent
                 return self._unavailable(topic, error)
 
         return dict(zip(topics, await asyncio.gather(*map(count, topics)), strict=True))
+
+    async def _missing(self, producer: AIOKafkaProducer, topic: str, error: BaseException) -> PublishUnavailable:
+        """What is said of a topic of which no partition was learnt: only brokers that answer know that it is not there."""
+        unavailable = self._unavailable(topic, error)
+        with suppress(Exception):  # whatever it is, nobody knows more than before
+            if await answer(producer.client.force_metadata_update(), within=_LEARN):
+                return TopicMissing(f"topic {topic!r} does not exist")
+        return unavailable
 
     async def _write(
         self, producer: AIOKafkaProducer, copies: Sequence[Copy], ways: dict[int, Iterator[int]], answers: list[_Answer]

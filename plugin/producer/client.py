@@ -52,6 +52,7 @@ class SenderSettings(Protocol):
 class OnItsWay(NamedTuple):
     """Messages that were given to the client in one batch, and the future of its answer."""
 
+    partition: int
     messages: Sequence[Outgoing]
     future: asyncio.Future[RecordMetadata]
     timestamps: Sequence[int]
@@ -103,7 +104,7 @@ class IdempotentClient:
         first = messages[0]
         if len(messages) == 1 and not alone and (first.key is not None or first.value is not None):
             sent = await self._producer.send(first.topic, first.value, first.key, partition, headers=list(first.sent_headers))
-            return OnItsWay(messages, self._watched(sent), [-1], False)
+            return OnItsWay(partition, messages, self._watched(sent), [-1], False)
         # A batch of our own costs one future, not one for each message, and holds one without key and value, which `send` takes for a slip.
         batch = self._producer.create_batch()
         timestamps: list[int] = []
@@ -114,7 +115,7 @@ class IdempotentClient:
             timestamps.append(added.timestamp)
         batch.close()
         sent = await self._producer.send_batch(batch, first.topic, partition=partition)
-        return OnItsWay(messages[: len(timestamps)], self._watched(sent), timestamps, len(timestamps) == 1)
+        return OnItsWay(partition, messages[: len(timestamps)], self._watched(sent), timestamps, len(timestamps) == 1)
 
     async def close(self, *, within: float) -> int:
         """Wait up to `within` seconds for what is under way, and close. Return how many batches nobody acknowledged. Raises nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aiokafka.partitioner import murmur2
 
@@ -11,7 +11,7 @@ from ackwise.middleware.ladder import ladder_of
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.sendlater import due_of_send
 
-__all__ = ["Partitions"]
+__all__ = ["Partitions", "due_of"]
 
 
 class Partitions:
@@ -24,12 +24,17 @@ class Partitions:
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, message: Outgoing, now: float) -> int | None:
-        """The partition of `message`; `None` if it names one that the topic has not. `now`: epoch seconds."""
+    def of(self, message: Outgoing, now: float, may_take: Callable[[int], bool] = lambda _: True) -> int | None:
+        """The partition of `message`; `None` if it names one that the topic has not. `now`: epoch seconds.
+
+        A message that waits for its time takes the best rung that `may_take` it; the best one if none may.
+        """
         if message.partition is not None:
             return message.partition if message.partition in self._known else None
-        if message.headers and (due := due_of_send(message.headers)) is not None:
-            return next(ladder_of(len(self._known)).ways(due / 1000 - now, sends=True, spread=hash(message.message_id)), None)
+        if (due := due_of(message)) is not None:
+            ways = ladder_of(len(self._known)).ways(due / 1000 - now, sends=True, spread=hash(message.message_id))
+            best = next(ways, None)
+            return best if best is None or may_take(best) else next(filter(may_take, ways), best)
         if message.key is None:
             return self._keyless
         hashed: int = murmur2(message.key) & 0x7FFFFFFF
@@ -37,6 +42,10 @@ class Partitions:
 
     def hops(self, message: Outgoing, now: float) -> int:
         """How often a message that waits to be sent is written until it is due; 0 for any other."""
-        due = due_of_send(message.headers) if message.headers and message.partition is None else None
-        ladder = ladder_of(len(self._known))
+        due, ladder = due_of(message), ladder_of(len(self._known))
         return ladder.hops(due / 1000 - now) if due is not None and ladder else 0
+
+
+def due_of(message: Outgoing) -> int | None:
+    """When a message is due that waits on a rung, epoch milliseconds; `None` for any other."""
+    return due_of_send(message.headers) if message.headers and message.partition is None else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from aiokafka.errors import (
@@ -25,13 +26,14 @@ from aiokafka.structs import RecordMetadata
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.ladder import MOST_HOPS
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
-from ackwise.middleware.refusals import RecordRefusals
+from ackwise.middleware.outgoing import MISSING, Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.refusals import Place, RecordRefusals
+from ackwise.middleware.silence import Silence
 from ackwise.plugin.client.bounded import answer, ended
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.produceerrors import InvalidRecordError, Refusal, is_certain, refusal_of
 from ackwise.plugin.producer.client import IdempotentClient, OnItsWay, SenderSettings, connected
-from ackwise.plugin.producer.partitions import Partitions
+from ackwise.plugin.producer.partitions import Partitions, due_of
 
 __all__ = ["Acked", "SendFailed", "Sender", "SenderSettings"]
 
@@ -39,6 +41,9 @@ log = Log()
 
 #: Seconds until a message that nobody acknowledged is reported; it may be acknowledged later, and asked for again it is not sent twice.
 _TIMEOUT: Final = 10.0
+
+#: Rungs that a message which waits for its time tries within the timeout.
+_RUNGS: Final = 2
 
 #: Seconds to learn the partitions of a topic; a topic that is missing holds up its neighbours in the list for so long.
 _LEARN: Final = 5.0
@@ -88,6 +93,7 @@ class Sender:
         """
         self._settings = settings
         self._refusals = RecordRefusals(clock)
+        self._silence = Silence()
         self._wall = wall
         self._options = dict(options or {})
         self._timeout = timeout
@@ -144,10 +150,11 @@ class Sender:
         stopped = _StoppedKeys(messages) if stop_keys else None
         try:
             answers = await self._attempt(messages, stopped, is_last=False)
-            if again := [place for place, found in enumerate(answers) if found is _AGAIN]:
-                second = await self._attempt([messages[place] for place in again], stopped, is_last=True)
-                for place, found in zip(again, second, strict=True):
-                    answers[place] = found
+            for is_left, is_last in ((_is_elsewhere, False), (_is_again, True)):
+                if left := [place for place, found in enumerate(answers) if is_left(found)]:
+                    second = await self._attempt([messages[place] for place in left], stopped, is_last=is_last)
+                    for place, found in zip(left, second, strict=True):
+                        answers[place] = found
             return answers
         finally:
             self._running -= 1
@@ -157,25 +164,35 @@ class Sender:
         """Send the messages of each partition, side by side with those of others; in the last attempt each alone in its batch."""
         answers: list[SendAnswer] = [_BEHIND] * len(messages)
         lines = await self._lines(messages, answers, stopped)
-        deadline = asyncio.get_running_loop().time() + self._timeout
         sending = [
-            self._send_line(partition, [messages[place] for place in places], deadline, stopped, is_last=is_last)
-            for (_, partition), places in lines.items()
+            self._send_to(place, [messages[number] for number in numbers], stopped, is_last=is_last) for place, numbers in lines.items()
         ]
-        for places, found in zip(lines.values(), await asyncio.gather(*sending), strict=True):
-            for place, each in zip(places, found, strict=True):
-                answers[place] = each
+        for numbers, found in zip(lines.values(), await asyncio.gather(*sending), strict=True):
+            for number, each in zip(numbers, found, strict=True):
+                answers[number] = each
         return answers
 
-    async def _lines(
-        self, messages: Sequence[Outgoing], answers: list[SendAnswer], stopped: _StoppedKeys | None
-    ) -> dict[tuple[str, int], list[int]]:
+    async def _send_to(
+        self, place: Place, messages: Sequence[Outgoing], stopped: _StoppedKeys | None, *, is_last: bool
+    ) -> list[SendAnswer]:
+        """Send messages of one partition. What waits for its time is to go to another rung if this one does not acknowledge it soon."""
+        waits = due_of(messages[0]) is not None
+        deadline = asyncio.get_running_loop().time() + (self._timeout / _RUNGS if waits else self._timeout)
+        try:
+            answers = await self._send_line(place[1], messages, deadline, stopped, is_last=is_last)
+        finally:
+            self._silence.end_try(place)  # where it is told below, that counts
+        if waits:
+            self._silence.tell(place, is_silent=any(map(_is_silence, answers)))
+        return [_elsewhere(each) for each in answers] if place in self._silence else answers
+
+    async def _lines(self, messages: Sequence[Outgoing], answers: list[SendAnswer], stopped: _StoppedKeys | None) -> dict[Place, list[int]]:
         """The places of the messages by topic and partition; what has no partition is answered."""
         highest: dict[str, int] = {}
         for message in messages:
             highest[message.topic] = max(highest.get(message.topic, 0), message.partition or 0)
         found = dict(zip(highest, await asyncio.gather(*(self._partitions(*each) for each in highest.items())), strict=True))
-        lines: dict[tuple[str, int], list[int]] = {}
+        lines: dict[Place, list[int]] = {}
         now = self._wall()
         for place, message in enumerate(messages):
             partitions = found[message.topic]
@@ -187,7 +204,7 @@ class Sender:
                     f"and {MOST_HOPS} are the most; add partitions up to 27"
                 )
                 answers[place] = SendFailed(cause, retriable=False, error="TooManyHops")
-            elif (partition := partitions.of(message, now)) is None:
+            elif (partition := partitions.of(message, now, partial(self._may_try, message.topic))) is None:
                 cause = f"topic {message.topic!r} has {len(partitions)} partitions, and no partition {message.partition}"
                 answers[place] = SendFailed(cause, retriable=False, error="UnknownPartition")
                 if stopped is not None:
@@ -195,6 +212,9 @@ class Sender:
             else:
                 lines.setdefault((message.topic, partition), []).append(place)
         return lines
+
+    def _may_try(self, topic: str, partition: int) -> bool:
+        return self._silence.may_try((topic, partition))
 
     async def _partitions(self, topic: str, highest: int) -> Partitions | SendFailed:
         """The partitions of `topic`, asked for anew if it seems to have no partition `highest`."""
@@ -253,10 +273,10 @@ class Sender:
         topic = messages[0].topic
         try:
             client = await self._current(_left(deadline))
-            if (known := self._known(messages[0])) is not None:
+            if (known := self._known(messages[0], partition)) is not None:
                 sent, places = known
             else:
-                new = self._new_ones(messages)
+                new = self._new_ones(messages, partition)
                 sent = await answer(client.submit(partition, new, alone=is_last), within=_left(deadline))
                 places = range(len(sent.messages))
         except Exception as error:  # noqa: BLE001  # whatever it was, the first one is not acknowledged, and the others wait behind it
@@ -286,16 +306,19 @@ class Sender:
             return _refused(error, topic)
         return _FailedByItself(*_failure(error, topic))
 
-    def _known(self, message: Outgoing) -> tuple[OnItsWay, range] | None:
-        """The batch in which `message` is on its way already, and its place."""
+    def _known(self, message: Outgoing, partition: int) -> tuple[OnItsWay, range] | None:
+        """The batch in which `message` is on its way to `partition` already, and its place."""
         sent, place = self._unanswered.get(message.message_id, (None, 0))
-        return None if sent is None or sent.messages[place] != message else (sent, range(place, place + 1))
+        if sent is None or sent.partition != partition or sent.messages[place] != message:
+            return None
+        return sent, range(place, place + 1)
 
-    def _new_ones(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
+    def _new_ones(self, messages: Sequence[Outgoing], partition: int) -> Sequence[Outgoing]:
         """The messages before the first one that is on its way already."""
         if not self._unanswered:
             return messages
-        return messages[: next((place for place, message in enumerate(messages) if self._known(message) is not None), len(messages))]
+        known = (place for place, message in enumerate(messages) if self._known(message, partition) is not None)
+        return messages[: next(known, len(messages))]
 
     def _remember(self, sent: OnItsWay) -> None:
         """Keep the answer of a batch for whoever sends its messages again."""
@@ -351,6 +374,12 @@ class _FailedByItself(SendFailed):
     __slots__ = ()
 
 
+class _Elsewhere(SendFailed):
+    """The rung that it was for does not acknowledge: another one may."""
+
+    __slots__ = ()
+
+
 class _StoppedKeys:
     """The topics and keys of which a message was refused for good in one call. What stands before it in the call is not stopped."""
 
@@ -377,6 +406,28 @@ class _StoppedKeys:
 def _before(messages: Sequence[Outgoing], failing: Collection[bytes | None]) -> Sequence[Outgoing]:
     """Those of `messages` before the first one with a key that is `failing`."""
     return messages[: next((place for place, each in enumerate(messages) if each.key in failing), len(messages))]
+
+
+def _is_again(answer: SendAnswer) -> bool:
+    return answer is _AGAIN
+
+
+def _is_elsewhere(answer: SendAnswer) -> bool:
+    return isinstance(answer, _Elsewhere)
+
+
+def _elsewhere(answer: SendAnswer) -> SendAnswer:
+    """`answer`, of a rung that does not acknowledge: what may be sent again may be sent to another one."""
+    if isinstance(answer, SendFailed) and answer.retriable and answer is not _AGAIN:
+        return _Elsewhere(*answer)
+    return answer
+
+
+def _is_silence(answer: SendAnswer) -> bool:
+    """Whether a partition has not acknowledged what it was given, though its topic is there and a client as well."""
+    if not isinstance(answer, SendFailed) or isinstance(answer, _FailedByItself):
+        return False
+    return answer.retriable and answer.error not in ("", MISSING, PublishUnavailable.__name__)
 
 
 def _is_refusal(answer: SendAnswer) -> bool:

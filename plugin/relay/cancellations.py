@@ -48,7 +48,8 @@ class Cancellations(Protocol):
 class CancelPartition:
     """The cancellations in the delay topic of a group. It has a client of its own: the relay's own connection waits for copies.
 
-    A record without a value takes back what an earlier one with its key has cancelled.
+    A record without a value takes back what an earlier one with its key has cancelled. What the log does not have any more is forgotten: it
+    is kept for longer than a copy waits on one rung.
     """
 
     def __init__(self, settings: HostSettings, topic: str) -> None:
@@ -57,7 +58,8 @@ class CancelPartition:
         self._consumer: AIOKafkaConsumer | None = None
         self._connecting: AIOKafkaConsumer | None = None  #: what a reading that was given up may have left
         self._position: int | None = None
-        self._keys: set[bytes] = set()
+        self._keys: dict[bytes, int] = {}  #: with the offset of each
+        self._starts_at = 0  #: the first offset of the log
         self._throttle = LogThrottle()
         self._reading = asyncio.Lock()
         self._begun = self._done = 0
@@ -65,7 +67,7 @@ class CancelPartition:
     @property
     def keys(self) -> AbstractSet[bytes]:
         """See `Cancellations`."""
-        return self._keys
+        return self._keys.keys()
 
     async def read(self) -> None:
         """See `Cancellations`. Those who call while it is read share the next reading, since this one may have begun too early."""
@@ -78,7 +80,7 @@ class CancelPartition:
             try:
                 await answer(self._read_to_end(), within=_READ_TIMEOUT)
             except OffsetOutOfRangeError:
-                self._position = None  # it was made anew, or what was there is deleted
+                self._position, self._starts_at = None, 0  # it was made anew, or what was there is deleted
                 self._keys.clear()
                 raise
             except BaseException:
@@ -100,6 +102,7 @@ class CancelPartition:
             position = self._position = int(found[self._partition])
         while True:
             fetched = await fetch_raw(consumer, self._partition, position, wait_ms=0)
+            self._forget(fetched.starts_at)
             if not fetched.raw:
                 return
             reading: Any = fetched.records()
@@ -109,11 +112,17 @@ class CancelPartition:
                 raise KafkaError(f"topic {self._partition.topic!r} can't be read on at offset {position}")
             position = self._position = reading.next_fetch_offset
 
+    def _forget(self, starts_at: int) -> None:
+        """Forget what stood before the first offset of the log."""
+        if starts_at > self._starts_at:
+            self._keys = {key: offset for key, offset in self._keys.items() if offset >= starts_at}
+            self._starts_at = starts_at
+
     def _take(self, record: Any) -> None:
         if record.key is not None and record.value is None:
-            self._keys.discard(record.key)
+            self._keys.pop(record.key, None)
         elif record.key is not None and record.value == CANCELLED:
-            self._keys.add(record.key)
+            self._keys[record.key] = record.offset
         elif self._throttle.is_due():
             log.error(
                 "a record among the cancellations is none and is passed over; nothing else may be written to this partition",

@@ -31,6 +31,9 @@ from ackwise.plugin.relay.waitingrun import WaitingRun
 
 __all__ = ["REFUSED", "Bounds", "Move", "decide", "letter", "smaller"]
 
+#: How a record says that the broker set its timestamp.
+_APPEND_TIME: Final = 1
+
 #: The reason of a dead letter that was to be sent, and which its topic refuses for good.
 REFUSED: Final = "send-refused"
 
@@ -84,7 +87,7 @@ def decide(
             run.seen,
             max_delay=bounds.max_delay,
             clock_skew=bounds.clock_skew,
-            is_append_time=run.is_append_time,
+            is_append_time=record.timestamp_type == _APPEND_TIME,
         )
         if due != waiting.due:
             headers = with_due(headers, due)

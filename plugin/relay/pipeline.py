@@ -1,17 +1,17 @@
 """Delay pipeline: what the lanes of the relay run instead of a handler's.
 
-look → know what is cancelled → decide → publish → record → settle
+look → know what is cancelled → decide → go: publish, send or record → settle
 
-A run waits until the wait of its rung is over. Then each of its records goes its own way, and no way blocks another: what can't be moved is
-held for a while and then written to a rung again.
+A run waits until the wait of its rung is over. Then each of its records goes its own way, and no way waits for another one that does not
+answer. What can't be moved is held for a while and then written to a rung again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from aiokafka.errors import KafkaError
 
@@ -23,7 +23,7 @@ from ackwise.middleware.ladder import Ladder, wait_of
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.outgoing import MISSING, Acked, MessageSender
-from ackwise.middleware.publisher import Publisher
+from ackwise.middleware.publisher import Publisher, TopicMissing
 from ackwise.middleware.run import Run, Stage, divide
 from ackwise.middleware.settlement import Assignment
 from ackwise.plugin.client.logthrottle import LogThrottle
@@ -54,8 +54,22 @@ _MOST_HELD: Final = 1_000
 #: Back-off of what could not be moved: seconds at first, doubling up to the second.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 5.0
 
+#: Ways that are no topic.
+_ASIDE, _CANCELLED = "aside/", "cancelled/"
+
 #: Times that what is refused for good is made smaller in one go.
 _SHRINKS: Final = 5
+
+
+_Part = tuple[WaitingRun, list[Move]]
+
+
+class Holding(Assignment, Protocol):
+    """What the delay pipeline asks of its lane."""
+
+    def take_back(self, runs: Sequence[Run], /) -> bool:
+        """Hold `runs`, which left their batch."""
+        ...
 
 
 class DelayPipeline:
@@ -101,15 +115,22 @@ class DelayPipeline:
         """What was fetched of a rung."""
         return [WaitingRun(place, records, self, seen=self._now_ms())]
 
-    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
-        """Take those whose wait is over as far as they go; the others, and what can't be moved now, come up again."""
+    async def __call__(self, runs: list[Run], assignment: Holding) -> None:
+        """Take those whose wait is over as far as they go; the others, and what can't be moved now, come up again.
+
+        What goes the same way is settled by itself, so that nothing waits for a target that does not answer but what is for it.
+        """
         looked_at = self._look(runs)
-        if not looked_at or not await self._know_cancelled(looked_at):
+        _hold([run for run in runs if run not in looked_at], runs, assignment)
+        if not looked_at or not await self._know_cancelled(looked_at) or assignment.cut_off:
             return
-        moves = {run: self._decide(run) for run in looked_at}
-        await self._carry_out(moves, assignment)
-        for run, its_moves in moves.items():
-            self._settle(runs, run, its_moves)
+        ways: dict[str, list[_Part]] = {}
+        for run in looked_at:
+            for way, part in self._part(runs, run):
+                ways.setdefault(way, []).append(part)
+        aside = ways.pop(_ASIDE, [])
+        _hold([run for run, _ in aside], runs, assignment)
+        await asyncio.gather(*(self._go(way, parts, runs, assignment) for way, parts in ways.items()))
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
@@ -123,16 +144,16 @@ class DelayPipeline:
                 over.append(run)
                 continue
             wait = wait_of(run.place.partition)
-            looks = [look_at(timestamp, run.seen, wait) for timestamp in run.times()]
-            ripe = next((number for number, look in enumerate(looks) if look > now), len(looks))
-            if ripe == len(looks):
+            waits = ((number, until) for number, at in enumerate(run.times()) if (until := look_at(at, run.seen, wait)) > now)
+            if (waiting := next(waits, None)) is None:  # nothing behind the first that waits is looked at
                 over.append(run)
                 continue
+            ripe, until = waiting
             if ripe:
                 head = run.cut(ripe)
                 runs.append(head)
                 over.append(head)
-            self._postpone(run, looks[ripe], now)
+            self._postpone(run, until, now)
         for run in over:
             run.is_looked_at = True
         return over
@@ -145,7 +166,7 @@ class DelayPipeline:
         try:
             await self._cancellations.read()
         except (KafkaError, OSError) as error:
-            self._hold(runs)
+            self._put_off(runs)
             self._counts.is_halted = True
             if self._throttle.is_due("cancellations"):
                 log.error(
@@ -159,7 +180,7 @@ class DelayPipeline:
         self._counts.is_halted = False
         return True
 
-    def _hold(self, runs: Sequence[WaitingRun]) -> None:
+    def _put_off(self, runs: Sequence[WaitingRun]) -> None:
         for run in runs:
             run.postpone(self._monotonic() + min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(run.tries, 10)), "it can't be moved now")
             run.tries += 1
@@ -184,16 +205,32 @@ class DelayPipeline:
             for record in run.records
         ]
 
-    async def _carry_out(self, moves: Mapping[WaitingRun, Sequence[Move]], assignment: Assignment) -> None:
-        if assignment.cut_off:
-            return
-        pairs = [(run, move) for run, its_moves in moves.items() for move in its_moves]
+    def _part(self, runs: list[Run], run: WaitingRun) -> list[tuple[str, _Part]]:
+        """The parts of `run` that go the same way, which are runs of their own. What is aside for equally long is together."""
+        moves, now = self._decide(run), self._now_ms()
+        places: dict[tuple[str, int], list[int]] = {}
+        for place, move in enumerate(moves):
+            places.setdefault((_way_of(move), -(-move.until // _SLOT) * _SLOT), []).append(place)
+        found: list[tuple[str, _Part]] = []
+        for ((way, until), chosen), part in zip(places.items(), divide(runs, run, [*places.values()]), strict=True):
+            if way == _ASIDE:
+                part.failing_since = part.overdue_since = None
+                self._postpone(part, until, now, "it is due soon")
+            found.append((way, (part, [moves[place] for place in chosen])))
+        return found
+
+    async def _go(self, way: str, parts: Sequence[_Part], runs: list[Run], assignment: Holding) -> None:
+        """Carry out the moves of one way, and settle what is done."""
+        pairs = [(run, move) for run, moves in parts for move in moves]
         self._tell_odd(pairs)
-        await asyncio.gather(
-            self._record([move for _, move in pairs if move.cancelled is not None]),
-            self._send([(run, move) for run, move in pairs if move.message is not None]),
-            self._publish([(run, move) for run, move in pairs if move.copy is not None]),
-        )
+        if way == _CANCELLED:
+            await self._record([move for _, move in pairs])
+        elif pairs[0][1].message is not None:
+            await self._send(pairs)
+        else:
+            await self._publish(pairs)
+        for run, moves in parts:
+            self._settle(runs, run, moves, assignment)
 
     async def _record(self, cancelled: Sequence[Move]) -> None:
         """Drop what is cancelled, once that is durable."""
@@ -213,31 +250,29 @@ class DelayPipeline:
         self._counts.cancelled += len(cancelled)
 
     async def _send(self, moves: Sequence[tuple[WaitingRun, Move]]) -> None:
-        """Send what was to be sent later, that for each topic by itself: one that is missing holds up what is sent with it."""
-        by_topic: dict[str, list[tuple[WaitingRun, Move]]] = {}
-        for run, move in moves:
-            if move.message is not None:
-                by_topic.setdefault(move.message.topic, []).append((run, move))
-        await asyncio.gather(*map(self._send_to_one, by_topic.values()))
-
-    async def _send_to_one(self, moves: Sequence[tuple[WaitingRun, Move]]) -> None:
-        """What the topic refuses for good is a dead letter, and so is what has had no topic for long."""
+        """Send what was to be sent later. What its topic refuses for good is a dead letter, and so is what has had no topic for long."""
         answers = await self._sender.send_many([move.message for _, move in moves if move.message is not None])
         refused: list[tuple[WaitingRun, Move]] = []
-        now = self._now_ms()
         for (run, move), answer in zip(moves, answers, strict=True):
             if isinstance(answer, Acked):
                 move.is_done = True
             elif not answer.retriable:
-                move.copy = smaller(run, move, self._names, PublishRefused(answer.cause), now)
+                move.copy = smaller(run, move, self._names, PublishRefused(answer.cause), self._now_ms())
                 refused.append((run, move))
-            elif answer.error == MISSING and is_given_up(move.due, now, self._bounds.max_delay):
-                move.copy = letter(run, move.record, self._names, Reason.NO_TARGET, PublishUnavailable(answer.cause), now)
-                refused.append((run, move))
-            else:
+            elif not (answer.error == MISSING and self._give_up(run, move, answer.cause)):
                 self._tell_unmoved(run, answer.cause)
+            else:
+                refused.append((run, move))
         self._tell_letters(refused)
         await self._publish(refused)
+
+    def _give_up(self, run: WaitingRun, move: Move, why: str) -> bool:
+        """Whether what has no target becomes a dead letter, since it was due long ago."""
+        now = self._now_ms()
+        if is_given_up(move.due, now, self._bounds.max_delay):
+            move.copy = letter(run, move.record, self._names, Reason.NO_TARGET, PublishUnavailable(why), now)
+            return True
+        return False
 
     async def _publish(self, moves: Sequence[tuple[WaitingRun, Move]]) -> None:
         """Publish copies. One that is refused for good becomes a dead letter, and that is cut until it fits."""
@@ -246,42 +281,35 @@ class DelayPipeline:
             if not copies:
                 return
             refused: list[tuple[WaitingRun, Move]] = []
-            for (run, move, _), answer in zip(copies, await self._publisher.publish([copy for *_, copy in copies]), strict=True):
+            for (run, move, copy), answer in zip(copies, await self._publisher.publish([copy for *_, copy in copies]), strict=True):
                 if answer is None:
                     move.is_done = True
                 elif isinstance(answer, PublishRefused):
                     if (cut := smaller(run, move, self._names, answer, self._now_ms())) is not None:
                         move.copy = cut
                         refused.append((run, move))
+                elif isinstance(answer, TopicMissing) and copy.topic == self._names.retry and self._give_up(run, move, str(answer)):
+                    self._tell_letters([(run, move)])
+                    refused.append((run, move))
                 else:
                     self._tell_unmoved(run, str(answer))
             moves = refused
 
-    def _settle(self, runs: list[Run], run: WaitingRun, moves: Sequence[Move]) -> None:
-        """What is done is settled; the rest of `run` comes up again, what is aside for equally long together."""
-        now = self._now_ms()
-        done: list[int] = []
-        failed: list[int] = []
-        aside: dict[int, list[int]] = {}
-        for place, move in enumerate(moves):
-            if move.is_done:
-                done.append(place)
-            elif move.copy is None and move.message is None and move.cancelled is None:
-                aside.setdefault(-(-move.until // _SLOT) * _SLOT, []).append(place)
-            else:
-                failed.append(place)
-        parts = [done] * bool(done) + [failed] * bool(failed) + [*aside.values()]
-        fallen = iter(divide(runs, run, parts))
+    def _settle(self, runs: list[Run], run: WaitingRun, moves: Sequence[Move], assignment: Holding) -> None:
+        """What is done is settled; the rest of `run` comes up again."""
+        done = [place for place, move in enumerate(moves) if move.is_done]
+        failed = [place for place, move in enumerate(moves) if not move.is_done]
+        fallen = iter(divide(runs, run, [each for each in (done, failed) if each]))
         if done:
-            next(fallen).stage = Stage.SETTLED
+            settled = next(fallen)
+            settled.stage = Stage.SETTLED
+            assignment.pass_settled([settled])
         if failed:
             part = next(fallen)
             part.failing_since = self._monotonic() if part.failing_since is None else part.failing_since
             part.overdue_since = min(moves[place].due for place in failed)
-            self._hold([part])
-        for until, part in zip(aside, fallen, strict=True):
-            part.failing_since = part.overdue_since = None
-            self._postpone(part, until, now, "it is due soon")
+            self._put_off([part])
+            _hold([part], runs, assignment)
 
     def _tell_odd(self, pairs: Sequence[tuple[WaitingRun, Move]]) -> None:
         """Count and log what was cut, what is none of ours, and what nobody here can read."""
@@ -332,9 +360,26 @@ class DelayPipeline:
                 topic=run.place.topic,
                 partition=run.place.partition,
                 offset=move.record.offset,
-                target=None if move.message is None else move.message.topic,
+                target=self._names.retry if move.message is None else move.message.topic,
                 dead_letters=self._names.dead_letter,
             )
+
+
+def _way_of(move: Move) -> str:
+    """What is to be done with it: a topic, or what is done here."""
+    if move.cancelled is not None:
+        return _CANCELLED
+    if move.message is not None:
+        return move.message.topic
+    return _ASIDE if move.copy is None else move.copy.topic
+
+
+def _hold(held: Sequence[Run], runs: list[Run], assignment: Holding) -> None:
+    """Give `held` back, which come up again though others of `runs` are still at work."""
+    if held:
+        gone = {*held}
+        runs[:] = [run for run in runs if run not in gone]
+        assignment.take_back(held)
 
 
 async def _never(_: object) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.run import Run, Taker
 
 __all__ = ["WaitingRun"]
-
-#: How a record says that the broker set its timestamp.
-_APPEND_TIME: Final = 1
 
 
 class WaitingRun(Run):
@@ -23,8 +20,3 @@ class WaitingRun(Run):
         self.is_looked_at = False  #: the wait of its rung is over
         self.failing_since: float | None = None  #: when it could not be moved for the first time, monotonic seconds
         self.overdue_since: int | None = None  #: when the first of its records was due, once one was
-
-    @property
-    def is_append_time(self) -> bool:
-        """Whether the broker set the timestamps."""
-        return all(getattr(record, "timestamp_type", _APPEND_TIME) == _APPEND_TIME for record in self.records)

@@ -66,18 +66,17 @@ def watched(connection: sqlite3.Connection, watcher: Watcher[None]) -> Iterator[
             refusals.append(error)
             return sqlite3.SQLITE_DENY
 
-    if not seen.watchers:
+    if seen.by_none:
         connection.set_authorizer(authorize)
-    seen.watchers.append(watcher)
     try:
-        yield
+        with seen.by(watcher):
+            yield
     except sqlite3.DatabaseError as error:
         if refusals and "not authorized" in str(error):
             raise refusals[-1] from error
         raise
     finally:
-        seen.watchers.remove(watcher)
-        if not seen.watchers:
+        if seen.by_none:
             del _WATCHED[connection]
             connection.set_authorizer(None)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from tests.servers import RawKafka
 
 from ackwise.middleware.message import Delivery, Origin
@@ -79,6 +80,21 @@ async def test_delay_topics_that_keep_the_clocks_of_producers_are_told_of_and_ch
     code, lines = shop.topics("create")
     assert (code, [topic for topic, line in lines.items() if line["done"]]) == (0, [".delay"])
     assert shop.topics("check")[1][".delay"]["found"]["timestamp_type"] == "LogAppendTime"
+
+
+async def test_a_transaction_that_is_open_in_the_delay_topic_is_told_of_while_it_is(shop: Shop, raw_kafka: RawKafka) -> None:
+    await shop.consume(await raw_kafka.new_topic(1))
+    assert shop.topics("create")[0] == 0
+    producer = AIOKafkaProducer(bootstrap_servers=raw_kafka.bootstrap, transactional_id=shop.group)
+    await producer.start()
+    try:
+        async with producer.transaction():
+            await producer.send_and_wait(f"{shop.group}.delay", b"hangs", partition=3)
+            code, lines = shop.topics("check")
+        assert (code, "partition 3 from offset 0 on is read by no relay until it ends" in lines[".delay"]["advice"]) == (0, True)
+    finally:
+        await producer.stop()
+    assert shop.topics("check")[1][".delay"]["advice"] is None
 
 
 async def test_where_only_the_user_can_mend_something_nothing_is_created(shop: Shop, raw_kafka: RawKafka) -> None:

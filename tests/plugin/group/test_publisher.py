@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
+from aiokafka.errors import KafkaConnectionError
+from tests.leaderless import Leaderless
 from tests.plugin.group.producers import Factory, Producer
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
@@ -18,12 +19,12 @@ from tests.waiting import until
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.ladder import wait_of
 from ackwise.middleware.message import Headers
+from ackwise.middleware.publisher import TopicMissing
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.local.broker import embedded_broker
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka
-from ackwise.testing.kafka.batch import Batch
 
 NOWHERE = HostSettings("127.0.0.1:1", "billing")
 
@@ -158,20 +159,6 @@ def waiting(value: bytes, seconds: float, partition: int = 0) -> Copy:
     return Copy("billing.delay", partition, b"k", value, (), round((time.time() + seconds) * 1000))
 
 
-def silence(kafka: MemoryKafka, *partitions: int) -> list[int]:
-    """Let partitions of the delay topic have no leader until they are taken out of what is returned."""
-    cluster, silent = kafka._cluster, [*partitions]
-    append = cluster.append
-
-    def take(topic: str, partition: int, batch: Batch) -> int:
-        if partition in silent:
-            raise NotLeaderForPartitionError
-        return append(topic, partition, batch)
-
-    cluster.append = take  # type: ignore[method-assign]
-    return silent
-
-
 async def test_a_copy_that_waits_is_written_to_the_rung_for_what_is_left(delay: MemoryKafka) -> None:
     publisher = KafkaPublisher(HostSettings(delay.bootstrap, "billing"))
     await publisher.start()
@@ -187,11 +174,24 @@ async def test_a_copy_that_waits_is_written_to_the_rung_for_what_is_left(delay: 
     assert delay.records("billing.delay", 0) == []
 
 
+async def test_a_topic_that_is_not_there_is_told_from_one_that_does_not_answer(delay: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.group.publisher._LEARN", 0.5)
+    publisher = KafkaPublisher(HostSettings(delay.bootstrap, "billing"))
+    await publisher.start()
+    (missing,) = await publisher.publish([A_COPY])
+    delay.faults.hold("Metadata")
+    (unknown,) = await publisher.publish([A_COPY])
+    delay.faults.clear()
+    assert (type(missing), str(missing)) == (TopicMissing, "topic 'billing.retry' does not exist")
+    assert type(unknown) is PublishUnavailable
+    await publisher.stop()
+
+
 async def test_where_a_rung_does_not_acknowledge_its_copies_take_the_next_shorter_one_and_one_at_a_time_tries_it(
     delay: MemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ackwise.plugin.group.publisher._SILENT", 0.3)
-    silent = silence(delay, 1)
+    silent = Leaderless(delay, ("billing.delay", 1))
     publisher = KafkaPublisher(HostSettings(delay.bootstrap, "billing"))
     await publisher.start()
     assert await publisher.publish([waiting(b"%d" % number, 10.5) for number in range(5)]) == [None] * 5
@@ -200,7 +200,7 @@ async def test_where_a_rung_does_not_acknowledge_its_copies_take_the_next_shorte
     publishing = [asyncio.create_task(publisher.publish([waiting(b"more", 10.5)])) for _ in range(20)]
     await until(lambda: sum(task.done() for task in publishing) == 19)
     assert len(delay.records("billing.delay", 10)) == 24
-    silent.clear()
+    silent.places.clear()
     assert await asyncio.gather(*publishing) == [[None]] * 20
     await until(lambda: delay.records("billing.delay", 1))
     await publisher.stop()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import time
 from typing import Any
 
 import pytest
+from tests.leaderless import Leaderless
 from tests.waiting import until
 
 from ackwise import App, ConfigurationError, Message, Producer
@@ -16,6 +20,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.sendlater import send_later, to_send
 from ackwise.middleware.wire import ForeignCopy, OtherWire
 from ackwise.plugin.producer.partitions import Partitions
+from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka, TestApp
 
@@ -55,6 +60,28 @@ async def test_a_delay_that_would_take_more_than_a_hundred_hops_is_refused() -> 
             await producer.send("orders", b"v", delay=900)
             with pytest.raises(PublishRefused, match="has 2 partitions, so a message would be written 110 times, and 100 are the most"):
                 await producer.send("orders", b"v", delay=1100)
+
+
+async def test_where_a_rung_does_not_acknowledge_a_delayed_send_takes_the_next_shorter_one_until_it_does() -> None:
+    ten, five = 14, 23
+
+    async def send(sender: Sender, number: int) -> list[int]:
+        now = round(time.time() * 1000)
+        messages = [later(Outgoing("orders", b"v", message_id=f"{number}-{each}"), now + 10_000, now_ms=now) for each in range(3)]
+        return [answer.partition for answer in await sender.send_many(messages) if isinstance(answer, Acked)]
+
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("billing.delay", partitions=27)
+        leaderless = Leaderless(kafka, ("billing.delay", ten))
+        sender = Sender(HostSettings(kafka.bootstrap, "billing"), timeout=2.0)
+        try:
+            assert await send(sender, 0) == [five] * 3
+            assert await asyncio.gather(*(send(sender, number) for number in range(1, 4))) == [[five] * 3] * 3
+            leaderless.places.clear()
+            numbers = itertools.count(4)
+            await until(lambda: send(sender, next(numbers)), lambda found: found == [ten] * 3)
+        finally:
+            await sender.stop()
 
 
 def test_what_is_no_such_message_is_told_from_one() -> None:

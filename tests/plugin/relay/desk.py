@@ -172,6 +172,10 @@ class Desk:
 
     def pass_settled(self, runs: Sequence[Run]) -> None: ...
 
+    def take_back(self, runs: Sequence[Run]) -> bool:
+        self.runs += runs
+        return True
+
     @property
     def went(self) -> list[tuple[str, bytes | None]]:
         """Where everything went, in order."""

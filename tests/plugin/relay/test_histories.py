@@ -115,6 +115,11 @@ class Relay:
 
     def pass_settled(self, runs: Sequence[Run]) -> None: ...
 
+    def take_back(self, runs: Sequence[Run]) -> bool:
+        for run in runs:
+            self.runs[run.place.partition].append(run)
+        return True
+
     async def work(self) -> None:
         """Take what is new, and let everything go on that may."""
         for number, log in self.world.logs.items():

@@ -20,13 +20,18 @@ from aiokafka.errors import (
     NotLeaderForPartitionError,
 )
 from tests.fakes import Sink
+from tests.leaderless import Leaderless
+from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.ladder import wait_of
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.wire import retry_copy
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.sendlater import send_later
+from ackwise.middleware.wire import VERSION, retry_copy
 from ackwise.plugin.consume.fetching import Fetching
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.relay import relay as delay
+from ackwise.plugin.relay.cancellations import CANCELLED, CancelPartition
 from ackwise.plugin.relay.relay import DelayRelay
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka
@@ -36,15 +41,6 @@ NAMES = TopicNames("billing")
 
 #: The partitions of the rungs of 1 s, 5 s and 10 s.
 ONE, FIVE, TEN = 3, 10, 1
-
-#: Seconds after which a test gives up.
-PATIENCE = 30.0
-
-
-async def until(is_so: Callable[[], object], *, within: float = PATIENCE) -> None:
-    async with asyncio.timeout(within):
-        while not is_so():  # noqa: ASYNC110  # it is anything that the test can see
-            await asyncio.sleep(0.01)
 
 
 class Scene:
@@ -59,7 +55,7 @@ class Scene:
         self.settings = HostSettings(kafka.bootstrap, "billing", commit_interval=0.05, session_timeout=6.0, client_options=client_options)
         self.relay = DelayRelay(self.settings, NAMES, sink=self.sink, clock=lambda: time.time() + self.ahead)
 
-    def put(self, *values: int, rung: int = ONE, due: float = 0.0, appended: float | None = None) -> None:
+    def put(self, *values: int, rung: int = ONE, due: float = 0.0, appended: float | None = None, version: int = VERSION) -> None:
         """Copies whose wait on their rung is over, unless they were `appended` (epoch seconds) later."""
         for value in values:
             origin = Origin("orders", value % 2, value, 0)
@@ -68,7 +64,19 @@ class Scene:
                 due=round(due * 1000), now_ms=0, reason="",
             )  # fmt: skip
             at = time.time() + self.ahead - wait_of(rung) - 1 if appended is None else appended
-            self.kafka.produce(NAMES.delay, copy.value, key=copy.key, partition=rung, headers=copy.headers, timestamp=at)
+            headers = [(name, b"%d" % version if name == "ackwise-version" else value) for name, value in copy.headers]
+            self.kafka.produce(NAMES.delay, copy.value, key=copy.key, partition=rung, headers=headers, timestamp=at)
+
+    def put_send(self, target: str, value: int, *, due: float, rung: int = ONE + 13) -> None:
+        """A message for `target` whose wait on its rung is over."""
+        message = Outgoing(target, b"%d" % value, b"k", message_id=f"id-{value}")
+        sent = send_later(message, round(due * 1000), now_ms=0, group="billing", topic=NAMES.delay, clock_skew=0.0)
+        at = time.time() + self.ahead - wait_of(rung) - 1
+        self.kafka.produce(NAMES.delay, sent.value, key=sent.key, partition=rung, headers=sent.sent_headers, timestamp=at)
+
+    def late(self, topic: str, due: Callable[[int], float]) -> list[float]:
+        """Seconds by which what came to `topic` was later than it was due, the earliest first."""
+        return sorted(record.timestamp / 1000 - due(int(record.value or b"")) for record in self.kafka.records(topic))
 
     @property
     def moved(self) -> list[int]:
@@ -302,23 +310,6 @@ async def test_a_partition_that_is_added_is_read_within_seconds(scene: Scene, mo
     assert scene.committed() == 1, "a commit stays valid when partitions are added"
 
 
-class Leaderless:
-    """Partitions that take and give nothing."""
-
-    def __init__(self, kafka: MemoryKafka, *places: tuple[str, int]) -> None:
-        self.places = {*places}
-        cluster: Any = kafka._cluster
-        log = cluster.log
-
-        def led(topic: str, partition: int) -> PartitionLog:
-            if (topic, partition) in self.places:
-                raise NotLeaderForPartitionError
-            found: PartitionLog = log(topic, partition)
-            return found
-
-        cluster.log = led
-
-
 @pytest.mark.slow  # a partition is silent for five seconds
 async def test_one_rung_without_a_leader_keeps_no_copy_from_hopping(scene: Scene) -> None:
     due = time.time() + 10.4
@@ -328,6 +319,43 @@ async def test_one_rung_without_a_leader_keeps_no_copy_from_hopping(scene: Scene
         await until(lambda: sorted(scene.moved) == [1, 2])
     times = [record.timestamp / 1000 - due for record in scene.kafka.records(NAMES.retry)]
     assert all(0 <= late < 5.0 for late in times), "as long as a silent partition is waited for, on a busy machine"
+
+
+@pytest.mark.slow  # a partition is silent for five seconds
+async def test_a_rung_without_a_leader_a_copy_of_a_newer_version_and_a_missing_target_make_nothing_else_late(scene: Scene) -> None:
+    scene.kafka.create_topic("reminders")
+    async with scene.running():
+        await until(lambda: scene.committed(FIVE) == scene.committed(FIVE + 13) == 0)
+        Leaderless(scene.kafka, (NAMES.delay, FIVE), (NAMES.delay, FIVE + 13))
+        now = time.time()
+        soon, later = now + 4.0, now + 12.0
+        for rung in (ONE, TEN):
+            scene.put(*range(10 * rung, 10 * rung + 10), rung=rung, due=soon)
+            scene.put(100 * rung, rung=rung, due=0.0, version=VERSION + 1)
+            scene.put(*range(200 + 10 * rung, 210 + 10 * rung), rung=rung, due=later)  # by the rung without a leader
+        scene.put_send("nowhere", 1, due=now)
+        scene.put_send("reminders", 2, due=soon)
+        scene.put_send("reminders", 200, due=later)
+        await until(lambda: len(scene.moved) >= 40 and len(scene.kafka.records("reminders")) == 2)
+    late = [each for topic in (NAMES.retry, "reminders") for each in scene.late(topic, lambda value: later if value >= 200 else soon)]
+    assert late[0] >= 0
+    assert late[-1] < 5.0, "what is in the way holds nobody for as long as that, however busy the machine is"
+
+
+@pytest.mark.slow  # looks for a topic that is missing
+async def test_while_the_retry_topic_is_missing_delayed_sends_and_hops_are_in_time(scene: Scene) -> None:
+    scene.kafka.create_topic("reminders")
+    scene.kafka.delete_topic(NAMES.retry)
+    async with scene.running():
+        await until(lambda: scene.committed() == scene.committed(ONE + 13) == 0)
+        due = time.time() + 3.0
+        scene.put(1, 2, due=0.0)
+        scene.put(3, due=due + 60.0)
+        scene.put_send("reminders", 2, due=due)
+        await until(lambda: scene.kafka.records("reminders") and scene.kafka.records(NAMES.delay, TEN + 1))
+        assert 0 <= scene.late("reminders", lambda _: due)[0] < 5.0
+        scene.kafka.create_topic(NAMES.retry, partitions=2)
+        await until(lambda: sorted(scene.moved) == [1, 2])
 
 
 @pytest.mark.slow  # what can't be moved is held for ten seconds
@@ -360,3 +388,17 @@ async def test_without_partition_0_nothing_moves_with_an_alarm_and_nothing_is_lo
         await until(lambda: scene.committed() == 2)
         assert not scene.relay._counts.is_halted
     assert scene.moved == [2, 1]
+
+
+async def test_cancellations_that_the_log_does_not_have_any_more_are_forgotten(scene: Scene) -> None:
+    cancelled = CancelPartition(scene.settings, NAMES.delay)
+    for key in (b"1", b"2", b"3"):
+        scene.kafka.produce(NAMES.delay, CANCELLED, key=key, partition=0)
+    try:
+        await cancelled.read()
+        assert cancelled.keys == {b"1", b"2", b"3"}
+        scene.kafka._cluster.log(NAMES.delay, 0).trim(2)
+        await cancelled.read()
+        assert cancelled.keys == {b"3"}
+    finally:
+        await cancelled.close()

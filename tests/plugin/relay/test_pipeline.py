@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
+from tests.waiting import turns
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.ladder import WAITS
-from ackwise.middleware.outgoing import MISSING, SendFailed
+from ackwise.middleware.outgoing import MISSING, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.publisher import TopicMissing
 from ackwise.middleware.wire import BUDGET, Copy
 
-from tests.plugin.relay.desk import NAMES, Desk  # isort: skip
+from tests.plugin.relay.desk import NAMES, Books, Desk  # isort: skip
 
 RETRY, DELAY, LETTERS = NAMES.retry, NAMES.delay, NAMES.dead_letter
 
@@ -247,6 +252,48 @@ async def test_a_message_whose_topic_refuses_it_is_a_dead_letter_and_one_whose_t
     await late.until(1_010.0)
     assert late.went == [(LETTERS, b"1")], "overdue by the longest delay that may be asked for"
     assert dict(late.books.sent[0].headers)["ackwise-reason"] == b"no-target"
+
+
+async def test_a_copy_whose_retry_topic_is_missing_is_a_dead_letter_once_it_is_overdue(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    desk.put(0, due=1_000.0)
+    desk.books.answer = lambda copy: TopicMissing("no such topic") if copy.topic == NAMES.retry else None
+    await desk.until(1_030.0)
+    assert desk.went == [(DELAY, b"0")]
+    late = Desk()
+    late.put(0, due=905.0)
+    late.books.answer = desk.books.answer
+    await late.until(1_010.0)
+    assert (late.went, late.watermark.commit) == ([(LETTERS, b"0")], 1)
+    assert dict(late.books.sent[0].headers)["ackwise-reason"] == b"no-target"
+    assert "target=billing.retry" in caplog.text
+
+
+async def test_nothing_waits_for_a_target_that_does_not_answer_but_what_is_for_it() -> None:
+    answers = asyncio.Event()
+
+    class Away(Books):
+        async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
+            if messages[0].topic == "away":
+                await answers.wait()
+            return await super().send_many(messages, stop_keys=stop_keys)
+
+    desk = Desk(Away())
+    desk.put(0, due=1_009.0, send_to="away")
+    desk.put(1, due=1_009.0, send_to="there")
+    desk.put(2, due=1_010.5)  # set aside
+    desk.put(3, due=1_009.0)
+    desk.put(4, due=1_070.0)  # hops on
+    desk.now = 1_005.0
+    desk.put(5)  # is looked at later
+    turning = asyncio.create_task(desk.turn(1_010.0))
+    await turns()
+    assert ({*desk.went}, [each.topic for each in desk.books.messages]) == ({(NAMES.retry, b"3"), (DELAY, b"4")}, ["there"])
+    assert [run.first for run in sorted(desk.runs, key=lambda run: run.first)] == [2, 5], "these come up again though others are at work"
+    answers.set()
+    await turning
+    await desk.until(1_020.0)
+    assert (len(desk.went), desk.watermark.commit) == (4, 6)
 
 
 async def test_after_the_cut_off_nothing_is_published() -> None:
