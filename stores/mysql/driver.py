@@ -14,6 +14,7 @@ from ackwise.stores.mysql.failures import FAILURES, as_store_error, problem_of
 from ackwise.stores.mysql.runner import AsyncmyRunner
 from ackwise.stores.mysql.url import Address
 from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.sql.atonce import at_once
 from ackwise.stores.sql.connections import Driver
 from ackwise.stores.sql.operation import Problem
 
@@ -37,8 +38,8 @@ _ENDING: Final[set[asyncio.Task[None]]] = set()
 class Asyncmy(Driver["Pool", "Connection"]):
     """Connections to the server of `url`, `max_size` at most; or those of `given`, a pool that is not changed and not closed.
 
-    `session` and `maintenance_session` give the SQL that connections of our own start with, for the timeout. `timeout` (seconds)
-    bounds connecting and waiting for a connection. Raises `ConfigurationError`.
+    `session` and `maintenance_session` give the SQL that connections of our own start with, for the timeout; they are in `autocommit` or
+    not. `timeout` (seconds) bounds connecting and waiting for a connection. Raises `ConfigurationError`.
     """
 
     failures: tuple[type[Exception], ...] = FAILURES
@@ -53,11 +54,12 @@ class Asyncmy(Driver["Pool", "Connection"]):
         max_size: int,
         session: Callable[[float], str],
         maintenance_session: Callable[[float], str],
+        autocommit: bool = True,
     ) -> None:
         purpose.require_sense("MySQL", "mysql://host/database", url, given, timeout, max_size)
         self.server = None if url is None else Address.of(url)
         super().__init__(purpose, str(self.server or "the pool's MySQL"), given, timeout)
-        self._max_size, self._session, self._maintenance_session = max_size, session, maintenance_session
+        self._max_size, self._session, self._maintenance_session, self._autocommit = max_size, session, maintenance_session, autocommit
 
     async def make_pool(self) -> Pool:
         options = self._options(self._session(self.timeout))
@@ -69,7 +71,9 @@ class Asyncmy(Driver["Pool", "Connection"]):
             connection.close()
             await pool.release(connection)
 
-        return await (pool.acquire() if _WAITS_RIGHT else _connected(_acquire(pool), give_back))
+        if _WAITS_RIGHT:
+            return await pool.acquire()
+        return await at_once(pool.acquire(), lambda rest: _connected(rest, give_back))
 
     async def close_pool(self, pool: Pool) -> None:
         pool.close()
@@ -106,11 +110,8 @@ class Asyncmy(Driver["Pool", "Connection"]):
 
     def _options(self, session: str) -> dict[str, Any]:
         assert self.server is not None
-        return {**self.server.connecting(), "connect_timeout": self.timeout, "init_command": session, "program_name": "ackwise"}
-
-
-async def _acquire(pool: Pool) -> Connection:
-    return await pool.acquire()
+        ours = {"autocommit": self._autocommit, "connect_timeout": self.timeout, "init_command": session, "program_name": "ackwise"}
+        return {**self.server.connecting(), **ours}
 
 
 async def _connect(options: dict[str, Any]) -> Connection:

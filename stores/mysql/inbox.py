@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from ackwise.stores.mysql import checking, maintenance
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.inboxstatements import BEGAN, MySQLStatements
-from ackwise.stores.mysql.runner import AsyncmyRunner
+from ackwise.stores.mysql.runner import COMMIT, NOTHING, AsyncmyRunner
 from ackwise.stores.mysql.schema import Tables, found, layout
 from ackwise.stores.mysql.url import Options, parse
-from ackwise.stores.mysql.watching import unwatched, watched
+from ackwise.stores.mysql.watching import watched
 from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.inbox import Statements
@@ -35,7 +35,6 @@ _BEGIN: Final = (
     Statement(f"SAVEPOINT {BEGAN}"),
 )
 _AUTOCOMMIT: Final = Statement("SET autocommit = 1")
-_COMMIT: Final = Statement("COMMIT")
 _ROLLBACK: Final = Statement("ROLLBACK")
 
 
@@ -54,7 +53,9 @@ class MySQLInbox(ServerInbox["Pool", "Connection"]):
     def __init__(
         self, url: str | None = None, *, pool: Pool | None = None, prefix: str = "ackwise_", timeout: float = 5.0, max_size: int = _MAX_SIZE
     ) -> None:
-        driver = Asyncmy(INBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_session)
+        driver = Asyncmy(
+            INBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_session, autocommit=False
+        )
         connections, tables = Connections(driver), maintained(Tables(prefix), driver.address)
         super().__init__(connections, tables, lambda connection, statements: MySQLSession(connection, statements, driver))
 
@@ -62,12 +63,11 @@ class MySQLInbox(ServerInbox["Pool", "Connection"]):
 class MySQLSession(ServerSession["Connection"]):
     """What goes wrong may have left the connection in the middle of an answer, so it is closed.
 
-    Connections of our own are in autocommit between batches: out of it, asyncmy does not learn that a transaction has ended, and gives
-    the connection up.
+    Connections of our own are never in autocommit; those of a pool that was given are between batches, if they were.
     """
 
     def __init__(self, connection: Connection, statements: Statements, driver: Asyncmy) -> None:
-        super().__init__(connection, statements, driver, AsyncmyRunner(connection))
+        super().__init__(connection, statements, driver, AsyncmyRunner(connection), watched)
         self._commits_by_itself = connection.get_autocommit()
 
     @property
@@ -76,24 +76,27 @@ class MySQLSession(ServerSession["Connection"]):
 
     async def begin(self) -> None:
         await self.send((_NO_AUTOCOMMIT, *_BEGIN) if self._commits_by_itself else _BEGIN)
-        self._watching.enter_context(watched(self.connection, self))
+        self._watch.start()
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
+        watched = self._watch.watched
+        before, watched.is_ours = watched.is_ours, True
         try:
-            with unwatched(self.connection):
-                return await self._runner.send(packet)
+            return await self._runner.send(packet)
         except BaseException as error:
             if not (isinstance(error, Failure) and error.problem is Problem.ENDED):
                 self.connection.close()
             raise
+        finally:
+            watched.is_ours = before
 
     async def commit(self) -> None:
-        self._watching.close()
-        await self.send([_COMMIT, _AUTOCOMMIT] if self._commits_by_itself else [_COMMIT])
+        self._watch.stop()
+        await self.send([*COMMIT, _AUTOCOMMIT] if self._commits_by_itself else COMMIT)
 
     async def rollback(self, *, is_marked: bool) -> bool:
-        self._watching.close()
-        ends = [_ROLLBACK, _AUTOCOMMIT] if self._commits_by_itself else [_ROLLBACK]
+        self._watch.stop()
+        ends = [_ROLLBACK, _AUTOCOMMIT if self._commits_by_itself else NOTHING]
         try:
             await self.send([*self.statements.still_there, *ends] if is_marked else ends)
         except Failure as failure:
@@ -103,8 +106,8 @@ class MySQLSession(ServerSession["Connection"]):
             return False
         return True
 
-    async def tidy(self) -> None:
-        await self.regain()
+    def tidying(self) -> Packet:
+        return self._turning.put_back
 
 
 def maintained(tables: Tables, address: str) -> Maintenance[MySQLStatements]:
@@ -131,7 +134,7 @@ def _session(timeout: float) -> str:
     A worker that stands still in the middle of a batch loses it after five minutes; what stands in the comment is MariaDB's alone.
     """
     return (
-        f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout * 0.8))} /*M! , idle_transaction_timeout = 300 */; "
+        f"SET SESSION autocommit = 0, innodb_lock_wait_timeout = {max(1, int(timeout * 0.8))} /*M! , idle_transaction_timeout = 300 */; "
         "SET SESSION sql_notes = 0"
     )
 

@@ -25,7 +25,6 @@ _SET: Final = f"SET {', '.join(f'{name} = %s' for name in _VARIABLES)}"
 _RELEASE: Final = Statement(f"RELEASE SAVEPOINT {BEGAN}")
 
 _COLUMNS: Final = "k, outcome, next_attempt, origin_topic, origin_partition, origin_offset, exec_id"
-_KEPT: Final = "UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND"
 
 # The server assigns from left to right and sees what it assigned before: what is asked about changes last.
 _CLAIM: Final = f"""
@@ -36,7 +35,8 @@ ON DUPLICATE KEY UPDATE
     exec_id = IF(outcome = {UNFINISHED}, VALUES(exec_id), exec_id),
     kept_until = IF(outcome = {UNFINISHED}, VALUES(kept_until), kept_until)
 """
-_READ: Final = f"SELECT {_COLUMNS}, NULL FROM {{inbox}} WHERE k IN ({{keys}})"
+_CLAIMED: Final = f"(%s, {UNFINISHED}, 0, '', 0, 0, %s, "
+_READ: Final = f"SELECT {_COLUMNS}, NULL FROM {{inbox}} WHERE k IN ({{rows}})"
 
 _FINISH: Final = f"""
 INSERT INTO {{inbox}} ({_COLUMNS}, kept_until) VALUES {{rows}}
@@ -45,8 +45,9 @@ ON DUPLICATE KEY UPDATE
     origin_partition = VALUES(origin_partition), origin_offset = VALUES(origin_offset), exec_id = VALUES(exec_id),
     kept_until = VALUES(kept_until)
 """
+_FINISHED: Final = "(%s, %s, %s, %s, %s, %s, %s, "
 
-_COMMITTED: Final = f"SELECT count(*) FROM {{inbox}} WHERE k IN ({{keys}}) AND exec_id = %s AND outcome = {UNFINISHED}"
+_COMMITTED: Final = f"SELECT count(*) FROM {{inbox}} WHERE k IN ({{rows}}) AND exec_id = %s AND outcome = {UNFINISHED}"
 
 _HERE: Final = "owner = %s AND topic = %s AND part = %s AND generation = %s"
 _LOCK: Final = f"SELECT next_offset, NULL FROM {{offsets}} WHERE {_HERE} FOR UPDATE"
@@ -56,12 +57,12 @@ _ADVANCED: Final = f"SELECT next_offset FROM {{offsets}} WHERE {_HERE} AND next_
 _TAKE_OVER: Final = """
 INSERT INTO {offsets} (owner, topic, part, next_offset, generation, began) VALUES {rows}
 ON DUPLICATE KEY UPDATE generation = generation + 1"""
-_TAKEN: Final = "SELECT topic, part, next_offset, generation FROM {offsets} WHERE owner = %s AND (topic, part) IN ({places})"
+_TAKEN: Final = "SELECT topic, part, next_offset, generation FROM {offsets} WHERE owner = %s AND (topic, part) IN ({rows})"
 
 # A record of the inbox that was taken and never finished or sent back has the attempt 0, and permits nothing.
 _PERMITS: Final = """
 SELECT r.k IS NOT NULL OR o.began IS NULL OR o.began > asked.place, o.next_offset > asked.place
-FROM ({asked}) AS asked
+FROM ({rows}) AS asked
 LEFT JOIN {inbox} AS r ON r.k = asked.k AND r.kept_until > UTC_TIMESTAMP(6) AND r.next_attempt > 0
 LEFT JOIN {offsets} AS o ON o.owner = %s AND o.topic = asked.topic AND o.part = asked.part
 ORDER BY asked.number
@@ -76,7 +77,7 @@ class MySQLStatements:
 
     def __init__(self, inbox: str, offsets: str) -> None:
         # A percent sign would stand for a value.
-        self._names = {"inbox": _no_value(inbox), "offsets": _no_value(offsets)}
+        self._names = _no_value(inbox), _no_value(offsets)
 
     still_there: Packet = (Statement(f"ROLLBACK TO SAVEPOINT {BEGAN}"),)
     undoes_all = False
@@ -88,24 +89,18 @@ class MySQLStatements:
 
     def claim(self, ids: Sequence[bytes], mark: int, retention: float) -> Packet:
         """See `Statements`. Every key is locked, in their order, and then read as it is now; also waits for those who only repeat one."""
-        row = f"(%s, {UNFINISHED}, 0, '', 0, 0, %s, {_KEPT})"
-        kept = _microseconds(retention)
-        values = [value for id in ids for value in (id, mark, kept)]
-        return [
-            Statement(self._text(_CLAIM, rows=_times(row, len(ids))), values),
-            Statement(self._text(_READ, keys=_times("%s", len(ids))), ids),
-        ]
+        values = [value for id in ids for value in (id, mark)]
+        insert = self._text(_CLAIM, _CLAIMED + _kept(retention), len(ids))
+        return [Statement(insert, values), Statement(self._text(_READ, "%s", len(ids)), ids)]
 
     def finish(self, records: Sequence[Record], retention: float, transaction: str | None) -> Packet:
         if not records:
             return [_RELEASE]
-        row = f"({', '.join(['%s'] * len(Record._fields))}, {_KEPT})"
-        kept = (_microseconds(retention),)
-        values = list(chain.from_iterable(record + kept for record in records))
-        return [_RELEASE, Statement(self._text(_FINISH, rows=_times(row, len(records))), values)]
+        insert = self._text(_FINISH, _FINISHED + _kept(retention), len(records))
+        return [_RELEASE, Statement(insert, [*chain.from_iterable(records)])]
 
     def committed(self, ids: Sequence[bytes], mark: int) -> Packet:
-        return [Statement(self._text(_COMMITTED, keys=_times("%s", len(ids))), (*ids, mark))]
+        return [Statement(self._text(_COMMITTED, "%s", len(ids)), (*ids, mark))]
 
     def lock(self, fence: Fence) -> Packet:
         return [Statement(self._text(_LOCK), fence)]
@@ -115,22 +110,22 @@ class MySQLStatements:
 
     def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> Packet:
         values = [value for number, (key, origin) in enumerate(copies) for value in (number, key.id, *origin)]
-        return [Statement(self._text(_PERMITS, asked=_times(_ASKED, len(copies), " UNION ALL ")), (*values, owner))]
+        return [Statement(self._text(_PERMITS, _ASKED, len(copies), " UNION ALL "), (*values, owner))]
 
     def take_over(self, owner: str, positions: Mapping[tuple[str, int], int]) -> Packet:
         rows = [value for place, position in positions.items() for value in (owner, *place, position, 1, position)]
         return [
             Statement("START TRANSACTION"),
-            Statement(self._text(_TAKE_OVER, rows=_times("(%s, %s, %s, %s, %s, %s)", len(positions))), rows),
-            Statement(self._text(_TAKEN, places=_times("(%s, %s)", len(positions))), (owner, *chain.from_iterable(positions))),
+            Statement(self._text(_TAKE_OVER, "(%s, %s, %s, %s, %s, %s)", len(positions)), rows),
+            Statement(self._text(_TAKEN, "(%s, %s)", len(positions)), (owner, *chain.from_iterable(positions))),
             Statement("COMMIT"),
         ]
 
     def why_ended(self, error: Exception) -> str:
         return ENDED
 
-    def _text(self, text: str, **parts: str) -> str:
-        return text.format(**self._names, **parts)
+    def _text(self, text: str, each: str = "", count: int = 1, between: str = ", ") -> str:
+        return _rendered(text, *self._names, each, count, between)
 
 
 def _roles(current: str | None) -> str:
@@ -140,8 +135,8 @@ def _roles(current: str | None) -> str:
     return current if current.startswith("`") else quoted(current)
 
 
-def _microseconds(seconds: float) -> int:
-    return round(seconds * 1e6)
+def _kept(seconds: float) -> str:
+    return f"UTC_TIMESTAMP(6) + INTERVAL {round(seconds * 1e6)} MICROSECOND)"
 
 
 def _no_value(name: str) -> str:
@@ -149,5 +144,6 @@ def _no_value(name: str) -> str:
 
 
 @functools.lru_cache(256)
-def _times(what: str, count: int, between: str = ", ") -> str:
-    return between.join([what] * count)
+def _rendered(text: str, inbox: str, offsets: str, each: str, count: int, between: str) -> str:
+    """Return `text` with the names of the tables and `count` times what stands for one row."""
+    return text.format(inbox=inbox, offsets=offsets, rows=between.join([each] * count))

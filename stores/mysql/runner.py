@@ -13,6 +13,12 @@ from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
+# Out of autocommit, asyncmy learns that a transaction has ended by its own methods, or if another answer follows.
+COMMIT: Final[Packet] = [Statement("COMMIT")]
+NOTHING: Final = Statement("DO 0")
+
+_EMPTY: Final = Answer()
+
 
 class AsyncmyRunner:
     """Each statement of a packet is one of the server's; `%s` stands for a value where there are values,
@@ -22,25 +28,24 @@ class AsyncmyRunner:
     """
 
     def __init__(self, connection: Connection, *, commits: bool = False) -> None:
-        self._connection, self._ends = connection, "; COMMIT" if commits else ""
+        self._connection, self._ends = connection, "; COMMIT; DO 0" if commits else ""
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
+        answers = list[Answer]()
         try:
-            answers = await self._answers("; ".join(map(_text, packet)) + self._ends)
+            if packet == COMMIT:
+                await self._connection.commit()
+                return [_EMPTY]
+            async with self._connection.cursor(Cursor) as cursor:
+                await cursor.execute("; ".join([_text(text, values) if values else text for text, values in packet]) + self._ends)
+                while True:
+                    rows = await cursor.fetchall() if cursor.description else ()
+                    count: Any = cursor.rowcount
+                    answers.append(Answer(rows, count) if rows or count > 0 else _EMPTY)
+                    if not await cursor.nextset():
+                        return answers[: len(packet)]
         except FAILURES as error:
             raise Failure(problem_of(error), error) from error
-        return answers[: len(packet)]
-
-    async def _answers(self, text: str) -> list[Answer]:
-        answers = list[Answer]()
-        async with self._connection.cursor(Cursor) as cursor:
-            await cursor.execute(text)
-            while True:
-                rows = await cursor.fetchall() if cursor.description else ()
-                count: Any = cursor.rowcount
-                answers.append(Answer(rows, max(0, count)))
-                if not await cursor.nextset():
-                    return answers
 
 
 _LITERALS: Final[dict[type, Callable[[Any], str]]] = {
@@ -67,11 +72,14 @@ def literal(value: object) -> str:
     return made(value)
 
 
-def _text(statement: Statement) -> str:
-    text, values = statement
-    if not values:
-        return text
+def _text(text: str, values: Sequence[Any]) -> str:
     try:
-        return text % tuple([_LITERALS[type(value)](value) for value in values])
+        # The long way for those of a batch: a call for each of them would be a tenth of what it costs.
+        return text % tuple(
+            [
+                value if (kind := type(value)) is int else f"x'{value.hex()}'" if kind is bytes else _LITERALS[kind](value)
+                for value in values
+            ]
+        )
     except KeyError:  # of a subclass
         return text % tuple(map(literal, values))

@@ -1,79 +1,76 @@
 """Lets watchers see what is executed on an asyncmy connection before it is sent.
 
-Nothing of asyncmy tells of a statement. So while it is watched, that connection's own `query`, `commit`, `rollback`, `begin`, `autocommit`,
-`select_db` and `prepare` look first; nothing of the class is touched, and nothing stays.
+Nothing of asyncmy tells of a statement. So while it is watched, the connection's class is a subclass of its own, whose `query`, `commit`,
+`rollback`, `begin`, `autocommit`, `select_db` and `prepare` look first. Nothing else of asyncmy is touched, and nothing stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import functools
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.sql.watching import MARIADB, PREPARED, Watched, Watcher, execute
+from ackwise.stores.sql.watching import MARIADB, PREPARED, Watch, Watched, Watcher, execute
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-_METHODS: Final = ("query", "commit", "rollback", "begin", "autocommit", "select_db", "prepare")
-
-_WATCHED: Final[WeakKeyDictionary[Any, Watched[Awaitable[object]]]] = WeakKeyDictionary()
+_SEEN: Final = "ackwise_watched"
 
 
-@contextmanager
-def watched(connection: Connection, watcher: Watcher[Awaitable[object]]) -> Iterator[None]:
-    """Let `watcher` see what is executed on `connection` until the block ends."""
-    seen = _WATCHED.setdefault(connection, Watched(MARIADB))
-    if seen.by_none:
-        vars(connection).update(_looking(connection, seen))
-    try:
-        with seen.by(watcher):
-            yield
-    finally:
-        if seen.by_none:
-            for name in _METHODS:
-                vars(connection).pop(name, None)
+class watched(Watch[Awaitable[object]]):
+    """Lets `watcher` see what is executed on `connection`."""
+
+    def __init__(self, connection: Connection, watcher: Watcher[Awaitable[object]]) -> None:
+        super().__init__(vars(connection).get(_SEEN) or _Watched(MARIADB), watcher)
+        self._connection: Any = connection
+
+    def hook(self) -> None:
+        vars(self._connection)[_SEEN] = self.watched
+        self._connection.__class__ = _watching(self._connection.__class__)
+
+    def unhook(self) -> None:
+        self._connection.__class__ = self._connection.__class__.__mro__[1]
+        del vars(self._connection)[_SEEN]
 
 
-def unwatched(connection: Connection) -> AbstractContextManager[None]:
-    """What is executed in the block is ours: nobody is asked about it."""
-    seen = _WATCHED.get(connection)
-    return nullcontext() if seen is None else seen.ours()
+class _Watched(Watched[Awaitable[object]]):
+    has_failed = False  #: a statement since we know that the transaction is open
 
 
-def _looking(connection: Any, seen: Watched[Awaitable[object]]) -> dict[str, Callable[..., Awaitable[Any]]]:
-    """The methods of `connection` that look first."""
-    its = {name: getattr(connection, name) for name in _METHODS}
-    has_failed = False  # a statement since we know that the transaction is open
+@functools.cache
+def _watching(kind: Any) -> type:
+    """The subclass of a class of connections that looks at statements first; it has its name and nothing more in it."""
 
-    async def see(packet: str | bytes, send: Callable[[], Awaitable[Any]]) -> Any:
-        nonlocal has_failed
-        is_alone = False
-        if has_failed and not seen.is_ours:
-            # A deadlock undoes the transaction, and nothing of its error says so. An answer does.
-            await connection.ping(reconnect=False)
-            has_failed = is_alone = not connection.get_transaction_status()
-        try:
-            return await execute(seen, packet, send, is_alone=is_alone)
-        except MySQLError:
-            has_failed = True
-            raise
-
-    async def prepare(sql: str | bytes) -> Any:
-        if seen.effects(sql):
+    async def prepare(self: Any, sql: str | bytes) -> Any:
+        if vars(self)[_SEEN].effects(sql):
             raise ConfigurationError(PREPARED)
-        return await its["prepare"](sql)
+        return await kind.prepare(self, sql)
 
-    return {
-        "query": lambda sql, unbuffered=False: see(sql, lambda: its["query"](sql, unbuffered)),
+    methods: dict[str, Callable[..., Awaitable[Any]]] = {
+        "query": lambda self, sql, unbuffered=False: _look(self, sql, lambda: kind.query(self, sql, unbuffered)),
         "prepare": prepare,
-        "commit": lambda: see("COMMIT", its["commit"]),
-        "rollback": lambda: see("ROLLBACK", its["rollback"]),
-        "begin": lambda: see("BEGIN", its["begin"]),
-        "select_db": lambda db: see("USE db", lambda: its["select_db"](db)),
-        "autocommit": lambda value: see(f"SET autocommit = {int(bool(value))}", lambda: its["autocommit"](value)),
+        "commit": lambda self: _look(self, "COMMIT", lambda: kind.commit(self)),
+        "rollback": lambda self: _look(self, "ROLLBACK", lambda: kind.rollback(self)),
+        "begin": lambda self: _look(self, "BEGIN", lambda: kind.begin(self)),
+        "select_db": lambda self, db: _look(self, "USE db", lambda: kind.select_db(self, db)),
+        "autocommit": lambda self, value: _look(self, f"SET autocommit = {int(bool(value))}", lambda: kind.autocommit(self, value)),
     }
+    return type(kind.__name__, (kind,), {**methods, "__slots__": ()})
+
+
+async def _look(connection: Any, packet: str | bytes, send: Callable[[], Awaitable[Any]]) -> Any:
+    watched: _Watched = vars(connection)[_SEEN]
+    is_alone = False
+    if watched.has_failed and not watched.is_ours:
+        # A deadlock undoes the transaction, and nothing of its error says so. An answer does.
+        await connection.ping(reconnect=False)
+        watched.has_failed = is_alone = not connection.get_transaction_status()
+    try:
+        return await (send() if watched.is_ours else execute(watched, packet, send, is_alone=is_alone))
+    except MySQLError:
+        watched.has_failed = True
+        raise

@@ -21,7 +21,7 @@ from ackwise.stores.postgres.watching import watched
 from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.inbox import Statements
-from ackwise.stores.sql.operation import Failure, Statement, Steps
+from ackwise.stores.sql.operation import Failure, Packet, Statement, Steps
 from ackwise.stores.sql.schema import Maintenance, complaints, create
 from ackwise.stores.sql.serverinbox import ServerInbox, ServerSession
 
@@ -99,7 +99,7 @@ class PostgresSession(ServerSession["PoolConnectionProxy"]):
     """PostgreSQL begins no transaction by itself: what fails leaves one that takes nothing any more."""
 
     def __init__(self, connection: PoolConnectionProxy, statements: Statements, driver: Asyncpg) -> None:
-        super().__init__(connection, statements, driver, AsyncpgRunner(connection))
+        super().__init__(connection, statements, driver, AsyncpgRunner(connection), watched)
         self._transaction = connection.transaction(isolation="read_committed")
 
     @property
@@ -109,10 +109,10 @@ class PostgresSession(ServerSession["PoolConnectionProxy"]):
     async def begin(self) -> None:
         with _failures():
             await self._transaction.start()
-        self._watching.enter_context(watched(self.connection, self))
+        self._watch.start()
 
     async def commit(self) -> None:
-        self._watching.close()
+        self._watch.stop()
         with _failures():
             try:
                 await self._transaction.commit()
@@ -123,16 +123,14 @@ class PostgresSession(ServerSession["PoolConnectionProxy"]):
 
     async def rollback(self, *, is_marked: bool) -> bool:
         """See `Session.rollback`; nothing in PostgreSQL commits a transaction from within."""
-        self._watching.close()
+        self._watch.stop()
         with _failures():
             await self._transaction.rollback()
         return True
 
-    async def tidy(self) -> None:
-        """See `ServerSession.tidy`; a pool of our own has its `reset`."""
-        if self._driver.given is not None:
-            await self.regain()
-            await self.send([_DISCARD])
+    def tidying(self) -> Packet:
+        """See `ServerSession.tidying`; a pool of our own has its `reset`."""
+        return () if self._driver.given is None else [*self._turning.put_back, _DISCARD]
 
 
 def maintained(tables: Tables, address: str) -> Maintenance[PostgresStatements]:

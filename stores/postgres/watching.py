@@ -8,13 +8,12 @@ afterwards, and later than the next line of the caller. So while it is watched, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.sql.watching import POSTGRES, PREPARED, Watched, Watcher, execute
+from ackwise.stores.sql.watching import POSTGRES, PREPARED, Watch, Watched, Watcher, execute
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -25,19 +24,19 @@ _METHODS: Final = ("execute", "executemany", "fetch", "fetchrow", "fetchval", "f
 _WATCHED: Final[WeakKeyDictionary[Any, Watched[Awaitable[object]]]] = WeakKeyDictionary()
 
 
-@contextmanager
-def watched(connection: Connection | PoolConnectionProxy, watcher: Watcher[Awaitable[object]]) -> Iterator[None]:
-    """Let `watcher` see what is executed on `connection` until the block ends."""
-    raw = getattr(connection, "_con", None) or connection  # a pool's proxy calls the methods of the class of what it stands for
-    seen = _WATCHED.setdefault(raw, Watched(POSTGRES))
-    if seen.by_none:
-        raw.__class__ = _watching(raw.__class__)
-    try:
-        with seen.by(watcher):
-            yield
-    finally:
-        if seen.by_none:
-            raw.__class__ = raw.__class__.__mro__[1]
+class watched(Watch[Awaitable[object]]):
+    """Lets `watcher` see what is executed on `connection`."""
+
+    def __init__(self, connection: Connection | PoolConnectionProxy, watcher: Watcher[Awaitable[object]]) -> None:
+        # A pool's proxy calls the methods of the class of what it stands for.
+        self._raw: Any = getattr(connection, "_con", None) or connection
+        super().__init__(_WATCHED.get(self._raw) or _WATCHED.setdefault(self._raw, Watched(POSTGRES)), watcher)
+
+    def hook(self) -> None:
+        self._raw.__class__ = _watching(self._raw.__class__)
+
+    def unhook(self) -> None:
+        self._raw.__class__ = self._raw.__class__.__mro__[1]
 
 
 @functools.cache

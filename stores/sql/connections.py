@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.sql.atonce import at_once
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps, run
 
 MAINTENANCE_TIMEOUT: Final = 60.0
@@ -175,8 +176,7 @@ class Connections(Generic[P, C]):
     async def acquire(self, pool: P) -> C:
         """Return a connection for one batch. Raise `StoreUnavailable` if none is free or made within the timeout."""
         try:
-            async with asyncio.timeout(self.timeout):
-                return await self.driver.acquire(pool)
+            return await at_once(self.driver.acquire(pool), self._within)
         except TimeoutError:
             if (used := self.driver.in_use(pool)) is None:
                 raise self.unavailable(TimeoutError()) from None
@@ -190,8 +190,9 @@ class Connections(Generic[P, C]):
     async def release(self, pool: P, connection: C) -> None:
         """Give a connection back, or cut it. Raises nothing of the driver's, which drops a connection that it can't take back."""
         try:
-            async with asyncio.timeout(self.timeout):
-                await pool.release(connection)
+            released = pool.release(connection)
+            if not (isinstance(released, asyncio.Future) and released.done()):
+                await self._within(released)
         except TimeoutError:
             self.driver.cut(connection)  # a pool may go on with the reset of a silent connection, and count it as in use
         except self.driver.failures:
@@ -250,6 +251,10 @@ class Connections(Generic[P, C]):
     async def _ask(self, pool: P, begin: Callable[[], Steps[T]], within: float) -> T:
         async with asyncio.timeout(within), self._using(pool, await self.driver.acquire(pool)) as connection:
             return await run(begin(), self.driver.runner(connection))
+
+    async def _within(self, waiting: Awaitable[T]) -> T:
+        async with asyncio.timeout(self.timeout):
+            return await waiting
 
     async def _end(self, pool: P) -> None:
         if pool is self.driver.given:

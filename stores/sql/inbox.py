@@ -7,13 +7,15 @@ carries its `mark`: where the row is there once the transaction was rolled back,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ackwise.middleware.errors import Fenced, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Progress, Taken, TransactionAnswer
 from ackwise.stores.sql.operation import Failure, Packet, Problem, Steps
+
+_TAKEN: Final = Taken()
 
 UNFINISHED: Final = 0
 """The outcome in the row of a key that is claimed, or was sent back."""
@@ -32,22 +34,9 @@ class Fence(NamedTuple):
     generation: int
 
 
-class Record(NamedTuple):
-    """What is written of a key that is finished or sent back, in the order of the columns."""
-
-    id: bytes
-    outcome: int
-    next_attempt: int
-    origin_topic: str
-    origin_partition: int
-    origin_offset: int
-    exec_id: int
-
-    @classmethod
-    def of(cls, finish: Finish) -> Record:
-        """The record of `finish`."""
-        outcome = UNFINISHED if finish.outcome is None else int(finish.outcome)
-        return cls(finish.key.id, outcome, finish.next_attempt, *finish.origin, finish.exec_id)
+Record: TypeAlias = tuple[bytes, int, int, str, int, int, int]
+"""What is written of a key that is finished or sent back, in the order of the columns: the key, its outcome, its next attempt,
+topic, partition and offset of its origin, and the execution."""
 
 
 class Statements(Protocol):
@@ -109,16 +98,21 @@ def claim(
     missing = sorted({key.id for key in keys})
     while missing:
         *_, answer = yield statements.claim(missing, mark, retention)
-        for id, *record, transaction in answer.rows:  # noqa: B007  # the last one is returned
-            found[_bytes(id)] = record
+        for row in answer.rows:
+            found[_bytes(row[0])] = row
+            transaction = row[-1]
         missing = [id for id in missing if id not in found]
     return [_answer(found[key.id], key.attempt) for key in keys], transaction
 
 
 def finish(statements: Statements, finishes: Sequence[Finish], retention: float, transaction: str | None) -> Steps[None]:
     """Write what became of keys. Raises `TransactionAborted` if the transaction is not the one that began."""
+    records = [
+        (key.id, UNFINISHED if outcome is None else int(outcome), next_attempt, topic, partition, offset, exec_id)
+        for key, (topic, partition, offset), exec_id, outcome, next_attempt in finishes
+    ]
     try:
-        *_, answer = yield statements.finish(sorted(map(Record.of, finishes)), retention, transaction)
+        *_, answer = yield statements.finish(sorted(records), retention, transaction)
     except Failure as failure:
         if failure.problem is not Problem.ENDED:
             raise
@@ -170,11 +164,11 @@ def was_committed(statements: Statements, ids: Sequence[bytes], mark: int) -> St
     return bool(answer.rows[0][0])
 
 
-def _answer(record: Sequence[Any], attempt: int) -> TransactionAnswer:
-    outcome, next_attempt, topic, partition, offset, exec_id = record
+def _answer(row: Sequence[Any], attempt: int) -> TransactionAnswer:
+    _, outcome, next_attempt, topic, partition, offset, exec_id, _ = row
     if outcome != UNFINISHED:
         return Finished(Outcome(outcome), (_text(topic), partition, offset), exec_id)
-    return Stale() if attempt < next_attempt else Taken()
+    return Stale() if attempt < next_attempt else _TAKEN
 
 
 def _fenced(fence: Fence) -> Fenced:
@@ -182,13 +176,9 @@ def _fenced(fence: Fence) -> Fenced:
 
 
 def _bytes(id: UUID | str | bytes) -> bytes:
-    match id:
-        case UUID():
-            return id.bytes
-        case str():
-            return bytes.fromhex(id)
-        case _:
-            return bytes(id)
+    if isinstance(id, bytes):
+        return id
+    return id.bytes if isinstance(id, UUID) else bytes.fromhex(id)
 
 
 def _text(text: str | bytes) -> str:

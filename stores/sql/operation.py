@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -79,34 +78,36 @@ class SyncRunner(Protocol):
 
 async def run(steps: Steps[T], runner: Runner) -> T:
     """Return what `steps` return, with the answers of `runner`; what it raises comes back in them. Cancelled, they do nothing more."""
-    with closing(steps):
-        try:
-            packet = next(steps)
-            while True:
-                try:
-                    answers = await runner.send(packet)
-                except Failure as failure:
-                    packet = steps.throw(failure)
-                else:
-                    packet = steps.send(answers)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # of a generator's end, which has no type
+    try:
+        packet = next(steps)
+        while True:
+            try:
+                answers = await runner.send(packet)
+            except Failure as failure:
+                packet = steps.throw(failure)
+            else:
+                packet = steps.send(answers)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # of a generator's end, which has no type
+    finally:
+        steps.close()
 
 
 def run_now(steps: Steps[T], runner: SyncRunner) -> T:
     """See `run`."""
-    with closing(steps):
-        try:
-            packet = next(steps)
-            while True:
-                try:
-                    answers = runner.send(packet)
-                except Failure as failure:
-                    packet = steps.throw(failure)
-                else:
-                    packet = steps.send(answers)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # as above
+    try:
+        packet = next(steps)
+        while True:
+            try:
+                answers = runner.send(packet)
+            except Failure as failure:
+                packet = steps.throw(failure)
+            else:
+                packet = steps.send(answers)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # as above
+    finally:
+        steps.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from ackwise.middleware.errors import StoreUnavailable
@@ -15,7 +15,7 @@ from ackwise.stores.sql.inbox import Statements, take_over
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps
 from ackwise.stores.sql.schema import Maintenance, SQLStore
 from ackwise.stores.sql.transaction import InboxTransaction, Session, Turning
-from ackwise.stores.sql.watching import Effects
+from ackwise.stores.sql.watching import Effects, Watch, Watcher
 
 P = TypeVar("P", bound=Pool[Any])
 C = TypeVar("C")
@@ -24,20 +24,27 @@ C = TypeVar("C")
 class ServerSession(Session[C]):
     """A connection of a pool that is ours for one batch."""
 
-    def __init__(self, connection: C, statements: Statements, driver: Driver[Any, C], runner: Runner) -> None:
+    def __init__(
+        self,
+        connection: C,
+        statements: Statements,
+        driver: Driver[Any, C],
+        runner: Runner,
+        watched: Callable[[C, Watcher[Any]], Watch[Any]],
+    ) -> None:
         self.connection, self.statements = connection, statements
         self.address = driver.address
         self.timeout: float | None = driver.timeout
         self._driver, self._runner = driver, runner
-        self._watching, self._turning = ExitStack(), Turning(statements)
+        self._watch, self._turning = watched(connection, self), Turning(statements)
 
     @abc.abstractmethod
     async def begin(self) -> None:
         """Raises `Failure`."""
 
     @abc.abstractmethod
-    async def tidy(self) -> None:
-        """Put back what the handler did to the session, once its transaction has ended. Raises `Failure`."""
+    def tidying(self) -> Packet:
+        """Return what puts back what the handler did to the session, once its transaction has ended."""
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
         return await self._runner.send(packet)
@@ -50,7 +57,7 @@ class ServerSession(Session[C]):
             await self.send(self._turning.put_back)
 
     async def cut(self) -> None:
-        self._watching.close()
+        self._watch.stop()
         self._driver.cut(self.connection)
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
@@ -84,7 +91,7 @@ class ServerInbox(SQLStore[Connections[P, C]]):
         pool = self._connections.require_open()
         connection, session = await self._begin(pool)
         try:
-            async with InboxTransaction(session, retention).ending() as transaction:
+            async with InboxTransaction(session, retention) as transaction:
                 yield transaction
         finally:
             await self._give_back(pool, connection, session)
@@ -127,10 +134,10 @@ class ServerInbox(SQLStore[Connections[P, C]]):
     async def _give_back(self, pool: P, connection: C, session: ServerSession[C]) -> None:
         """Nobody gets a connection that is not as it was."""
         try:
-            with suppress(Failure, TimeoutError):
+            if tidying := session.tidying():
                 async with asyncio.timeout(self._connections.timeout):
-                    await session.tidy()
-                    return
+                    await session.send(tidying)
+        except (Failure, TimeoutError):
             await session.cut()
         except BaseException:
             await session.cut()

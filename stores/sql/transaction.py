@@ -5,8 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted, TransactionCommitted
@@ -132,40 +131,41 @@ class InboxTransaction:
         return next
 
     async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
-        await self._finish_something()
+        if not self._is_finished:  # what a handler has ended would otherwise go on in a transaction of its own
+            await self.finish(())
         steps = inbox.advance(self._statements, Fence(owner, topic, partition, generation), next)
         await self._within(run(steps, self._session), _SILENT)
 
     async def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
         return await self._within(run(inbox.permits(self._statements, owner, copies), self._session), _SILENT)
 
-    @asynccontextmanager
-    async def ending(self) -> AsyncIterator[InboxTransaction]:
-        """Commit when the block ends, and roll back if it raises.
+    async def __aenter__(self) -> InboxTransaction:
+        return self
 
-        Raises `TransactionCommitted` where the transaction had gone, and was committed.
-        """
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Commit, or roll back if the block raised. Raises `TransactionCommitted` where the transaction had gone, and was committed."""
+        if error is not None:
+            await self._undo(error)
+            return
         try:
-            yield self
             await self._commit()
-        except BaseException as error:
-            is_gone = not await self._roll_back() or isinstance(error, TransactionAborted)
-            if is_gone and await self._was_committed():
-                raise TransactionCommitted(_COMMITTED) from error
+        except BaseException as raised:
+            await self._undo(raised)
             raise
 
+    async def _undo(self, error: BaseException) -> None:
+        is_gone = not await self._roll_back() or isinstance(error, TransactionAborted)
+        if is_gone and await self._was_committed():
+            raise TransactionCommitted(_COMMITTED) from error
+
     async def _commit(self) -> None:
-        await self._finish_something()
+        if not self._is_finished:  # as above
+            await self.finish(())
         await self._within(self._session.commit(), _DOUBT)
 
     async def _finish(self, finishes: Sequence[Finish]) -> None:
         await self._session.regain()
         await run(inbox.finish(self._statements, finishes, self._retention, self._transaction), self._session)
-
-    async def _finish_something(self) -> None:
-        """What a handler has ended would otherwise go on in a transaction of its own."""
-        if not self._is_finished:
-            await self.finish(())
 
     async def _roll_back(self) -> bool:
         """Return whether the transaction was there; cut the connection where that takes too long."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -61,31 +62,8 @@ class Watched(Generic[Step]):
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._watchers: list[Watcher[Step]] = []
+        self.watchers: list[Watcher[Step]] = []
         self.is_ours = False  #: a statement of the watchers' own
-
-    @property
-    def by_none(self) -> bool:
-        """Whether nobody watches it."""
-        return not self._watchers
-
-    @contextmanager
-    def by(self, watcher: Watcher[Step]) -> Iterator[None]:
-        """Ask and tell `watcher` until the block ends."""
-        self._watchers.append(watcher)
-        try:
-            yield
-        finally:
-            self._watchers.remove(watcher)
-
-    @contextmanager
-    def ours(self) -> Iterator[None]:
-        """What is executed in the block is ours, and nobody is asked about it."""
-        before, self.is_ours = self.is_ours, True
-        try:
-            yield
-        finally:
-            self.is_ours = before
 
     def effects(self, packet: str | bytes) -> Effects:
         """Return what `packet` does that the watchers have to know."""
@@ -97,7 +75,7 @@ class Watched(Generic[Step]):
         """Return what is to be done before a statement with `effects`, one watcher after the other. Raises what they raise."""
         self.is_ours = True
         try:
-            for watcher in reversed(self._watchers):
+            for watcher in reversed(self.watchers):
                 if (step := watcher.before(effects)) is not None:
                     yield step
         finally:
@@ -105,8 +83,45 @@ class Watched(Generic[Step]):
 
     def done(self, effects: Effects) -> None:
         """Tell all watchers that such a statement was executed."""
-        for watcher in [*self._watchers]:
+        for watcher in [*self.watchers]:
             watcher.after(effects)
+
+
+class Watch(AbstractContextManager[None], Generic[Step]):
+    """Lets a watcher see what is executed on a connection, from `start` until `stop` or while the block lasts; `hook` is a driver's."""
+
+    def __init__(self, watched: Watched[Step], watcher: Watcher[Step]) -> None:
+        self.watched, self._watcher = watched, watcher
+        self._is_on = False
+
+    @abstractmethod
+    def hook(self) -> None:
+        """Look at statements: somebody watches now."""
+
+    @abstractmethod
+    def unhook(self) -> None:
+        """Leave nothing of `hook`."""
+
+    def start(self) -> None:
+        """From now on."""
+        if not self.watched.watchers:
+            self.hook()
+        self.watched.watchers.append(self._watcher)
+        self._is_on = True
+
+    def stop(self) -> None:
+        """No longer. Stopping twice does nothing."""
+        if self._is_on:
+            self._is_on = False
+            self.watched.watchers.remove(self._watcher)
+            if not self.watched.watchers:
+                self.unhook()
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 async def execute(
@@ -135,10 +150,12 @@ class Grammar:
     otherwise: Effect | None = None
     several: bool = True
     """Whether a packet may be several statements."""
+    anywhere: str = ""
+    """What counts wherever it stands in a statement that reads or writes."""
 
     def effects(self, packet: str) -> Effects:
         """Return what the statements of `packet` do."""
-        if _OFTEN.match(packet) and not (self.several and ";" in packet) and not _HIDDEN_SETTING.search(packet):
+        if _OFTEN.match(packet) and not (self.several and ";" in packet) and not (self.anywhere and self.anywhere in packet.lower()):
             return ()
         bare = self.hidden.sub(" ", packet)
         return tuple(filter(None, map(self._effect, bare.split(";") if self.several else [bare])))
@@ -152,8 +169,6 @@ class Grammar:
 
 #: Spared a closer look: nearly every statement is one of these.
 _OFTEN: Final = re.compile(r"\s*(?:select|insert|update|delete)\s", re.IGNORECASE)
-#: Wherever it stands in one of these, PostgreSQL changes a setting.
-_HIDDEN_SETTING: Final = re.compile("set_config", re.IGNORECASE)
 
 _TEXT: Final = r"'(?:[^']|'')*+'"
 _NAME: Final = r'"(?:[^"]|"")*+"'
@@ -189,6 +204,7 @@ POSTGRES: Final = Grammar(
         ("SET( LOCAL| SESSION)? (ROLE|SESSION AUTHORIZATION)|RESET (ROLE|ALL|SESSION AUTHORIZATION)", Effect.ACTS_AS),
         (r".*(?<!\w)SET_CONFIG|DISCARD|DO|CALL", Effect.SESSION),
     ),
+    anywhere="set_config",
 )
 
 SQLITE: Final = Grammar(

@@ -62,10 +62,11 @@ def watched(session: SyncSession, connection: Connection, watcher: Watcher[None]
     listeners.append((session, after_transaction_create))
     for target, listener in listeners:
         event.listen(target, listener.__name__, listener)
+    seen.watchers.append(watcher)
     try:
-        with seen.by(watcher):
-            yield
+        yield
     finally:
+        seen.watchers.remove(watcher)
         for target, listener in listeners:
             event.remove(target, listener.__name__, listener)
 
@@ -277,7 +278,7 @@ class SQLAlchemyInbox:
         session = SQLAlchemySession(self._sessions(), self._timeout)
         try:
             await self._start(session, self._begin)
-            async with InboxTransaction(session, retention).ending() as transaction:
+            async with InboxTransaction(session, retention) as transaction:
                 yield transaction
         finally:
             with suppress(SQLAlchemyError):

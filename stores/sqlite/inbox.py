@@ -76,7 +76,7 @@ class SQLiteInbox:
         async with self._one_at_a_time:
             session = await self._begin()
             try:
-                async with InboxTransaction(session, retention).ending() as transaction:
+                async with InboxTransaction(session, retention) as transaction:
                     yield transaction
             finally:
                 self._tidy(session)

@@ -66,17 +66,18 @@ def watched(connection: sqlite3.Connection, watcher: Watcher[None]) -> Iterator[
             refusals.append(error)
             return sqlite3.SQLITE_DENY
 
-    if seen.by_none:
+    if not seen.watchers:
         connection.set_authorizer(authorize)
+    seen.watchers.append(watcher)
     try:
-        with seen.by(watcher):
-            yield
+        yield
     except sqlite3.DatabaseError as error:
         if refusals and "not authorized" in str(error):
             raise refusals[-1] from error
         raise
     finally:
-        if seen.by_none:
+        seen.watchers.remove(watcher)
+        if not seen.watchers:
             del _WATCHED[connection]
             connection.set_authorizer(None)
 

@@ -295,14 +295,19 @@ async def test_mariadb_the_same_on_connections_of_a_pool_that_is_in_autocommit(m
 
 
 @pytest.mark.servers
-async def test_mariadb_what_follows_a_rollback_that_nobody_could_see_does_not_stay(mysql: MySQLDatabase) -> None:
+@pytest.mark.parametrize("is_given", [False, True])
+async def test_mariadb_what_follows_a_rollback_that_nobody_could_see_does_not_stay(mysql: MySQLDatabase, is_given: bool) -> None:
+    import asyncmy
+
     await mysql.fetch("CREATE TABLE effects (effect VARCHAR(60))")
     await mysql.fetch("CREATE PROCEDURE takes_back() ROLLBACK")
-    inbox = MySQLInbox(mysql.url)
-    await inbox.open()
     statements = ("INSERT INTO effects VALUES ('before')", "CALL takes_back()", "INSERT INTO effects VALUES ('after')")
-    await fails_and_is_taken_again(inbox, lambda connection: MariaDBDatabase(mysql).run(connection, *statements))
-    await inbox.close()
+    address: dict[str, Any] = {"host": "127.0.0.1", "port": mysql.server.port, "user": "root", "db": mysql.name}
+    async with asyncmy.create_pool(minsize=1, maxsize=2, autocommit=True, **address) as pool:
+        inbox = MySQLInbox(pool=pool) if is_given else MySQLInbox(mysql.url)
+        await inbox.open()
+        await fails_and_is_taken_again(inbox, lambda connection: MariaDBDatabase(mysql).run(connection, *statements))
+        await inbox.close()
     assert await mysql.fetch("SELECT effect FROM effects") == []
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncmy
 import pytest
+from asyncmy.connection import Connection
 from asyncmy.errors import MySQLError
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server
@@ -244,7 +245,7 @@ async def test_after_a_deadlock_a_savepoint_writes_no_rows_by_themselves(outbox:
 async def past_the_driver(connection: Any) -> None:
     """End the transaction as a deadlock does: no statement of the handler says so, and the driver does not know it."""
     known = connection.server_status
-    await type(connection).rollback(connection)
+    await Connection.rollback(connection)
     connection.server_status = known
 
 

@@ -184,9 +184,9 @@ async def test_watchers_are_asked_before_the_statement_the_innermost_first_and_t
         notes.append("sent")
         return "answer"
 
-    with seen.by(Noting("outer", notes)), seen.by(Noting("inner", notes)):
-        assert await execute(seen, "SAVEPOINT a", send) == "answer"  # type: ignore[arg-type]
-        assert await execute(seen, "SELECT 1", send) == "answer"  # type: ignore[arg-type]
+    seen.watchers += [Noting("outer", notes), Noting("inner", notes)]
+    assert await execute(seen, "SAVEPOINT a", send) == "answer"  # type: ignore[arg-type]
+    assert await execute(seen, "SELECT 1", send) == "answer"  # type: ignore[arg-type]
     assert notes == ["inner flushes", "outer flushes", "sent", "outer is told of SAVEPOINT", "inner is told of SAVEPOINT", "sent"]
 
 
@@ -197,9 +197,11 @@ async def test_a_statement_that_fails_is_told_to_nobody_and_one_that_is_refused_
     async def fail() -> None:
         raise OSError("lost")
 
-    with seen.by(Noting("one", notes)), pytest.raises(OSError, match="lost"):
+    seen.watchers.append(Noting("one", notes))
+    with pytest.raises(OSError, match="lost"):
         await execute(seen, "ROLLBACK TO a", fail)  # type: ignore[arg-type]
-    with seen.by(Refusing(lambda: TransactionAborted("no"))), pytest.raises(TransactionAborted, match="no"):
+    seen.watchers[:] = [Refusing(lambda: TransactionAborted("no"))]
+    with pytest.raises(TransactionAborted, match="no"):
         await execute(seen, "COMMIT", fail)  # type: ignore[arg-type]
     assert notes == ["one flushes"]
 
