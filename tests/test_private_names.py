@@ -31,9 +31,6 @@ PUBLIC: Final = re.compile(
 #: What a name of theirs means elsewhere: it is of a named tuple, of the standard library, or of an object of ours of another module.
 OTHERS: Final = {"_replace", "_asdict", "_fields", "_make", "os._exit", "threads._register_atexit", "names._set", "other._name"}
 
-#: Not moved yet.
-LATER: Final = ("plugin/client/staticrequests.py", "plugin/consume/")
-
 #: An import of theirs, and what may be a private name of an object; parsing all files would take seconds.
 IMPORT: Final = re.compile(r"^ *(import|from) (aiokafka|faust|mode)\b", re.MULTILINE)
 ACCESS: Final = re.compile(r"""(?:(?<!self)(?<!cls)(?<!super\(\))\.|["'])(_[a-z]\w*)""")
@@ -124,6 +121,6 @@ def test_private_names_of_the_client_libraries_are_used_in_their_homes_alone() -
         f"{path}:{line}: {text} is private to {' or '.join(sorted(packages))}; call a function of {' or '.join(homes)}, or add one there"
         for path, tree in library()
         for line, text, packages in uses(tree)
-        if not path.startswith(LATER) and path not in (homes := sorted({home for package in packages for home in HOMES[package]}))
+        if path not in (homes := sorted({home for package in packages for home in HOMES[package]}))
     ]
     assert not strays, "\n".join(strays)

@@ -7,7 +7,7 @@ may be a consumer, a producer or an admin client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -19,66 +19,15 @@ from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.requests import AIOKAFKA, ApiVersionRequest, FetchRequest
 
 with AIOKAFKA.imports():
-    from aiokafka.client import AIOKafkaClient
+    from aiokafka.client import AIOKafkaClient as AIOKafkaClient
     from aiokafka.cluster import ClusterMetadata
     from aiokafka.conn import AIOKafkaConnection, collect_hosts
-    from aiokafka.consumer.fetcher import READ_UNCOMMITTED, Fetcher, FetchError
-    from aiokafka.consumer.group_coordinator import GroupCoordinator, NoGroupCoordinator
+    from aiokafka.consumer.fetcher import READ_UNCOMMITTED, FetchError
+    from aiokafka.consumer.fetcher import Fetcher as Fetcher
+    from aiokafka.consumer.group_coordinator import GroupCoordinator as GroupCoordinator
+    from aiokafka.consumer.group_coordinator import NoGroupCoordinator
     from aiokafka.consumer.subscription_state import Assignment, Subscription, SubscriptionState, TopicPartitionState
     from aiokafka.producer.sender import Sender
-
-__all__ = [
-    "NAMES",
-    "AIOKafkaClient",
-    "ConsumerOptions",
-    "Fetcher",
-    "GroupCoordinator",
-    "addresses_of",
-    "any_broker",
-    "ask_coordinator",
-    "buffered",
-    "client_id_of",
-    "configure",
-    "connect",
-    "connections_of",
-    "fetch",
-    "fetch_wait",
-    "forget_coordinator",
-    "has_answered",
-    "has_controller",
-    "has_left_the_group",
-    "has_no_partitions",
-    "has_stopped_fetching",
-    "has_stopped_sending",
-    "hear_assignments",
-    "identity_of",
-    "idle_wait",
-    "is_closed",
-    "keep_awake",
-    "leader_of",
-    "learn_brokers",
-    "look_for_topics",
-    "member_id_of",
-    "missing_topics",
-    "newest_versions",
-    "options_of",
-    "partition_counts",
-    "partitions_of",
-    "position_of",
-    "positions_of",
-    "raise_group_errors",
-    "rejoin_if_broken",
-    "revive",
-    "send",
-    "serve_last",
-    "set_fetch_wait",
-    "show_alive",
-    "standing_before_errors",
-    "stands_before_an_error",
-    "subscribe_instead",
-    "tear_down",
-    "true_ends",
-]
 
 log = Log()
 
@@ -109,7 +58,7 @@ NAMES: Final[Mapping[type[Any], str]] = {
     Subscription: "_reassignment_in_progress _topics assignment",
     Assignment: "state_value",
     TopicPartitionState: "has_valid_position position",
-    GroupCoordinator: """_client _commit_refresh_task _coordination_task _heartbeat_task _send_req(request) check_errors
+    GroupCoordinator: """_assignors _client _commit_refresh_task _coordination_task _heartbeat_task _send_req(request) check_errors
         coordinator_dead ensure_coordinator_known member_id request_rejoin""",
     NoGroupCoordinator: "_reset_committed_task assign_all_partitions(check_unknown)",
     Fetcher: """_client _fetch_max_bytes _fetch_max_wait_ms _fetch_requests_routine _fetch_task _isolation_level _max_partition_fetch_bytes
@@ -215,9 +164,9 @@ def is_closed(consumer: Any) -> bool:
 
 
 def has_left_the_group(consumer: Any) -> bool:
-    """Whether the task that keeps the membership has ended: nothing begins it anew."""
+    """Whether the task that keeps the membership has ended, though nobody has stopped `consumer`: nothing begins it anew."""
     task = _coordination_of(consumer)
-    return task is not None and task.done()
+    return not consumer._closed and task is not None and task.done()
 
 
 def member_id_of(consumer: Any) -> str:
@@ -434,6 +383,29 @@ async def ask_coordinator(consumer: Any, request: Any) -> Any:
     """What the coordinator of the group of `consumer` answers to `request`. Raises `KafkaError`."""
     await consumer._coordinator.ensure_coordinator_known()
     return await consumer._coordinator._send_req(request)
+
+
+def replace_send(consumer: Any, send: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+    """Let the coordinator of `consumer` be asked by `send`; return how it was asked before."""
+    before: Callable[[Any], Awaitable[Any]] = consumer._coordinator._send_req
+    consumer._coordinator._send_req = send
+    return before
+
+
+def replace_assignors(consumer: Any, make: Callable[[Any], Any]) -> None:
+    """Let the group of `consumer` be assigned by what `make` returns for each assignor."""
+    consumer._coordinator._assignors = [make(each) for each in consumer._coordinator._assignors]
+
+
+def rejoin(consumer: Any) -> None:
+    """Let `consumer` join its group anew."""
+    consumer._coordinator.request_rejoin()
+
+
+def static_ids_of(consumer: Any) -> tuple[str, str] | None:
+    """The group and the instance id of `consumer`; `None` if it is no static member."""
+    instance = getattr(consumer, "_group_instance_id", None)
+    return (consumer._group_id, instance) if instance and consumer._group_id is not None else None
 
 
 def forget_coordinator(consumer: Any) -> None:

@@ -35,7 +35,7 @@ class Release:
         try:
             yield
         except ImportError as error:
-            raise self._refusal([".".join(reversed(re.findall(r"'([\w.]+)'", str(error))))]) from error
+            raise self.lacks([".".join(reversed(re.findall(r"'([\w.]+)'", str(error))))]) from error
 
     def require(self, names: Mapping[type[Any], str]) -> None:
         """Check once that the classes have these names: `_name`, or `_name(first,second)` if its parameters matter.
@@ -45,7 +45,7 @@ class Release:
         if self._is_known:
             return
         if lacking := [f"{kind.__name__}.{each}" for kind, wanted in names.items() for each in _lacking(kind, wanted.split())]:
-            raise self._refusal(lacking)
+            raise self.lacks(lacking)
         self._is_known = True
         if not f"{self._installed()}.".startswith(f"{self.written_for}."):
             log.warning(
@@ -58,7 +58,8 @@ class Release:
     def _installed(self) -> str:
         return importlib.metadata.version(self.package)
 
-    def _refusal(self, lacking: Iterable[str]) -> ConfigurationError:
+    def lacks(self, lacking: Iterable[str]) -> ConfigurationError:
+        """Why the installed release, which lacks these, is refused."""
         return ConfigurationError(
             f"{self.package} {self._installed()} is installed and lacks {', '.join(lacking)}; this Ackwise was written for "
             f"{self.package} {self.written_for}: pip install '{self.package}=={self.written_for}.*'"

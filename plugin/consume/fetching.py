@@ -369,7 +369,7 @@ class Fetching:
         """
         if self._static is not None:
             self._static.require()
-        if not self._consumer._closed and has_left_the_group(self._consumer):
+        if has_left_the_group(self._consumer):
             raise AckwiseError(
                 f"the Kafka client of group {self._member.settings.group!r} has left the group and does not come back; the worker stops, "
                 "start it again"

@@ -14,16 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from aiokafka import TopicPartition
-from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.admin import DescribeGroupsRequest
-from aiokafka.protocol.group import HeartbeatRequest
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.internals import partitions_of
-from ackwise.plugin.client.staticrequests import FENCED, FencedInstanceError, named
+from ackwise.plugin.client.internals import partitions_of, rejoin, replace_assignors, replace_send, static_ids_of
+from ackwise.plugin.client.requests import FENCED, ConsumerProtocol, DescribeGroupsRequest, FencedInstanceError, HeartbeatRequest, named
 from ackwise.plugin.group.membership import read_membership
 from ackwise.plugin.process.supervised import NUMBER
 
@@ -48,20 +45,20 @@ class StaticMember:
     """The membership of `consumer`, which is started, has an instance id, and no subscription yet."""
 
     def __init__(self, consumer: Any, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        ids = static_ids_of(consumer)
+        assert ids is not None
+        self._group, self._instance = ids
         self._consumer = consumer
-        self._coordinator = consumer._coordinator
-        self._instance: str = consumer._group_instance_id
         self._sleep = sleep
         self._ended_by: str | None = None
-        self._send: Callable[[Any], Awaitable[Any]] = self._coordinator._send_req
         self._mark = b""
-        self._coordinator._send_req = self._send_named
-        self._coordinator._assignors = [_MarkedAssignor(each, self) for each in self._coordinator._assignors]
+        self._send = replace_send(consumer, self._send_named)
+        replace_assignors(consumer, lambda assignor: _MarkedAssignor(assignor, self))
 
     @classmethod
     def of(cls, consumer: Any) -> StaticMember | None:
         """The one of `consumer`; `None` if it is an ordinary member."""
-        return cls(consumer) if getattr(consumer, "_group_instance_id", None) and consumer._group_id is not None else None
+        return cls(consumer) if static_ids_of(consumer) is not None else None
 
     @property
     def mark(self) -> bytes:
@@ -80,9 +77,9 @@ class StaticMember:
             await self._sleep(_LOOK_EVERY)
             found = await self._without_owner()
             if still := found & before:
-                log.info("partitions have no owner, the group joins anew", group=self._consumer._group_id, partitions=len(still))
+                log.info("partitions have no owner, the group joins anew", group=self._group, partitions=len(still))
                 self._mark = b"%d" % time.time_ns()
-                self._coordinator.request_rejoin()
+                rejoin(self._consumer)
                 found = set()
             before = found
 
@@ -98,7 +95,7 @@ class StaticMember:
         return partitions_of(self._consumer, self._consumer.subscription()) - membership.owners.keys()
 
     async def _described(self) -> dict[str, Any]:
-        response = await self._send(DescribeGroupsRequest([self._consumer._group_id]))
+        response = await self._send(DescribeGroupsRequest([self._group]))
         group: dict[str, Any] = response.to_object()["groups"][0]
         return group
 
@@ -122,7 +119,7 @@ class StaticMember:
             return None
         if _is_fenced(response):
             self._ended_by = (
-                f"another worker has joined group {self._consumer._group_id!r} with group_instance_id {self._instance!r}, so this one "
+                f"another worker has joined group {self._group!r} with group_instance_id {self._instance!r}, so this one "
                 "stops; what it has not committed is delivered to that worker: give each worker an id of its own"
             )
         return response

@@ -6,6 +6,7 @@ does until a subclass has another one.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableSequence
 from typing import Any, Final, cast
 
@@ -20,55 +21,19 @@ MODE: Final = Release("mode-streaming", "0.7")
 
 with MODE.imports():
     from mode import Service
-    from mode.threads import QueueServiceThread
+    from mode.threads import QueueServiceThread as QueueServiceThread
     from mode.utils.aiter import aiter
 
 with FAUST.imports():
     from faust.agents.agent import _current_agent
     from faust.channels import Channel
-    from faust.streams import maybe_forward
+    from faust.streams import maybe_forward as maybe_forward
     from faust.tables.recovery import Recovery
     from faust.transport.conductor import Conductor
-    from faust.transport.drivers.aiokafka import (
-        AIOKafkaConsumerThread,
-        Consumer,
-        Producer,
-        Transport,
-        credentials_to_aiokafka_auth,
-        server_list,
-    )
-
-__all__ = [
-    "FAUST",
-    "MODE",
-    "NAMES",
-    "FaustAgent",
-    "FaustApp",
-    "FaustConductor",
-    "FaustConsumer",
-    "FaustProducer",
-    "FaustStream",
-    "FaustThread",
-    "QueueServiceThread",
-    "Transport",
-    "chain_of",
-    "credentials_to_aiokafka_auth",
-    "has_crashed",
-    "keywords_of",
-    "let_recovery_wait",
-    "maybe_forward",
-    "put",
-    "read_offset_of",
-    "require_known",
-    "server_list",
-    "settings_of",
-    "source_of",
-    "throw_into",
-    "was_set",
-    "wrap_creation",
-    "wrap_transport",
-    "wrap_web",
-]
+    from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
+    from faust.transport.drivers.aiokafka import Transport as Transport
+    from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth as credentials_to_aiokafka_auth
+    from faust.transport.drivers.aiokafka import server_list as server_list
 
 #: What is used here; with its parameters where another function takes its place.
 NAMES: Final[Mapping[type[Any], str]] = {
@@ -169,6 +134,14 @@ def read_offset_of(consumer: Any, partition: Any) -> int | None:
     return cast("int | None", consumer._read_offset.get(partition))
 
 
+def registry_of(app: Any) -> object:
+    """The registry that the page of `app` for Prometheus shows. Faust keeps it nowhere but in the function of the page."""
+    pages = [type(view) for view in app.web.views.values() if type(view).__module__ == "faust.sensors.prometheus"]
+    if (found := inspect.getclosurevars(cast(Any, pages[-1]).get).nonlocals.get("registry")) is None:
+        raise FAUST.lacks(["the registry of its page for Prometheus"])
+    return found
+
+
 def chain_of(stream: Any) -> list[Any]:
     """`stream`, and those that were derived from it."""
     return list(stream._iter_ll_forwards())
@@ -181,7 +154,6 @@ class FaustApp(faust.App):
         return self.load_settings(silent=silent)
 
     def load_settings(self, *, silent: bool) -> Any:
-        """The settings, as they are made."""
         return super()._load_settings(silent=silent)
 
 
@@ -192,7 +164,6 @@ class FaustAgent(faust.Agent):
         await self.run_actor(coro, aref)
 
     async def run_actor(self, coro: Awaitable[Any], aref: Any) -> None:
-        """Run one actor to its end."""
         await super()._execute_actor(coro, aref)
 
     def become_current(self) -> None:
@@ -209,7 +180,6 @@ class FaustAgent(faust.Agent):
 
     @property
     def error_handler(self) -> Callable[..., Any] | None:
-        """The `on_error` of the user."""
         return self._on_error
 
 
@@ -218,7 +188,6 @@ class FaustStream(faust.Stream[Any]):
 
     @property
     def processors(self) -> MutableSequence[Any]:
-        """Those of its values."""
         return self._processors
 
     def set_current(self, event: EventT[Any] | None) -> None:
@@ -241,7 +210,6 @@ class FaustStream(faust.Stream[Any]):
         return await self.make_key(key, value)
 
     async def make_key(self, key: Any, value: Any) -> Any:
-        """The key of a repartitioned value."""
         return await super()._format_key(key, value)
 
     async def _passive_drainer(self, channel: Any, declare: bool = False) -> None:
@@ -257,28 +225,24 @@ class FaustConsumer(Consumer):
 
     @property
     def thread(self) -> Any:
-        """What it fetches in."""
         return self._thread
 
     def _new_consumer_thread(self) -> Any:
         return self.make_thread()
 
     def make_thread(self) -> Any:
-        """What it is to fetch in."""
         return super()._new_consumer_thread()
 
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
         return await self.fetch_from(active_partitions, timeout)
 
     async def fetch_from(self, active_partitions: Any, timeout: float) -> Any:
-        """Records of these partitions."""
         return await super()._getmany(active_partitions, timeout)
 
     async def _wait_next_records(self, timeout: float) -> Any:
         return await self.next_records(timeout)
 
     async def next_records(self, timeout: float) -> Any:
-        """Records, and the partitions that are active."""
         return await super()._wait_next_records(timeout)
 
     def forget_unacked(self, message: Any) -> None:
@@ -306,14 +270,12 @@ class FaustThread(AIOKafkaConsumerThread):
         return self.make_client(transport)
 
     def make_client(self, transport: Any) -> Any:
-        """The client of aiokafka, not started."""
         return super()._create_worker_consumer(transport)
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
         return await self.fetch_records(consumer, active_partitions, timeout, max_records)
 
     async def fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
-        """What the client has of these partitions."""
         return await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records)
 
     async def ask_highwaters(self, partitions: Any) -> Any:
@@ -328,14 +290,12 @@ class FaustConductor(Conductor):
         return await self.subscribed()
 
     async def subscribed(self) -> Iterable[str]:
-        """The topics that the app subscribes to."""
         return await super()._update_indices()
 
     def _build_handler(self, tp: TP, channels: Any) -> Any:
         return self.make_handler(tp, channels)
 
     def make_handler(self, tp: TP, channels: Any) -> Any:
-        """What hands each message of `tp` to `channels`."""
         return super()._build_handler(tp, channels)
 
     def channels_of(self, tp: TP) -> set[Any]:

@@ -5,20 +5,20 @@ Without the page nobody listens, no event is made for it, and counting costs not
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import faust
-from faust.sensors.prometheus import PrometheusMonitor, setup_prometheus_sensors
+from faust.sensors.prometheus import PrometheusMonitor
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.store import ClaimStore
+from ackwise.plugin.faust.internals import registry_of
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
 from ackwise.plugin.watch.families import families
@@ -32,13 +32,7 @@ def numbers_of(app: faust.App) -> Numbers | None:
     """What counts for the page of `app`; `None` if none was set up."""
     if not isinstance(app.monitor, PrometheusMonitor):
         return None
-    return Numbers(_registry(app))
-
-
-def _registry(app: faust.App) -> CollectorRegistry:
-    """The registry that the page shows. Faust keeps it nowhere but in the function of the page."""
-    pages = [type(view) for view in app.web.views.values() if type(view).__module__ == setup_prometheus_sensors.__module__]
-    return cast(CollectorRegistry, inspect.getclosurevars(cast(Any, pages[-1]).get).nonlocals["registry"])
+    return Numbers(cast(CollectorRegistry, registry_of(app)))
 
 
 class Numbers:

@@ -211,7 +211,7 @@ class ReliableThread(FaustThread):
             raise ended
 
     def _require_membership(self, consumer: Any) -> None:
-        if not is_closed(consumer) and has_left_the_group(consumer):
+        if has_left_the_group(consumer):
             raise AckwiseError(
                 f"the Kafka client of app {self.app.conf.id!r} has left its group and does not come back; the worker stops, start it again"
             )

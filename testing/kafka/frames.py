@@ -7,7 +7,6 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import ackwise.plugin.client.staticrequests  # noqa: F401  # what this adds to aiokafka's requests is served as well
 from ackwise.plugin.client.requests import (
     Array,
     RequestHeader_v1,

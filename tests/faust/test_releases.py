@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import faust
@@ -71,6 +72,12 @@ def test_another_release_that_has_all_names_is_logged_once_and_works(
         use(app)
     logged: list[Any] = [vars(record)["fields"] for record in caplog.records if vars(record)["event"].startswith("a client library")]
     assert [(each["package"], each["release"]) for each in logged] == [("mode-streaming", "0.16.0"), ("faust-streaming", "0.16.0")]
+
+
+def test_a_page_for_prometheus_that_keeps_its_registry_elsewhere_is_refused() -> None:
+    view = type("Page", (), {"__module__": "faust.sensors.prometheus", "get": lambda self: None})()
+    with pytest.raises(ConfigurationError, match="lacks the registry of its page for Prometheus; "):
+        internals.registry_of(SimpleNamespace(web=SimpleNamespace(views={"metrics": view})))
 
 
 def test_each_private_name_of_faust_that_is_used_is_in_the_table() -> None:
