@@ -1,4 +1,5 @@
-"""Random histories of a delay topic: kills, lost acknowledgements, rungs without a leader, targets that are away, clocks that differ.
+"""Random histories of a delay topic: kills, rebalances, lost acknowledgements, rungs without a leader, targets that are away, clocks that
+differ, partitions that are added.
 
 Whatever happens, every copy comes back, none is early, each is late within bounds, and nothing is written without end.
 """
@@ -53,6 +54,11 @@ class World:
         self.lost = 0.0  #: chance that an answer is lost
         self.keys: set[bytes] = set()  #: cancelled
         self.are_cancellations_away = False
+
+    def add_partitions(self) -> None:
+        """As an operator does: more rungs of the same cycle."""
+        self.partitions += self.draw.choice([1, 13, 26])
+        self.logs |= {number: [] for number in range(1, self.partitions) if number not in self.logs}
 
     def write(self, copy: Copy, clock: float) -> PublishUnavailable | PublishRefused | None:
         """As the one writer of all copies does."""
@@ -123,6 +129,8 @@ class Relay:
     async def work(self) -> None:
         """Take what is new, and let everything go on that may."""
         for number, log in self.world.logs.items():
+            if number not in self.positions:  # a partition that was added
+                self.runs[number], self.watermarks[number], self.positions[number] = [], Watermark(0), 0
             if records := log[self.positions[number] :]:
                 self.positions[number] = len(log)
                 self.watermarks[number].track(records[0].offset, records[-1].offset + 1)
@@ -204,8 +212,12 @@ async def history(seed: int) -> None:
         await relay.work()
         if draw.random() < 0.2:
             relay.commit()
+        if draw.random() < 0.005 and world.partitions < 200:
+            world.add_partitions()
         if draw.random() < 0.01:
-            relay = Relay(world)  # killed: another one goes on from the last commit
+            before, relay = relay, Relay(world)  # killed, or not told yet of a rebalance: another one goes on from the last commit
+            if draw.random() < 0.5:
+                await before.work()
     assert world.back.keys() == due.keys() - cancelled
     for value, times in world.back.items():
         assert min(times) >= due[value], "early"

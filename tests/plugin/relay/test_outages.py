@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,9 @@ from ackwise.testing import MemoryKafka
 from ackwise.testing.kafka.partition import PartitionLog
 
 NAMES = TopicNames("billing")
+
+#: A value of 4,000 bytes, which is far less once it is compressed.
+BIG = int("1" * 4000)
 
 #: The partitions of the rungs of 1 s, 5 s and 10 s.
 ONE, FIVE, TEN = 3, 10, 1
@@ -373,6 +377,7 @@ async def test_one_retry_partition_without_a_leader_holds_none_of_the_others(sce
         await until(lambda: {*scene.moved} == {*range(6), 8})
 
 
+@pytest.mark.slow  # looks for the start of a partition that has no leader
 async def test_without_partition_0_nothing_moves_with_an_alarm_and_nothing_is_lost(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +393,15 @@ async def test_without_partition_0_nothing_moves_with_an_alarm_and_nothing_is_lo
         await until(lambda: scene.committed() == 2)
         assert not scene.relay._counts.is_halted
     assert scene.moved == [2, 1]
+
+
+async def test_a_copy_that_fits_once_it_is_compressed_is_moved(scene: Scene) -> None:
+    scene.relay = DelayRelay(replace(scene.settings, producer_options={"compression_type": "gzip"}), NAMES)
+    scene.kafka._cluster.topics[NAMES.retry].configs["max.message.bytes"] = "2000"
+    scene.put(BIG, 2)
+    async with scene.running():
+        await until(lambda: scene.committed() == 2)
+    assert (sorted(scene.moved), scene.kafka.records(NAMES.dead_letter)) == ([2, BIG], [])
 
 
 async def test_cancellations_that_the_log_does_not_have_any_more_are_forgotten(scene: Scene) -> None:
