@@ -62,6 +62,9 @@ class Asyncpg(Driver["Pool", "PoolConnectionProxy"]):
         options = self._options(self._session)
         return await asyncpg.create_pool(self._url, min_size=0, max_size=self._max_size, reset=self._reset, connect=_connect, **options)
 
+    async def release(self, pool: Pool, connection: PoolConnectionProxy) -> None:
+        await pool.release(connection, timeout=self.timeout)  # which cuts it then
+
     async def close_pool(self, pool: Pool) -> None:
         await pool.close()
 

@@ -28,23 +28,23 @@ class AsyncpgRunner:
         self._timeout = timeout
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
+        raw, answers = self._connection, list[Answer]()
         try:
-            return [await self._answer(*statement) for statement in packet]
+            for text, values in packet:
+                rows: Sequence[Any] = ()
+                if values or _has_rows(text):
+                    raw._check_open()
+                    rows, said, _ = await raw._execute(
+                        text, values, 0, self._timeout, return_status=True, ignore_custom_codec=True, record_class=Record
+                    )
+                    status = said.decode()
+                else:
+                    status = await raw.execute(text, timeout=self._timeout)
+                count = status.rpartition(" ")[2]
+                answers.append(Answer(rows, int(count) if count.isdecimal() else 0))
         except FAILURES as error:
             raise Failure(problem_of(error), error) from error
-
-    async def _answer(self, text: str, values: Sequence[object]) -> Answer:
-        raw = self._connection
-        rows: Sequence[Any] = ()
-        if values or _has_rows(text):
-            raw._check_open()
-            options = {"return_status": True, "ignore_custom_codec": True, "record_class": Record}
-            rows, said, _ = await raw._execute(text, values, 0, self._timeout, **options)
-            status = said.decode()
-        else:
-            status = await raw.execute(text, timeout=self._timeout)
-        count = status.rpartition(" ")[2]
-        return Answer(rows, int(count) if count.isdecimal() else 0)
+        return answers
 
 
 @functools.lru_cache(1024)

@@ -59,6 +59,17 @@ class Driver(abc.ABC, Generic[P, C]):
         connection: C = await pool.acquire()
         return connection
 
+    async def release(self, pool: P, connection: C) -> None:
+        """Give a connection back; cut it if that takes longer than the timeout."""
+        released = pool.release(connection)
+        if isinstance(released, asyncio.Future) and released.done():
+            return
+        try:
+            async with asyncio.timeout(self.timeout):
+                await released
+        except TimeoutError:
+            self.cut(connection)  # a pool may go on with the reset of a silent connection, and count it as in use
+
     @abc.abstractmethod
     async def close_pool(self, pool: P) -> None:
         """Wait for the connections in use, and disconnect."""
@@ -189,14 +200,8 @@ class Connections(Generic[P, C]):
 
     async def release(self, pool: P, connection: C) -> None:
         """Give a connection back, or cut it. Raises nothing of the driver's, which drops a connection that it can't take back."""
-        try:
-            released = pool.release(connection)
-            if not (isinstance(released, asyncio.Future) and released.done()):
-                await self._within(released)
-        except TimeoutError:
-            self.driver.cut(connection)  # a pool may go on with the reset of a silent connection, and count it as in use
-        except self.driver.failures:
-            pass
+        with contextlib.suppress(*self.driver.failures):
+            await self.driver.release(pool, connection)
 
     async def replace(self, pool: P) -> None:
         """Let the next operation or batch begin on a new connection; a pool that was given sees to that itself."""

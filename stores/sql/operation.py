@@ -110,7 +110,7 @@ def run_now(steps: Steps[T], runner: SyncRunner) -> T:
         steps.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Owned(Generic[T]):
     """An operation on a connection of ours. Its steps start again each time that it is tried."""
 
