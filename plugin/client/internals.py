@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaConnectionError, StaleMetadata
+from aiokafka.errors import KafkaConnectionError
 
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.requests import AIOKAFKA, ApiVersionRequest, FetchRequest
+from ackwise.plugin.client.requests import AIOKAFKA, ApiVersionRequest
 
 with AIOKAFKA.imports():
     from aiokafka.client import AIOKafkaClient as AIOKafkaClient
@@ -413,18 +413,11 @@ def forget_coordinator(consumer: Any) -> None:
     consumer._coordinator.coordinator_dead()
 
 
-async def fetch(consumer: Any, partition: TopicPartition, position: int, *, wait_ms: int | None) -> tuple[Any, int]:
-    """What the leader of `partition` answers to one fetch within the limits of `consumer`, and which isolation level that has.
-
-    By default the broker may wait as long as for the consumer's own. Raises `KafkaError`.
-    """
-    fetcher, leader = consumer._fetcher, leader_of(consumer, partition)
-    if leader in (None, -1):
-        raise StaleMetadata(partition)
-    topics = [(partition.topic, [(partition.partition, position, fetcher._max_partition_fetch_bytes)])]
-    longest: int = fetcher._fetch_max_wait_ms if wait_ms is None else wait_ms
-    request = FetchRequest(longest, 1, fetcher._fetch_max_bytes, fetcher._isolation_level, topics, rack_id="")
-    return await send(consumer, leader, request), fetcher._isolation_level
+def fetch_options(consumer: Any) -> dict[str, int]:
+    """How `consumer` fetches: the milliseconds that a broker may wait, the bytes of a partition, and the isolation level."""
+    fetcher = consumer._fetcher
+    most = min(fetcher._max_partition_fetch_bytes, fetcher._fetch_max_bytes)
+    return {"wait_ms": fetcher._fetch_max_wait_ms, "most": most, "isolation": fetcher._isolation_level}
 
 
 async def true_ends(consumer: Any, partitions: list[TopicPartition], *, within: float) -> Mapping[TopicPartition, int]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, ReplicaNotAvailableError, for_code
+from aiokafka.errors import KafkaConnectionError, ReplicaNotAvailableError, StaleMetadata, for_code
 
-from ackwise.plugin.client.internals import fetch, send
+from ackwise.plugin.client.internals import fetch_options, leader_of, send
 from ackwise.plugin.client.requests import AIOKAFKA, FetchRequest
 
 with AIOKAFKA.imports():
@@ -31,7 +31,6 @@ __all__ = [
     "RawRecords",
     "at_byte",
     "calc_crc32c",
-    "fetch_from",
     "fetch_raw",
     "is_about_a_header",
     "read_raw",
@@ -77,7 +76,10 @@ async def read_raw(consumer: Any, partition: TopicPartition, position: int) -> R
 
     Raises `KafkaError`, `TimeoutError`, or what the parser finds besides.
     """
-    reading = (await fetch_raw(consumer, partition, position)).records()
+    if (leader := leader_of(consumer, partition)) in (None, -1):
+        raise StaleMetadata(partition)
+    async with asyncio.timeout(_TIMEOUT):
+        reading = (await fetch_raw(consumer, leader, partition, position, **fetch_options(consumer))).records()
     records = []
     for record in reading:
         reading._records.is_last = True
@@ -85,28 +87,14 @@ async def read_raw(consumer: Any, partition: TopicPartition, position: int) -> R
     return RawRecords(records, reading.next_fetch_offset)
 
 
-async def fetch_raw(consumer: Any, partition: TopicPartition, position: int, *, wait_ms: int | None = None) -> RawBatches:
-    """What the broker has from `position` on, not parsed; it may wait for so many milliseconds until there is something.
-
-    By default that is as long as the client's own fetches wait. Raises `KafkaError`, or `TimeoutError`.
-    """
-    async with asyncio.timeout(_TIMEOUT):
-        return _batches(partition, position, *await fetch(consumer, partition, position, wait_ms=wait_ms))
-
-
-async def fetch_from(
-    client: Any, leader: int, partition: TopicPartition, position: int, *, wait_ms: int, most: int, isolation: int
+async def fetch_raw(
+    client: Any, leader: int | None, partition: TopicPartition, position: int, *, wait_ms: int, most: int, isolation: int
 ) -> RawBatches:
     """What `leader` has from `position` on, about `most` bytes, and at least one batch if there is any. Raises `KafkaError`."""
     asked = [(partition.topic, [(partition.partition, position, most)])]
-    request = FetchRequest(wait_ms, 1, most, isolation, asked, rack_id="")
-    return _batches(partition, position, await send(client, leader, request), isolation)
-
-
-def _batches(partition: TopicPartition, position: int, answer: Any, isolation: int) -> RawBatches:
-    """What is in an answer. One without the partition, as a broker gives that throttles a client, or that names a replica, is none."""
+    answer = await send(client, leader, FetchRequest(wait_ms, 1, most, isolation, asked, rack_id=""))
     parts = [part for _, parts in answer.topics for part in parts]
-    if not parts:
+    if not parts:  # a broker answers so that throttles the client
         raise KafkaConnectionError("the broker's answer leaves out the partition")
     ((_, code, high, *more),) = parts
     if code:
@@ -115,8 +103,7 @@ def _batches(partition: TopicPartition, position: int, answer: Any, isolation: i
         raise ReplicaNotAvailableError("the leader sends its readers to another replica")
     aborted = more[2] if answer.API_VERSION >= 11 else more[-2] if answer.API_VERSION >= 4 else None
     end = more[0] if isolation else high
-    starts_at = more[1] if answer.API_VERSION >= 5 else 0
-    return RawBatches(partition, position, more[-1], aborted, isolation, end, starts_at)
+    return RawBatches(partition, position, more[-1], aborted, isolation, end)
 
 
 class RawBatches(NamedTuple):
@@ -129,8 +116,6 @@ class RawBatches(NamedTuple):
     isolation: int
     end: int
     """Where the log ended as the broker answered: who reads what is committed sees nothing behind the first open transaction."""
-    starts_at: int = 0
-    """The first offset that the log still has, of brokers that say so."""
 
     @property
     def goes_on_at(self) -> int:

@@ -30,7 +30,7 @@ from aiokafka.errors import (
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.log import said
 from ackwise.plugin.client.internals import any_broker, learn_brokers, send
-from ackwise.plugin.client.rawrecords import RawBatches, fetch_from
+from ackwise.plugin.client.rawrecords import RawBatches, fetch_raw
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.client.requests import MetadataRequest, OffsetRequest
 
@@ -89,7 +89,7 @@ class TopicReader:
 
     async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
         """The bounds of each log."""
-        starts, ends = await self.offsets(partitions, _EARLIEST), await self.ends(partitions)
+        starts, ends = await asyncio.gather(self.offsets(partitions, _EARLIEST), self.ends(partitions))
         return {partition: Bounds(starts[partition][0], ends[partition]) for partition in partitions}
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -136,7 +136,7 @@ class TopicReader:
     async def _fetch(self, partition: TopicPartition, position: int, end: int | None, most: int) -> RawBatches:
         """An answer that is empty only where the log has nothing from `position` to `end`."""
         leader, wait = await self._leader(partition), _WAIT if end is None else 0
-        answer = await fetch_from(self._admin, leader, partition, position, wait_ms=wait, most=most, isolation=self._isolation)
+        answer = await fetch_raw(self._admin, leader, partition, position, wait_ms=wait, most=most, isolation=self._isolation)
         if not answer.raw and answer.end < (wanted := position if end is None else end):
             raise LeaderNotAvailableError(f"the log ends at {answer.end} for now, and ended at {wanted} before")
         return answer

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, for_code
 
 from ackwise.middleware.duration import parse_duration
-from ackwise.middleware.ladder import WAITS, wait_of, width
+from ackwise.middleware.ladder import CANCELLATIONS, WAITS, wait_of
 from ackwise.plugin.client.opening import opened
+from ackwise.plugin.client.reading import TopicReader
 from ackwise.plugin.demo.outcome import DeadLetterSeen
 from ackwise.plugin.demo.scenario import PlannedRecord
 
@@ -70,24 +71,25 @@ async def send(brokers: str, topic: str, records: Sequence[PlannedRecord], progr
 class Observer:
     """Looks at the topics of a group as anybody could, without being a member of it."""
 
-    def __init__(self, group: str, topic: str, levels: Sequence[str], rungs: Sequence[int], consumer: Any, admin: Any) -> None:
+    def __init__(self, group: str, topic: str, levels: Sequence[str], admin: AIOKafkaAdminClient) -> None:
         self._group = group
-        self._topic = topic
         self._levels = levels
-        self._rungs = [TopicPartition(f"{group}.delay", partition) for partition in rungs]
-        self._consumer = consumer
+        self._read = _places(topic, f"{group}.retry")
         self._admin = admin
+        self._reader = TopicReader(admin, committed=False)
+        self._seen = dict.fromkeys(_places(f"{group}.dlq"), 0)
         self.dead_letters: list[DeadLetterSeen] = []
 
     async def refresh_dead_letters(self) -> list[DeadLetterSeen]:
         """All dead letters so far."""
-        fetched = await self._consumer.getmany(timeout_ms=0, max_records=5000)
-        self.dead_letters += [_dead_letter(record) for records in fetched.values() for record in records]
+        for place, end in (await self._reader.ends(self._seen)).items():
+            self.dead_letters += [_dead_letter(record) async for record in self._reader.records(place, self._seen[place], end)]
+            self._seen[place] = end
         return self.dead_letters
 
     async def retried(self) -> dict[str, int]:
         """How many copies were written to the rung of each delay level: its own, or the longest within it."""
-        ends = await self._consumer.end_offsets(self._rungs)
+        ends = await self._reader.ends(await self._rungs())
         written: Counter[int] = Counter()
         for place, end in ends.items():
             written[wait_of(place.partition)] += end
@@ -96,38 +98,35 @@ class Observer:
 
     async def passed(self, group: str, topic: str) -> dict[int, int]:
         """Up to where `group` has committed each partition of `topic`; no entry for one that it never did."""
-        committed = await self._committed(group, [TopicPartition(topic, partition) for partition in range(PARTITIONS)])
+        committed = await self._committed(group, _places(topic))
         return {place.partition: offset for place, offset in committed.items() if offset >= 0}
 
     async def is_idle(self) -> bool:
         """Whether worker and relay have committed everything that there is."""
-        read = await self._ends([self._topic, f"{self._group}.retry"])
-        return await self._is_committed(self._group, read) and await self._is_committed(
-            f"{self._group}.relay", await self._consumer.end_offsets(self._rungs)
-        )
+        return await self._is_committed(self._group, self._read) and await self._is_committed(f"{self._group}.relay", await self._rungs())
 
-    async def _is_committed(self, group: str, ends: Mapping[TopicPartition, int]) -> bool:
-        committed = await self._committed(group, list(ends))
+    async def _rungs(self) -> list[TopicPartition]:
+        """Those that there are: the embedded broker makes few partitions."""
+        return [place for place in await self._reader.partitions([f"{self._group}.delay"]) if place.partition != CANCELLATIONS]
+
+    async def _is_committed(self, group: str, partitions: Sequence[TopicPartition]) -> bool:
+        ends, committed = await self._reader.ends(partitions), await self._committed(group, partitions)
         return all(end == 0 or committed.get(partition, -1) >= end for partition, end in ends.items())
 
     async def _committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, Any] = await self._admin.list_consumer_group_offsets(group, partitions=list(partitions))
         return {partition: committed.offset for partition, committed in found.items()}
 
-    async def _ends(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        partitions = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
-        ends: dict[TopicPartition, int] = await self._consumer.end_offsets(partitions)
-        return ends
-
 
 @asynccontextmanager
 async def observe(brokers: str, group: str, topic: str, levels: Sequence[str]) -> AsyncIterator[Observer]:
     """An observer, connected while the block runs. The dead-letter topic must be there."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=None, auto_offset_reset="earliest", enable_auto_commit=False)
-    async with opened(consumer):
-        consumer.assign([TopicPartition(f"{group}.dlq", partition) for partition in range(PARTITIONS)])
-        async with _admin(brokers) as admin:
-            yield Observer(group, topic, levels, range(1, width()), consumer, admin)
+    async with _admin(brokers) as admin:
+        yield Observer(group, topic, levels, admin)
+
+
+def _places(*topics: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
 
 
 def _dead_letter(record: Any) -> DeadLetterSeen:

@@ -7,24 +7,23 @@ A kill in between leaves the rest to the next call.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError, RecordTooLargeError, for_code
+from aiokafka.errors import RecordTooLargeError
 
-from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Event, EventCode, EventSink
-from ackwise.middleware.log import said
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction
 from ackwise.plugin.client.opening import opened
-from ackwise.plugin.client.rawrecords import RawBatches, at_byte, fetch_raw
+from ackwise.plugin.client.rawrecords import RawBatches, at_byte
+from ackwise.plugin.client.reading import TopicReader
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.matching import with_matching
 from ackwise.plugin.group.member import owner_of
+from ackwise.plugin.group.membership import read_membership
 from ackwise.plugin.group.topics import connected
 
 __all__ = ["Passage", "Skipped", "parse_passage", "skip"]
@@ -86,38 +85,24 @@ async def skip(group: Group, passage: Passage, *, execute: bool) -> Skipped:
     if passage.topic not in read:
         raise ConfigurationError(f"group {group.settings.group!r} reads no topic {passage.topic!r}; it reads {', '.join(read)}")
     partition = TopicPartition(passage.topic, passage.partition)
-    async with connected(group.settings) as admin, _reader(group) as consumer:
+    async with connected(group.settings) as admin:
         await _require_no_members(admin, group)
         committed = await _committed(admin, group, partition)
-        stuck = await _where_it_stands(consumer, partition, committed)
+        stuck = await _where_it_stands(TopicReader(admin), partition, committed)
         _require_within(passage, committed, stuck)
         sink = group.slots.open_sink(group.settings.group, group.sources)
         if execute:
-            await _pass(admin, consumer, group, passage, committed, sink)
+            await _pass(admin, group, passage, committed, sink)
     return Skipped(passage, (stuck.base, stuck.end - 1), stuck.error, sink is not None, execute)
-
-
-@asynccontextmanager
-async def _reader(group: Group) -> AsyncIterator[Any]:
-    """A consumer that may commit for the group and is no member of it. What the brokers do not answer is said in one sentence."""
-    settings = group.settings
-    options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **settings.client_options}
-    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, group_id=settings.group, auto_offset_reset="none", **options)
-    try:
-        async with opened(consumer):
-            yield consumer
-    except KafkaError as error:
-        raise AckwiseError(f"the brokers do not let records be passed for group {settings.group!r}: {said(error)}; try again") from error
 
 
 async def _require_no_members(admin: AIOKafkaAdminClient, group: Group) -> None:
     (answer,) = await admin.describe_consumer_groups([group.settings.group])
     described: Any = answer.to_object()["groups"][0]
-    if described["error_code"]:
-        raise for_code(described["error_code"])
-    if described["members"] or described["state"] not in ("Empty", "Dead"):
+    membership = read_membership(described)
+    if membership.members or membership.state not in ("Empty", "Dead"):
         raise ConfigurationError(
-            f"group {group.settings.group!r} still has members ({len(described['members'])}); stop all of its workers first, and wait "
+            f"group {group.settings.group!r} still has members ({len(membership.members)}); stop all of its workers first, and wait "
             "until a crashed one is missed (session_timeout)"
         )
 
@@ -141,24 +126,24 @@ class _Stuck(NamedTuple):
     error: str
 
 
-async def _where_it_stands(consumer: Any, partition: TopicPartition, committed: int) -> _Stuck:
+async def _where_it_stands(reader: TopicReader, partition: TopicPartition, committed: int) -> _Stuck:
     """The first batch from `committed` on that can't be read. Raises `ConfigurationError` if something that can comes before it."""
     place = f"{partition.topic}/{partition.partition}"
-    start, end = (await consumer.beginning_offsets([partition]))[partition], (await consumer.end_offsets([partition]))[partition]
+    start, end = (await reader.bounds([partition]))[partition]
     position = committed
     while position < end:
         if position < start:
             raise ConfigurationError(
                 f"{place} begins at {start}, behind what was committed ({committed}); start a worker, it goes on there"
             )
-        raw = await fetch_raw(consumer, partition, position)
+        raw = await reader.fetch(partition, position)
         reading = raw.records()
         if raw.is_cut():  # what the client says of that, too
-            return await _stuck(consumer, raw, 0, position, end, RecordTooLargeError())
+            return await _stuck(reader, raw, 0, position, end, RecordTooLargeError())
         try:
             record = next(reading, None)
         except Exception as error:  # noqa: BLE001  # whatever a parser raises
-            return await _stuck(consumer, raw, at_byte(reading), reading.next_fetch_offset, end, error)
+            return await _stuck(reader, raw, at_byte(reading), reading.next_fetch_offset, end, error)
         if record is not None:
             raise ConfigurationError(
                 f"{place}/{record.offset} can be read and is not done; start a worker, which does what comes before the record that "
@@ -170,7 +155,7 @@ async def _where_it_stands(consumer: Any, partition: TopicPartition, committed: 
     raise ConfigurationError(f"{place} has nothing from {committed} on that can't be read; nothing has to be passed")
 
 
-async def _stuck(consumer: Any, raw: RawBatches, begins: int, at: int, log_end: int, error: Exception) -> _Stuck:
+async def _stuck(reader: TopicReader, raw: RawBatches, begins: int, at: int, log_end: int, error: Exception) -> _Stuck:
     """Reading stands at offset `at`, in the batch that begins at byte `begins` of `raw`.
 
     What that batch says of itself may be wrong as well: it ends no later than the next one begins that is whole, or than the log.
@@ -178,17 +163,17 @@ async def _stuck(consumer: Any, raw: RawBatches, begins: int, at: int, log_end: 
     base, claimed = raw.claim(begins) or (at, at)
     whole = raw.next_whole(begins, at)
     if whole is None:
-        whole = await _next_whole(consumer, raw.partition, at, log_end)
+        whole = await _next_whole(reader, raw.partition, at, log_end)
     ends = [max(log_end, at), *(each for each in (claimed, whole) if each > at)]
     return _Stuck(at, base if 0 <= base <= at else at, min(ends), type(error).__name__)
 
 
-async def _next_whole(consumer: Any, partition: TopicPartition, at: int, log_end: int) -> int:
+async def _next_whole(reader: TopicReader, partition: TopicPartition, at: int, log_end: int) -> int:
     """Where the first whole batch beyond `at` begins of which the broker is asked by its offset; the end of the log without one."""
     found, low, high = log_end, at + 1, log_end
     while low < high:
         middle = (low + high) // 2
-        whole = (await fetch_raw(consumer, partition, middle)).next_whole(-1, at)
+        whole = (await reader.fetch(partition, middle)).next_whole(-1, at)
         if whole is None:
             low = middle + 1
         else:
@@ -205,11 +190,11 @@ def _require_within(passage: Passage, committed: int, stuck: _Stuck) -> None:
     )
 
 
-async def _pass(admin: AIOKafkaAdminClient, consumer: Any, group: Group, passage: Passage, committed: int, sink: EventSink | None) -> None:
+async def _pass(admin: AIOKafkaAdminClient, group: Group, passage: Passage, committed: int, sink: EventSink | None) -> None:
     partition = TopicPartition(passage.topic, passage.partition)
     if sink is None:
         await _pass_in_database(group, partition, committed, passage)
-        await _pass_in_broker(admin, consumer, group, partition, passage)
+        await _pass_in_broker(admin, group, partition, passage)
         return
     await sink.open()
     try:
@@ -217,7 +202,7 @@ async def _pass(admin: AIOKafkaAdminClient, consumer: Any, group: Group, passage
             sink.record(Event(EventCode.SKIPPED, *partition, offset))
         await sink.flush()
         await _pass_in_database(group, partition, committed, passage)
-        await _pass_in_broker(admin, consumer, group, partition, passage)
+        await _pass_in_broker(admin, group, partition, passage)
         sink.record(Event(EventCode.COMMITTED, *partition, range_end=passage.last + 1))
         await sink.flush()
     finally:
@@ -247,7 +232,10 @@ async def _pass_in_database(group: Group, partition: TopicPartition, committed: 
         await store.close()
 
 
-async def _pass_in_broker(admin: AIOKafkaAdminClient, consumer: Any, group: Group, partition: TopicPartition, passage: Passage) -> None:
+async def _pass_in_broker(admin: AIOKafkaAdminClient, group: Group, partition: TopicPartition, passage: Passage) -> None:
     await _require_no_members(admin, group)  # a commit beside members is refused by the broker as well
-    consumer.assign([partition])
-    await consumer.commit({partition: passage.last + 1})
+    settings, options = group.settings, dict[str, Any](group.settings.client_options)
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, group_id=settings.group, enable_auto_commit=False, **options)
+    async with opened(consumer):
+        consumer.assign([partition])
+        await consumer.commit({partition: passage.last + 1})

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack
 from typing import Any, Final, Protocol
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka import TopicPartition
 
 from ackwise.middleware.ladder import CANCELLATIONS
 from ackwise.middleware.log import Log
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.closing import close_consumer
-from ackwise.plugin.client.internals import look_for_topics
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.opening import start
-from ackwise.plugin.client.rawrecords import fetch_raw
+from ackwise.plugin.client.reading import TopicReader, Unreadable
+from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["CANCELLED", "CancelPartition", "Cancellations"]
@@ -26,8 +24,8 @@ log = Log()
 #: What a cancellation says besides its key; whoever takes it back writes no value.
 CANCELLED: Final = b'{"version": 1}'
 
-#: Seconds for a client to connect and to find the start, for reading what is new, and for letting go of a client.
-_START_TIMEOUT, _READ_TIMEOUT, _CLOSE_TIMEOUT = 10.0, 30.0, 2.0
+#: Seconds for reading what is new.
+_READ_TIMEOUT: Final = 30.0
 
 
 class Cancellations(Protocol):
@@ -39,7 +37,7 @@ class Cancellations(Protocol):
         ...
 
     async def read(self) -> None:
-        """Return once `keys` has everything that was acknowledged before this was called. Raises `KafkaError` or `OSError`."""
+        """Return once `keys` has everything that was acknowledged before this was called. Raises `AckwiseError` or `KafkaError`."""
 
     async def close(self) -> None:
         """Let go of what is open. Raises nothing."""
@@ -55,8 +53,8 @@ class CancelPartition:
     def __init__(self, settings: HostSettings, topic: str) -> None:
         self._settings = settings
         self._partition = TopicPartition(topic, CANCELLATIONS)
-        self._consumer: AIOKafkaConsumer | None = None
-        self._connecting: AIOKafkaConsumer | None = None  #: what a reading that was given up may have left
+        self._open = AsyncExitStack()
+        self._reader: TopicReader | None = None
         self._position: int | None = None
         self._keys: dict[bytes, int] = {}  #: with the offset of each
         self._starts_at = 0  #: the first offset of the log
@@ -79,38 +77,34 @@ class CancelPartition:
             number = self._begun
             try:
                 await answer(self._read_to_end(), within=_READ_TIMEOUT)
-            except OffsetOutOfRangeError:
-                self._position, self._starts_at = None, 0  # it was made anew, or what was there is deleted
-                self._keys.clear()
-                raise
-            except BaseException:
-                self._learn_anew()
+            except BaseException as error:
+                if isinstance(error, Unreadable):  # it was made anew, or what was there is deleted
+                    self._position, self._starts_at = None, 0
+                    self._keys.clear()
+                await self.close()  # the next one finds who leads by then
                 raise
             self._done = number
 
     async def close(self) -> None:
-        """Let go of the client. Raises nothing of the client's."""
-        for consumer in {self._consumer, self._connecting} - {None}:
-            await close_consumer(consumer, within=_CLOSE_TIMEOUT)
-        self._consumer = self._connecting = None
+        """See `Cancellations`."""
+        opened, self._open, self._reader = self._open, AsyncExitStack(), None
+        await opened.aclose()
 
     async def _read_to_end(self) -> None:
-        consumer = await self._connected()
-        position = self._position
-        if position is None:
-            found = await answer(consumer.beginning_offsets([self._partition]), within=_START_TIMEOUT)
-            position = self._position = int(found[self._partition])
-        while True:
-            fetched = await fetch_raw(consumer, self._partition, position, wait_ms=0)
-            self._forget(fetched.starts_at)
-            if not fetched.raw:
-                return
-            reading: Any = fetched.records()
-            for record in reading:
+        if self._reader is None:
+            admin = await self._open.enter_async_context(connected(self._settings, "cancel-relay"))
+            self._reader = TopicReader(admin, committed=False, patience=0.0)
+        reader, place = self._reader, self._partition
+        start, end = (await reader.bounds([place]))[place]
+        if self._position is None:
+            self._position = start
+        if not start <= self._position <= end:
+            raise Unreadable(f"{place.topic}/{place.partition} has offsets from {start} to {end}, and was read to {self._position}")
+        self._forget(start)
+        while self._position < end:
+            records, self._position = await reader.portion(place, self._position, end)
+            for record in records:
                 self._take(record)
-            if reading.next_fetch_offset == position:
-                raise KafkaError(f"topic {self._partition.topic!r} can't be read on at offset {position}")
-            position = self._position = reading.next_fetch_offset
 
     def _forget(self, starts_at: int) -> None:
         """Forget what stood before the first offset of the log."""
@@ -130,27 +124,3 @@ class CancelPartition:
                 partition=self._partition.partition,
                 offset=record.offset,
             )
-
-    async def _connected(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            options: dict[str, Any] = dict(self._settings.client_options)
-            consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._settings.brokers,
-                client_id=f"{self._settings.client_id}-cancel-relay",
-                enable_auto_commit=False,
-                **options,
-            )
-            self._connecting, is_connected = consumer, False
-            try:
-                await answer(start(consumer), within=_START_TIMEOUT)
-                is_connected = True
-            finally:
-                if not is_connected:
-                    await close_consumer(consumer, within=_CLOSE_TIMEOUT)
-            self._consumer, self._connecting = consumer, None
-        return self._consumer
-
-    def _learn_anew(self) -> None:
-        """The partition may have another leader by now."""
-        if self._consumer is not None:
-            look_for_topics(self._consumer)

@@ -165,7 +165,7 @@ class DelayPipeline:
         """Whether everything that was cancelled before now is known: one that was accepted was acknowledged before."""
         try:
             await self._cancellations.read()
-        except (KafkaError, OSError) as error:
+        except (AckwiseError, KafkaError) as error:
             self._put_off(runs)
             self._counts.is_halted = True
             if self._throttle.is_due("cancellations"):

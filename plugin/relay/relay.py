@@ -16,7 +16,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
-from ackwise.middleware.errors import PublishUnavailable
+from ackwise.middleware.errors import AckwiseError, PublishUnavailable
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.ladder import CANCELLATIONS, ladder_of
 from ackwise.middleware.log import Log, said
@@ -132,7 +132,7 @@ class DelayRelay:
 
     async def _prepare(self) -> None:
         """Read what is cancelled before something is due, which would be late by that."""
-        with suppress(KafkaError, OSError):
+        with suppress(AckwiseError, KafkaError):
             await self._cancellations.read()
 
     async def _belong(self, stopping: asyncio.Task[Any]) -> BaseException | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
-from tests.plugin.logs import Logs, batch, corrupt, endless, reading
+from tests.plugin.logs import Logs, batch, corrupt, endless
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.client.reading import Bounds, TopicReader
 from ackwise.plugin.group.skipping import Passage, _require_within, _where_it_stands
 
 ORDERS = TopicPartition("orders", 0)
@@ -31,20 +33,12 @@ class Segments(Logs):
 
 
 async def stuck_in(logs: Logs, committed: int) -> Any:
-    consumer: Any = reading(logs)
+    async def bounds(partitions: Any) -> Any:
+        return {ORDERS: Bounds(0, logs.logs[ORDERS][-1][0])}
 
-    async def beginning(partitions: Any) -> Any:
-        return {ORDERS: 0}
-
-    async def end(partitions: Any) -> Any:
-        return {ORDERS: logs.logs[ORDERS][-1][0]}
-
-    consumer.beginning_offsets, consumer.end_offsets = beginning, end
-    try:
-        return await _where_it_stands(consumer, ORDERS, committed)
-    finally:
-        await consumer._fetcher.close()
-        consumer._closed = True
+    reader: Any = TopicReader(cast(Any, SimpleNamespace(_client=logs)))
+    reader._leaders, reader.bounds = {ORDERS: 0}, bounds
+    return await _where_it_stands(reader, ORDERS, committed)
 
 
 @pytest.mark.parametrize("kind", [Logs, Segments])

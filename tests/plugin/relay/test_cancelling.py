@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.plugin.relay.desk import NAMES, Desk
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import pytest
+from aiokafka.errors import NotLeaderForPartitionError
+from tests.plugin.relay.desk import NAMES, Desk
+from tests.waiting import until
+
+from ackwise.middleware.errors import Unavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.ladder import WAITS
+from ackwise.plugin.client.reading import Unreadable
+from ackwise.plugin.relay.cancellations import CANCELLED, CancelPartition
+from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.testing import MemoryKafka
 
 
 def test_a_cancellation_names_the_message_its_record_its_replay_and_its_handler() -> None:
@@ -103,3 +113,61 @@ async def test_offsets_that_are_missing_in_the_log_hold_no_commit_up() -> None:
     desk.put(0, 1, 4, 5, 9)
     await desk.until(1_010.0)
     assert desk.watermark.commit == 10
+
+
+@asynccontextmanager
+async def cancel_partition() -> AsyncIterator[tuple[MemoryKafka, CancelPartition]]:
+    async with MemoryKafka() as kafka:
+        kafka.create_topic(NAMES.delay)
+        cancellations = CancelPartition(HostSettings(kafka.bootstrap, "billing"), NAMES.delay)
+        try:
+            yield kafka, cancellations
+        finally:
+            await cancellations.close()
+
+
+def cancel(kafka: MemoryKafka, *keys: bytes, value: bytes | None = CANCELLED) -> None:
+    for key in keys:
+        kafka.produce(NAMES.delay, value, key=key)
+
+
+async def test_cancellations_are_read_to_their_end_also_behind_what_compaction_or_a_transaction_left_there() -> None:
+    async with cancel_partition() as (kafka, cancellations):
+        cancel(kafka, b"a", b"b", b"c", b"d")
+        cancel(kafka, b"b", value=None)
+        kafka.log(NAMES.delay).remove([0, 4])
+        await cancellations.read()
+        assert cancellations.keys == {b"b", b"c", b"d"}
+        cancel(kafka, b"e")
+        await cancellations.read()
+        assert cancellations.keys == {b"b", b"c", b"d", b"e"}
+
+
+@pytest.mark.parametrize("is_trimmed", [True, False])
+async def test_of_cancellations_that_are_gone_none_is_remembered_and_those_that_are_there_are_read(is_trimmed: bool) -> None:
+    async with cancel_partition() as (kafka, cancellations):
+        cancel(kafka, b"a", b"b", b"c")
+        await cancellations.read()
+        if is_trimmed:
+            cancel(kafka, b"d", b"new")
+            kafka.log(NAMES.delay).trim(4)
+        else:
+            kafka.delete_topic(NAMES.delay)
+            kafka.create_topic(NAMES.delay)
+            cancel(kafka, b"new")
+        with pytest.raises(Unreadable):
+            await cancellations.read()
+        assert cancellations.keys == set()
+        await cancellations.read()
+        assert cancellations.keys == {b"new"}
+
+
+async def test_cancellations_that_could_not_be_read_are_read_by_the_next_one_and_no_connection_is_left() -> None:
+    async with cancel_partition() as (kafka, cancellations):
+        cancel(kafka, b"a")
+        kafka.faults.refuse("Fetch", NotLeaderForPartitionError)
+        with pytest.raises(Unavailable, match="NotLeaderForPartitionError"):
+            await cancellations.read()
+        await until(lambda: not kafka._connections)
+        await cancellations.read()
+        assert cancellations.keys == {b"a"}
