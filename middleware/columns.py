@@ -49,6 +49,8 @@ class Column(NamedTuple):
     """Of completes alone."""
     sent_back: int | None = None
     """Of releases alone."""
+    unrecorded: str = ""
+    """Of completes alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def of_columns(exchange: ColumnExchange) -> Exchange:
     """The same exchange, key by key, in the order of the columns."""
     return Exchange(
         [Claim(key, token) for column in exchange.claims for key, token in _keys(column)],
-        [Complete(key, token, column.outcome) for column in exchange.completes for key, token in _keys(column)],
+        [Complete(key, token, column.outcome, column.unrecorded) for column in exchange.completes for key, token in _keys(column)],
         [Release(key, token, column.sent_back) for column in exchange.releases for key, token in _keys(column)],
         [Renew(key, token) for column in exchange.renews for key, token in _keys(column)],
         exchange.lease,

@@ -70,6 +70,9 @@ class Complete(NamedTuple):
     key: ClaimKey
     token: int
     outcome: Outcome
+    unrecorded: str = ""
+    """What became of it and could not be recorded elsewhere, kept with the outcome: up to 400 ASCII characters. A store that keeps no
+    owners may forget it."""
 
 
 class Release(NamedTuple):
@@ -133,6 +136,8 @@ class AlreadyDone(NamedTuple):
     """Completed before; nothing to run."""
 
     outcome: Outcome
+    unrecorded: str = ""
+    """As whoever completed it said."""
 
 
 class Stale(NamedTuple):

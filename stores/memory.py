@@ -90,7 +90,8 @@ class MemoryStore:
     def _complete(self, column: Column, exchange: ColumnExchange, now: float) -> Answered[Ack]:
         blocks, others = self._under_way(column, now)
         for block in blocks:
-            block.outcome, block.owner, block.leased_until, block.kept_until = column.outcome, "", now, now + exchange.retention
+            block.outcome, block.owner = column.outcome, column.unrecorded
+            block.leased_until, block.kept_until = now, now + exchange.retention
             self._written.move_to_end(block)
         if not others:
             return Answered(len(column.ids), {})

@@ -96,7 +96,7 @@ CREATE TABLE IF NOT EXISTS {} (
     took_unreleased TINYINT NOT NULL DEFAULT 0,
     outcome TINYINT NOT NULL,
     step TINYINT NOT NULL,
-    holder VARCHAR(96) CHARACTER SET ascii NOT NULL,
+    holder VARCHAR(400) CHARACTER SET ascii NOT NULL,
     PRIMARY KEY (day, k)
 ) ENGINE = InnoDB"""
 

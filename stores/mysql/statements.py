@@ -92,7 +92,7 @@ class Row(NamedTuple):
     kept_for: int
     """Microseconds from now."""
     owner: str
-    """The process that holds it, if it has a name."""
+    """The process that holds it, if it has a name; of a completed one, what could not be recorded."""
 
     @property
     def place(self) -> Place:
@@ -142,7 +142,7 @@ def answer(one: Asked, row: Row) -> Answer:
 
 def _claim_answer(one: Asked, row: Row) -> ClaimAnswer:
     if row.outcome != 0:
-        return AlreadyDone(Outcome(row.outcome))
+        return AlreadyDone(Outcome(row.outcome), row.owner)
     if one.attempt < row.next_attempt:
         return Stale()
     if row.token == one.token:
@@ -151,7 +151,7 @@ def _claim_answer(one: Asked, row: Row) -> ClaimAnswer:
 
 
 def _values(some: Iterable[Asked], lease: int, retention: int, owner: str) -> Iterable[str]:
-    """Return the rows to insert; what is finished or given back has no holder."""
+    """Return the rows to insert; what is finished or given back has no holder, but perhaps something that was not recorded."""
     holder = _text(owner)
     held = f"SYSDATE(6)+INTERVAL {lease} MICROSECOND,SYSDATE(6)+INTERVAL {lease + retention} MICROSECOND"
     done = f"SYSDATE(6),SYSDATE(6)+INTERVAL {retention} MICROSECOND"
@@ -162,7 +162,8 @@ def _values(some: Iterable[Asked], lease: int, retention: int, owner: str) -> It
             case Kind.CLAIM:
                 yield f"{row},{one.attempt},0,{held},{holder})"
             case Kind.COMPLETE:
-                yield f"{row},{one.attempt},{one.value or 0:d},{done},'')"
+                unrecorded = _text(one.unrecorded) if one.unrecorded else "''"
+                yield f"{row},{one.attempt},{one.value or 0:d},{done},{unrecorded})"
             case Kind.RELEASE:
                 yield f"{row},{one.value or 0},0,{never},'')"
             case Kind.RENEW:

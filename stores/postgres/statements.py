@@ -51,7 +51,7 @@ def statement(tables: Tables, some: Sequence[Asked], exchange: Exchange) -> Stat
 
 def arguments(some: Sequence[Asked], exchange: Exchange) -> tuple[object, ...]:
     """What the text is executed with."""
-    places, tokens, attempts, kinds, values, _ = zip(*some, strict=True)
+    places, tokens, attempts, kinds, values, _, unrecorded = zip(*some, strict=True)
     return (
         [id.hex() for id, _ in places],
         [day for _, day in places],
@@ -63,6 +63,7 @@ def arguments(some: Sequence[Asked], exchange: Exchange) -> tuple[object, ...]:
         exchange.retention,
         exchange.owner,
         [owner for owner in exchange.gone if owner],
+        unrecorded if any(unrecorded) else (),
     )
 
 
@@ -121,8 +122,8 @@ _ASKED = f"""
         WITH ORDINALITY AS a (k, day, token, attempt, kind, value, n)
 """
 
-# What is finished or given back has no holder.
-_HOLDER = f"CASE WHEN {{0}}kind IN ({_CLAIM}, {_RENEW}) THEN $9::text ELSE '' END"
+# What is finished or given back has no holder. What is finished may have something there that was not recorded.
+_HOLDER = f"CASE WHEN {{0}}kind IN ({_CLAIM}, {_RENEW}) THEN $9::text ELSE coalesce(($11::text[])[{{0}}n::int], '') END"
 
 
 def _writes(record: str, request: str) -> str:

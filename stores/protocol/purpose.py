@@ -64,7 +64,7 @@ CLAIMS: Final = Purpose(
     part="claims",
     missing="the tables of the claim store are missing",
     has="claims have",
-    version=2,
+    version=3,
 )
 INBOX: Final = Purpose(
     name="inbox",

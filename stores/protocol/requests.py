@@ -33,6 +33,8 @@ class Asked(NamedTuple):
     """The outcome of a complete; what a release sends back."""
     position: int
     """Among all requests of the exchange."""
+    unrecorded: str = ""
+    """Of a complete."""
 
 
 Answer = ClaimAnswer | Ack
@@ -41,8 +43,8 @@ Answer = ClaimAnswer | Ack
 def asked(exchange: Exchange) -> list[Asked]:
     """All requests in the order in which they are applied: completes, releases, renews, claims."""
     every: list[Asked] = []
-    for key, token, outcome in exchange.completes:
-        every.append(Asked(key[:2], token, key.attempt, Kind.COMPLETE, outcome, len(every)))
+    for key, token, outcome, unrecorded in exchange.completes:
+        every.append(Asked(key[:2], token, key.attempt, Kind.COMPLETE, outcome, len(every), unrecorded))
     for key, token, sent_back in exchange.releases:
         every.append(Asked(key[:2], token, key.attempt, Kind.RELEASE, sent_back, len(every)))
     for key, token in exchange.renews:

@@ -54,7 +54,7 @@ class Record(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """The process that holds the claim, if it named itself and the store keeps that."""
+        """The process that holds the claim, if it named itself; of a completed one, what could not be recorded. If the store keeps that."""
         return ""
 
     def held_by(self, owner: str) -> Record:
@@ -92,7 +92,7 @@ def claim(
     if record is None or now >= record.kept_until:
         return Record(token, 1, attempt, 0, False, None, leased_until, kept_until).held_by(owner), _FIRST
     if record.outcome is not None:
-        return record, AlreadyDone(record.outcome)
+        return record, AlreadyDone(record.outcome, record.owner)
     # Before BUSY and take-over: a copy with a later attempt exists, and this one must neither wait for it nor run.
     if attempt < record.next_attempt:
         return record, Stale()
@@ -110,24 +110,27 @@ def claim(
     return taken.held_by(owner), Acquired(epoch, lost, not released)
 
 
-def complete(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> tuple[Record | None, Ack]:
+def complete(
+    record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float, unrecorded: str = ""
+) -> tuple[Record | None, Ack]:
     """The holder of `token` finished. An expired lease does not matter as long as nobody took over: the work is done.
 
     A success with token 0 is that of a replay, which holds a key of its own: it counts whoever holds this one.
     """
     if record is None or now >= record.kept_until:
-        return Record(token, 1, attempt, 0, False, outcome, now, now + retention), Ack.RESTORED
+        return Record(token, 1, attempt, 0, False, outcome, now, now + retention).held_by(unrecorded), Ack.RESTORED
     is_replay = outcome is Outcome.OK and token == _RELEASED and record.outcome is None
     if is_replay or (outcome is Outcome.OK and record.outcome is Outcome.DEAD):
         # Its dead letter was sent again and succeeded: what has the key from now on is a duplicate of that success. Where the store
         # has not heard of the death yet, whoever holds the key is late, and its death takes no success away.
-        return Record(token, record.epoch, record.next_attempt, 0, False, outcome, now, now + retention), Ack.OK
+        succeeded = Record(token, record.epoch, record.next_attempt, 0, False, outcome, now, now + retention)
+        return succeeded.held_by(unrecorded), Ack.OK
     if record.outcome is not None:
         return record, Ack.OK if record.token == token else Ack.LOST_DONE
     if record.token != token:
         return record, Ack.LOST
     done = Record(token, record.epoch, record.next_attempt, record.lost, record.took_unreleased, outcome, now, now + retention)
-    return done, Ack.OK
+    return done.held_by(unrecorded), Ack.OK
 
 
 def release(record: Record | None, token: int, sent_back: int | None, now: float, retention: float) -> tuple[Record | None, Ack]:
@@ -162,10 +165,10 @@ def decide(find: Callable[[Place], Record | None], exchange: Exchange, now: floa
     renews: list[Ack] = []
     claims: list[ClaimAnswer] = []
     # Four loops that look alike: one that is given the transition and its arguments takes half as long again.
-    for key, token, outcome in exchange.completes:
+    for key, token, outcome, unrecorded in exchange.completes:
         place = key[:2]
         before = written.get(place) or find(place)
-        after, ack = complete(before, token, key[2], outcome, now, retention)
+        after, ack = complete(before, token, key[2], outcome, now, retention, unrecorded)
         if after is not before and after is not None:
             written[place] = after
         completes.append(ack)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ackwise.middleware.errors import ConfigurationError
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_VERSION = 1
+_VERSION = 2
 _PAGE_FILL = 90
 """Completed records of a page that is as full as expected; a chance surplus still fits into the 128 of a listpack."""
 

@@ -30,14 +30,15 @@ _COUNT = Struct(">H")
 _EXCEPTION = Struct(">HB")
 _CLAIM_ANSWER = Struct(">HBII")
 _CLAIM, _RELEASE, _SEND_BACK, _RENEW = 0, 4, 5, 6
-_BUSY = 0
+_WITH_TEXT = (0, 3)
+"""The answers that a text of as many bytes follows as their second number says: busy and done."""
 _ACKS = {ord("O"): Ack.OK, ord("R"): Ack.RESTORED, ord("L"): Ack.LOST, ord("D"): Ack.LOST_DONE}
-_CLAIM_ANSWERS: tuple[Callable[[int, int], ClaimAnswer], ...] = (
-    lambda milliseconds, _: Busy(milliseconds / 1000),
-    lambda epoch, lost: Acquired(epoch, lost, False),
-    lambda epoch, lost: Acquired(epoch, lost, True),
-    lambda outcome, _: AlreadyDone(Outcome(outcome)),
-    lambda _, __: Stale(),
+_CLAIM_ANSWERS: tuple[Callable[[int, int, str], ClaimAnswer], ...] = (
+    lambda milliseconds, _, owner: Busy(milliseconds / 1000, owner),
+    lambda epoch, lost, _: Acquired(epoch, lost, False),
+    lambda epoch, lost, _: Acquired(epoch, lost, True),
+    lambda outcome, _, unrecorded: AlreadyDone(Outcome(outcome), unrecorded),
+    lambda *_: Stale(),
 )
 
 
@@ -46,13 +47,15 @@ class _Part(NamedTuple):
 
     kind: int
     attempt: int
+    """What a release sends back; of a complete, the length of what is unrecorded."""
     tokens: Sequence[int]
+    unrecorded: bytes = b""
 
     def packed(self) -> bytes:
         count, first = len(self.tokens), self.tokens[0]
         in_a_row = isinstance(self.tokens, range) and self.tokens.step == 1 and first % 2**32 + count <= 2**32
         tokens = pack(">Q", first) if in_a_row else pack(f">{count}Q", *self.tokens)
-        return _COLUMN.pack(self.kind, count, self.attempt, in_a_row) + tokens
+        return _COLUMN.pack(self.kind, count, self.attempt, in_a_row) + tokens + self.unrecorded
 
 
 class Question(NamedTuple):
@@ -85,7 +88,7 @@ class Question(NamedTuple):
 
 def questions(exchange: ColumnExchange, layout: Layout, *, always_write: bool) -> list[Question]:
     """All that `exchange` asks for. With `always_write` Redis writes even if nothing changes, which gives WAIT something to wait for."""
-    parts = [(column, _Part(column.outcome.value, column.attempt, column.tokens)) for column in exchange.completes]
+    parts = [(column, _completed(column)) for column in exchange.completes]
     parts += [(column, _released(column)) for column in exchange.releases]
     parts += [(column, _Part(_RENEW, 0, column.tokens)) for column in exchange.renews]
     parts += [(column, _Part(_CLAIM, column.attempt, column.tokens)) for column in exchange.claims]
@@ -124,11 +127,9 @@ def result(exchange: ColumnExchange, answered: Iterable[tuple[Question, bytes]])
                 continue
             _, _, a, b = _CLAIM_ANSWER.unpack_from(answer, at)
             at += _CLAIM_ANSWER.size
-            if code == _BUSY:
-                claims[position] = Busy(a / 1000, answer[at : at + b].decode("ascii", "replace"))
-                at += b
-            else:
-                claims[position] = _CLAIM_ANSWERS[code](a, b)
+            end = at + b if code in _WITH_TEXT else at
+            claims[position] = _CLAIM_ANSWERS[code](a, b, answer[at:end].decode("ascii", "replace"))
+            at = end
     completed, begin = _by_column(exchange.completes, acks, 0)
     released, begin = _by_column(exchange.releases, acks, begin)
     renewed, begin = _by_column(exchange.renews, acks, begin)
@@ -139,10 +140,10 @@ def result(exchange: ColumnExchange, answered: Iterable[tuple[Question, bytes]])
 def columns_of(exchange: Exchange) -> ColumnExchange:
     """The same in columns, with the keys in the same order. A key may stand in a column twice here, and Redis is told."""
     return ColumnExchange(
-        _columns([(key, token, Outcome.OK, None) for key, token in exchange.claims]),
-        _columns([(key, token, outcome, None) for key, token, outcome in exchange.completes]),
-        _columns([(key, token, Outcome.OK, sent_back) for key, token, sent_back in exchange.releases]),
-        _columns([(key, token, Outcome.OK, None) for key, token in exchange.renews]),
+        _columns([(key, token, Outcome.OK, None, "") for key, token in exchange.claims]),
+        _columns([(key, token, outcome, None, unrecorded) for key, token, outcome, unrecorded in exchange.completes]),
+        _columns([(key, token, Outcome.OK, sent_back, "") for key, token, sent_back in exchange.releases]),
+        _columns([(key, token, Outcome.OK, None, "") for key, token in exchange.renews]),
         exchange.lease,
         exchange.retention,
         exchange.owner,
@@ -160,11 +161,14 @@ def key_by_key(result: ColumnResult) -> ExchangeResult:
     )
 
 
-def _columns(requests: Sequence[tuple[ClaimKey, int, Outcome, int | None]]) -> list[Column]:
+def _columns(requests: Sequence[tuple[ClaimKey, int, Outcome, int | None, str]]) -> list[Column]:
     found = []
-    for (day, attempt, outcome, sent_back), some in groupby(requests, lambda asked: (asked[0].day, asked[0].attempt, asked[2], asked[3])):
+    for (day, attempt, outcome, sent_back, unrecorded), some in groupby(
+        requests, lambda asked: (asked[0].day, asked[0].attempt, asked[2], asked[3], asked[4])
+    ):
         same = list(some)
-        found.append(Column([asked[0].id for asked in same], day, attempt, [asked[1] for asked in same], outcome, sent_back))
+        ids, tokens = [asked[0].id for asked in same], [asked[1] for asked in same]
+        found.append(Column(ids, day, attempt, tokens, outcome, sent_back, unrecorded))
     return found
 
 
@@ -178,6 +182,11 @@ def _by_column(columns: Sequence[Column], exceptions: dict[int, AnyAnswer], begi
         found.append(Answered(len(column.ids), {position - begin: exceptions[position] for position in positions[at:behind]}))
         begin, at = end, behind
     return found, begin
+
+
+def _completed(column: Column) -> _Part:
+    unrecorded = column.unrecorded.encode("ascii", "replace")
+    return _Part(column.outcome.value, len(unrecorded), column.tokens, unrecorded)
 
 
 def _released(column: Column) -> _Part:

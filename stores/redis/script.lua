@@ -1,13 +1,13 @@
 -- Answers a part of an exchange; the table is that of stores/protocol/transitions.py, and so are the names.
 -- KEYS: one per request. ARGV[1]: settings. ARGV[2]: the columns: kind or outcome, number of keys, attempt, and 1 with the first
--- token of a row of them, or 0 with all tokens.
+-- token of a row of them, or 0 with all tokens. A complete has the length of what is unrecorded in place of the attempt, and that last.
 -- ARGV[3]: the owner of what is claimed or renewed. What follows are owners that are gone.
 -- The answer is one string: the number of keys, then what went otherwise than well: the place, a byte for a complete, release and
--- renew or nine for a claim, and the holder's name behind a claim that is busy.
+-- renew or nine for a claim, and the holder's name behind a claim that is busy, or what is unrecorded behind one that is done.
 --
 -- A record under way: flags, kept_until, token, leased_until, epoch, next_attempt, lost, owner. A completed one:
 -- flags, kept_until and the end of the token, 5 bytes or, in a page, 2: they only tell a complete that is repeated from
--- another's, and the offset may advance after either. Flags: 1 to 3 the outcome, 4 took_unreleased. Instants are milliseconds. Numbers are doubles here, so
+-- another's, and the offset may advance after either; then what is unrecorded. Flags: 1 to 3 the outcome, 4 took_unreleased. Instants are milliseconds. Numbers are doubles here, so
 -- tokens stay bytes.
 
 local CLAIM, RELEASE, SEND_BACK, RENEW = 0, 4, 5, 6  -- 1 to 3 complete, with that outcome
@@ -29,6 +29,7 @@ end
 local lease, retention, always_write, period, page_bits, repeated = struct.unpack('>I6I6BI6BB', ARGV[1])
 local compact = period > 0
 local token_end = compact and 2 or 5
+local done_size = 7 + token_end  -- of a completed record of which nothing is unrecorded
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -95,7 +96,7 @@ local function out_of_page(key, value)
 end
 
 local function store(key, value)
-  if compact and is_done(value) then
+  if compact and is_done(value) and #value == done_size then  -- a longer one would cost its page the short form
     into_page(key, value)
   else
     redis.call('SET', key, value, 'PX', text(kept_until(value) - now + GRACE))
@@ -126,7 +127,7 @@ local function claim(value, token, attempt)
   if not value then
     return under_way(token, now + lease, 1, attempt, 0, false, mine), acquired(false, 1, 0)
   elseif is_done(value) then
-    return nil, answer(DONE, string.byte(value))
+    return nil, answer(DONE, string.byte(value), #value - done_size) .. string.sub(value, done_size + 1)
   end
   local took_unreleased, owner, leased_until, epoch, next_attempt, lost = read(value)
   if attempt < next_attempt then
@@ -147,14 +148,14 @@ local function claim(value, token, attempt)
   return under_way(token, now + lease, epoch + 1, attempt, lost, not released, mine), acquired(not released, epoch + 1, lost)
 end
 
-local function complete(value, token, outcome)
-  local done = struct.pack('>BI6', outcome, now + retention) .. string.sub(token, -token_end)
+local function complete(value, token, outcome, unrecorded)
+  local done = struct.pack('>BI6', outcome, now + retention) .. string.sub(token, -token_end) .. unrecorded
   if not value then
     return done, RESTORED
   elseif outcome == SUCCESS and string.byte(value) == DEATH then
     return done, OK
   elseif is_done(value) then
-    return nil, string.sub(value, 8) == string.sub(token, -token_end) and OK or LOST_DONE
+    return nil, string.sub(value, 8, done_size) == string.sub(token, -token_end) and OK or LOST_DONE
   end
   local _, owner = read(value)
   if owner == token or (outcome == SUCCESS and token == FREE) then
@@ -212,6 +213,10 @@ while offset <= #ARGV[2] do
   local kind, count, attempt, in_a_row, high, low = struct.unpack('>BI2I4Bc4I4', ARGV[2], offset)
   local tokens = offset + 8
   offset = tokens + (in_a_row == 1 and 8 or 8 * count)
+  local unrecorded = ''
+  if kind > CLAIM and kind < RELEASE and attempt > 0 then
+    unrecorded, offset = sub(ARGV[2], offset, offset + attempt - 1), offset + attempt
+  end
   -- What all keys of the column that go well have in common.
   local first, rest, px
   if kind == CLAIM then
@@ -229,13 +234,13 @@ while offset <= #ARGV[2] do
       after = first .. token .. rest
       call('SET', key, after, 'PX', px)
     elseif first and kind ~= CLAIM and value and sub(value, 8, 15) == token and not is_done(value) then
-      after = first .. sub(token, -token_end)
+      after = first .. sub(token, -token_end) .. unrecorded
       call('SET', key, after, 'PX', px)
     else
       if kind == CLAIM then
         after, said = claim(value, token, attempt)
       elseif kind < RELEASE then
-        after, said = complete(value, token, kind)
+        after, said = complete(value, token, kind, unrecorded)
       elseif kind == RENEW then
         after, said = renew(value, token)
       else

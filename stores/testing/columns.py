@@ -8,7 +8,7 @@ import pytest
 
 from ackwise.middleware.columns import Answered, Column, ColumnExchange, ColumnResult
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimKey, Outcome, Stale
-from ackwise.stores.testing.scene import ONE, OTHER, THIRD, YOURS, Scene
+from ackwise.stores.testing.scene import ONE, OTHER, THIRD, UNRECORDED, YOURS, Scene
 
 
 class Columns:
@@ -28,6 +28,18 @@ class Columns:
         assert columnar.exchange_columns(ColumnExchange(completes=[column])).completes == [Answered(100, {})]
         answered = columnar.exchange_columns(ColumnExchange([column])).claims
         assert answered == [Answered(100, dict.fromkeys(range(100), AlreadyDone(Outcome.OK)))]
+
+    def test_what_is_not_recorded_is_that_of_every_key_of_its_column(self, columnar: Scene) -> None:
+        scene = columnar
+        column = _column(scene.keys(7), range(1000, 1007))
+        scene.exchange_columns(ColumnExchange([column]))
+        told = [_part(column, [0, 1, 2])._replace(unrecorded=UNRECORDED), _part(column, [4])._replace(unrecorded="7")]
+        scene.exchange_columns(ColumnExchange(completes=[*told, _part(column, [3, 5, 6])]))
+        (answered,) = scene.exchange_columns(ColumnExchange([column])).claims
+        if not scene.features.owners:
+            pytest.skip("the store keeps no owners")
+        texts = [UNRECORDED, UNRECORDED, UNRECORDED, "", "7", "", ""]
+        assert answered.exceptions == {place: AlreadyDone(Outcome.OK, text) for place, text in enumerate(texts)}
 
     def test_each_claim_of_a_column_is_answered_by_its_own_record(self, columnar: Scene) -> None:
         keys = columnar.keys(12)

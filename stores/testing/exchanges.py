@@ -45,6 +45,7 @@ class _Request:
     attempt: int
     sent_back: int | None
     outcome: Outcome
+    unrecorded: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class _Step:
             if request.kind is Claim:
                 claims.append(Claim(key, request.token))
             elif request.kind is Complete:
-                completes.append(Complete(key, request.token, request.outcome))
+                completes.append(Complete(key, request.token, request.outcome, request.unrecorded if owners else ""))
             elif request.kind is Release:
                 releases.append(Release(key, request.token, request.sent_back))
             else:
@@ -83,6 +84,7 @@ _requests = st.builds(
     attempt=st.integers(1, 3),
     sent_back=st.sampled_from([None, 2, 3]),
     outcome=st.sampled_from(Outcome),
+    unrecorded=st.sampled_from(["", "", "1 2 3 4 orders"]),
 )
 _steps = st.builds(
     _Step,

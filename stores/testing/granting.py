@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ackwise.middleware.store import WHOEVER, Ack, Acquired, AlreadyDone, Busy, Claim, Complete, Outcome, Release, Stale
-from ackwise.stores.testing.scene import MINE, THIRD, YOURS, Scene
+from ackwise.stores.testing.scene import MINE, THIRD, UNRECORDED, YOURS, Scene
 
 
 class Granting:
@@ -89,6 +91,38 @@ class Granting:
             assert scene.complete(held, MINE) is Ack.OK
             assert scene.complete(dead, YOURS, outcome) is Ack.LOST_DONE
             assert scene.claim(dead, THIRD) == AlreadyDone(Outcome.DEAD)
+
+    def test_what_is_not_recorded_of_a_completed_key_is_said_to_whoever_asks_and_stays(self, scene: Scene) -> None:
+        held, unknown, dead, plain = scene.keys(4)
+        scene.exchange(claims=[Claim(held, MINE), Claim(dead, MINE), Claim(plain, MINE)])
+        scene.complete(dead, MINE, Outcome.DEAD)
+        acks = scene.exchange(
+            completes=[
+                Complete(plain, MINE, Outcome.OK),
+                Complete(held, MINE, Outcome.OK, UNRECORDED),
+                Complete(unknown, MINE, Outcome.OK, "1 2"),
+                Complete(dead, YOURS, Outcome.OK, UNRECORDED),
+            ]
+        ).completes
+        assert acks == [Ack.OK, Ack.OK, Ack.RESTORED, Ack.OK]
+        if not scene.features.owners:
+            pytest.skip("the store keeps no owners")
+        unrecorded = AlreadyDone(Outcome.OK, UNRECORDED)
+        for token in (YOURS, MINE):
+            answers = scene.exchange(claims=[Claim(key, token) for key in (held, unknown, dead, plain)]).claims
+            assert answers == [unrecorded, AlreadyDone(Outcome.OK, "1 2"), unrecorded, AlreadyDone(Outcome.OK)]
+        assert [scene.complete(held), scene.complete(plain, MINE, unrecorded=UNRECORDED)] == [Ack.OK, Ack.OK]
+        assert scene.complete(held, YOURS) is Ack.LOST_DONE
+        assert [scene.claim(held, THIRD), scene.claim(plain, THIRD)] == [unrecorded, AlreadyDone(Outcome.OK)]
+        scene.wait(scene.retention)
+        assert [scene.claim(key, THIRD) for key in (held, plain)] == [Acquired(1), Acquired(1)]
+
+    def test_a_success_that_is_recorded_takes_the_place_of_a_death_of_which_something_is_not(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim(key)
+        scene.complete(key, MINE, Outcome.DEAD, UNRECORDED)
+        assert scene.complete(key, YOURS) is Ack.OK
+        assert scene.claim(key, THIRD) == AlreadyDone(Outcome.OK)
 
     def test_completing_an_unknown_key_restores_it(self, scene: Scene) -> None:
         key = scene.key()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Claim, Complete, Outcome, Release, Stale
-from ackwise.stores.testing.scene import MINE, ONE, OTHER, THIRD, YOURS, Scene
+from ackwise.stores.testing.scene import MINE, ONE, OTHER, THIRD, UNRECORDED, YOURS, Scene
 
 
 class Owners:
@@ -30,8 +30,11 @@ class Owners:
             pytest.skip("the records end with the store")
         held, done, back = scene.keys(3)
         scene.exchange(claims=[Claim(key, MINE) for key in (held, done, back)])
+        told = scene.key()
         scene.exchange(completes=[Complete(done, MINE, Outcome.DEAD)], releases=[Release(back, MINE, 2)])
+        scene.complete(told, unrecorded=UNRECORDED)
         scene.reopen()
+        assert not scene.features.owners or scene.claim(told, YOURS) == AlreadyDone(Outcome.OK, UNRECORDED)
         assert scene.is_busy(held)
         assert scene.claim(done, YOURS) == AlreadyDone(Outcome.DEAD)
         assert scene.claim(back, YOURS) == Stale()

@@ -38,6 +38,9 @@ SHAPES: Final[tuple[Literal["keys", "columns"], ...]] = ("keys", "columns")
 ONE: Final = "8d5f3c1a-0123456789abcdef"
 OTHER: Final = "8d5f3c1a-fedcba9876543210"
 
+#: What may be said of a completed key, as long as it may be.
+UNRECORDED: Final = "1f 7 0 0 " + "t" * 391
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
@@ -50,7 +53,8 @@ class Features:
     shared: bool = False
     """Several stores can be open on the same place at once."""
     owners: bool = False
-    """Keeps who holds a claim, and lets those that are gone be taken over. A store may do without: then everybody waits for leases."""
+    """Keeps who holds a claim, lets those that are gone be taken over, and keeps what was not recorded of a completed one. A store may
+    do without: then everybody waits for leases."""
     lease: float = 30.0
     """Seconds; a store on its own clock wants short ones, but some hundred times its round trip."""
     retention: float = 86400.0
@@ -183,9 +187,9 @@ class Scene:
         asked = Exchange(renews=[Renew(key, token)], lease=600.0, retention=600.0, owner=owner)
         return self.run(self.ask(asked)).renews[0]
 
-    def complete(self, key: ClaimKey, token: int = MINE, outcome: Outcome = Outcome.OK) -> Ack:
+    def complete(self, key: ClaimKey, token: int = MINE, outcome: Outcome = Outcome.OK, unrecorded: str = "") -> Ack:
         """Complete one key."""
-        return self.exchange(completes=[Complete(key, token, outcome)]).completes[0]
+        return self.exchange(completes=[Complete(key, token, outcome, unrecorded)]).completes[0]
 
     def release(self, key: ClaimKey, token: int = MINE, sent_back: int | None = None) -> Ack:
         """Release one key."""
@@ -226,7 +230,9 @@ def _twin(key: ClaimKey) -> ClaimKey:
 def _columns_of(exchange: Exchange) -> tuple[ColumnExchange, list[list[list[int]]]]:
     """The exchange in columns, and for each kind and column the positions of its requests."""
     claims, of_claims = _columns([(key, token, Column((), None, 0, ())) for key, token in exchange.claims])
-    completes, of_completes = _columns([(key, token, Column((), None, 0, (), outcome)) for key, token, outcome in exchange.completes])
+    completes, of_completes = _columns(
+        [(key, token, Column((), None, 0, (), outcome, None, unrecorded)) for key, token, outcome, unrecorded in exchange.completes]
+    )
     releases, of_releases = _columns([(key, token, Column((), None, 0, (), sent_back=back)) for key, token, back in exchange.releases])
     renews, of_renews = _columns([(key, token, Column((), None, 0, ())) for key, token in exchange.renews])
     asked = ColumnExchange(claims, completes, releases, renews, exchange.lease, exchange.retention, exchange.owner, exchange.gone)

@@ -394,10 +394,10 @@ async def test_tables_of_another_version_are_refused_and_not_touched(sql: SQLDat
     store = maintained(sql.url())
     await store.init()
     await sql.execute("DROP TABLE ackwise_claims")
-    for version in (1, 3):
+    for version in (2, 4):
         await sql.execute(f"UPDATE ackwise_schema SET version = {version}")
         for refused in (store.open, store.init, store.check, store.cleanup):
-            with pytest.raises(ConfigurationError, match=f"its claims have version {version}, and this Ackwise knows version 2 alone"):
+            with pytest.raises(ConfigurationError, match=f"its claims have version {version}, and this Ackwise knows version 3 alone"):
                 await refused()
         assert await sql.execute("SELECT part, version FROM ackwise_schema") == [("claims", version)]
     with pytest.raises(Exception, match="ackwise_claims"):

@@ -42,7 +42,7 @@ class Unfenced:
     async def close(self): ...
 
     async def exchange(self, exchange):
-        for key, token, outcome in exchange.completes:
+        for key, token, *_ in exchange.completes:
             if (record := self.inner._find((key.id, key.day))) is not None:
                 self.inner._write((key.id, key.day), record._replace(token=token))
         return await self.inner.exchange(exchange)

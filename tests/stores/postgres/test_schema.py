@@ -262,7 +262,7 @@ def literal(asked: list[ClaimKey]) -> str:
     (some,) = rounds(asked_of(exchange), AT_ONCE)
     arrays: Any = sql.arguments(some, exchange)[:6]
     texts = ["{" + ",".join("NULL" if one is None else str(one) for one in array) + "}" for array in arrays]
-    return f"({', '.join(map(repr, texts))}, 30, 86400, 'somebody', '{{a,b}}')"
+    return f"({', '.join(map(repr, texts))}, 30, 86400, 'somebody', '{{a,b}}', '{{}}')"
 
 
 @pytest.mark.nightly
