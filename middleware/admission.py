@@ -24,6 +24,7 @@ from ackwise.middleware.run import Run, Stage, apart, count, divide, pick
 from ackwise.middleware.sequence import hold_back
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.unrecorded import Unrecorded
 from ackwise.middleware.usercode import Raised, Returned, Stops, class_name
 from ackwise.middleware.wire import has_raw_names
 from ackwise.middleware.worker import Worker
@@ -496,8 +497,8 @@ class Admission:
                 if not run.elsewhere:
                     run.elsewhere = True
                     self._worker.record(EventCode.IN_FLIGHT_ELSEWHERE, self._agent.name, run)
-            case AlreadyDone(outcome):
-                run.rule(Done() if run.succeeded else Duplicate(dead=outcome is Outcome.DEAD))
+            case AlreadyDone(outcome, unrecorded):
+                run.rule(Done() if run.succeeded else Duplicate(dead=outcome is Outcome.DEAD, ran=Unrecorded.read(unrecorded)))
             case Stale():
                 run.rule(Done() if run.succeeded else Duplicate(stale=True))
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from ackwise.middleware.exceptiongroups import is_printable
 from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.unrecorded import Unrecorded
 from ackwise.middleware.usercode import class_name, shown
 
 __all__ = [
@@ -121,6 +122,8 @@ class Duplicate:
     """Where the message that it follows was read, as `topic/partition/offset`."""
     dead: bool = False
     """Its key is that of a dead letter, and not of a success."""
+    ran: Unrecorded | None = None
+    """The run that had its key, if nothing tells of that yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,15 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from ackwise.middleware.columns import FIRST, Column, ColumnExchange, ColumnResult, checked, in_columns
+from ackwise.middleware.disposition import Done
 from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.events import EventSink, durable_of
 from ackwise.middleware.fate import outcome_of, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.run import Run, Stage, count
 from ackwise.middleware.store import Busy, ClaimAnswer, ClaimStore, Outcome
+from ackwise.middleware.unrecorded import Unrecorded
 
 __all__ = ["Leases", "Moment", "Witness"]
 
@@ -84,11 +87,13 @@ class Leases:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] | None = None,
         witness: Witness | None = None,
+        sink: EventSink | None = None,
     ) -> None:
         """`clock` is monotonic. Without `wall`, the wall clock, a pause in which `clock` stood still is not noticed."""
         self.store = store
         self._columns = in_columns(store)
         self._witness = witness
+        self._sink = sink  #: of the events about what is claimed
         self.lease = lease
         self.retention = retention
         self._clock = clock
@@ -255,18 +260,35 @@ class Leases:
             self._held.pop(run, None)
 
     def give_back(self, run: Run) -> None:
-        """Its claims are released, or completed if nothing but that is left of it, with the next trip; nothing waits for that."""
+        """Its claims are released, or completed if nothing but that is left of it, with the next trip; nothing waits for that.
+
+        A success that is not recorded is completed too, and whoever has its key next is told.
+        """
         if not run.tokens or run.ids is None:
             return
         self.drop(run)
-        outcome = outcome_of(run) if run.stage is Stage.RECORDED else None
-        if outcome is not None:
-            self.mark_later(run.column(outcome))
+        is_recorded = run.stage is Stage.RECORDED
+        outcome = outcome_of(run) if is_recorded or run.stage is Stage.PUBLISHED else None
+        if outcome is Outcome.OK or (outcome is not None and is_recorded):
+            for column in [run.column(outcome)] if is_recorded else self._unrecorded(run):
+                self.mark_later(column)
             if run.base_id is not None and outcome is Outcome.OK:
                 self.mark_later(run.base_column())
         else:
-            self.release_later(run.column(sent_back=sent_back_of(run) if run.stage is Stage.RECORDED else None))
+            self.release_later(run.column(sent_back=sent_back_of(run) if is_recorded else None))
         run.tokens = None
+
+    def _unrecorded(self, run: Run) -> list[Column]:
+        """What completes its claims, one by one where each has an execution of its own to be told of."""
+        column, writer = run.column(), durable_of(self._sink)
+        if not isinstance(run.disposition, Done) or run.exec_ids is None:
+            return [column]
+        columns = []
+        for place, (key_id, token, exec_id) in enumerate(zip(column.ids, column.tokens, run.exec_ids, strict=True)):
+            topic, partition, offset, _ = run.origin_at(place)
+            ran = Unrecorded(0 if writer is None else writer.writer_id, exec_id, partition, offset, topic)
+            columns.append(column._replace(ids=[key_id], tokens=[token], unrecorded=str(ran)))
+        return columns
 
     async def flush(self) -> None:
         """Deliver the releases and marks that are waiting. Raises `StoreUnavailable`."""

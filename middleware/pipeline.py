@@ -149,4 +149,5 @@ def follow(runs: Sequence[Run]) -> None:
             ruling = leader.disposition
             stale = isinstance(ruling, Duplicate) and ruling.stale
             dead = isinstance(ruling, Dead) or (isinstance(ruling, Duplicate) and ruling.dead)
-            run.rule(Duplicate(stale, str(leader.origin), dead))
+            ran = ruling.ran if isinstance(ruling, Duplicate) else None
+            run.rule(Duplicate(stale, None if ran else str(leader.origin), dead, ran))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
@@ -293,9 +293,13 @@ class Settlement:
         match run.disposition:
             case Done():
                 record(EventCode.SUCCEEDED, handler, run, with_exec_id=True, duration_us=duration, attrs=how)
-            case Duplicate(stale, leader, dead):
-                told = ({} if leader is None else {"leader": leader}) | ({"outcome": "dead"} if dead else {})
-                record(EventCode.STALE if stale else EventCode.DUP_SUPPRESSED, handler, run, attrs=json.dumps(told) if told else None)
+            case Duplicate(stale, leader, dead, ran):
+                told: dict[str, Any] = ({} if leader is None else {"leader": leader}) | ({"outcome": "dead"} if dead else {})
+                if ran is not None:
+                    run.exec_ids = [ran.exec_id]
+                    told |= ran.attributes(str(run.origin))
+                code, attrs = EventCode.STALE if stale else EventCode.DUP_SUPPRESSED, json.dumps(told) if told else None
+                record(code, handler, run, with_exec_id=ran is not None, attrs=attrs)
             case Later():
                 back = cast(SendBack, run.send_back)
                 due = round((self._worker.wall() + back.delay) * 1000)

@@ -236,7 +236,7 @@ class Member:
         self.leases = None
         if isinstance(dedup, Dedup) and store is not None:
             lease, retention = float(dedup.lease), float(dedup.retention)
-            self.leases = Leases(store, lease=lease, retention=retention, wall=time.time, witness=THIS_PROCESS)
+            self.leases = Leases(store, lease=lease, retention=retention, wall=time.time, witness=THIS_PROCESS, sink=self.sink)
             if self._before is not None:
                 self.leases.inherit(self._before)
         self.worker = Worker(

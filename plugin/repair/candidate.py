@@ -10,6 +10,7 @@ from typing import Final
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.repairplan import Action, RepairStep
 from ackwise.middleware.run import Run
+from ackwise.middleware.unrecorded import Unrecorded
 
 __all__ = ["AGAIN", "OPEN", "REPLAY_ID", "Candidate", "RepairFate", "attempt_of", "is_replay", "open_ones"]
 
@@ -54,6 +55,8 @@ class Candidate:
     agent: Agent
     run: Run
     fate: RepairFate | None = None
+    ran: Unrecorded | None = None
+    """The run that had its key, if nothing tells of that yet."""
 
 
 def attempt_of(step: RepairStep) -> int:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimStore, Exchange, ExchangeResult, Release, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore
+from ackwise.middleware.unrecorded import Unrecorded
 from ackwise.plugin.repair.candidate import Candidate, RepairFate
 
 __all__ = ["ClaimGuard", "Guard", "InboxGuard", "NoGuard"]
@@ -82,8 +83,10 @@ class ClaimGuard:
             match answer:
                 case Acquired():
                     held.append((led, claim))
-                case AlreadyDone():
+                case AlreadyDone(_, unrecorded):
                     _set_fates(led, RepairFate.DONE)
+                    for each in led:
+                        each.ran = Unrecorded.read(unrecorded)
                 case Stale():
                     _follow(led)
                 case Busy():

@@ -124,9 +124,15 @@ class Sender:
 
     def _write_down(self, code: EventCode, each: Candidate) -> None:
         """In the coordinates of the origin, and said to be elsewhere: the group has not read it there now."""
-        attrs = json.dumps({"plan": self._plan_id, "step": each.step.idempotency_key})
+        told = {"plan": self._plan_id, "step": each.step.idempotency_key}
+        if each.ran is not None:
+            each.run.exec_ids = [each.ran.exec_id]
+            told |= each.ran.attributes(str(each.run.origin))
         topic, partition = self._worker.retry_topic, each.run.delivery.partition
-        self._worker.record(code, each.agent.name, each.run, attrs=attrs, phys_topic=topic, phys_partition=partition)
+        self._worker.record(
+            code, each.agent.name, each.run, with_exec_id=each.ran is not None, attrs=json.dumps(told), phys_topic=topic,
+            phys_partition=partition,
+        )  # fmt: skip
 
 
 def _guard(group: Group, title: Title) -> Guard:

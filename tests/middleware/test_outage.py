@@ -34,10 +34,6 @@ async def test_nothing_is_begun_until_the_log_is_durable_again(make_spine: Any, 
     assert (ran, spine.watermark.commit) == ([100, 101], 102)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a success whose events can't be written is given back with its partition: a claim has no room for its exec id and origin",
-)
 @each("by_key", [False, True])
 async def test_a_success_that_could_not_be_recorded_is_not_run_again_by_the_next_owner_which_records_it(
     make_spine: Any, by_key: bool

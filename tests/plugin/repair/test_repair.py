@@ -27,6 +27,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.middleware.identity import Identity, business_id
 from ackwise.middleware.repairplan import Action, read_title
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome, Stale
+from ackwise.middleware.unrecorded import Unrecorded
 from ackwise.middleware.wire import Copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.group.publisher import KafkaPublisher
@@ -57,7 +58,7 @@ def fates(carried: Carried) -> dict[str, int]:
     return dict(sum(carried.counts.values(), Counter()))
 
 
-async def occupy(shop: Shop, value: bytes, *, done: bool, attempt: int = 1) -> None:
+async def occupy(shop: Shop, value: bytes, *, done: bool, attempt: int = 1, unrecorded: str = "") -> None:
     """Somebody claims the key of a record, and perhaps completes it."""
     identity = Identity("ackwise", shop.group_id, "bill", 0)
     key = ClaimKey(identity.of(business_id(value))[0], None, attempt)
@@ -65,7 +66,7 @@ async def occupy(shop: Shop, value: bytes, *, done: bool, attempt: int = 1) -> N
     await store.open()
     await store.exchange(Exchange(claims=[Claim(key, 7)]))
     if done:
-        await store.exchange(Exchange(completes=[Complete(key, 7, Outcome.OK)]))
+        await store.exchange(Exchange(completes=[Complete(key, 7, Outcome.OK, unrecorded)]))
     await store.close()
 
 
@@ -135,6 +136,15 @@ async def test_what_was_done_or_taken_up_meanwhile_is_left_alone_and_told_to_the
     ]  # fmt: skip
     again = await carry_out(shop.plan(shop.step(0, 4)), shop.group, execute=True)
     assert (fates(again)[RepairFate.HELD], await shop.copies()) == (1, {0: 1})
+
+
+async def test_what_is_done_and_could_not_be_recorded_is_told_by_the_repair(shop: Shop) -> None:
+    for offset, ran in ((1, 1), (2, 5)):
+        await occupy(shop, b"order-%d" % offset, done=True, unrecorded=str(Unrecorded(9, 7, 0, ran, shop.topic)))
+    assert fates(await carry_out(shop.plan(shop.step(1, 3)), shop.group, execute=True)) == {RepairFate.DONE: 2}
+    of_itself, of_another = shop.events(EventCode.DUP_SUPPRESSED)
+    assert [(event["exec_id"], json.loads(event["attrs"])["writer"]) for event in (of_itself, of_another)] == [(7, 9)] * 2
+    assert [json.loads(event["attrs"]).get("leader") for event in (of_itself, of_another)] == [None, f"{shop.topic}/0/5"]
 
 
 async def test_the_claim_of_a_dead_worker_is_taken_and_the_older_delivery_is_stale_then(shop: Shop) -> None:
