@@ -120,6 +120,7 @@ ADVICE: Final = {
     ),
     "FORGOTTEN": Advice("Look who empties the table, or restored an older one."),
     "UNMARKED": Advice("Nothing, if the worker was killed; the flags of a message say whether it may have been run twice."),
+    "UNRECORDED": Advice("Nothing: the next delivery of {it} is not run, and records that the first was."),
     "LEFT_OPEN": Advice("Nothing: the next delivery takes {it} over. Whether there will be one, the verdict says."),
     UNREADABLE: Advice("Mend or restore the file{s} named under “Evidence”, and run reconcile again.", tells="", mends=_AGAIN),
 }

@@ -26,17 +26,19 @@ class Claims:
     store: str
     """Where it is, without user and password."""
     rows: DataFrame
-    """One row per claim that is remembered: `dedup_hash`, `key`, `outcome` (0 while it is open), `token` (0 once released), and
-    `leased_until`, `kept_until` and `now` of the server's clock, microseconds."""
+    """One row per claim that is remembered: `dedup_hash`, `key`, `outcome` (0 while it is open), `token` (0 once released),
+    `unrecorded` (it is done, and whoever did it could not record that), and `leased_until`, `kept_until` and `now` of the server's
+    clock, microseconds."""
 
 
 def remembered(claims: DataFrame) -> DataFrame:
-    """One row per dedup hash in rows of `Claims`: `marked` (it is done) and `is_claimed` (a worker has it).
+    """One row per dedup hash in rows of `Claims`: `marked` (it is done), `unrecorded` and `is_claimed` (a worker has it).
 
     A key that is bound to a day may have several records.
     """
     return claims.groupBy("dedup_hash").agg(
         F.max(F.col("outcome") > 0).alias("marked"),
+        F.max("unrecorded").alias("unrecorded"),
         F.max((F.col("outcome") == 0) & (F.col("token") != 0)).alias("is_claimed"),
         F.max("leased_until").alias("leased_until"),
         F.max("kept_until").alias("kept_until"),
@@ -108,12 +110,14 @@ def _finding(should_be: Column, as_of: int, now: int, grace: int) -> Column:
     earliest, latest = F.col("kept_until") - F.col("longest"), F.col("kept_until") - F.col("shortest")
     is_covered = (earliest > F.col("since") + grace) & (latest < as_of - grace)
     is_open = F.col("open") & ~F.col("done")
-    unseen = F.col("marked") & is_open & ~F.col("unclear") & ~F.col("blind") & is_covered
+    unrecorded = F.col("unrecorded") & ~F.col("done")
+    unseen = F.col("marked") & ~F.col("unrecorded") & is_open & ~F.col("unclear") & ~F.col("blind") & is_covered
     forgotten = should_be & F.col("marked").isNull()
     unmarked = should_be & ~F.col("marked")
     left_open = F.col("is_claimed") & ~F.col("marked") & ~F.col("done") & (F.col("leased_until") < now - grace)
     found = F.lit(None).cast("int")
     for kind, condition in (
+        (ClaimVerdict.UNRECORDED, unrecorded),
         (ClaimVerdict.LEFT_OPEN, left_open),
         (ClaimVerdict.UNMARKED, unmarked),
         (ClaimVerdict.FORGOTTEN, forgotten),

@@ -23,6 +23,8 @@ class ClaimVerdict(enum.IntEnum):
     """Run with success, and the store does not have it as done."""
     LEFT_OPEN = 4
     """Not done, and still claimed by a worker whose lease is long over."""
+    UNRECORDED = 5
+    """Run with success by a worker that could not record it; the next delivery does."""
 
 
 #: Those that contradict what deduplication promises. The others are what a kill leaves, until the next delivery.
@@ -33,6 +35,7 @@ CLAIM_MEANINGS: Final[Mapping[ClaimVerdict, str]] = {
     ClaimVerdict.FORGOTTEN: "run with success, and the store forgot it before its time: a duplicate would be run",
     ClaimVerdict.UNMARKED: "run with success, and not marked as done in the store: a duplicate would be run",
     ClaimVerdict.LEFT_OPEN: "not done, and still claimed by somebody whose lease is over",
+    ClaimVerdict.UNRECORDED: "run with success, as the store alone knows: its worker could not record it, and the next delivery does",
 }
 
 

@@ -30,6 +30,7 @@ _SSL: Final = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey"})
 # The first 8 of the 16 bytes of a key are the hash that the events carry, unless an epoch or a replay was mixed in.
 _CLAIMS: Final = """
 SELECT ('x' || left(replace(k::text, '-', ''), 16))::bit(64)::bigint AS dedup_hash, k::text AS key, outcome::int AS outcome, token,
+    outcome <> 0 AND holder <> '' AS unrecorded,
     (extract(epoch FROM leased_until) * 1000000)::bigint AS leased_until, (extract(epoch FROM kept_until) * 1000000)::bigint AS kept_until,
     (extract(epoch FROM now()) * 1000000)::bigint AS now
 FROM {table} WHERE kept_until > now()"""

@@ -7,7 +7,7 @@ from typing import Final
 from ackwise.middleware.events import COLUMNS, OUTGOING, EventCode, Kind
 from ackwise.spark.frames import Column, DataFrame, F
 
-__all__ = ["EVENT_SCHEMA", "EVENT_TYPES", "MESSAGE_CODES", "is_about_a_message", "is_any", "is_retention", "micros", "project"]
+__all__ = ["EVENT_SCHEMA", "EVENT_TYPES", "MESSAGE_CODES", "is_about_a_message", "is_any", "is_retention", "micros", "project", "told_by"]
 
 #: The codes that are about one message which the group consumes.
 MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20 and code not in OUTGOING)
@@ -56,6 +56,21 @@ def is_retention() -> Column:
     return is_any(EventCode.SEEK) & F.coalesce(out_of_range, F.lit(False)) & F.coalesce(goes_on_at == F.col("range_end"), F.lit(True))
 
 
+def _tells_of_a_run() -> Column:
+    """Whether it was not run since it had been, by a worker that could not record it: a store told whoever claimed it next.
+
+    The same of another record of its key has a leader.
+    """
+    is_of_another, is_dead = (F.get_json_object("attrs", f"$.{name}") for name in ("leader", "outcome"))
+    suppressed = (F.col("event_type") == int(EventCode.DUP_SUPPRESSED)) & F.col("exec_id").isNotNull()
+    return suppressed & is_of_another.isNull() & F.coalesce(is_dead != "dead", F.lit(True))
+
+
+def told_by() -> Column:
+    """The writer whose run is told of in an event of another, after `project`; null for every other event."""
+    return F.when(is_any(EventCode.SUCCEEDED), F.get_json_object("attrs", "$.writer").try_cast("long"))
+
+
 def project(events: DataFrame) -> DataFrame:
     """Return the columns that the job needs; rows without writer, type or time are left out.
 
@@ -63,6 +78,7 @@ def project(events: DataFrame) -> DataFrame:
     is (`mk`, `offset`): two longs, which Spark groups by with far less effort than by names. `at_origin`: it was
     read where the record was first written. Events of the producer side have their place in
     `sent_topic` to `sent_offset` instead: it is where a record was sent to, and need not be read by the group that sent it.
+    Where a duplicate tells of the run that it is of, it is taken for the event of that run.
     """
     is_outgoing = F.col("event_type").isin([int(code) for code in sorted(OUTGOING)])
     names = [F.coalesce(F.col(name), F.lit("")).alias(name) for name in ("cluster", "group_id")]
@@ -73,7 +89,7 @@ def project(events: DataFrame) -> DataFrame:
         *places,
         "writer_id",
         "seq",
-        F.col("event_type").cast("int").alias("code"),
+        F.when(_tells_of_a_run(), F.lit(int(EventCode.SUCCEEDED))).otherwise(F.col("event_type").cast("int")).alias("code"),
         F.unix_micros("event_ts").alias("ts"),
         "client",
         F.coalesce(F.when(~is_outgoing, F.col("partition")), F.lit(_NO_PARTITION)).cast("long").alias("partition"),

@@ -32,7 +32,7 @@ from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import REASONS, claimed_successes_of, merge, outcomes_of
+from ackwise.spark.fold.messages import REASONS, claimed_successes_of, merge, outcomes_of, told_of
 from ackwise.spark.fold.partial import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
 from ackwise.spark.fold.written import written_in
 from ackwise.spark.frames import DataFrame, F, SparkSession
@@ -44,7 +44,7 @@ from ackwise.stores.journal.layout import sync_directory
 __all__ = ["FoldedState", "State", "brought_up", "evidence_since", "opened"]
 
 #: Changes with what is kept in a delta. Reasons are kept as numbers, which are their places in the list.
-_FORMAT: Final[dict[str, Any]] = {"format": 2, "reasons": list(REASONS)}
+_FORMAT: Final[dict[str, Any]] = {"format": 3, "reasons": list(REASONS)}
 _ABOUT: Final = "state.json"
 _FILES: Final = "files.json"
 _UNFINISHED: Final = ".unfinished"
@@ -184,13 +184,21 @@ class FoldedState:
         if horizon is not None:
             oldest = self._oldest(horizon)
             self.kept = self._state.read_messages(self._spark, horizon.since, horizon.since if oldest is None else oldest)
-        return merge(reduce(lambda rows, more: rows.unionByName(more), [self.kept, *self._untaken]), live_writers, mute)
+        return merge(self._read, live_writers, mute)
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
-        return outcomes_of(reduce(lambda rows, more: rows.unionByName(more), [self.kept, *self._untaken]), writers)
+        return outcomes_of(self._read, writers)
+
+    def told(self, writers: Collection[int]) -> DataFrame:
+        return told_of(self._read, writers)
 
     def claimed_successes(self, messages: DataFrame) -> DataFrame:
-        return claimed_successes_of(reduce(lambda one, more: one.unionByName(more), [self.kept, *self._untaken]), messages)
+        return claimed_successes_of(self._read, messages)
+
+    @property
+    def _read(self) -> DataFrame:
+        """The states that were read last, and those of the logs that are still written."""
+        return reduce(lambda rows, more: rows.unionByName(more), [self.kept, *self._untaken])
 
     @property
     def copies(self) -> DataFrame:

@@ -16,7 +16,7 @@ from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold import survey, tracks
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import claimed_successes, copies, fold, outcomes
+from ackwise.spark.fold.messages import claimed_successes, copies, fold, outcomes, told
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.written import Written, written_in
 from ackwise.spark.frames import DataFrame, SparkSession
@@ -69,6 +69,10 @@ class Folded(Protocol):
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         """Return the outcomes that `writers` reported, as `messages.outcomes` does; call it after `messages`, for the same ones."""
+        ...
+
+    def told(self, writers: Collection[int]) -> DataFrame:
+        """Return the messages with a run of `writers` that others told of, as `messages.told`; call it after `messages`."""
         ...
 
     def claimed_successes(self, messages: DataFrame) -> DataFrame:
@@ -141,6 +145,9 @@ class FoldedEvents:
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes(self._of(writers), writers)
+
+    def told(self, writers: Collection[int]) -> DataFrame:
+        return told(self.events, writers)
 
     def claimed_successes(self, messages: DataFrame) -> DataFrame:
         return claimed_successes(self.events, messages)

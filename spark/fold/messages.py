@@ -14,7 +14,7 @@ from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import ConsumeTimeout
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
-from ackwise.spark.events.schema import is_about_a_message, is_any
+from ackwise.spark.events.schema import is_about_a_message, is_any, told_by
 from ackwise.spark.frames import Column, DataFrame, F, GroupedData
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "REASONS",
     "SUCCESSES",
     "SUPPRESSED_BY_DEAD",
+    "SUPPRESSED_BY_RUN",
     "TIMED_OUT",
     "attempt_bit",
     "claimed_successes",
@@ -37,6 +38,8 @@ __all__ = [
     "merge",
     "outcomes",
     "outcomes_of",
+    "told",
+    "told_of",
 ]
 
 #: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
@@ -76,6 +79,8 @@ TIMED_OUT: Final = 21
 OUT_OF_ORDER: Final = 22
 #: And that it was not run since its key is that of a dead letter.
 SUPPRESSED_BY_DEAD: Final = 23
+#: And that it was not run since a run of another record had its key, which that worker could not record.
+SUPPRESSED_BY_RUN: Final = 24
 
 #: A run succeeded. A late one did, too, though nobody waited for it any more.
 SUCCESSES: Final = (EventCode.SUCCEEDED, EventCode.LATE_SUCCESS)
@@ -105,7 +110,7 @@ _MERGED_BY: Final[Mapping[str, Sequence[str]]] = {
     "min": ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
     "max": (
         *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "released_ts", "reason"),
-        *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place", "redriven"),
+        *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place", "redriven", "told_by"),
     ),
 }
 
@@ -118,7 +123,8 @@ def fold(events: DataFrame, live_writers: Collection[int], mute: Collection[int]
     failures). `live_claim` is the newest claim by one of `live_writers`, `reason` that of a dead letter. `in_place` is how often it
     failed and was to run again in place. `redriven` is twice the number of its last redrive, and one more once that was dead again; null
     without any. `timed_out` and `late` have the attempts of runs that were given up as too long, and of
-    those that succeeded after that; `unended` those that `mute` writers gave up.
+    those that succeeded after that; `unended` those that `mute` writers gave up. `told_by` is the writer of a run that another told of,
+    which had a claim.
     """
     live = F.max(F.when(is_any(EventCode.CLAIMED) & _is_one_of(live_writers), F.col("ts")))
     unended = F.bit_or(F.when(_is_given_up() & _is_one_of(mute), attempt_bit(F.col("attempt"))))
@@ -142,8 +148,8 @@ def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int
 def claimed_successes(events: DataFrame, messages: DataFrame) -> DataFrame:
     """Return how many runs of each of `messages` (`mk`, `offset`) had a claim and succeeded; those without one are left out."""
     about = events.where(is_any(EventCode.CLAIMED, *SUCCESSES) & F.col("exec_id").isNotNull())
-    told = about.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
-    return _claimed(told.select("mk", "offset", "exec_id", is_any(EventCode.CLAIMED).alias("claimed"), is_any(*SUCCESSES).alias("ok")))
+    known = about.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
+    return _claimed(known.select("mk", "offset", "exec_id", _had_a_claim().alias("claimed"), is_any(*SUCCESSES).alias("ok")))
 
 
 def claimed_successes_of(states: DataFrame, messages: DataFrame) -> DataFrame:
@@ -151,10 +157,10 @@ def claimed_successes_of(states: DataFrame, messages: DataFrame) -> DataFrame:
 
     A row has the first and the last of the runs. Of a writer that claimed one message three times, those between are not known.
     """
-    told = states.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
+    known = states.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
     ids = {"cx_min": (True, False), "cx_max": (True, False), "sx_min": (False, True), "sx_max": (False, True)}
     each = [
-        told.select("mk", "offset", F.col(name).alias("exec_id"), F.lit(claimed).alias("claimed"), F.lit(ok).alias("ok"))
+        known.select("mk", "offset", F.col(name).alias("exec_id"), F.lit(claimed).alias("claimed"), F.lit(ok).alias("ok"))
         for name, (claimed, ok) in ids.items()
     ]
     return _claimed(reduce(lambda rows, more: rows.unionByName(more), each).where("exec_id IS NOT NULL"))
@@ -173,6 +179,17 @@ def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:
 def outcomes_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
     """Return the rows of `outcomes` from rows of `fold_by_writer`."""
     return _words(states, writers, _has_any([*_OUTCOMES, FAILED_FOR_GOOD]), _has_any(_BEGUN))
+
+
+def told(events: DataFrame, writers: Collection[int]) -> DataFrame:
+    """Return the messages (`mk`, `offset`) with a run of each of `writers` that another told of."""
+    return told_of(events.where(is_about_a_message()).withColumn("told_by", told_by()), writers)
+
+
+def told_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
+    """Return the rows of `told` from rows of `fold_by_writer`."""
+    known = states.select(F.col("told_by").alias("writer_id"), "mk", "offset")
+    return known.where(_is_one_of(writers)).distinct()
 
 
 def copies(events: DataFrame) -> DataFrame:
@@ -217,6 +234,11 @@ def _has_timed_out() -> Column:
     return F.coalesce(is_any(EventCode.FAILED) & (F.col("error") == ConsumeTimeout.__name__), F.lit(False))
 
 
+def _had_a_claim() -> Column:
+    """Whether it shows that its run had a claim."""
+    return is_any(EventCode.CLAIMED) | told_by().isNotNull()
+
+
 def _is_given_up() -> Column:
     """Whether a run took too long, and may have gone on since: an attempt in place is one that has come to its end."""
     return _has_timed_out() & _in_place().isNull()
@@ -246,8 +268,8 @@ def _state() -> list[Column]:
         F.coalesce(F.bit_or(F.when(sent_back, tried)), F.lit(0)).alias("sent"),
         F.max(attempt * RANK_BASE + _rank()).alias("last"),
         F.max(F.when(claim, attempt)).alias("last_claimed"),
-        F.min(F.when(claim, exec_id)).alias("cx_min"),
-        F.max(F.when(claim, exec_id)).alias("cx_max"),
+        F.min(F.when(_had_a_claim(), exec_id)).alias("cx_min"),
+        F.max(F.when(_had_a_claim(), exec_id)).alias("cx_max"),
         F.min(F.when(success, exec_id)).alias("sx_min"),
         F.max(F.when(success, exec_id)).alias("sx_max"),
         F.min(F.when(outcome, exec_id)).alias("ox_min"),
@@ -270,6 +292,7 @@ def _state() -> list[Column]:
         F.coalesce(F.max("took"), F.lit(0)).alias("took"),
         F.max(_in_place()).alias("in_place"),
         F.max(_redriven()).alias("redriven"),
+        F.max(told_by()).alias("told_by"),
         F.coalesce(F.bit_or(F.when(_is_given_up(), tried)), F.lit(0)).alias("timed_out"),
         F.coalesce(F.bit_or(F.when(is_any(EventCode.LATE_SUCCESS), tried)), F.lit(0)).alias("late"),
     ]
@@ -282,7 +305,9 @@ def _bits() -> Column:
     out_of_order = F.when(ran & (F.get_json_object("attrs", "$.out_of_order") == "true"), F.lit(1 << OUT_OF_ORDER)).otherwise(F.lit(0))
     is_dead = is_any(EventCode.DUP_SUPPRESSED) & (F.get_json_object("attrs", "$.outcome") == "dead")
     by_dead = F.when(is_dead, F.lit(1 << SUPPRESSED_BY_DEAD)).otherwise(F.lit(0))
-    return _bit(F.col("code")).bitwiseOR(by_dead).bitwiseOR(for_good).bitwiseOR(too_long).bitwiseOR(out_of_order)
+    is_of_a_run = is_any(EventCode.DUP_SUPPRESSED) & F.col("exec_id").isNotNull() & ~F.coalesce(is_dead, F.lit(False))
+    by_run = F.when(is_of_a_run, F.lit(1 << SUPPRESSED_BY_RUN)).otherwise(F.lit(0))
+    return _bit(F.col("code")).bitwiseOR(by_dead).bitwiseOR(by_run).bitwiseOR(for_good).bitwiseOR(too_long).bitwiseOR(out_of_order)
 
 
 def attempt_bit(attempt: Column) -> Column:

@@ -15,7 +15,7 @@ from ackwise.spark.events.schema import EVENT_SCHEMA, project
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import claimed_successes_of, copies, fold_by_writer, merge, outcomes_of
+from ackwise.spark.fold.messages import claimed_successes_of, copies, fold_by_writer, merge, outcomes_of, told_of
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.survey import merged, steps, survey
 from ackwise.spark.fold.tracks import SeqRun, around, holes_between, seen, tracks
@@ -111,6 +111,9 @@ class FoldedDeltas:
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes_of(self._delta.messages, writers)
+
+    def told(self, writers: Collection[int]) -> DataFrame:
+        return told_of(self._delta.messages, writers)
 
     def claimed_successes(self, messages: DataFrame) -> DataFrame:
         return claimed_successes_of(self._delta.messages, messages)

@@ -1,7 +1,7 @@
 """Messages that a dead writer received without reporting an outcome.
 
 Each may have been run, and the next worker ran it again. What counts is where it was read: at its origin, or as a copy on a
-retry topic. What the writer had committed, or reported an outcome of, is left out.
+retry topic. What the writer had committed, or reported an outcome of, is left out, and what another told of its run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame)
     views = F.broadcast(rows_of(spark, [(view.pk, view.mk) for view in facts.views], "pk long, mk long"))
     keyed = came.select(F.struct("writer_id", "pk").alias("key"), F.lit("came").alias("kind"), "start", "end")
     words = spans(keyed).select("key.writer_id", "key.pk", "word", F.col("mask").alias("came")).join(views, "pk").drop("pk")
-    rows = words.unionByName(folded.outcomes(list(facts.mute)), allowMissingColumns=True)
+    told = folded.told(list(facts.mute)).select("writer_id", "mk", word_of("offset").alias("word"), bit_of("offset").alias("reported"))
+    rows = words.unionByName(folded.outcomes(list(facts.mute)), allowMissingColumns=True).unionByName(told, allowMissingColumns=True)
     masks = [F.coalesce(F.bit_or(name), F.lit(0)).alias(name) for name in ("came", "reported", "begun")]
     each = rows.groupBy("writer_id", "mk", "word").agg(*masks).join(views, "mk").join(passed, ["writer_id", "pk"], "left")
     begun = F.col("begun").bitwiseAND(from_on(F.coalesce("passed", F.lit(0)), F.col("word")))
@@ -64,10 +65,10 @@ def _copies(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame) 
     passed = F.broadcast(_passed(spark, facts).toDF("worker", "phys_pk", "passed"))
     begun = F.col("begun") & (F.col("phys_offset") >= F.coalesce("passed", F.lit(0)))
     rows = _had(folded.copies, came).join(F.broadcast(_writers(spark, facts)), "worker").join(passed, ["worker", "phys_pk"], "left")
-    each = rows.groupBy("worker", "mk", "offset", "phys_pk", "phys_offset").agg(
-        F.max(F.col("received") | begun).alias("had"), F.max("told").alias("told")
-    )
-    return each.where("had AND NOT told").groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
+    on = ["worker", "mk", "offset"]
+    each = rows.groupBy(*on, "phys_pk", "phys_offset").agg(F.max(F.col("received") | begun).alias("had"), F.max("told").alias("told"))
+    open_still = each.where("had AND NOT told").join(folded.told(list(facts.mute)).toDF("worker", "mk", "offset"), on, "left_anti")
+    return open_still.groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
 
 
 def _had(copies: DataFrame, came: DataFrame) -> DataFrame:

@@ -23,6 +23,7 @@ from ackwise.spark.fold.messages import (
     REASONS,
     SUCCESSES,
     SUPPRESSED_BY_DEAD,
+    SUPPRESSED_BY_RUN,
     TIMED_OUT,
     attempt_bit,
 )
@@ -47,8 +48,8 @@ __all__ = ["follow_epochs", "judge", "keys", "logical", "mark_provisional", "rep
 #: More than there are verdicts.
 _VERDICTS: Final = 64
 _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
-#: It has an end here, whatever becomes of other records of its key.
-_DONE = (*SUCCESSES, EventCode.DEAD_LETTERED, EventCode.DROPPED, EventCode.SKIPPED)
+#: Its key has an end here, whatever becomes of other records of it.
+_DONE = (*SUCCESSES, EventCode.DEAD_LETTERED, EventCode.DROPPED, EventCode.SKIPPED, SUPPRESSED_BY_RUN)
 #: Any missing event of the group may be about them: another worker may have run them since, or a copy of them.
 _ANYWHERE = (Verdict.STUCK, Verdict.RETRY_LOST)
 
@@ -282,7 +283,7 @@ def _flags() -> Column:
         | two_claims
         | F.coalesce(F.col("reason") == REASONS[Reason.ABORTED_AND_COMMITTED], F.lit(False))
         | (_has(*SUCCESSES) & (F.col("is_unreported") | _may_have_gone_on())),
-        Flag.UNCLAIMED: _has_outcome() & (~_has(EventCode.CLAIMED) | _outside("ox_min") | _outside("ox_max")),
+        Flag.UNCLAIMED: _has_outcome() & (_outside("ox_min") | _outside("ox_max")),
         Flag.REPEATED: once & (F.col("sx_min") < F.col("sx_max")) & ~_is_recreated(),
         Flag.HAD_FAILURES: _has(EventCode.FAILED),
         Flag.RETRIED: _has(EventCode.SENT_BACK),

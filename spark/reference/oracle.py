@@ -117,7 +117,7 @@ def rule(
         key = event["writer_id"], event["seq"]
         if each.setdefault(key, event) != event:
             disputed.add(key)  # nobody knows which of them was written
-    each = {key: event for key, event in each.items() if key not in disputed}
+    each = {key: _of_the_run(event) for key, event in each.items() if key not in disputed}
     court = (
         _Court([each[key] for key in sorted(each)], config, unreadable, still_written, list(produced), list(last_commits), known)
         if each
@@ -360,14 +360,15 @@ class _Court:
         return found
 
     def _is_left_open(self, message: Message, events: list[Event]) -> bool:
-        """Whether a mute writer had it, or a copy of it, and reported no outcome."""
-        copies = {place for e in events if (place := _read_at(e)) is not None}
+        """Whether a mute writer had it, or a copy of it, reported no outcome, and nobody else told of its run."""
+        copies, told = {place for e in events if (place := _read_at(e)) is not None}, {_told_by(e) for e in events}
         return any(
             self._has_left(writer, passed, (message[0], message[3]), [e for e in events if e["writer_id"] == writer])
             or any(
                 self._has_left(writer, passed, at, [e for e in events if e["writer_id"] == writer and _read_at(e) == at]) for at in copies
             )
             for writer, passed in self.mute.items()
+            if writer not in told
         )
 
     def _may_have_gone_on(self, of: Mapping[int, list[Event]]) -> bool:
@@ -563,7 +564,7 @@ class _Court:
         retry = Verdict.RETRY_LOST if self._is_overdue(group, of, events) else Verdict.RETRYING
         verdict = Verdict.LOST if past else Verdict.PENDING
         if _has_succeeded(of):
-            several = len(_ids(of, *_SUCCESSES) & _ids(of, E.CLAIMED)) > 1
+            several = len(_ids(of, *_SUCCESSES) & _claimed(of)) > 1
             verdict = Verdict.MULTI_EXECUTED if several else Verdict.EXACTLY_ONCE
         elif E.DEAD_LETTERED in of:
             verdict = Verdict.DEAD_LETTERED
@@ -619,7 +620,7 @@ class _Court:
         }
         tried = {_attempt(e) for e in claims}
         left_open = any(a not in settled and a < max(tried) for a in tried)
-        two = len(_ids(of, E.CLAIMED)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK, E.RELEASED} & of.keys()))
+        two = len(_claimed(of)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK, E.RELEASED} & of.keys()))
         begun = [e["event_ts"] for code in (E.RECEIVED, E.CLAIMED) for e in of.get(code, [])]
         ok = [e["event_ts"] for code in _SUCCESSES for e in of.get(code, [])]
         ran = _has_succeeded(of) or E.FAILED in of
@@ -660,7 +661,7 @@ class _Court:
         if suppressed > self.as_of:
             return verdict
         open_still = (Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)
-        if any(first[m][0] in open_still or any(e["event_type"] in _DONE for e in about[m]) for m in mates):
+        if any(first[m][0] in open_still or any(e["event_type"] in _DONE or _is_of_a_run(e) for e in about[m]) for m in mates):
             return verdict
         since = self.began[group]
         if self.since is not None:
@@ -679,7 +680,7 @@ class _Court:
                 continue
             for mate in mates:
                 of = _grouped(about[mate], lambda e: e["event_type"])
-                ids, claims = _extremes(of, *_SUCCESSES), _extremes(of, E.CLAIMED)
+                ids, claims = _ids(of, *_SUCCESSES), _claimed(of)
                 if ids and claims and min(ids) <= max(claims) and max(ids) >= min(claims):
                     ok.append(min(e["event_ts"] for code in _SUCCESSES for e in of.get(code, [])))
             if hashed is not None and len(ok) > 1:
@@ -908,11 +909,31 @@ def _ids(of: Mapping[int, list[Event]], *codes: E) -> set[int]:
     return {e["exec_id"] for code in codes for e in of.get(code, []) if e.get("exec_id") is not None}
 
 
+def _claimed(of: Mapping[int, list[Event]]) -> set[int]:
+    """The runs that had a claim, as their own events say or whoever told of them."""
+    return _ids(of, E.CLAIMED) | {e["exec_id"] for e in of.get(E.SUCCEEDED, []) if _told_by(e) is not None and e.get("exec_id") is not None}
+
+
+def _is_of_a_run(e: Event) -> bool:
+    """Whether it was not run since its key had been, in a run that its worker could not record: a store told whoever claimed it next."""
+    return e["event_type"] == E.DUP_SUPPRESSED and e.get("exec_id") is not None and _attributes(e).get("outcome") != "dead"
+
+
+def _of_the_run(e: Event) -> Event:
+    """The event, or that of the run that it tells of, if that was of the same record: one of another record is the leader."""
+    return {**e, "event_type": int(E.SUCCEEDED)} if _is_of_a_run(e) and _attributes(e).get("leader") is None else e
+
+
+def _told_by(e: Event) -> int | None:
+    """The writer whose run another tells of."""
+    return _number(_attributes(e).get("writer")) if e["event_type"] == E.SUCCEEDED else None
+
+
 def _extremes(of: Mapping[int, list[Event]], *codes: E) -> list[int]:
     ids = _ids(of, *codes)
     return [min(ids), max(ids)] if ids else []
 
 
 def _was_claimed(of: Mapping[int, list[Event]], exec_id: int) -> bool:
-    claims = _extremes(of, E.CLAIMED)
-    return bool(claims) and claims[0] <= exec_id <= claims[1]
+    claims = _claimed(of)
+    return bool(claims) and min(claims) <= exec_id <= max(claims)

@@ -306,6 +306,9 @@ def _in_words(event: Event, run: str) -> str:
 def _suppressed(attrs: dict[str, Any]) -> str:
     if attrs.get("outcome") == "dead":
         return "not run: its key is that of a dead letter; ackwise dlq redrive sends that letter again"
+    if "writer" in attrs:
+        whose = f"was done with {attrs['leader']}, whose worker" if attrs.get("leader") is not None else "was done, and that its worker"
+        return f"not run: the store says that its key {whose} could not record it"
     return "not run: the store says that its key was done"
 
 

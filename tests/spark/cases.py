@@ -80,6 +80,30 @@ exported_twice.events += [dict(event) for event in exported_twice.events]
 case("03 events in reverse order", "0:RCS 1:RCS W=2", {0: ONCE, 1: ONCE}).events.reverse()
 case("04 a failure and a retry", "0:RCFB 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES | Flag.RETRIED})
 case("05 redelivered after a rebalance, suppressed", "0:RCS", {0: ONCE}, flags={0: Flag.DUP_AND_OK}).say("w2", "0:RD W=1")
+OPEN: Final = Flag.AMBIGUOUS_EXEC | Flag.UNCLAIMED | Flag.REPEATED
+case("05b run by a worker that died and could not record it, which the next told", verdicts={0: ONCE}, without={0: OPEN}).say(
+    "w1", "RECEIVED_RANGE[0,1)", ago=7200).tell("w2", "0:D W=1", of="w1")  # fmt: skip
+case("05c recorded in the end, and told by two others", "0:RCS", {0: ONCE}, without={0: OPEN}).tell("w2", "0:RD", of="w1").tell(
+    "w3", "0:D W=1", of="w1")  # fmt: skip
+case("05d told, after somebody had it who died", verdicts={0: TWICE}, flags={0: Flag.AMBIGUOUS_EXEC}).say("w0", "0:RC", ago=7200).say(
+    "w1", "RECEIVED_RANGE[0,1)", ago=7100).tell("w2", "0:D W=1", of="w1")  # fmt: skip
+case("05e told, after somebody had received it who died", verdicts={0: TWICE}, flags={0: Flag.AMBIGUOUS_EXEC}).say(
+    "w0", "RECEIVED_RANGE[0,1)", ago=7200).say("w1", "RECEIVED_RANGE[0,1)", ago=7100).tell("w2", "0:D W=1", of="w1")  # fmt: skip
+case("05f told, and another had run it", "0:RCS", {0: MULTI}).tell("w3", "0:D W=1", of="w2")
+case("05g told by another record of its key", verdicts={0: PENDING, 1: DUPLICATE}).say("w1", "0:R", key="k").tell(
+    "w2", "1:D", of="w1", leader=0, key="k")  # fmt: skip
+case("05h told by another record of its key, and nobody saw it", verdicts={1: DUPLICATE}).tell("w2", "1:D", of="w1", leader=0, key="k")
+case("05i told by two records of its key", verdicts={0: ONCE, 1: DUPLICATE}, without={0: OPEN}).tell(
+    "w2", "1:D", of="w1", leader=0, key="k").tell("w2", "0:D W=2", of="w1", key="k")  # fmt: skip
+untold = case("05j a copy that was run by a worker that died and could not record it", "0:RCFB W=1", {0: ONCE}, without={0: OPEN})
+untold.say("w2", "RECEIVED_RANGE[0,1)", topic=f"{untold.group}.retry", ago=7200).tell("w3", "0@2:D", of="w2")
+case("05k told by nobody that names a run", "0:R", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM}).say(
+    "w1", "0:D W=1", attrs='{"writer":7}')  # fmt: skip
+case("05l the run of a writer that is not known", verdicts={0: ONCE}, flags={0: Flag.UNCLAIMED}).say(
+    "w1", "0:D W=1", exec_id=7, attrs='{"writer":"me"}')  # fmt: skip
+case("05m the death of a run that is told of", verdicts={0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM}).say(
+    "w1", "0:D W=1", exec_id=7, attrs='{"writer":1,"outcome":"dead"}')  # fmt: skip
+
 case("06 run twice, by two workers", "0:RCS", {0: MULTI}).say("w2", "0:RCS W=1")
 case("07 one run, told twice", "0:RCSS W=1", {0: ONCE})
 case("08 three runs", "0:RCS 0:CS", {0: MULTI}).say("w2", "0:RCS W=1")

@@ -72,6 +72,12 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
             elif draw.random() < 0.1:
                 fields |= {"attrs": draw.choice(['{"outcome":"dead"}', '{"leader":"orders/0/1","outcome":"dead"}', '{"outcome":"ok"}'])}
             elif draw.random() < 0.1:
+                of: dict[str, object] = draw.choice([{"writer": history.number("w0")}, {"writer": "w0"}, {}])
+                leader: dict[str, object] = draw.choice(
+                    [{}, {}, {"leader": f"{history.topic}/0/{base}"}, {"leader": None}, {"outcome": "dead"}]
+                )
+                fields |= {"exec_id": draw.choice([None, (history.number("w0") << 20) + 1, 5]), "attrs": json.dumps({**of, **leader})}
+            elif draw.random() < 0.1:
                 redrives = ["redrive-1", "redrive-2", "redrive-2\n", "redrive-x", "redrive-", 7, None]
                 fields |= {"attrs": json.dumps({"redrive": draw.choice(redrives), "letter": "g.dlq/0/1"})}
             if draw.random() < 0.8:

@@ -97,13 +97,19 @@ class History:
         self._seqs[writer] = seq + 1
         event: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
-            "writer_id": self._writer_id(writer),
+            "writer_id": self.number(writer),
             "seq": seq,
             "event_type": int(code),
         }
         event |= {"event_ts": self._clock if at is None else at, "cluster": self.cluster, "group_id": self.group, "client": writer}
         self.events.append(event | fields)
         return self
+
+    def tell(self, writer: str, words: str, *, of: str, leader: int | None = None, **fields: Any) -> History:
+        """Duplicates of the first run of another writer, which that one could not record: of the record at `leader`, or of theirs."""
+        said: dict[str, object] = {} if leader is None else {"leader": f"{self.topic}/0/{leader}"}
+        attrs = json.dumps(said | {"writer": self.number(of)})
+        return self.say(writer, words, exec_id=(self.number(of) << 20) + 1, attrs=attrs, **fields)
 
     def start(self, writer: str, *, at: int | None = None, **attrs: object) -> History:
         """The writer begins its session."""
@@ -126,7 +132,7 @@ class History:
         named: tuple[str, int] | None = None,
     ) -> History:
         """The writer gets partition 0 of `topic`, or of the history's own; the commit that it found names another and its last event."""
-        attrs = None if named is None else json.dumps({"writer": self._writer_id(named[0]), "seq": named[1]})
+        attrs = None if named is None else json.dumps({"writer": self.number(named[0]), "seq": named[1]})
         return self.add(
             writer, EventCode.ASSIGNED, at=at, topic=topic or self.topic, partition=0, offset=position, role=role, from_commit=from_commit,
             attrs=attrs,
@@ -177,11 +183,11 @@ class History:
         for letter in found["letters"]:
             code = LETTERS[letter]
             if letter == "C":
-                self._exec_ids[writer] = self._exec_ids.get(writer, self._writer_id(writer) << 20) + 1
+                self._exec_ids[writer] = self._exec_ids.get(writer, self.number(writer) << 20) + 1
             values: dict[str, Any] = {"topic": self.topic, "partition": 0, "offset": offset, "attempt": attempt, "handler": "bill"}
             values["dedup_hash"] = hash_of(key or f"{offset}")
             if letter in "CSFLIOYJ":
-                values["exec_id"] = self._exec_ids.get(writer, self._writer_id(writer) << 20)
+                values["exec_id"] = self._exec_ids.get(writer, self.number(writer) << 20)
             if letter == "I":
                 self._in_place[offset] = self._in_place.get(offset, 0) + 1
                 values["attrs"] = json.dumps({"in_place": self._in_place[offset], "due": (self._clock + 10 * SECOND) // 1000})
@@ -196,7 +202,8 @@ class History:
                 values |= {"phys_topic": f"{self.group}.retry", "phys_partition": 0}
             self.add(writer, code, **(values | dict(fields)))
 
-    def _writer_id(self, writer: str) -> int:
+    def number(self, writer: str) -> int:
+        """The id of the writer."""
         number = self._numbers.setdefault(writer, len(self._numbers) + 1)
         return (hash_of(self.group) & 0xFFFFFFFF) << 8 | number
 

@@ -43,9 +43,10 @@ def told(history: History) -> History:
 
 def happened() -> list[History]:
     """Every key but that of offset 0 is called as its offset."""
-    ours = History("g").say("w1", "6:CS", ago=2 * KEPT).say("w1", "RECEIVED_RANGE[0,12)", ago=400)
+    ours = History("g").say("w1", "6:CS", ago=2 * KEPT).say("w1", "RECEIVED_RANGE[0,13)", ago=400)
     ours.say("w1", "0:CS", ago=390, dedup_hash=Identity("ackwise", "g", "bill").of(business_id("order-1"))[1])
     ours.say("w1", "1:CS 2:CS 3:CF 4:CF 5:CF 8:S 11:CS", ago=380).say("w1", "9:CFX 9@2:CS", ago=370)
+    ours.say("w1", "12:C", ago=365)
     ours.say("w1", "10:CS", ago=360, dedup_epoch=1).say("w1", "W=12", ago=350).say("w1", "7:CS", ago=2)
     theirs = History("elsewhere").say("w9", "0:CS", ago=300, key="theirs").say("w9", "W=1", ago=2)
     return [told(ours), told(theirs)]
@@ -61,23 +62,24 @@ async def fill(postgres: SharedServer) -> dict[int, str]:
     await store.init()
     await store.close()
     real = Identity("ackwise", "g", "bill").of(business_id("order-1"))[0].hex()
-    keys = {offset: real if offset == 0 else key_of(hash_of(f"{offset}")) for offset in (0, 1, 2, 3, 4, 5, 11)}
+    keys = {offset: real if offset == 0 else key_of(hash_of(f"{offset}")) for offset in (0, 1, 2, 3, 4, 5, 11, 12)}
     connection = await asyncpg.connect(host="127.0.0.1", port=postgres.port, user="postgres", database="postgres")
-    # Key, token, outcome, and seconds from now until it is free, and until it is forgotten.
+    # Key, token, outcome, seconds from now until it is free, and until it is forgotten, and who holds it or what is not recorded.
     records = [
-        (keys[0], 5, 1, -390, KEPT - 390),
-        (keys[1], 5, 1, -90_000, -1),
-        (keys[2], 5, 0, -350, KEPT - 350),
-        (keys[3], 5, 1, -300, KEPT - 300),
-        (keys[4], 5, 0, -300, KEPT - 300),
-        (keys[5], 5, 1, 0, KEPT),
-        (key_of(hash_of("nobody's")), 5, 1, 0, KEPT),
+        (keys[0], 5, 1, -390, KEPT - 390, ""),
+        (keys[1], 5, 1, -90_000, -1, ""),
+        (keys[2], 5, 0, -350, KEPT - 350, ""),
+        (keys[3], 5, 1, -300, KEPT - 300, ""),
+        (keys[4], 5, 0, -300, KEPT - 300, "somebody"),
+        (keys[5], 5, 1, 0, KEPT, ""),
+        (keys[12], 5, 1, -300, KEPT - 300, "1 7 0 12 orders"),
+        (key_of(hash_of("nobody's")), 5, 1, 0, KEPT, ""),
     ]
     columns = "k, token, outcome, leased_until, kept_until, epoch, next_attempt, lost, took_unreleased, holder"
-    values = "$1::uuid, $2, $3, now() + $4 * interval '1 s', now() + $5 * interval '1 s', 1, 1, 0, false, ''"
+    values = "$1::uuid, $2, $3, now() + $4 * interval '1 s', now() + $5 * interval '1 s', 1, 1, 0, false, $6"
     await connection.executemany(f"INSERT INTO {PREFIX}claims ({columns}) VALUES ({values})", records)
     daily = f"INSERT INTO {PREFIX}daily_claims (day, {columns}) VALUES (20000, {values})"
-    await connection.execute(daily, keys[11], 5, 2, -300, KEPT - 300)
+    await connection.execute(daily, keys[11], 5, 2, -300, KEPT - 300, "")
     await connection.close()
     return keys
 
@@ -95,9 +97,10 @@ def test_the_store_is_compared_with_the_events(tmp_path: Path, postgres: SharedS
         (1, "FORGOTTEN", "EXACTLY_ONCE", None),
         (4, "LEFT_OPEN", "LOST", keys[4]),
         (2, "UNMARKED", "EXACTLY_ONCE", keys[2]),
+        (12, "UNRECORDED", "IN_FLIGHT", keys[12]),
     ]
-    assert claims["counts"] == {"DONE_UNSEEN": 1, "FORGOTTEN": 1, "UNMARKED": 1, "LEFT_OPEN": 1}
-    assert (claims["claims"], claims["known"]) == (7, 6)
+    assert claims["counts"] == {"DONE_UNSEEN": 1, "FORGOTTEN": 1, "UNMARKED": 1, "LEFT_OPEN": 1, "UNRECORDED": 1}
+    assert (claims["claims"], claims["known"]) == (8, 7)
     assert (claims["strangers"], claims["later"]) == (["bill in elsewhere"], ["bill in g"])
     lost = summary["verdicts"]["LOST"]
     assert summary["anomalies"] == lost + 2

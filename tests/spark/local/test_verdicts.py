@@ -51,6 +51,17 @@ def test_a_suppression_after_the_time_of_judgement_is_not_judged_yet(local: Spar
         assert [said for said, _ in found.rulings[name].messages.values()] == [verdict]
 
 
+def test_a_run_that_another_worker_tells_of_counts_as_if_its_own_had_told(local: SparkSession, tmp_path: Path) -> None:
+    cases = {name: case for name, case in CASES.items() if name.startswith("05")}
+    events = [event for case in cases.values() for event in case.history.events]
+    found = run(local, [write_parquet(tmp_path / "told.parquet", events)], CONFIG).rulings
+    for name, case in cases.items():
+        said = {offset: ruling for (_, _, _, offset), ruling in found[name].messages.items()}
+        assert {offset: verdict for offset, (verdict, _) in said.items()} == case.verdicts, name
+        assert all(said[offset][1] & flags == flags for offset, flags in case.flags.items()), name
+        assert not any(said[offset][1] & flags for offset, flags in case.without.items()), name
+
+
 def test_the_local_engine_says_of_every_case_and_universe_what_the_oracle_says(bulk: Answer) -> None:
     assert contradictions(bulk.rulings, UNIVERSES) == []
 
