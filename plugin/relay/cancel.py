@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.ladder import CANCELLATIONS
 from ackwise.middleware.log import said
-from ackwise.middleware.message import Delivery, delivery_of
+from ackwise.middleware.message import Delivery, Headers, delivery_of
 from ackwise.middleware.wire import Copy, ForeignCopy, OtherWire, parse_copy, waiting_copy
 from ackwise.plugin.group.copyreader import CopyReader, reading
 from ackwise.plugin.group.group import Group
@@ -30,6 +30,9 @@ CancelAnswer = Literal["accepted", "too late", "unknown"]
 """`accepted`: it does not come back. `too late`: it is due, or came back already. `unknown`: no message with that id waits."""
 
 _MESSAGE_ID: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d{1,10})/(?P<offset>\d{1,19})")
+
+#: Headers of a copy that a message id is made of.
+_COORDINATES: Final = ("ackwise-origin-topic", "ackwise-origin-partition", "ackwise-origin-offset")
 
 _APPEND_TIME: Final = 1  #: of a record whose time the broker has set
 
@@ -112,6 +115,7 @@ class _Search:
         self._reader = reader
         self._group = group
         self._wanted = wanted
+        self._ids = {message_id.encode() for message_id in wanted}
 
     async def waiting(self) -> _Found:
         """What is found. How far relay and group are is asked first: what moves on meanwhile is seen where it was, or where it is."""
@@ -137,7 +141,13 @@ class _Search:
         """Look at what is behind the commits, up to the ends as they are now."""
         for partition, left in (await self._reader.left(partitions, committed)).items():
             async for record in self._reader.records(partition, left.position, left.end):
-                self._take(delivery_of(partition, record), found, is_append_time=record.timestamp_type == _APPEND_TIME)
+                if self._may_be_wanted(record.headers):
+                    self._take(delivery_of(partition, record), found, is_append_time=record.timestamp_type == _APPEND_TIME)
+
+    def _may_be_wanted(self, headers: Headers) -> bool:
+        """Whether a record is worth reading, as few of a million are. Our headers stand behind those of its producer."""
+        found = dict(headers)
+        return b"/".join([found.get(name) or b"" for name in _COORDINATES]) in self._ids
 
     def _take(self, record: Delivery, found: dict[str, _Copies], *, is_append_time: bool) -> None:
         settings = self._group.settings
