@@ -31,6 +31,7 @@ from ackwise.plugin.cli.status import status
 from ackwise.plugin.cli.store import HELP as STORE_HELP
 from ackwise.plugin.cli.store import check as check_store
 from ackwise.plugin.cli.store import cleanup, init
+from ackwise.plugin.cli.topicexport import export as export_topics
 from ackwise.plugin.cli.topics import HELP as TOPICS_HELP
 from ackwise.plugin.cli.topics import check, create
 from ackwise.plugin.registry import announced
@@ -107,6 +108,7 @@ def new_app() -> typer.Typer:
     topics = typer.Typer(cls=_Group, help=TOPICS_HELP, no_args_is_help=True)
     _add(topics, "check", check)
     _add(topics, "create", create)
+    _add(topics, "export", export_topics)
     _add(topics, "skip", skip)
     app.add_typer(topics, name="topics")
     store = typer.Typer(cls=_Group, help=STORE_HELP, no_args_is_help=True)

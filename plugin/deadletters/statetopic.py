@@ -15,7 +15,8 @@ from ackwise.middleware.wire import Copy
 from ackwise.plugin.deadletters.letter import LetterId
 from ackwise.plugin.deadletters.letterstate import LetterState, encode_state
 from ackwise.plugin.deadletters.place import Place
-from ackwise.plugin.group.topics import Topic, connected, read_topics, safe_as
+from ackwise.plugin.group.topicplan import Topic, state_topic
+from ackwise.plugin.group.topics import connected, read_topics
 
 __all__ = ["ensure_state_topic", "write_states"]
 
@@ -60,11 +61,10 @@ def _missing(place: Place) -> ConfigurationError:
 
 
 async def _create(place: Place, like: Topic | None) -> None:
-    """As safe as the letters are."""
-    replication, safe = (1, {"min.insync.replicas": "1"}) if like is None else (like.replication, safe_as(like))
-    config = {"cleanup.policy": "compact", **safe}
+    made = state_topic(place.state_topic, like)
     async with connected(place.settings) as admin:
-        response: Any = await admin.create_topics([NewTopic(place.state_topic, 1, replication, topic_configs=config)])
+        new = NewTopic(made.name, made.partitions, made.replication, topic_configs=made.config)
+        response: Any = await admin.create_topics([new])
     for topic, code, *message in response.topic_errors:
         if code not in (_NO_ERROR, _TOPIC_EXISTS):
             why = (message and message[0]) or for_code(code).__name__

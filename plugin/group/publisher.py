@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, KafkaTimeoutError, UnknownTopicOrPartitionError
+from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.ladder import ladder_of
@@ -199,7 +199,8 @@ class KafkaPublisher:
             self.suspect()
         if isinstance(error, KafkaTimeoutError):
             return PublishUnavailable(f"topic {topic!r} did not acknowledge the copy within {_TIMEOUT:g} s")
-        return PublishUnavailable(f"topic {topic!r} did not acknowledge the copy ({type(error).__name__})")
+        advice = "; give this client Write on it" if isinstance(error, TopicAuthorizationFailedError) else ""
+        return PublishUnavailable(f"topic {topic!r} did not acknowledge the copy ({type(error).__name__}){advice}")
 
     async def _connected(self) -> AIOKafkaProducer:
         options: dict[str, Any] = {"max_batch_size": _BATCH, **self._settings.client_options, **self._settings.producer_options}

@@ -14,11 +14,28 @@ from ackwise.middleware.ordering import LONGEST_DELAY
 from ackwise.middleware.wire import BUDGET
 from ackwise.plugin.group.topicnames import TopicNames
 
-__all__ = ["APPEND_TIME", "TIMESTAMP_TYPE", "Demand", "Topic", "TopicPlan", "TopicReview", "plan_topics", "review_topics"]
+__all__ = [
+    "APPEND_TIME",
+    "TIMESTAMP_TYPE",
+    "Demand",
+    "MadeTopic",
+    "Topic",
+    "TopicPlan",
+    "TopicReview",
+    "control_topic",
+    "made_topics",
+    "plan_topics",
+    "review_topics",
+    "state_topic",
+]
 
 #: Whose clock a topic's records carry, and the value for the broker's.
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 APPEND_TIME: Final = "LogAppendTime"
+
+#: Partitions of the control topic: commands, and how workers are. Brokers compact what is older than a segment: ten minutes.
+_CONTROL_PARTITIONS: Final = 2
+_CONTROL_SEGMENT: Final = "600000"
 
 #: Bytes; Kafka keeps message sizes in a signed 32-bit number.
 _LARGEST: Final = 2**31 - 1
@@ -35,6 +52,15 @@ class Topic(NamedTuple):
     min_insync_replicas: int | None = 1  #: `None` of brokers that know no such setting
     timestamp_type: str = "CreateTime"
     retention_bytes: int = -1
+
+
+class MadeTopic(NamedTuple):
+    """A topic as it is created."""
+
+    name: str
+    partitions: int
+    replication: int
+    config: dict[str, str]
 
 
 class Demand(NamedTuple):
@@ -68,6 +94,18 @@ class TopicPlan(NamedTuple):
     rungs: int = 0  #: partitions of the delay topic
     control: str | None = None  #: to create as well, if that is allowed; a worker starts without it
 
+    def made(self, topic: str) -> MadeTopic:
+        """One of `create`, as it is created."""
+        config = {
+            "max.message.bytes": str(self.like.max_message_bytes),
+            "retention.bytes": "-1",  # a size limit would delete copies that wait
+            **_safe_as(self.like),
+            "retention.ms": str(self.retention(topic)),
+            "cleanup.policy": "delete",
+            TIMESTAMP_TYPE: self.timestamp_type(topic),
+        }
+        return MadeTopic(topic, self.partitions(topic), self.like.replication, config)
+
     def partitions(self, topic: str) -> int:
         """How many a created topic has. That of the delay topic says for how long they wait, and not how wide the sources are."""
         return self.rungs if topic == self.delay else self.like.partitions
@@ -86,6 +124,23 @@ class TopicPlan(NamedTuple):
     def required(self) -> tuple[str, ...]:
         """Those of `extend` without which nothing comes back; a delay topic with fewer rungs costs hops."""
         return tuple(topic for topic in self.extend if topic != self.delay)
+
+
+def control_topic(name: str, like: Topic) -> MadeTopic:
+    """The control topic, as it is created."""
+    config = {"cleanup.policy": "compact", "segment.ms": _CONTROL_SEGMENT, **_safe_as(like)}
+    return MadeTopic(name, _CONTROL_PARTITIONS, like.replication, config)
+
+
+def state_topic(name: str, like: Topic | None) -> MadeTopic:
+    """The topic of what was done with dead letters, as it is created: as safe as these are."""
+    replication, safe = (1, {"min.insync.replicas": "1"}) if like is None else (like.replication, _safe_as(like))
+    return MadeTopic(name, 1, replication, {"cleanup.policy": "compact", **safe})
+
+
+def _safe_as(like: Topic) -> dict[str, str]:
+    """The settings of a topic that acknowledges as `like` does."""
+    return {} if like.min_insync_replicas is None else {"min.insync.replicas": str(like.min_insync_replicas)}
 
 
 def waits_in_place(agents: Sequence[Agent], sources: Iterable[str]) -> dict[str, float]:
@@ -124,6 +179,16 @@ def plan_topics(
         rungs=rungs,
         control=next((review.topic for review in reviews if review.todo == "create" and review.role == "control"), None),
     )
+
+
+def made_topics(
+    names: TopicNames, sources: Collection[str], found: Mapping[str, Topic], *, longest_delay: float, rungs: int
+) -> list[MadeTopic]:
+    """The five topics of the group, as they are created where only `sources` are there. Raises as `plan_topics`."""
+    there = {source: found[source] for source in sources if source in found}
+    plan = plan_topics(names, sources, there, longest_delay=longest_delay, rungs=rungs)
+    made = [plan.made(topic) for topic in plan.create]
+    return [*made, control_topic(names.control, plan.like), state_topic(names.state, plan.like)]
 
 
 def review_topics(
@@ -165,7 +230,7 @@ def _source(topic: str, there: Topic | None, in_place: float) -> TopicReview:
     # Brokers do not even list what a client may not describe.
     fault = (
         f"topic {topic!r}, which an agent consumes, does not exist or is hidden from this client; "
-        "create it first, correct the name, or allow this client to describe it"
+        "create it first, correct the name, or give this client Read on it"
     )
     return TopicReview(topic, "source", None, None, "mend", (fault,))
 

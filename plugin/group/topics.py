@@ -27,7 +27,7 @@ from ackwise.plugin.client.internals import has_controller
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import NotLetIn, is_refusal
 from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, TopicPlan, plan_topics
+from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, MadeTopic, Topic, TopicPlan, control_topic, plan_topics
 from ackwise.plugin.settings.addresses import require_broker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -40,7 +40,6 @@ __all__ = [
     "list_topics",
     "plan_topics",
     "read_topics",
-    "safe_as",
     "set_append_time",
 ]
 
@@ -59,10 +58,6 @@ _LOOK_SOON: Final = 0.01  # after the first look; most brokers know of a topic a
 #: Seconds in which a topic that was made just before must have become known to the broker that is asked.
 _KNOWN_WITHIN: Final = 3.0
 _CLOSE_TIMEOUT: Final = 2.0
-
-#: Partitions of the control topic: commands, and how workers are. Brokers compact what is older than a segment: ten minutes.
-_CONTROL_PARTITIONS: Final = 2
-_CONTROL_SEGMENT: Final = "600000"
 
 #: Partitions that one request makes; Kafka refuses one that writes more than 10,000 records (`QuorumController`).
 _PARTITIONS_AT_ONCE: Final = 2_000
@@ -262,7 +257,8 @@ def _refuse(plan: TopicPlan) -> None:
             wanted = f"{plan.rungs} partitions for {plan.delay!r}, {plan.like.partitions} for each other one"
         raise ConfigurationError(
             f"{_listed(plan.create)} must exist, since create_topics is 'never'; create them with {wanted} and "
-            f"max.message.bytes={plan.like.max_message_bytes}, or set create_topics to 'auto'"
+            f"max.message.bytes={plan.like.max_message_bytes}, set create_topics to 'auto', or, if they are there, give this client Read "
+            "or Write on them, as ackwise topics export prints"
         )
     raise ConfigurationError(
         f"{_listed(plan.required)} must have as many partitions as the largest source, {plan.like.partitions}; "
@@ -312,8 +308,8 @@ async def _described(admin: AIOKafkaAdminClient, resources: list[ConfigResource]
                 raise Unavailable(f"the settings of topic {topic!r} can't be read now ({_why(code, message)})")
             elif code != _UNKNOWN_TOPIC:
                 raise ConfigurationError(
-                    f"the settings of topic {topic!r} can't be read ({_why(code, message)}); allow this client to describe its "
-                    "configuration, or set create_topics to 'broker' to go without the check"
+                    f"the settings of topic {topic!r} can't be read ({_why(code, message)}); give this client "
+                    "DescribeConfigs on it, or set create_topics to 'broker' to go without the check"
                 )
     return found
 
@@ -322,21 +318,7 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
     if not plan.create or not await has_controller(admin):
         return
     like = plan.like
-    config = {
-        "max.message.bytes": str(like.max_message_bytes),
-        "retention.bytes": "-1",  # a size limit would delete copies that wait
-        **safe_as(like),
-    }
-    made = {
-        topic: config
-        | {
-            "retention.ms": str(plan.retention(topic)),
-            "cleanup.policy": "delete",
-            TIMESTAMP_TYPE: plan.timestamp_type(topic),
-        }
-        for topic in plan.create
-    }
-    topics = iter([NewTopic(topic, plan.partitions(topic), like.replication, topic_configs=configs) for topic, configs in made.items()])
+    topics = iter([_new(plan.made(topic)) for topic in plan.create])
     while some := [*islice(topics, max(1, _PARTITIONS_AT_ONCE // like.partitions))]:
         response: Any = await admin.create_topics(some)
         for topic, code, *message in response.topic_errors:
@@ -349,17 +331,15 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
                 )
 
 
-def safe_as(like: Topic) -> dict[str, str]:
-    """The settings of a topic that acknowledges as `like` does."""
-    return {} if like.min_insync_replicas is None else {"min.insync.replicas": str(like.min_insync_replicas)}
+def _new(topic: MadeTopic) -> NewTopic:
+    return NewTopic(topic.name, topic.partitions, topic.replication, topic_configs=topic.config)
 
 
 async def _create_control(admin: AIOKafkaAdminClient, topic: str, like: Topic) -> bool:
     """Create the control topic. Returns whether to look again: a worker starts without it as well."""
     if not await has_controller(admin):
         return True
-    config = {"cleanup.policy": "compact", "segment.ms": _CONTROL_SEGMENT, **safe_as(like)}
-    response: Any = await admin.create_topics([NewTopic(topic, _CONTROL_PARTITIONS, like.replication, topic_configs=config)])
+    response: Any = await admin.create_topics([_new(control_topic(topic, like))])
     for _, code, *message in response.topic_errors:
         if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER) and not _may_pass(code):
             log.warning("the control topic can't be created, ackwise pause reaches no worker", topic=topic, error=_why(code, *message))

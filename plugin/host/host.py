@@ -226,7 +226,7 @@ class AiokafkaHost:
         except KafkaError as error:
             refused = AckwiseError(
                 f"Kafka refuses this worker of group {self._member.settings.group!r} ({said(error)}); "
-                "ackwise doctor MODULE:APP says what it may do"
+                "ackwise topics export prints the rights that it needs, and ackwise doctor says which it has"
             )
             refused.__cause__ = error
             return refused

@@ -367,7 +367,7 @@ async def test_where_a_topic_s_settings_may_not_be_read_its_timestamps_are_not_c
         await group.create("billing.delay", retention_ms=DAY)
         before = await group.config("billing.delay")
         refused = kafka.faults.refuse("DescribeConfigs", TopicAuthorizationFailedError, times=None)
-        with pytest.raises(ConfigurationError, match=r"the settings of topic 'billing.delay' can't be read \(.*; allow this client"):
+        with pytest.raises(ConfigurationError, match=r"the settings of topic 'billing.delay' can't be read \(.*; give this client"):
             await set_append_time(group.settings, ["billing.delay"])
         refused.end()
         assert await group.config("billing.delay") == before
