@@ -32,6 +32,9 @@ _LEAST: Final = 1.0
 #: Hops of a delayed send that would take more are refused where it is sent.
 MOST_HOPS: Final = 100
 
+#: Where no shorter rung takes a copy, a longer one may, up to this: an outage must not make what is due in seconds wait for a day.
+_LONGEST_DETOUR: Final = 10
+
 #: What can't be moved is written to a rung from the first to the second of these, by the time since it was due.
 _SHORTEST_FALLBACK, _LONGEST_FALLBACK = 10.0, 600.0
 
@@ -113,12 +116,15 @@ class Ladder:
         return self.rung(min(max(overdue, _SHORTEST_FALLBACK), _LONGEST_FALLBACK) - EARLY, sends=sends)
 
     def ways(self, left: float, *, sends: bool = False, spread: int = 0) -> Iterator[int]:
-        """The partitions for such a copy, the best first: where one takes nothing, the next shorter rung does, and then the longer ones.
+        """The partitions for such a copy, the best first: where one takes nothing, the next shorter rung does.
+
+        Then the longer ones do, up to 10 s, or the next longer than the shortest.
 
         `spread`: any number, by which copies are distributed over the partitions of one rung.
         """
         rungs, chosen = self._rungs[sends], self._place(left)
-        for rung in (*rungs[chosen::-1], *rungs[chosen + 1 :]):
+        longest = max([_LONGEST_DETOUR, *(rung.wait for rung in rungs[:2])])
+        for rung in (*rungs[chosen::-1], *(rung for rung in rungs[chosen + 1 :] if rung.wait <= longest)):
             first = spread % len(rung.partitions)
             yield from (*rung.partitions[first:], *rung.partitions[:first])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.disposition import Failure, Reason
@@ -94,7 +94,15 @@ def decide(
         move = Move(record, due, is_cut=due != waiting.due)
         _decide_hop(move, run, headers, waiting, now, names, ladder, has_room=has_room, is_given_up=is_given_up)
     except ForeignCopy as error:
-        return Move(record, now, copy=letter(run, record, names, Reason.FOREIGN_COPY, error, now), foreign=error)
+        copy = letter(run, record, names, Reason.FOREIGN_COPY, error, now)
+        if is_given_up:  # no dead letter is taken now, and what is behind it can't wait for that
+            copy = replace(
+                copy,
+                topic=names.delay,
+                headers=copy.headers if has_raw_names(headers) else headers,
+                until=now + _fallback(ladder, math.inf),
+            )
+        return Move(record, now, copy=copy, foreign=error)
     except OtherWire as error:
         copy = Copy(names.delay, record.offset, record.key, record.value, headers, now + _fallback(ladder, math.inf))
         return Move(record, now, copy=copy, unreadable=str(error))

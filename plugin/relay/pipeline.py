@@ -120,13 +120,14 @@ class DelayPipeline:
 
         What goes the same way is settled by itself, so that nothing waits for a target that does not answer but what is for it.
         """
-        looked_at = self._look(runs)
+        now = self._now_ms()  # before the reading, which then has every cancellation of what is due by now
+        looked_at = self._look(runs, now)
         _hold([run for run in runs if run not in looked_at], runs, assignment)
         if not looked_at or not await self._know_cancelled(looked_at) or assignment.cut_off:
             return
         ways: dict[str, list[_Part]] = {}
         for run in looked_at:
-            for way, part in self._part(runs, run):
+            for way, part in self._part(runs, run, now):
                 ways.setdefault(way, []).append(part)
         aside = ways.pop(_ASIDE, [])
         _hold([run for run, _ in aside], runs, assignment)
@@ -135,9 +136,9 @@ class DelayPipeline:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def _look(self, runs: list[Run]) -> list[WaitingRun]:
+    def _look(self, runs: list[Run], now: int) -> list[WaitingRun]:
         """Those of `runs` whose wait is over; the rest of them is postponed until it is."""
-        now, over = self._now_ms(), []
+        over: list[WaitingRun] = []
         for run in [*runs]:
             assert isinstance(run, WaitingRun)
             if run.is_looked_at:
@@ -185,8 +186,8 @@ class DelayPipeline:
             run.postpone(self._monotonic() + min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(run.tries, 10)), "it can't be moved now")
             run.tries += 1
 
-    def _decide(self, run: WaitingRun) -> list[Move]:
-        now, ladder = self._now_ms(), self._ladder()
+    def _decide(self, run: WaitingRun, now: int) -> list[Move]:
+        ladder = self._ladder()
         since = run.failing_since
         is_given_up = since is not None and (self._monotonic() - since >= _HELD or self._held() > _MOST_HELD)
         has_room, cancelled = self._has_room(), self._cancellations.keys
@@ -205,9 +206,9 @@ class DelayPipeline:
             for record in run.records
         ]
 
-    def _part(self, runs: list[Run], run: WaitingRun) -> list[tuple[str, _Part]]:
+    def _part(self, runs: list[Run], run: WaitingRun, now: int) -> list[tuple[str, _Part]]:
         """The parts of `run` that go the same way, which are runs of their own. What is aside for equally long is together."""
-        moves, now = self._decide(run), self._now_ms()
+        moves = self._decide(run, now)
         places: dict[tuple[str, int], list[int]] = {}
         for place, move in enumerate(moves):
             places.setdefault((_way_of(move), -(-move.until // _SLOT) * _SLOT), []).append(place)
@@ -215,7 +216,7 @@ class DelayPipeline:
         for ((way, until), chosen), part in zip(places.items(), divide(runs, run, [*places.values()]), strict=True):
             if way == _ASIDE:
                 part.failing_since = part.overdue_since = None
-                self._postpone(part, until, now, "it is due soon")
+                self._postpone(part, until, self._now_ms(), "it is due soon")
             found.append((way, (part, [moves[place] for place in chosen])))
         return found
 

@@ -83,6 +83,28 @@ async def test_cancellations_are_read_to_the_end_after_a_message_is_due_and_befo
     assert (desk.books.log[0], desk.went) == ("read", [])
 
 
+async def test_what_becomes_due_while_cancellations_are_read_moves_after_the_next_reading() -> None:
+    """The end of the log may be older than the answer that has it: what was cancelled in between is not in it, and was not due."""
+    desk = Desk()
+    desk.put(0, due=1_010.9)
+    await desk.until(1_010.0)
+    desk.now = 1_010.8
+    desk.runs[0].not_before = desk.now
+    read = desk.books.read
+
+    async def read_slowly() -> None:
+        await read()
+        desk.now = 1_012.0
+
+    desk.books.read = read_slowly  # type: ignore[method-assign]
+    await desk.turn()
+    desk.books.read = read  # type: ignore[method-assign]
+    assert desk.went == []
+    desk.books.cancelled_by_the_end.add(desk.key(0))
+    await desk.turn()
+    assert (desk.went, desk.counts.cancelled, desk.watermark.commit) == ([], 1, 1)
+
+
 async def test_nothing_moves_and_nothing_is_lost_while_the_cancellations_can_t_be_read(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     desk.put(0, 1)

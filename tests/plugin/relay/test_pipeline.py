@@ -179,6 +179,22 @@ async def test_a_record_that_is_not_ours_becomes_a_dead_letter_and_blocks_nobody
         assert (said["ackwise-reason"], said["ackwise-origin-topic"]) == (b"foreign-copy", b"billing.delay")
 
 
+@pytest.mark.parametrize("name", ["x", "\udcff"])
+async def test_a_record_that_is_not_ours_holds_no_rung_while_no_dead_letter_is_taken(name: str) -> None:
+    desk = Desk()
+    desk.put(0, headers=((name, b"1"),), value=b"foreign")
+    desk.books.answer = lambda copy: UNAVAILABLE if copy.topic == LETTERS else None
+    await desk.until(1_030.0)
+    assert (desk.went, desk.watermark.commit) == ([(DELAY, b"foreign")], 1)
+    again = desk.books.sent[0]
+    assert 590_000 <= (again.until or 0) - 1_020_000 <= 610_000
+    desk.books.answer = lambda copy: None
+    later = Desk(desk.books, partition=RUNG[600])
+    later.put(0, headers=again.headers, value=again.value)
+    await later.until(1_600.0)
+    assert (later.went[1:], later.watermark.commit) == ([(LETTERS, b"foreign")], 1)
+
+
 async def test_a_copy_that_is_refused_for_good_becomes_a_dead_letter_that_is_cut_and_names_its_origin() -> None:
     desk = Desk()
     desk.put(0)
