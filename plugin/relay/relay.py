@@ -53,6 +53,9 @@ log = Log()
 _BEGIN_ANEW: Final = (2.0, 10.0)
 _LASTED: Final = 60.0
 
+#: Seconds until cancellations are read again where nothing moves.
+_READ_AGAIN: Final = 10.0
+
 #: Seconds until what waits is looked at again by a clock that is not the machine's: a test moves it at any moment.
 _SET_BY_HAND: Final = 0.02
 
@@ -131,9 +134,15 @@ class DelayRelay:
                 rest = min(2 * rest, _BEGIN_ANEW[1])
 
     async def _prepare(self) -> None:
-        """Read what is cancelled before something is due, which would be late by that."""
-        with suppress(AckwiseError, KafkaError):
-            await self._cancellations.read()
+        """Read what is cancelled before something is due, which would be late by that.
+
+        Again and again, since a relay that could not read it may have nothing to move any more, and would be halted for ever.
+        """
+        while True:
+            with suppress(AckwiseError, KafkaError):
+                await self._cancellations.read()
+                self._counts.is_halted = False
+            await asyncio.sleep(_READ_AGAIN)
 
     async def _belong(self, stopping: asyncio.Task[Any]) -> BaseException | None:
         """One membership, from joining to leaving; returns what ended it, `None` if that was the stop.

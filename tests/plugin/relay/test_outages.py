@@ -401,6 +401,15 @@ async def test_a_copy_that_fits_once_it_is_compressed_is_moved(scene: Scene) -> 
     assert (sorted(scene.moved), scene.kafka.records(NAMES.dead_letter)) == ([2, BIG], [])
 
 
+async def test_a_relay_that_was_halted_and_has_nothing_to_move_any_more_finds_that_cancellations_can_be_read(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.relay.relay._READ_AGAIN", 0.01)
+    async with scene.running():
+        scene.relay._counts.is_halted = True
+        await until(lambda: not scene.relay._counts.is_halted)
+
+
 async def test_cancellations_that_the_log_does_not_have_any_more_are_forgotten(scene: Scene) -> None:
     cancelled = CancelPartition(scene.settings, NAMES.delay)
     for key in (b"1", b"2", b"3"):
