@@ -56,7 +56,10 @@ class Release:
             )
 
     def _installed(self) -> str:
-        return importlib.metadata.version(self.package)
+        try:
+            return importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:  # a program that was packed into one file may leave that out
+            return "of unknown release"
 
     def lacks(self, lacking: Iterable[str]) -> ConfigurationError:
         """Why the installed release, which lacks these, is refused."""
@@ -70,7 +73,7 @@ def names_of(kind: type[Any]) -> set[str]:
     """The attributes of `kind`, and those that its `__init__` and its bases' give to an object."""
     found = set(dir(kind))
     for base in kind.__mro__:
-        made = getattr(vars(base).get("__init__"), "__code__", None)
+        made = getattr(inspect.unwrap(vars(base).get("__init__", object)), "__code__", None)  # a tracer may have wrapped it
         found.update(each.argval for each in dis.get_instructions(made) if each.opname == "STORE_ATTR") if made else None
     return found
 

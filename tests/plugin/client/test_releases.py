@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
 import re
@@ -91,6 +92,25 @@ def test_another_release_that_has_all_names_is_logged_once_and_works(
     for _ in range(2):
         opening.require_known()
     assert logged(caplog) == [{"package": "aiokafka", "release": release, "tested": "0.14"}] * times
+
+
+def test_a_program_without_the_metadata_of_its_libraries_starts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    release = Release("ackwise-nothing-of-this-name", "0.14")
+    release.require({Client: "_fetcher"})
+    assert [each["release"] for each in logged(caplog)] == ["of unknown release"]
+    with pytest.raises(ConfigurationError, match=r"of unknown release is installed and lacks Client\._renamed"):
+        Release(release.package, "0.14").require({Client: "_renamed"})
+
+
+def test_what_an_object_gets_is_found_though_a_tracer_has_wrapped_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Client.__init__
+
+    @functools.wraps(made)
+    def traced(self: Client) -> None:
+        made(self)
+
+    monkeypatch.setattr(Client, "__init__", traced)
+    Release("aiokafka", "0.14").require({Client: "_fetcher __init__()"})
 
 
 @pytest.mark.parametrize("make", [AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient])
