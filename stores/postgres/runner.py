@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
 #: Statements that answer with rows.
-_HAS_ROWS: Final = re.compile(r"\s*(select|show|table|values|with)\b|.*\breturning\b", re.IGNORECASE | re.DOTALL)
+_HAS_ROWS: Final = re.compile(
+    r"\s*(?:(?:select|show|table|values|with)\b|(?:insert|update|delete)\b.*\breturning\b)", re.IGNORECASE | re.DOTALL
+)
 
 
 class AsyncpgRunner:

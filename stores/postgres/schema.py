@@ -57,14 +57,11 @@ def _create(tables: Tables, purpose: Purpose, address: str) -> Steps[None]:
     if (major := said.rows[0][0]) < _EARLIEST:
         raise ConfigurationError(f"{address}: PostgreSQL {major} is too old for the {purpose.tables}; it needs {_EARLIEST} or later")
     insert = f"INSERT INTO {tables.named('schema')} VALUES ($1, $2) ON CONFLICT DO NOTHING"
-    yield [
-        BEGIN,
-        turn(tables),
-        *(yield from _of_schema(tables)),
-        Statement("; ".join(ddl(tables, purpose))),
-        Statement(insert, (purpose.part, purpose.version)),
-        COMMIT,
-    ]
+    ours, *others = ddl(tables, purpose)
+    version = Statement(insert, (purpose.part, purpose.version))
+    *_, inserted = yield [BEGIN, turn(tables), *(yield from _of_schema(tables)), Statement(ours), version]
+    # Whoever had the turn before may have made them all, and an index without a name would be made again.
+    yield [Statement("; ".join(others)), COMMIT] if inserted.changed else [COMMIT]
 
 
 def _of_schema(tables: Tables) -> Steps[Packet]:

@@ -98,6 +98,8 @@ class FileThread:
         try:
             return _run_on(self._connection, operation.begin)
         except Failure as failure:
+            with suppress(sqlite3.Error):  # it may have set how long it waits, and not have come to the end where that is set back
+                self._connection.execute(f"PRAGMA busy_timeout = {int(self._file.timeout * 1000)}")
             raise self._file.unavailable(failure.error) from failure.error
 
     def _disconnect(self) -> None:

@@ -20,8 +20,12 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, Tran
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
 from ackwise.stores.postgres.outbox import Listening, PostgresOutbox, channel_of, from_url
 from ackwise.stores.postgres.outboxdialect import Postgres
+from ackwise.stores.postgres.runner import AsyncpgRunner
+from ackwise.stores.postgres.schema import layout
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.outboxwaking import Wakes
+from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.sql.operation import run
 from ackwise.stores.testing.outbox import OutboxConformance
 from ackwise.stores.testing.outboxscene import message
 
@@ -35,6 +39,18 @@ async def test_what_is_no_connection_of_asyncpg_is_refused() -> None:
             pass
     with pytest.raises(ConfigurationError, match="connections of asyncpg"):
         await outbox.barrier(object(), "tx")
+
+
+async def test_a_worker_that_waited_while_another_made_the_tables_makes_no_index_again(postgres_url: str) -> None:
+    create = layout(Tables("returning"), OUTBOX, "here").create  # a name that is a word of SQL
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        for _ in range(2):  # both had found no tables
+            await run(create(), AsyncpgRunner(connection))
+        found = await connection.fetch("SELECT indexdef FROM pg_indexes WHERE tablename = 'ackwise_outbox'")
+        assert len(found) == 1 + 8
+    finally:
+        await connection.close()
 
 
 class TestPostgresOutbox(OutboxConformance):
