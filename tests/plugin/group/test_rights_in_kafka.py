@@ -217,9 +217,9 @@ async def cancels(shop: Shop, options: dict[str, Any]) -> None:
 
 async def operates(shop: Shop, options: dict[str, Any]) -> None:
     """An operator: looks at dead letters, sends them again, and says to all workers that a handler goes on."""
-    dead = shop.value("dead")
-    await worked(shop, shop.everything(), dead)
-    await operated(shop, options)
+    for each in (shop.everything(), options):  # the second finds what the first noted
+        await worked(shop, shop.everything(), shop.value("dead"))
+        await operated(shop, each)
 
 
 async def operated(shop: Shop, options: dict[str, Any]) -> None:
