@@ -50,7 +50,12 @@ class Outlet:
 
     async def _write(self) -> None:
         while self._queue:
-            batch, taken = self._pack()
+            taken: list[_Queued] = []
+            try:
+                batch = self._pack(taken)
+            except Exception:  # noqa: BLE001  # the client can't encode a copy: the first, or the one behind those taken
+                await self._write_singly(taken)
+                continue
             error = await self._try(batch, taken[0])
             if len(taken) > 1 and error is not None and refusal_of(error).is_about_record:  # of some of them; nobody knows which
                 await self._write_singly(taken)
@@ -68,21 +73,28 @@ class Outlet:
             if in_a_row == _MOST_IN_A_ROW:
                 _answer(each, KafkaError("the partition took none of the copies before it"))  # of this one nothing was said
                 continue
-            batch = each.producer.create_batch()
-            _put(batch, each.copy)
-            error = await self._try(batch, each)
+            error = await self._try_one(each)
             in_a_row = in_a_row + 1 if error is not None and refusal_of(error).is_about_record else 0
             _answer(each, error)
 
-    def _pack(self) -> tuple[Any, list[_Queued]]:
-        """A batch of what is queued, and what is in it. One without records takes one of any size."""
+    def _pack(self, taken: list[_Queued]) -> Any:
+        """A batch of what is queued; what is in it goes from the queue to `taken`. One without records takes one of any size."""
         first = self._queue.popleft()
-        batch, taken = first.producer.create_batch(), [first]
+        taken.append(first)
+        batch = first.producer.create_batch()
         _put(batch, first.copy)
         while self._queue and self._queue[0].producer is first.producer and _put(batch, self._queue[0].copy):
             taken.append(self._queue.popleft())
         batch.close()
-        return batch, taken
+        return batch
+
+    async def _try_one(self, queued: _Queued) -> BaseException | None:
+        try:
+            batch = queued.producer.create_batch()
+            _put(batch, queued.copy)
+        except Exception as error:  # noqa: BLE001  # see `send`
+            return error
+        return await self._try(batch, queued)
 
     async def _try(self, batch: Any, first: _Queued) -> BaseException | None:
         try:

@@ -392,6 +392,23 @@ async def test_without_partition_0_nothing_moves_with_an_alarm_and_nothing_is_lo
     assert scene.moved == [2, 1]
 
 
+async def test_while_partition_0_raises_what_nobody_expects_nothing_moves_and_then_all_does(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def read(_: object) -> None:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(CancelPartition, "read", read)
+    scene.put(1, 2)
+    async with scene.running():
+        await until(lambda: "no copy of the group moves until they can" in caplog.text)
+        assert scene.relay._counts.is_halted
+        assert scene.moved == []
+        monkeypatch.undo()
+        await until(lambda: scene.committed() == 2)
+    assert {*scene.moved} == {1, 2}
+
+
 async def test_a_copy_that_fits_once_it_is_compressed_is_moved(scene: Scene) -> None:
     scene.relay = DelayRelay(replace(scene.settings, producer_options={"compression_type": "gzip"}), NAMES)
     scene.kafka._cluster.topics[NAMES.retry].configs["max.message.bytes"] = "2000"
