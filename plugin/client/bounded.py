@@ -22,7 +22,7 @@ def is_asked_to_end() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def answer(call: Coroutine[Any, Any, T], *, within: float) -> T:
+async def answer(call: Coroutine[Any, Any, T] | asyncio.Future[T], *, within: float) -> T:
     """Return what `call` returns.
 
     Raises what it raises, `KafkaTimeoutError` after `within` seconds, and `KafkaConnectionError` if it was cancelled though nobody

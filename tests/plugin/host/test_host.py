@@ -27,7 +27,7 @@ async def test_what_kafka_refuses_at_the_start_is_a_sentence_of_ours(monkeypatch
 
     monkeypatch.setattr("ackwise.plugin.group.opening.ensure_topics", denied)
     host = a_host()
-    with pytest.raises(AckwiseError, match=r"Kafka refuses this worker of group 'billing' \(.*\); ackwise doctor"):
+    with pytest.raises(AckwiseError, match=r"Kafka refuses this worker of group 'billing' \(.*\); ackwise topics export prints the rights"):
         await host.run(asyncio.Event())
 
 
