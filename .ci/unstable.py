@@ -1,6 +1,6 @@
 """Runs the tests, and those that failed three times more alone, since a test may fail only because others took the cores.
 
-A test that passes each time is named as unstable, and the run passes; that is a fault of the test, to be mended. One that fails
+A test that passes each time is named as unstable, and the run passes; that is a fault of the test, to be fixed. One that fails
 again, more than three that failed, and a run that broke off are failures.
 """
 
