@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiokafka import errors
 
-__all__ = ["InvalidRecordError", "Refusal", "ThrottlingQuotaExceededError", "is_certain", "refusal_of"]
+__all__ = ["InvalidRecordError", "Refusal", "ThrottlingQuotaExceededError", "UnencodableError", "is_certain", "refusal_of"]
 
 
 class InvalidRecordError(errors.BrokerResponseError):
@@ -30,6 +30,10 @@ class ThrottlingQuotaExceededError(errors.BrokerResponseError):
 #: aiokafka reads these codes as UNKNOWN_SERVER_ERROR: one is a refusal that must be told from a broker's fault, the other never is one.
 _NAMED: Final[dict[int, Any]] = {kind.errno: kind for kind in (InvalidRecordError, ThrottlingQuotaExceededError)}
 errors.kafka_errors.update(_NAMED)
+
+
+class UnencodableError(Exception):
+    """The client can't encode the record, and never will."""
 
 
 class Refusal(enum.Enum):
@@ -60,6 +64,7 @@ _TABLE: Final[tuple[tuple[Refusal, tuple[type[BaseException], ...]], ...]] = (
             errors.MessageSizeTooLargeError,
             errors.RecordListTooLargeError,
             errors.UnsupportedForMessageFormatError,
+            UnencodableError,
             UnicodeError,  # the name of a header that has no bytes
         ),
     ),

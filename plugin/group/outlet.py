@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError
 
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.produceerrors import refusal_of
+from ackwise.plugin.client.produceerrors import UnencodableError, refusal_of
 
 __all__ = ["Outlet"]
 
@@ -109,7 +109,11 @@ async def _send(producer: AIOKafkaProducer, batch: Any, topic: str, partition: i
 
 
 def _put(batch: Any, copy: Copy) -> bool:
-    return batch.append(timestamp=None, key=copy.key, value=copy.value, headers=list(copy.headers)) is not None
+    """Whether the batch took it. Raises `UnencodableError`."""
+    try:
+        return batch.append(timestamp=None, key=copy.key, value=copy.value, headers=list(copy.headers)) is not None
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
+        raise UnencodableError(f"the client can't encode the copy ({type(error).__name__})") from error
 
 
 def _answer(queued: _Queued, error: BaseException | None) -> None:

@@ -148,14 +148,14 @@ async def test_a_batch_whose_send_the_client_cancels_itself_is_not_acknowledged(
     await publisher.stop()
 
 
-async def test_a_copy_that_the_client_can_t_encode_is_answered_and_so_are_those_beside_it(factory: Factory) -> None:
+async def test_a_copy_that_the_client_can_t_encode_is_refused_for_good_and_those_beside_it_are_written(factory: Factory) -> None:
     publisher = KafkaPublisher(NOWHERE)
     await publisher.start()
     odd = replace(A_COPY, headers=((None, b"name"),))  # type: ignore[arg-type]
     async with asyncio.timeout(30):
         answers = await publisher.publish([A_COPY, A_COPY, odd, A_COPY])
     assert [answer is None for answer in answers] == [True, True, False, True]
-    assert isinstance(answers[2], PublishUnavailable)
+    assert isinstance(answers[2], PublishRefused)
     await publisher.stop()
 
 
