@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.requests import AIOKAFKA, ApiVersionRequest
+from ackwise.plugin.client.requests import AIOKAFKA, ApiVersionRequest, MetadataRequest
 
 with AIOKAFKA.imports():
     from aiokafka.client import AIOKafkaClient as AIOKafkaClient
@@ -372,6 +372,12 @@ def any_broker(client: Any) -> int | None:
 async def send(client: Any, broker: int | None, request: Any) -> Any:
     """What `broker` answers to `request`. Raises what aiokafka raises, `NotImplementedError` too."""
     return await connections_of(client).send(broker, request)
+
+
+async def cluster_id(client: Any) -> str | None:
+    """The id of the cluster that `client` is connected to; `None` if its brokers know none. Raises `KafkaError`."""
+    answer = await send(client, any_broker(client), MetadataRequest([], allow_auto_topic_creation=False))
+    return getattr(answer, "cluster_id", None)
 
 
 def learn_brokers(client: Any, metadata: Any) -> None:

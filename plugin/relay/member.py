@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from aiokafka import TopicPartition
-
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.ladder import Ladder
 from ackwise.middleware.limits import Thresholds
@@ -89,6 +87,15 @@ class DelayMember(Member):
         if self.fatal is not None:
             raise self.fatal
 
+    @property
+    def cluster(self) -> str | None:
+        """The id of the cluster; without it the next owner of a rung is not told what was moved past a held copy, and moves it again."""
+        return self._commits.cluster
+
+    @cluster.setter
+    def cluster(self, cluster: str | None) -> None:
+        self._commits.cluster = cluster
+
     def lane(self, topic: str, partition: int, role: str, position: int, **_: Any) -> Lane:
         """A lane of one rung."""
         lane = Lane(
@@ -105,18 +112,8 @@ class DelayMember(Member):
         lane.thresholds = Thresholds(_COPIES, _BYTES_OF_RUNG, None)
         return lane
 
-    def add_lanes(
-        self,
-        partition: TopicPartition,
-        lanes: tuple[Lane, ...],
-        *,
-        from_commit: int | None,
-        metadata: str = "",
-        topic: Topic = _NO_TOPIC,
-        end: int | None = None,
-    ) -> None:
-        """Begin with a rung. What its last owner may have ended at is no suspect: nothing of a user's runs here."""
-        super().add_lanes(partition, lanes, from_commit=from_commit, topic=topic, end=end)
+    def _suspect(self, lanes: Sequence[Lane], left: object, end: int | None) -> None:
+        """Nothing of a user's runs here, so no record is suspected of the death of the last owner."""
 
     async def begin(self) -> None:
         """Commit where rungs begin: a relay that comes later begins there too."""

@@ -120,8 +120,13 @@ class DelayPipeline:
         """
         now = self._now_ms()  # before the reading, which then has every cancellation of what is due by now
         looked_at = self._look(runs, now)
-        _hold([run for run in runs if run not in looked_at], runs, assignment)
+        due = {*looked_at}
+        _hold([run for run in runs if run not in due], runs, assignment)
         if not looked_at or not await self._know_cancelled(looked_at) or assignment.cut_off:
+            return
+        if not self._ladder():  # the client knows no partition of the topic now, as while it is made again
+            self._put_off(looked_at)
+            _hold(looked_at, runs, assignment)
             return
         ways: dict[str, list[_Part]] = {}
         for run in looked_at:

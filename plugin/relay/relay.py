@@ -24,7 +24,7 @@ from ackwise.middleware.retry import MAX_DELAY
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.client.bounded import answer, until
 from ackwise.plugin.client.closing import close_consumer
-from ackwise.plugin.client.internals import has_no_partitions, keep_awake, look_for_topics, missing_topics, partitions_of
+from ackwise.plugin.client.internals import cluster_id, has_no_partitions, keep_awake, look_for_topics, missing_topics, partitions_of
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import ask
 from ackwise.plugin.client.opening import start
@@ -186,6 +186,7 @@ class DelayRelay:
             if await until(member.stop, answer(start(consumer), within=_START_TIMEOUT), grace=_START_GRACE) is None:
                 return
             keep_awake(consumer)
+            member.cluster = await answer(cluster_id(consumer), within=_START_TIMEOUT)
             await self._consume(member, consumer)
         finally:
             await close_consumer(consumer, within=_LEAVE)

@@ -378,6 +378,21 @@ async def test_one_retry_partition_without_a_leader_holds_none_of_the_others(sce
         await until(lambda: {*scene.moved} == {*range(6), 8})
 
 
+@pytest.mark.slow  # the drain waits for the copy that is held
+async def test_the_next_owner_of_a_rung_moves_nothing_again_that_went_past_a_copy_which_is_held(scene: Scene) -> None:
+    leaderless = Leaderless(scene.kafka, (NAMES.retry, 1))
+    scene.put(*range(6))
+    async with scene.running():
+        await until(lambda: scene.moved_to(0) == [0, 2, 4])
+        await until(lambda: scene.committed() == 1)
+    leaderless.places.clear()
+    scene.relay, scene.stop = DelayRelay(scene.settings, NAMES, sink=scene.sink), asyncio.Event()
+    async with scene.running():
+        await until(lambda: scene.committed() == 6)
+    assert scene.moved_to(0) == [0, 2, 4]
+    assert {*scene.moved_to(1)} == {1, 3, 5}
+
+
 async def test_without_partition_0_nothing_moves_with_an_alarm_and_nothing_is_lost(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     leaderless = Leaderless(scene.kafka, (NAMES.delay, 0))
     scene.put(1, 2)
