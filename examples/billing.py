@@ -25,7 +25,7 @@ async def bill(batch: Batch[Order]) -> None:
     for message in batch:
         if message.value.amount <= 0:
             batch.dead(message, "no price")
-        elif message.value.amount > 10_000 and message.reconsume_times == 0:
+        elif message.value.amount > 10_000 and message.attempt == 1:
             batch.later(message, delay_level=1)
         else:
             print("charged", message.value.id, message.value.amount, flush=True)

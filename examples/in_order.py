@@ -31,7 +31,7 @@ app = App("ledger")
 async def book(message: Message[Entry]) -> None:
     """Book an entry. Had a withdrawal overtaken the deposit in front of it, it would be refused."""
     entry = message.value
-    if entry.amount >= 1000 and message.reconsume_times == 0:
+    if entry.amount >= 1000 and message.attempt == 1:
         raise CheckAway(entry.account)
     if balances[entry.account] + entry.amount < 0:
         raise Reject("not covered")  # a dead letter; the next one of the account goes on

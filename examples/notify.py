@@ -25,7 +25,7 @@ class ServerBusy(Exception):
 
 
 app = App("notify")
-app.use(ConsumeLater(8, levels="1s 5s 10s 1m 10m", retry=Exponential(initial=1.0, maximum=600.0), unless=UnicodeError))
+app.use(ConsumeLater(8, levels="1s 5s 10s 1m 10m", retry=Exponential(initial=1.0, maximum=600.0), no_retry=UnicodeError))
 
 
 @app.agent("notifications")
@@ -34,7 +34,7 @@ async def notify(message: Message[Notification]) -> None:
     if "@" not in message.value.address:
         raise Reject("no address")  # a dead letter, at once
     try:
-        await send(message.value, attempt=message.reconsume_times + 1)
+        await send(message.value, attempt=message.attempt)
     except ServerBusy as busy:
         raise ConsumeLater(delay=busy.seconds) from busy
 

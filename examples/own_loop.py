@@ -35,7 +35,7 @@ async def main() -> None:
                 for message in batch:
                     if message.value.city == "Atlantis":
                         batch.dead(message, "no such place")
-                    elif message.value.city == "Venice" and message.reconsume_times == 0:
+                    elif message.value.city == "Venice" and message.attempt == 1:
                         batch.later(message, delay="1s")  # the boat is full
                     else:
                         print("shipped", message.value.id, message.value.city, flush=True)

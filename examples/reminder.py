@@ -28,7 +28,7 @@ app.use(ConsumeLater(3, levels="1s 10s 1m 10m 2h"))
 @app.agent("reminders")
 async def remind(message: Message[Reminder]) -> None:
     """The first delivery sends it away for as long as it takes, all at once: a delay costs one attempt."""
-    if message.reconsume_times == 0 and (wait := message.value.at - time.time()) > 0:
+    if message.attempt == 1 and (wait := message.value.at - time.time()) > 0:
         raise ConsumeLater(delay=wait)
     print("remember", message.value.text, flush=True)
 

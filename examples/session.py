@@ -59,5 +59,5 @@ app.use(timed, in_session, ConsumeLater(3, levels="1s 10s"))
 async def book(message: Message[Payment]) -> None:
     """Book a payment. What was written before the error is gone with it."""
     session.get().execute("INSERT INTO entries VALUES (?, ?)", (message.value.account, message.value.amount))
-    if message.value.amount < 0 and message.reconsume_times == 0:
+    if message.value.amount < 0 and message.attempt == 1:
         raise ValueError("the account is closed for a moment")

@@ -33,7 +33,7 @@ app.use(
 @app.agent("uploads")
 async def resize(message: Message[Picture]) -> None:
     """Takes its time; a picture that is not uploaded yet comes back later, as in any other app."""
-    if message.value.name.startswith("late") and message.reconsume_times == 0:
+    if message.value.name.startswith("late") and message.attempt == 1:
         raise NotUploaded
     await asyncio.sleep(message.value.seconds)
     print("resized", message.value.name, flush=True)

@@ -35,7 +35,7 @@ async def fetch(message: Message[Page]) -> None:
     if address.startswith("large"):
         message.extend("30s")  # this one may take longer
         await asyncio.sleep(1.5)
-    if address.startswith("silent") and message.reconsume_times == 0:
+    if address.startswith("silent") and message.attempt == 1:
         await asyncio.Event().wait()  # stands for a server that does not answer
     print("fetched", address, flush=True)
 

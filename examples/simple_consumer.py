@@ -24,7 +24,7 @@ async def receive(consumer: SimpleConsumer[Scan], stop: asyncio.Event) -> None:
     while not stop.is_set():
         for received in await consumer.receive(1, invisible="30s", wait="1s"):
             scan = received.value
-            if scan.pages == 0 and received.reconsume_times == 0:
+            if scan.pages == 0 and received.attempt == 1:
                 await consumer.later(received, delay="1s")  # the scanner may still be at work
                 continue
             if scan.pages > 100:

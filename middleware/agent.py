@@ -27,7 +27,7 @@ MOST_THREADS: Final = 64
 class Agent:
     """One handler of a group. `call` takes a `Batch` or one `Message`, as `kind` says, with the user's middleware around it.
 
-    One that takes a stream is a loop, which is not called. `within` is in seconds. Raises `ConfigurationError` for a name
+    One that takes a stream is a loop, which is not called. `max_wait` is in seconds. Raises `ConfigurationError` for a name
     that a copy can't carry.
     """
 
@@ -37,12 +37,12 @@ class Agent:
     call: Callable[[Batch[Any]], Awaitable[object]] | Callable[[Message[Any]], Awaitable[object]]
     decode: Callable[[Any], object]  #: of a value, or as `decodes` says; raises anything for one that can't be decoded
     max_batch: Annotated[int, "messages in a batch at most"] = 200
-    within: Annotated[float, "time that a batch waits to fill"] = 0.0
+    max_wait: Annotated[float, "time that a batch waits to fill"] = 0.0
     keep_ack_index_on_error: Annotated[bool, "keep the prefix up to `ack_index` when the handler raises after it"] = False
     concurrency: Annotated[int | None, "calls of its handler at a time in this worker"] = None
     consume_timeout: Annotated[float, "time that a call of its handler may take; 0 for any"] = CONSUME_TIMEOUT
     in_thread: bool = False  #: its handler is a plain `def`, which nothing can cancel
-    order: Order = "none"  #: what runs one after the other
+    order: Order = None  #: what runs one after the other
     commit: CommitMode = "auto"  #: `manual`: what succeeded is done once the handler returns `COMMIT`
     order_by: Callable[[Message[Any]], object] | None = None  #: finds the key of a message for the order `key`; `None`: the record's
     in_place: RetryInPlace | None = None  #: how a message comes back where there is an order; `None` without one

@@ -377,7 +377,7 @@ class Execution:
 
     def _abandon(self, work: Work, call: HandlerCall) -> bool:
         """Return whether its messages have failed, and others go on; in an order or a transaction all wait for its end."""
-        if self._agent.order != "none" or call.transaction is not None:
+        if self._agent.order is not None or call.transaction is not None:
             return False
         self.overtime.abandon(call)
         self.end([key_id for run in call.working_on for key_id in run.ids or ()], call)

@@ -135,7 +135,7 @@ def _decision(later: Later, policy: ConsumeLater, run: Run, error: BaseException
 def _suspension(
     later: Later, in_place: RetryInPlace, policy: ConsumeLater, run: Run, error: BaseException | None
 ) -> tuple[Suspended | Dead, Raised | Stops | None]:
-    """What `in_place` says; what `unless` says of `error` does not count if asking for that raises."""
+    """What `in_place` says; what `no_retry` says of `error` does not count if asking for that raises."""
     found = called(in_place.decide, later, run.reconsume_times, policy, error)
     if isinstance(found, Returned):
         return found.value, None

@@ -47,7 +47,7 @@ def longest_delay(policy: ConsumeLater) -> float:
     """The longest delay in seconds that `policy` knows: a handler may ask for any of its levels. 0 if nothing is ever sent back."""
     if policy.max_reconsume_times == 0:
         return 0.0
-    alone = [policy.changed(retry=retry, on={}) for retry in (policy.retry, *policy.on.values())]
+    alone = [policy.changed(retry=retry, retry_by_error={}) for retry in (policy.retry, *policy.retry_by_error.values())]
     return max(policy.levels.seconds[-1], *(max(journey(each, draw=1.0).delays, default=0.0) for each in alone))
 
 
@@ -64,5 +64,6 @@ def _with_draw(policy: ConsumeLater, draw: float) -> ConsumeLater:
         return dataclasses.replace(retry, draw=lambda: draw) if isinstance(retry, Exponential) else retry
 
     return policy.changed(
-        retry=None if policy.retry is None else fixed(policy.retry), on={kind: fixed(retry) for kind, retry in policy.on.items()}
+        retry=None if policy.retry is None else fixed(policy.retry),
+        retry_by_error={kind: fixed(retry) for kind, retry in policy.retry_by_error.items()},
     )

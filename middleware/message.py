@@ -106,6 +106,11 @@ class Message(Generic[T_co]):
         return key
 
     @property
+    def key_text(self) -> str | None:
+        """The record's key as UTF-8 text. Raises `UnicodeDecodeError` for other bytes."""
+        return None if self.key is None else self.key.decode()
+
+    @property
     def raw(self) -> bytes | None:
         """The record's value, raw."""
         value: bytes | None = self._record.value
@@ -141,9 +146,14 @@ class Message(Generic[T_co]):
         return self.delivery.origin.timestamp_ms
 
     @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1; attempts in place count."""
+        return self.delivery.attempt + self.in_place
+
+    @property
     def reconsume_times(self) -> int:
-        """How often this message was sent back, or suspended in place; 0 on its first delivery."""
-        return self.delivery.attempt - 1 + self.in_place
+        """RocketMQ's count of the same: how often this message was sent back or suspended in place, from 0."""
+        return self.attempt - 1
 
     @property
     def delivery(self) -> Delivery:

@@ -14,12 +14,11 @@ from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.retry import ConsumeLater
 
-__all__ = ["COMMIT_MODES", "LONGEST_DELAY", "ORDERS", "SHORTEST_DELAY", "CommitMode", "Order", "RetryInPlace", "nothing_done_behind"]
+__all__ = ["COMMIT_MODES", "LONGEST_DELAY", "SHORTEST_DELAY", "CommitMode", "Order", "RetryInPlace", "nothing_done_behind"]
 
-Order = Literal["none", "key", "partition"]
+Order = Literal["key", "partition"] | None
 CommitMode = Literal["auto", "manual"]
 COMMIT_MODES: Final[tuple[CommitMode, ...]] = get_args(CommitMode)
-ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 
 #: Seconds that a message waits in place, at least and at most, whatever was asked. RocketMQ: 10 ms and 30 s.
 SHORTEST_DELAY: Final = 0.01
@@ -40,7 +39,7 @@ class RetryInPlace:
 
     max_reconsume_times: int
     delay: float | str = 1.0
-    on_dead: Literal["go on", "block"] = "go on"
+    on_dead: Literal["continue", "block"] = "continue"
 
     def __post_init__(self) -> None:
         limit = self.max_reconsume_times
@@ -49,8 +48,8 @@ class RetryInPlace:
         seconds = parse_duration(self.delay, what="delay of RetryInPlace")
         if not SHORTEST_DELAY <= seconds <= LONGEST_DELAY:
             raise ConfigurationError(f"delay of RetryInPlace is {self.delay!r}; it must be 10ms to 30s, since others wait behind it")
-        if self.on_dead not in ("go on", "block"):
-            raise ConfigurationError(f"on_dead of RetryInPlace is {self.on_dead!r}; it is one of 'go on', 'block'")
+        if self.on_dead not in ("continue", "block"):
+            raise ConfigurationError(f"on_dead of RetryInPlace is {self.on_dead!r}; it is one of 'continue', 'block'")
         object.__setattr__(self, "delay", seconds)
 
     def __str__(self) -> str:
@@ -59,14 +58,14 @@ class RetryInPlace:
     def decide(self, later: Later, reconsume_times: int, policy: ConsumeLater, error: BaseException | None = None) -> Suspended | Dead:
         """What becomes of a message that failed after `reconsume_times` further attempts; the limit beats what was asked.
 
-        Of `policy` count `unless` and the delay levels.
+        Of `policy` count `no_retry` and the delay levels.
         """
         if policy.buries(error):
             return Dead(Reason.NOT_RETRIED, later.failure)
         if later.delay_level < 0:
             return Dead(Reason.NEGATIVE_DELAY_LEVEL, later.failure)
         if reconsume_times >= self.max_reconsume_times:
-            if self.on_dead == "go on":
+            if self.on_dead == "continue":
                 return Dead(Reason.MAX_RECONSUME_TIMES, later.failure)
             return Suspended(LONGEST_DELAY, later.failure)
         return Suspended(self._seconds(later, policy), later.failure)

@@ -85,15 +85,15 @@ class Publishing:
         call = self._call
         if isinstance(call.in_hand, Batch):
             if message is None:
-                raise InvalidRuling("app.publish in a handler of batches must say for which message; write app.publish(…, for_=message)")
+                raise InvalidRuling("app.publish in a handler of batches must say for which message; write app.publish(…, source=message)")
             place = call.in_hand.position(message)
             offset: int = next(islice(chain.from_iterable(run.offsets for run in call.working_on), place, None))
             return offset
         if message is None and not _is_in(call):
-            raise InvalidRuling("app.publish in a task that the handler started must say for which message; give it for_=message")
+            raise InvalidRuling("app.publish in a task that the handler started must say for which message; give it source=message")
         if message is not None and message is not call.in_hand:
             raise InvalidRuling(
-                f"{shown(message, repr)} is not what the handler has now; leave out for_=, or give it the handler's own message"
+                f"{shown(message, repr)} is not what the handler has now; leave out source=, or give it the handler's own message"
             )
         first: int = call.working_on[0].first
         return first

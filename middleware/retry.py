@@ -6,7 +6,6 @@ Rules from RocketMQ 5.3: `MessageStoreConfig.messageDelayLevel`, `AbstractSendMe
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,26 +94,31 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """`initial * multiplier ** (attempt - 1)` seconds, at most `maximum`, spread by ± `jitter` (a share of it)."""
+    """`initial * multiplier ** (attempt - 1)`, at most `maximum`, spread by ± `jitter` (a share of it)."""
 
-    initial: float = 5.0
+    initial: float | str = 5.0
     multiplier: float = 2.0
-    maximum: float = 7200.0
+    maximum: float | str = 7200.0
     jitter: float = 0.0
     draw: Callable[[], float] = random.random
 
     def __post_init__(self) -> None:
-        if not (0 < self.initial <= self.maximum < math.inf and self.multiplier >= 1 and 0 <= self.jitter < 1):
-            raise ConfigurationError(f"{self!r} needs initial > 0, a finite maximum >= initial, multiplier >= 1 and 0 <= jitter < 1")
+        initial = parse_duration(self.initial, what="initial of Exponential")
+        maximum = parse_duration(self.maximum, what="maximum of Exponential")
+        if not (0 < initial <= maximum and self.multiplier >= 1 and 0 <= self.jitter < 1):
+            raise ConfigurationError(f"{self!r} needs initial > 0, maximum >= initial, multiplier >= 1 and 0 <= jitter < 1")
+        object.__setattr__(self, "initial", initial)
+        object.__setattr__(self, "maximum", maximum)
         refuse_async(self.draw, "draw of Exponential")
 
     def delay(self, attempt: int) -> float:
         """See the class; saturates at `maximum` instead of overflowing."""
+        maximum = float(self.maximum)
         try:
-            seconds = self.initial * float(self.multiplier) ** (_checked(attempt) - 1)
+            seconds = float(self.initial) * float(self.multiplier) ** (_checked(attempt) - 1)
         except OverflowError:
-            seconds = self.maximum
-        return min(self.maximum, min(seconds, self.maximum) * (1 + self.jitter * (2 * self.draw() - 1)))
+            seconds = maximum
+        return min(maximum, min(seconds, maximum) * (1 + self.jitter * (2 * self.draw() - 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +166,9 @@ class DelayRefused(ConfigurationError):
 class ConsumeLater(Exception):
     """Consume it later. Given to `app.use`, how: raised in a handler, that: this batch, at this level or delay.
 
-    As a policy: `ConsumeLater(16, levels="1s 10s 1m", retry=Exponential(), unless=(BadInput,))`. A message is
-    delivered at most `max_reconsume_times + 1` times. Without `retry`, the level of retry r is 3 + r. `on` picks
-    another policy by the class of the exception; classes in `unless` are dead letters at once. Nobody may ask for more than
+    As a policy: `ConsumeLater(16, levels="1s 10s 1m", retry=Exponential(), no_retry=(BadInput,))`. A message is
+    delivered at most `max_reconsume_times + 1` times. Without `retry`, the level of retry r is 3 + r. `retry_by_error` picks
+    another policy by the class of the exception; classes in `no_retry` are dead letters at once. Nobody may ask for more than
     `max_delay`; what a record says beyond that is not believed.
 
     Raised: `raise ConsumeLater()`, `raise ConsumeLater(delay_level=3)` or `raise ConsumeLater(delay=30)` (seconds,
@@ -179,8 +183,8 @@ class ConsumeLater(Exception):
         *,
         levels: Annotated[str | Sequence[float | str] | None, "delay levels, shortest first"] = None,
         retry: RetryPolicy | None = None,
-        on: Mapping[type[BaseException], RetryPolicy] | None = None,
-        unless: Sequence[type[BaseException]] | type[BaseException] = (),
+        retry_by_error: Mapping[type[BaseException], RetryPolicy] | None = None,
+        no_retry: Sequence[type[BaseException]] | type[BaseException] = (),
         max_delay: Annotated[float | str | None, "longest delay of a handler, a policy or a level"] = None,
         delay_level: int | None = None,
         delay: float | str | None = None,
@@ -195,15 +199,17 @@ class ConsumeLater(Exception):
         self.max_reconsume_times = 16 if max_reconsume_times is None else max_reconsume_times
         self.levels = _DEFAULT if levels is None else DelayLevels(levels)
         self.retry = retry
-        self.on = dict(on or {})
-        self.unless = (unless,) if isinstance(unless, type) else tuple(unless)
+        self.retry_by_error = dict(retry_by_error or {})
+        self.no_retry = (no_retry,) if isinstance(no_retry, type) else tuple(no_retry)
         self.max_delay = MAX_DELAY if max_delay is None else parse_duration(max_delay, what="max_delay of ConsumeLater")
         self.delay_level = None if delay_level is None else cast(int, plain(delay_level))
         self.delay = None if delay is None else parse_duration(delay, what="delay of ConsumeLater")
-        for kind in (*self.unless, *self.on):
+        for kind in (*self.no_retry, *self.retry_by_error):
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise ConfigurationError(f"{kind!r} in unless or on is not an exception class; give the class, such as ValueError")
-        for policy in (retry, *self.on.values()):
+                raise ConfigurationError(
+                    f"{kind!r} in no_retry or retry_by_error is not an exception class; give the class, such as ValueError"
+                )
+        for policy in (retry, *self.retry_by_error.values()):
             if policy is not None and not callable(getattr(policy, "delay", None)):
                 raise ConfigurationError(f"{policy!r} is not a retry policy; it needs a method delay(attempt) that answers seconds")
             if policy is not None:
@@ -229,11 +235,11 @@ class ConsumeLater(Exception):
     def require_delays(self) -> None:
         """Raise `DelayRefused` if a level or a policy has a delay above `max_delay`; what a policy of the user's answers shows later."""
         delays: dict[str, float] = {"the longest delay level": self.levels.seconds[-1]}
-        for policy in (self.retry, *self.on.values()):
+        for policy in (self.retry, *self.retry_by_error.values()):
             if isinstance(policy, Schedule):
                 delays[f"the longest delay of {policy!r}"] = max(policy.delays)
             elif isinstance(policy, Exponential):
-                delays[f"maximum of {policy!r}"] = policy.maximum
+                delays[f"maximum of {policy!r}"] = float(policy.maximum)
         for what, delay in delays.items():
             self._allowed(delay, what)
 
@@ -262,26 +268,26 @@ class ConsumeLater(Exception):
         return self._after(self._allowed(parse_duration(delay, what=what), what))
 
     def buries(self, error: BaseException | None) -> bool:
-        """Whether `unless` names `error`, or all that is in it if it is a group."""
+        """Whether `no_retry` names `error`, or all that is in it if it is a group."""
         if error is None:
             return False
-        if is_a(error, *(kind for kind in self.unless if issubclass(kind, BaseExceptionGroup))):
+        if is_a(error, *(kind for kind in self.no_retry if issubclass(kind, BaseExceptionGroup))):
             return True
         # Who raises a ConsumeLater says what he wants.
-        return all(is_a(leaf, *self.unless) and not is_a(leaf, ConsumeLater) for leaf in leaves(error))
+        return all(is_a(leaf, *self.no_retry) and not is_a(leaf, ConsumeLater) for leaf in leaves(error))
 
     def _policy(self, error: BaseException | None) -> RetryPolicy | None:
-        """The one that `on` has for `error`, or for all that is in it if it is a group that has none itself."""
+        """The one that `retry_by_error` has for `error`, or for all that is in it if it is a group that has none itself."""
         if error is None:
             return self.retry
-        groups = [kind for kind in type(error).__mro__ if kind in self.on and issubclass(kind, BaseExceptionGroup)]
+        groups = [kind for kind in type(error).__mro__ if kind in self.retry_by_error and issubclass(kind, BaseExceptionGroup)]
         found = [] if groups else [self._policy_of(type(leaf)) for leaf in leaves(error)]
         if found and all(policy is found[0] for policy in found):
             return found[0]
         return self._policy_of(type(error))
 
     def _policy_of(self, kind: type[BaseException]) -> RetryPolicy | None:
-        return next((self.on[base] for base in kind.__mro__ if base in self.on), self.retry)
+        return next((self.retry_by_error[base] for base in kind.__mro__ if base in self.retry_by_error), self.retry)
 
     def by_level(self, reconsume_times: int) -> SendBack:
         """What the delay levels alone say."""

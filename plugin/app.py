@@ -133,11 +133,11 @@ class App:
         model: None = None,
         name: str | None = None,
         max_batch: int = 200,
-        within: float | str = 0.0,
+        max_wait: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = "none",
+        order: Order = None,
         commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
@@ -153,11 +153,11 @@ class App:
         model: None = None,
         name: str | None = None,
         max_batch: int = 200,
-        within: float | str = 0.0,
+        max_wait: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = "none",
+        order: Order = None,
         commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
@@ -172,11 +172,11 @@ class App:
         model: type[T],
         name: str | None = None,
         max_batch: int = 200,
-        within: float | str = 0.0,
+        max_wait: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = "none",
+        order: Order = None,
         commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
@@ -191,11 +191,11 @@ class App:
         model: UnionType | None = None,
         name: str | None = None,
         max_batch: int = 200,
-        within: float | str = 0.0,
+        max_wait: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = "none",
+        order: Order = None,
         commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
@@ -210,11 +210,11 @@ class App:
         decode: Callable[[Any], Any] | None = None,
         name: str | None = None,
         max_batch: int = 200,
-        within: float | str = 0.0,
+        max_wait: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = "none",
+        order: Order = None,
         commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
@@ -225,7 +225,7 @@ class App:
         """Register a handler of `topics`; the handler itself is returned unchanged. A plain `def` runs in a thread.
 
         Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
-        `within` seconds for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
+        `max_wait` for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
         it. `decode` is a function of yours from the raw bytes, or from a `Message[bytes]`, to the value; it may be `async`, and
         raises `CodecUnavailable` to have its messages held. Further parameters are what lifespans yield.
 
@@ -268,7 +268,7 @@ class App:
                 decodes_async=seen.decoding.is_async,
                 decodes_own=decode is not None,
                 max_batch=max_batch,
-                within=parse_duration(within, what="within"),
+                max_wait=parse_duration(max_wait, what="max_wait"),
                 keep_ack_index_on_error=keep_ack_index_on_error,
                 concurrency=concurrency,
                 consume_timeout=_timeout(consume_timeout, order),
@@ -370,7 +370,7 @@ class App:
         headers: GivenHeaders = (),
         partition: int | None = None,
         message_id: str | None = None,
-        for_: Message[Any] | None = None,
+        source: Message[Any] | None = None,
         delay: float | str | None = None,
         at: datetime.datetime | float | None = None,
     ) -> None:
@@ -378,7 +378,7 @@ class App:
 
         It is kept with the message in hand and sent when that is settled, with acks=all; the message counts as done only then. So a kill
         in between sends it again, under the same id: consumers that use `Dedup(key=message_id)` run it once. The id is `message_id`, or
-        made of group, handler, origin and content. A handler of batches names its message with `for_`.
+        made of group, handler, origin and content. A handler of batches names its message with `source`.
 
         `value` is bytes, str, `None`, or what JSON can hold, such as a pydantic model. Without a `partition` the key decides, as Kafka's
         own clients do. `delay` (seconds, or a text such as `"5m"`) or `at` (an aware datetime, or epoch seconds) sends it then, never
@@ -390,7 +390,7 @@ class App:
         """
         message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
         due = None if delay is None and at is None else functools.partial(due_of, delay, at)
-        publish(message, for_, has_id=message_id is not None, due=due)
+        publish(message, source, has_id=message_id is not None, due=due)
 
     def waiting(self) -> list[WaitingMessage]:
         """The messages that failed and wait in place in this process, by partition and offset; none while it does not run."""

@@ -18,7 +18,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.keys import check_key_function
 from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import COMMIT_MODES, ORDERS, RetryInPlace
+from ackwise.middleware.ordering import COMMIT_MODES, RetryInPlace
 from ackwise.plugin.decoder import Decoder, Decoding, decoder_of, own_decoding
 from ackwise.plugin.lifespan import WithResources
 from ackwise.plugin.signature import UNTYPED, bare, first_parameter, is_async, name_of, resolved, spelled
@@ -188,11 +188,11 @@ def check_agent(agent: Agent) -> None:
 
 def _check_order(agent: Agent) -> None:
     name, order, in_place = agent.name, agent.order, agent.in_place
-    if order not in ORDERS:
-        raise ConfigurationError(f"order of agent {name!r} is {order!r}; it is one of {', '.join(map(repr, ORDERS))}")
-    if order == "none" and in_place is not None:
+    if order not in ("key", "partition", None):
+        raise ConfigurationError(f"order of agent {name!r} is {order!r}; it is 'key', 'partition', or None for no order")
+    if order is None and in_place is not None:
         raise ConfigurationError(f"agent {name!r} has in_place and no order; give it order='key' or 'partition', or leave in_place out")
-    if order != "none" and not isinstance(in_place, RetryInPlace):
+    if order is not None and not isinstance(in_place, RetryInPlace):
         raise ConfigurationError(
             f"agent {name!r} has order={order!r} and in_place={in_place!r}; say how often a message may run again while others wait "
             "behind it, such as in_place=RetryInPlace(3)"

@@ -40,7 +40,7 @@ log = Log()
 T = TypeVar("T")
 
 #: What `reliable` takes besides the settings of the host.
-_KEYWORDS: Final = ("model", "name", "max_batch", "within")
+_KEYWORDS: Final = ("model", "name", "max_batch", "max_wait")
 
 #: Consumers that are being read with: a second reader would take records from the first.
 _READ: Final = WeakSet[AIOKafkaConsumer]()
@@ -54,7 +54,7 @@ def reliable(
     model: type[T],
     name: str = "loop",
     max_batch: int = 200,
-    within: float | str = 0.0,
+    max_wait: float | str = 0.0,
     **settings: Unpack[LoopSettings],
 ) -> Reliable[T]: ...
 @overload
@@ -64,7 +64,7 @@ def reliable(
     *things: Policy | Observer,
     name: str = "loop",
     max_batch: int = 200,
-    within: float | str = 0.0,
+    max_wait: float | str = 0.0,
     **settings: Unpack[LoopSettings],
 ) -> Reliable[bytes]: ...
 def reliable(
@@ -74,7 +74,7 @@ def reliable(
     model: Any = bytes,
     name: str = "loop",
     max_batch: int = 200,
-    within: float | str = 0.0,
+    max_wait: float | str = 0.0,
     **settings: Unpack[LoopSettings],
 ) -> Reliable[Any]:
     """Read `topics` with `consumer`, and lose nothing:
@@ -88,7 +88,7 @@ def reliable(
     The consumer is started and stopped by its owner; it has a group, and neither auto-commit, nor deserializers, nor a
     subscription. From here on Ackwise alone polls, seeks, pauses and commits it. Brokers and credentials are taken from
     it for the retry topics. `things` are policies and observers as for `App.use`; `name` stands in copies, claims and events: changing it
-    orphans them. `max_batch` and `within` (seconds) are those of `App.agent`.
+    orphans them. `max_batch` and `max_wait` are those of `App.agent`.
 
     Without `async with` the same object can be iterated at once; then it drains when the iteration is closed. Raises
     `ConfigurationError` for a consumer or a setting that would break a promise.
@@ -114,7 +114,7 @@ def reliable(
         call=handover,
         decode=decoder_of(name, model),
         max_batch=max_batch,
-        within=parse_duration(within, what="within"),
+        max_wait=parse_duration(max_wait, what="max_wait"),
         consume_timeout=0.0,
         batch=LoopBatch,
         loops=handover.slots,

@@ -233,7 +233,7 @@ class Slots:
             self._check_share(agents)
         self._refuse_patterns(agents)
         for agent in agents:
-            if agent.order != "none" and self.transactional is not None and self.transactional.mode == "offsets":
+            if agent.order is not None and self.transactional is not None and self.transactional.mode == "offsets":
                 raise ConfigurationError(
                     f"agent {agent.name!r} has order={agent.order!r}, and Transactional(mode='offsets') passes one offset for all: use "
                     "mode='inbox', or leave the order out"
@@ -276,7 +276,7 @@ class Slots:
         if self.broadcasting is not None:
             raise ConfigurationError("Share and Broadcasting are both on: one shares messages, the other gives each all of them; use one")
         for agent in agents:
-            if agent.order != "none":
+            if agent.order is not None:
                 raise ConfigurationError(
                     f"agent {agent.name!r} has order={agent.order!r}, and Share hands out records of one partition to all workers at once; "
                     "leave the order out, or Share"

@@ -17,6 +17,7 @@ from typing import Any, Final, Self, cast
 from pydantic import TypeAdapter
 
 from ackwise.middleware.agent import readers_of
+from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Event
 from ackwise.middleware.policies import Dedup
@@ -77,8 +78,8 @@ class TestApp:
     `redeliver` or `clock.advance("1h")` says so.
     """
 
-    within: float = 30.0
-    """Seconds that a message may take until its fate is known, unless a call says otherwise. A busy machine may need more."""
+    max_wait: float | str = 30.0
+    """How long a message may take until its fate is known, unless a call says otherwise. A busy machine may need more."""
 
     __test__ = False  # pytest takes whatever is called Test… for a class of tests
 
@@ -146,15 +147,15 @@ class TestApp:
         key: str | bytes | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
         partition: int = 0,
-        within: float | None = None,
+        max_wait: float | str | None = None,
     ) -> Fate:
         """Write `value` to `topic`, and return what became of it in its first attempt.
 
         `bytes` and `None` are written as they are, a `str` as UTF-8, everything else as JSON, models of pydantic and dataclasses
-        too. Raises `TimeoutError` if nothing is known of it after `within` seconds (or `self.within`), and what the worker ended
+        too. Raises `TimeoutError` if nothing is known of it after `max_wait` (or `self.max_wait`), and what the worker ended
         with, if it did.
         """
-        (fate,) = await self.deliver_batch(topic, [value], key=key, headers=headers, partition=partition, within=within)
+        (fate,) = await self.deliver_batch(topic, [value], key=key, headers=headers, partition=partition, max_wait=max_wait)
         return fate
 
     async def deliver_batch(
@@ -165,7 +166,7 @@ class TestApp:
         key: str | bytes | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
         partition: int = 0,
-        within: float | None = None,
+        max_wait: float | str | None = None,
     ) -> list[Fate]:
         """As `deliver`, of `values` in one record batch: a handler of batches gets them together, as far as its `max_batch` allows."""
         group = self._started()
@@ -181,9 +182,9 @@ class TestApp:
         written = [_bytes_of(value) for value in values]
         raw_key = key.encode() if isinstance(key, str) else key
         offsets = self.kafka.produce(topic, *written, key=raw_key, headers=[*headers], partition=partition)
-        return [await self.fate(Place(topic, partition, offset), within=within) for offset in offsets]
+        return [await self.fate(Place(topic, partition, offset), max_wait=max_wait) for offset in offsets]
 
-    async def redeliver(self, fate: Fate, *, within: float | None = None) -> Fate:
+    async def redeliver(self, fate: Fate, *, max_wait: float | str | None = None) -> Fate:
         """Let the time come at which a message that was to be consumed later comes back; returns what became of it then.
 
         Raises `ConfigurationError` for one that does not come back, otherwise as `deliver`.
@@ -191,7 +192,7 @@ class TestApp:
         if fate.kind != "later" or fate.due is None:
             raise ConfigurationError(f"{_named(fate.place)} is {fate.kind}; only what comes back later can be delivered again")
         self.clock.advance_to(fate.due + 0.001)
-        return await self.fate(fate.place, attempt=fate.attempt + 1, within=within)
+        return await self.fate(fate.place, attempt=fate.attempt + 1, max_wait=max_wait)
 
     def _started(self) -> Group:
         if self._group is None or self._running is None:
@@ -204,12 +205,12 @@ class TestApp:
             return f"it comes back in {last.due - self.clock():.0f} s of worker.clock, which redeliver moves"
         return "its handler has not returned, or its copy or dead letter is not acknowledged; the log says more"
 
-    async def fate(self, place: Place, *, attempt: int = 1, within: float | None = None) -> Fate:
+    async def fate(self, place: Place, *, attempt: int = 1, max_wait: float | str | None = None) -> Fate:
         """What became of the message at `place` in that attempt, once it is known. Raises as `deliver`."""
         self._started()
         assert self._running is not None
         place = Place._make(place)
-        within = self.within if within is None else within
+        within = parse_duration(self.max_wait if max_wait is None else max_wait, what="max_wait")
         until = asyncio.get_running_loop().time() + within
         while True:
             self._told.clear()

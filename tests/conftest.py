@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
-TestApp.within = 120.0  # other tests run beside it
+TestApp.max_wait = 120.0  # other tests run beside it
 
 # Before anything imports them: what fails in a suite of ours shows both of its sides.
 pytest.register_assert_rewrite("ackwise.stores.testing")

@@ -73,7 +73,7 @@ class App(FaustApp):
         model: type[T],
         name: str | None = None,
         max_batch: int = 200,
-        within: float | str = 0.0,
+        max_wait: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
     ) -> HandlerOf[T]: ...
     @overload
@@ -83,7 +83,7 @@ class App(FaustApp):
         model: UnionType | None = None,
         name: str | None = None,
         max_batch: int = 200,
-        within: float | str = 0.0,
+        max_wait: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
     ) -> Callable[[HandlerT], HandlerT]: ...
     def handler(self, *topics: str | faust.TopicT, **options: Any) -> Any:

@@ -20,7 +20,7 @@ __all__ = ["Declared", "declared", "discover", "is_fed", "never", "undecoded"]
 
 #: What the entries of an agent that have no meaning here are said with instead.
 _INSTEAD: Final = {
-    "within": "the loop says it, in take(…, within=…)",
+    "max_wait": "the loop says it, in take(…, within=…)",
     "keep_ack_index_on_error": "the loop says it, message by message: current_batch().done(message) holds whatever is raised afterwards",
 }
 

@@ -44,7 +44,7 @@ def handler(
     model: type[T],
     name: str | None = None,
     max_batch: int = 200,
-    within: float | str = 0.0,
+    max_wait: float | str = 0.0,
     keep_ack_index_on_error: bool = False,
 ) -> HandlerOf[T]: ...
 @overload
@@ -54,7 +54,7 @@ def handler(
     model: UnionType | None = None,
     name: str | None = None,
     max_batch: int = 200,
-    within: float | str = 0.0,
+    max_wait: float | str = 0.0,
     keep_ack_index_on_error: bool = False,
 ) -> Callable[[HandlerT], HandlerT]: ...
 def handler(
@@ -63,7 +63,7 @@ def handler(
     model: Any = None,
     name: str | None = None,
     max_batch: int = 200,
-    within: float | str = 0.0,
+    max_wait: float | str = 0.0,
     keep_ack_index_on_error: bool = False,
 ) -> Any:
     """Register an `async def` handler of `topics`, names or one topic of Faust; the handler itself is returned unchanged.
@@ -93,7 +93,7 @@ def handler(
             call=seen.call,
             decode=seen.decoding.decode,
             max_batch=max_batch,
-            within=parse_duration(within, what="within"),
+            max_wait=parse_duration(max_wait, what="max_wait"),
             keep_ack_index_on_error=keep_ack_index_on_error,
             consume_timeout=0.0,  # Faust runs its agents by itself
         )

@@ -197,7 +197,7 @@ class Backlog:
         due = [run.not_before for run in (self.held[:1] if blocked else self.held) if not stopping or is_decided(run)]
         head = None if stopping or blocked else self.fresh.head()
         if head is not None and head.pipeline is not None:
-            due.append(self._arrived + head.pipeline.agent.within)
+            due.append(self._arrived + head.pipeline.agent.max_wait)
         return min(due, default=None)
 
     def is_settleable(self) -> bool:
@@ -208,7 +208,7 @@ class Backlog:
         if head.pipeline is None:
             return True
         agent = head.pipeline.agent
-        return self.fresh.ripe >= agent.max_batch or now >= self._arrived + agent.within
+        return self.fresh.ripe >= agent.max_batch or now >= self._arrived + agent.max_wait
 
 
 _first = attrgetter("first")

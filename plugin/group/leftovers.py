@@ -55,7 +55,7 @@ async def find_leftovers(settings: HostSettings, names: TopicNames, agents: Iter
 
     A replay has a position of its own, and a repair was asked for: neither counts. Raises `Unavailable` if the brokers do not answer.
     """
-    orders = {agent.name: agent.order for agent in agents if agent.order != "none"}
+    orders = {agent.name: agent.order for agent in agents if agent.order is not None}
     if not orders or not names.all:
         return Leftovers(())
     found: dict[str, Leftover] = {}

@@ -65,7 +65,7 @@ class Routes:
             return self._without_handler(copy)
         run = Run.of(copy, pipeline)
         run.batch_limit = pipeline.batch_limit(run)
-        if pipeline.agent.order != "none":
+        if pipeline.agent.order is not None:
             run.out_of_order = True
             self._tell_out_of_order(copy, pipeline.agent)
         return run

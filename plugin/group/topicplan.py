@@ -149,7 +149,7 @@ def waits_in_place(agents: Sequence[Agent], sources: Iterable[str]) -> dict[str,
         topic: agent.in_place.max_reconsume_times * LONGEST_DELAY
         for topic in sources
         for agent in readers_of(agents, topic)
-        if agent.in_place is not None and agent.in_place.on_dead == "go on"
+        if agent.in_place is not None and agent.in_place.on_dead == "continue"
     }
 
 

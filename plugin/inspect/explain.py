@@ -163,7 +163,7 @@ def _portion(agent: Agent) -> str:
 
 
 _IN_ORDER: Final[dict[Order, str]] = {
-    "none": "",
+    None: "",
     "key": ", equal keys one after the other",
     "partition": ", one after the other",
 }
@@ -230,7 +230,7 @@ def _settings(
         for setting in _of_table(("agents", agent.name), agent, config):
             if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself
                 yield setting
-        if agent.in_place is not None:
+        if agent.order is not None:
             order = agent.order if agent.order_by is None else f"{agent.order}, by {name_of(agent.order_by)}"
             yield Setting(f"agents.{agent.name}.order", order, "code")
             if agent.commit == "manual":
@@ -264,10 +264,13 @@ def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterato
 def _settings_of_copies(slots: Slots, names: TopicNames, config: Config) -> Iterator[Setting]:
     later = slots.later
     yield from _of_table(("consume_later",), later, config)
-    for name, policy in (("retry", later.retry), *((f"on {kind.__name__}", policy) for kind, policy in later.on.items())):
+    for name, policy in (
+        ("retry", later.retry),
+        *((f"retry_by_error.{kind.__name__}", policy) for kind, policy in later.retry_by_error.items()),
+    ):
         yield Setting(f"consume_later.{name}", _policy(policy), "default" if policy is None else "code")
-    if later.unless:
-        yield Setting("consume_later.unless", ", ".join(kind.__name__ for kind in later.unless), "code")
+    if later.no_retry:
+        yield Setting("consume_later.no_retry", ", ".join(kind.__name__ for kind in later.no_retry), "code")
     for setting in _of_table(("dead_letter",), slots.dead_letter, config):
         yield replace(setting, value=names.dead_letter)
 

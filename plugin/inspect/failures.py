@@ -60,7 +60,7 @@ _NOT_HERE: Final = "by the next owner"
 _COPIED: Final = "copied to the retry topic, no attempt is charged; held there"
 
 #: What waits behind a message that is suspended.
-_FOLLOWS: Final[dict[Order, str]] = {"none": "", "key": "has its key", "partition": "follows in its partition"}
+_FOLLOWS: Final[dict[Order, str]] = {None: "", "key": "has its key", "partition": "follows in its partition"}
 
 
 def failures(settings: HostSettings, slots: Slots, agents: Sequence[Agent], names: TopicNames) -> tuple[FailurePath, ...]:
@@ -125,7 +125,7 @@ class _Failures:
         """A handler with an order."""
         delay, limit = float(in_place.delay), in_place.max_reconsume_times
         then = f"suspended in place, and what {_FOLLOWS[agent.order]} waits behind it"
-        ends = f"{self._names.dead_letter or 'dropped'}, {Reason.MAX_RECONSUME_TIMES}" if in_place.on_dead == "go on" else ""
+        ends = f"{self._names.dead_letter or 'dropped'}, {Reason.MAX_RECONSUME_TIMES}" if in_place.on_dead == "continue" else ""
         after = (
             f"{format_duration(delay)} × {limit}" if ends else f"{format_duration(delay)} × {limit}, then every {spelled(LONGEST_DELAY)}"
         )
@@ -146,7 +146,7 @@ class _Failures:
 
     def _of_errors(self, who: str) -> Iterator[FailurePath]:
         yield self._ruled(f"{who} raises", lambda batch: Raised(RuntimeError()))
-        for kind in dict.fromkeys((*self._later.on, *self._later.unless)):
+        for kind in dict.fromkeys((*self._later.retry_by_error, *self._later.no_retry)):
             if not issubclass(kind, STOPS):
                 yield self._ruled(f"{who} raises {kind.__name__}", _raising(kind))
 
@@ -190,7 +190,7 @@ class _Failures:
             yield self._ruled("the key function raises", lambda batch: Raised(RuntimeError()))
         if self._broadcasts:
             return
-        if any(agent.order != "none" for agent in self._agents):
+        if any(agent.order is not None for agent in self._agents):
             yield self._dead("ackwise bury names a message that waits in place", Reason.BURIED, attempts=None)
         yield self._dead("a copy for a handler that is gone, an hour after its first failure", Reason.NO_HANDLER, attempts=None)
         yield self._dead(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
+from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import CodecUnavailable, ConfigurationError
 from ackwise.plugin.settings.redaction import shown_url
 
@@ -43,7 +44,7 @@ class SchemaRegistry:
     """A Schema Registry with Confluent's REST interface, for `Avro`, `JsonSchema` and `Protobuf`.
 
     `url` may name several of its servers, with commas between. `options` are properties of confluent-kafka's client, such as
-    `{"basic.auth.user.info": "user:password"}` or `{"ssl.ca.location": "ca.pem"}`. `timeout` (seconds) is for one schema with all that it
+    `{"basic.auth.user.info": "user:password"}` or `{"ssl.ca.location": "ca.pem"}`. `timeout` is for one schema with all that it
     refers to.
 
     While the registry is away, refuses, or gives what is no schema, messages are held: `CodecUnavailable`. So they are for an id that it
@@ -52,14 +53,15 @@ class SchemaRegistry:
     """
 
     def __init__(
-        self, url: str, *, options: Mapping[str, object] = MappingProxyType({}), timeout: float = TIMEOUT, unknown: Unknown = "hold"
+        self, url: str, *, options: Mapping[str, object] = MappingProxyType({}), timeout: float | str = TIMEOUT, unknown: Unknown = "hold"
     ) -> None:
-        _check(url, timeout, unknown)
+        seconds = parse_duration(timeout, what="timeout of the schema registry")
+        _check(url, seconds, unknown)
         self.address = ", ".join(map(shown_url, url.split(",")))
-        self._timeout = timeout
+        self._timeout = seconds
         self._unknown = unknown
         # No tries of its own: held messages are decoded again with back-off, and a stop does not wait for it.
-        self._properties = {"timeout": timeout, "max.retries": 0, **options, "url": url}
+        self._properties = {"timeout": seconds, "max.retries": 0, **options, "url": url}
         try:
             self._client()
         except (ValueError, TypeError, OSError) as error:
@@ -103,8 +105,8 @@ def _check(url: str, timeout: float, unknown: str) -> None:
         raise ConfigurationError(
             "the URL of the schema registry has a user in it; leave it out, and give options={'basic.auth.user.info': 'user:password'}"
         )
-    if not isinstance(timeout, int | float) or not 0 < timeout < 10:
-        raise ConfigurationError(f"timeout of the schema registry is {timeout!r}; give seconds above 0 and below 10")
+    if not 0 < timeout < 10:
+        raise ConfigurationError(f"timeout of the schema registry is {timeout:g} s; it must be above 0 s and below 10 s")
     if unknown not in get_args(Unknown):
         raise ConfigurationError(f'unknown of the schema registry is {unknown!r}; give "hold" or "dead-letter"')
 

@@ -273,7 +273,7 @@ class SimpleConsumer(Generic[T]):
 def _invalid(received: Received[Any]) -> str:
     origin = received.delivery.origin
     return (
-        f"the receipt of {origin} in attempt {received.delivery_attempt} does not count any more: it has expired, was used or replaced; "
+        f"the receipt of {origin} in attempt {received.attempt} does not count any more: it has expired, was used or replaced; "
         "the message is delivered again, so leave it to that"
     )
 

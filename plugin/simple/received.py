@@ -26,10 +26,5 @@ class Received(Message[T_co]):
         self.fencing_token = message.fencing_token
         self.receipt = receipt
 
-    @property
-    def delivery_attempt(self) -> int:
-        """Which delivery this is: 1 for the first, `reconsume_times + 1`."""
-        return self.delivery.attempt
-
     def __repr__(self) -> str:
         return f"<Received {self.delivery.origin} attempt={self.delivery.attempt}>"

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
@@ -54,7 +55,7 @@ class HalfMessages:
         self._sink = sink
 
     @asynccontextmanager
-    async def prepare(self, messages: Sequence[Outgoing], *, first_check: float | None = None) -> AsyncIterator[LocalTransaction]:
+    async def prepare(self, messages: Sequence[Outgoing], *, first_check: float | str | None = None) -> AsyncIterator[LocalTransaction]:
         """Write `messages` as half messages, let the block be the local transaction, then decide about them.
 
         Raises what the block raises, and `StoreUnavailable` if they could not be written: then the block has not begun.
@@ -65,7 +66,7 @@ class HalfMessages:
             transaction.id,
             producer_group=self._group,
             barrier_in="" if self._barriers is None else await self._barriers.database_id(),
-            first_check=self._first_check if first_check is None else first_check,
+            first_check=self._first_check if first_check is None else parse_duration(first_check, what="first_check"),
         )
         try:
             yield transaction

@@ -67,7 +67,7 @@ class TransactionalProducer:
     they are none of SQL, give a `check` instead: a coroutine function that takes a half message (`Prepared`) and returns a
     `TransactionOutcome`, RocketMQ's `checkLocalTransaction`.
 
-    A check comes `first_check` seconds after the half message, the next ones every `check_every`; after `max_checks` that were answered
+    A check comes `first_check` after the half message, the next ones every `check_every`; after `max_checks` that were answered
     it is parked, with an error in the log, and never discarded. `sink`, which is open, takes the events. Raises `ConfigurationError`.
     """
 
@@ -152,12 +152,12 @@ class TransactionalProducer:
         return self._check_back.counts
 
     def prepare(
-        self, messages: Outgoing | Sequence[Outgoing], *, first_check: float | None = None
+        self, messages: Outgoing | Sequence[Outgoing], *, first_check: float | str | None = None
     ) -> AbstractAsyncContextManager[LocalTransaction]:
         """Make `messages` durable, let the block be the local transaction, and decide about them when it ends.
 
         What the block raises is raised; where the database says that it has not committed, nothing is sent. An end that is not known, such
-        as a connection that was lost during COMMIT, is left to the check-back, which comes after `first_check` seconds. Raises
+        as a connection that was lost during COMMIT, is left to the check-back, which comes after `first_check`. Raises
         `StoreUnavailable` if the messages can't be made durable, and `ConfigurationError` if one is no `Outgoing`; then the block has not
         begun.
         """
@@ -165,7 +165,7 @@ class TransactionalProducer:
         return self._half_messages.prepare([messages] if isinstance(messages, Outgoing) else outgoing_of(messages), first_check=first_check)
 
     async def send_in_transaction(
-        self, messages: Outgoing | Sequence[Outgoing], local: Local, *, first_check: float | None = None
+        self, messages: Outgoing | Sequence[Outgoing], local: Local, *, first_check: float | str | None = None
     ) -> TransactionOutcome:
         """`prepare` around a call of `local`, as RocketMQ's `sendMessageInTransaction`; returns how the local transaction ended.
 

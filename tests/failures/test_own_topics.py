@@ -62,8 +62,8 @@ async def test_a_topic_of_the_group_that_goes_is_made_again_and_what_is_forgotte
         await until(lambda: worker.kafka.committed("billing")["billing.retry", 0].offset == 1)  # else it is tried for ten seconds
         for gone in (topic, "billing.dlq.state"):
             worker.kafka.delete_topic(gone)
-        second = await worker.deliver("orders", b"2", within=20)
-        assert (await worker.redeliver(second, within=20)).kind == "dead"
+        second = await worker.deliver("orders", b"2", max_wait=20)
+        assert (await worker.redeliver(second, max_wait=20)).kind == "dead"
         await until(lambda: worker.kafka.has_topic(topic))
         await until(lambda: f'topic={topic} forgotten="{forgotten}' in caplog.text)
         assert not worker.kafka.has_topic("billing.dlq.state"), "only commands make it"

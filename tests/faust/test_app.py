@@ -161,7 +161,7 @@ def test_an_entry_that_a_loop_says_itself_or_for_an_agent_that_there_is_not_is_r
         return refusal(app.ackwise.declared)
 
     for entry, value, instead in (
-        ("within", "1s", "in take(…, within=…)"),
+        ("max_wait", "1s", "in take(…, within=…)"),
         ("keep_ack_index_on_error", "true", "current_batch().done(message)"),
     ):
         variable = f"ACKWISE_AGENTS__BILL__{entry.upper()}"

@@ -28,7 +28,7 @@ async def loop(stream: Any) -> None:
 def shop(**options: Any) -> Any:
     """A stock app with the two lines, whose machine sets nothing."""
     app: Any = faust.App("shop", **{"broker": "kafka://kafka-1:9092;kafka-2:9092", "env": {}, **options})
-    app.use(Dedup("sqlite:///claims.db"), ConsumeLater(3, unless=KeyError), Events("events"), drain_timeout="10s")
+    app.use(Dedup("sqlite:///claims.db"), ConsumeLater(3, no_retry=KeyError), Events("events"), drain_timeout="10s")
     app.agent(app.topic("orders", "refunds"), name="bill")(loop)
     return app
 
@@ -70,7 +70,7 @@ def test_each_setting_says_which_of_faust_s_it_is() -> None:
     assert found["clock_skew"] == ("1s", "code")
     assert found["dedup.lease"] == ("1m", "ACKWISE_DEDUP__LEASE")
     assert found["agents.bill.max_batch"] == ("50", "ACKWISE_AGENTS__BILL__MAX_BATCH")
-    assert "agents.bill.within" not in found
+    assert "agents.bill.max_wait" not in found
 
 
 def test_a_password_of_the_app_is_not_shown() -> None:
@@ -151,7 +151,7 @@ def test_loops_and_handler_functions_are_told_apart() -> None:
     assert "the agent raises" in failures
     assert "the handler raises" not in failures
 
-    @app.handler("parcels", name="ship", within="1s")  # type: ignore[untyped-decorator]  # every app has it
+    @app.handler("parcels", name="ship", max_wait="1s")  # type: ignore[untyped-decorator]  # every app has it
     async def ship(batch: Batch[bytes]) -> None: ...
 
     explained = host(app).explain()
@@ -160,7 +160,7 @@ def test_loops_and_handler_functions_are_told_apart() -> None:
         ("bill", "loop over a stream"),
         ("ship", "handler that takes a batch"),
     ]
-    assert settings(app)["agents.ship.within"] == ("1s", "code")
+    assert settings(app)["agents.ship.max_wait"] == ("1s", "code")
 
 
 if __name__ == "__main__":

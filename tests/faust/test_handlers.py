@@ -121,13 +121,13 @@ async def test_a_batch_is_of_one_partition(monkeypatch: pytest.MonkeyPatch) -> N
         assert all(len(topics) == 1 for topics in seen)
 
 
-async def test_a_batch_waits_for_within_to_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_waits_for_max_wait_to_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
     async def bill(batch: Batch[bytes]) -> None:
         seen.append(len(batch))
 
-    async with desk(monkeypatch, declaring(bill, max_batch=4, within="1m")) as here:
+    async with desk(monkeypatch, declaring(bill, max_batch=4, max_wait="1m")) as here:
         here.fetch(b"v", b"v")
         await turns(20)
         assert seen == []
@@ -444,7 +444,7 @@ async def test_middleware_that_would_never_run_or_comes_after_a_handler_is_refus
 
 
 async def test_the_environment_sets_what_it_sets_of_an_agent_on_the_other_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACKWISE_AGENTS__NOTHING__WITHIN", "5s")
+    monkeypatch.setenv("ACKWISE_AGENTS__NOTHING__MAX_WAIT", "5s")
     app: Any = new_app()
     app.handler("orders")(nothing)
-    assert app.ackwise.declared().agents[0].within == 5.0
+    assert app.ackwise.declared().agents[0].max_wait == 5.0

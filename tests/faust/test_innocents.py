@@ -262,7 +262,7 @@ async def test_an_innocent_is_billed_exactly_once_whatever_fails_beside_it(monke
 
 
 @pytest.mark.parametrize("style", IN_BATCHES)
-@pytest.mark.parametrize("policy", [{}, {"unless": Declined}], ids=["often", "never again"])
+@pytest.mark.parametrize("policy", [{}, {"no_retry": Declined}], ids=["often", "never again"])
 async def test_an_innocent_of_a_batch_that_raises_is_no_dead_letter(
     monkeypatch: pytest.MonkeyPatch, style: str, policy: dict[str, Any]
 ) -> None:

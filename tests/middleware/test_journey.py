@@ -18,7 +18,7 @@ def test_a_message_that_always_fails_travels_as_the_policy_decides() -> None:
 
 
 def test_the_class_of_the_error_picks_the_journey() -> None:
-    policy = ConsumeLater(2, on={OSError: Schedule(1, 2)}, unless=ValueError)
+    policy = ConsumeLater(2, retry_by_error={OSError: Schedule(1, 2)}, no_retry=ValueError)
     assert journey(policy, error=TimeoutError()).delays == (1, 2)
     assert journey(policy, error=KeyError()).delays == (10, 30)
     dead = journey(policy, error=UnicodeError())
@@ -61,7 +61,7 @@ def test_a_limit_that_nobody_reaches_does_not_take_for_ever() -> None:
         (ConsumeLater(0), 0),
         (ConsumeLater(3, levels="1s 2s"), 2),
         (ConsumeLater(3, levels="1s 2s", retry=Fixed("1d")), 86400),
-        (ConsumeLater(3, levels="1s 2s", on={KeyError: Fixed("1d")}), 86400),
+        (ConsumeLater(3, levels="1s 2s", retry_by_error={KeyError: Fixed("1d")}), 86400),
         (ConsumeLater(1, levels="1s 2s", retry=Exponential(10, jitter=0.5)), 15),
     ],
 )

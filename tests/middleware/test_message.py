@@ -30,6 +30,18 @@ def test_reconsume_times_counts_how_often_it_was_sent_back() -> None:
     assert [Message(delivery, None).reconsume_times for delivery in (FIRST, RETRY)] == [0, 3]
 
 
+def test_the_attempt_counts_from_one_and_with_attempts_in_place() -> None:
+    first, retry, in_place = Message(FIRST, None), Message(RETRY, None), Message(FIRST, None)
+    in_place.in_place = 2
+    assert [message.attempt for message in (first, retry, in_place)] == [1, 4, 3]
+
+
+def test_the_text_of_a_key_is_its_utf_8() -> None:
+    assert [Message(FIRST._replace(key=key), None).key_text for key in (b"caf\xc3\xa9", b"", None)] == ["café", "", None]
+    with pytest.raises(UnicodeDecodeError):
+        _ = Message(FIRST._replace(key=b"\xff"), None).key_text
+
+
 def test_the_last_header_of_a_name_wins() -> None:
     message = Message(FIRST, None)
     assert (message.header("a"), message.header("b"), message.header("c")) == (b"2", None, None)
@@ -41,7 +53,24 @@ def test_key_value_and_raw_bytes_are_as_the_producer_wrote_them() -> None:
     assert message.headers == FIRST.headers
 
 
-@each("name", ["value", "key", "raw", "headers", "topic", "partition", "offset", "timestamp_ms", "reconsume_times", "delivery", "note"])
+@each(
+    "name",
+    [
+        "value",
+        "key",
+        "key_text",
+        "raw",
+        "headers",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp_ms",
+        "attempt",
+        "reconsume_times",
+        "delivery",
+        "note",
+    ],
+)
 def test_a_message_is_read_only_and_takes_no_new_attributes(name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(Message(FIRST, None), name, None)

@@ -127,7 +127,7 @@ async def test_a_message_that_its_handler_named_is_ruled_as_named_whatever_its_b
                 batch.later(message)
         raise ValueError
 
-    spine = make_spine(handler, later=ConsumeLater(16, unless=ValueError))
+    spine = make_spine(handler, later=ConsumeLater(16, no_retry=ValueError))
     await spine.run(spine.entries(2))
     assert sorted(spine.sent()) == [("billing.delay.10s", b"v100"), ("billing.dlq", b"v101")]
 

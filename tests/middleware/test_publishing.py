@@ -26,9 +26,9 @@ AWAY = SendFailed("the broker is away", retriable=True, error="KafkaConnectionEr
 REFUSED = SendFailed("it is too large", retriable=False, error="MessageSizeTooLargeError")
 
 
-def send(value: bytes, *, to: str = "invoices", for_: Message[Any] | None = None, message_id: str | None = None) -> None:
+def send(value: bytes, *, to: str = "invoices", source: Message[Any] | None = None, message_id: str | None = None) -> None:
     message = Outgoing(to, value) if message_id is None else Outgoing(to, value, message_id=message_id)
-    publish(message, for_, has_id=message_id is not None)
+    publish(message, source, has_id=message_id is not None)
 
 
 async def one(message: Message[bytes]) -> None:
@@ -37,7 +37,7 @@ async def one(message: Message[bytes]) -> None:
 
 async def all_of(batch: Batch[bytes]) -> None:
     for message in batch:
-        send(b"of " + message.value, for_=message)
+        send(b"of " + message.value, source=message)
 
 
 def values(spine: Any) -> list[bytes | None]:
@@ -137,7 +137,7 @@ async def test_a_message_that_fails_publishes_nothing_and_its_next_run_sends_the
 async def test_of_a_batch_only_what_is_done_publishes(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         for message in batch:
-            send(b"of " + message.value, for_=message)
+            send(b"of " + message.value, source=message)
         batch.later(batch[1])
         batch.dead(batch[2])
 
@@ -149,7 +149,7 @@ async def test_of_a_batch_only_what_is_done_publishes(make_spine: Any) -> None:
 async def test_rulings_that_survive_an_exception_publish(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         for message in batch:
-            send(b"of " + message.value, for_=message)
+            send(b"of " + message.value, source=message)
         batch.done(batch[0])
         raise ValueError
 
@@ -162,7 +162,7 @@ async def test_rulings_that_survive_an_exception_publish(make_spine: Any) -> Non
 async def test_what_was_ruled_done_before_a_call_ended_undecided_publishes(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         for message in batch:
-            send(b"of " + message.value, for_=message)
+            send(b"of " + message.value, source=message)
         batch.done(batch[0])
         raise Undecided
 
@@ -272,11 +272,11 @@ async def test_past_the_lease_nothing_is_sent_while_the_store_can_t_confirm_it(m
 async def test_messages_that_run_again_in_smaller_batches_publish_once(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         for message in batch:
-            send(b"of " + message.value, for_=message)
+            send(b"of " + message.value, source=message)
         if batch[-1].value == b"v103":
             raise ValueError
 
-    spine = make_spine(handler, later=ConsumeLater(3, unless=ValueError))
+    spine = make_spine(handler, later=ConsumeLater(3, no_retry=ValueError))
     await spine.run([spine.together(4)])
     assert values(spine) == [b"of v100", b"of v101", b"of v102"]
 
@@ -298,8 +298,8 @@ async def test_a_publish_that_is_refused_for_good_fails_its_message(make_spine: 
 
 async def test_a_batch_with_copies_and_publishes_settles_both(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
-        send(b"fine", for_=batch[0])
-        send(b"refused", for_=batch[1])
+        send(b"fine", source=batch[0])
+        send(b"refused", source=batch[1])
         batch.later(batch[2])
 
     spine = make_spine(handler)
@@ -357,11 +357,11 @@ async def test_a_handler_of_batches_must_say_for_which_message(make_spine: Any) 
 
     async def handler(batch: Batch[bytes]) -> None:
         said.append(await refused(lambda: send(b"v")))
-        said.append(await refused(lambda: send(b"v", for_=Message(batch[0].delivery, b"v"))))
+        said.append(await refused(lambda: send(b"v", source=Message(batch[0].delivery, b"v"))))
 
     spine = make_spine(handler)
     await spine.run(spine.entries(1))
-    assert "for_=message" in said[0]
+    assert "source=message" in said[0]
     assert "not in this batch" in said[1]
 
 
@@ -371,7 +371,7 @@ async def test_a_task_of_the_handler_says_for_which_message_and_a_thread_need_no
     async def handler(message: Message[bytes]) -> None:
         async def task() -> None:
             said.append(await refused(lambda: send(b"from a task")))
-            send(b"for a message", for_=message)
+            send(b"for a message", source=message)
 
         await asyncio.create_task(task())
         thread = threading.Thread(target=copy_context().run, args=(send, b"from a thread"))
@@ -381,7 +381,7 @@ async def test_a_task_of_the_handler_says_for_which_message_and_a_thread_need_no
     spine = make_spine(handler, kind="message")
     await spine.run(spine.entries(1))
     assert values(spine) == [b"for a message", b"from a thread"]
-    assert "for_=message" in said[0]
+    assert "source=message" in said[0]
 
 
 async def test_a_task_that_outlives_its_handler_publishes_nothing_in_silence(make_spine: Any) -> None:
@@ -390,7 +390,7 @@ async def test_a_task_that_outlives_its_handler_publishes_nothing_in_silence(mak
     async def handler(message: Message[bytes]) -> None:
         async def task() -> None:
             await go.wait()
-            said.append(await refused(lambda: send(b"late", for_=message)))
+            said.append(await refused(lambda: send(b"late", source=message)))
 
         tasks.append(asyncio.create_task(task()))
 

@@ -134,12 +134,12 @@ def test_the_limit_beats_a_delay_too() -> None:
 
 def test_an_exception_in_unless_is_a_dead_letter_at_once_and_keeps_its_failure() -> None:
     failure = Failure("BadInput", "no amount")
-    decision = ConsumeLater(unless=ValueError).decide(Later(failure=failure), 0, BadInput())
+    decision = ConsumeLater(no_retry=ValueError).decide(Later(failure=failure), 0, BadInput())
     assert decision == Dead(Reason.NOT_RETRIED, failure)
 
 
 def test_the_nearest_class_in_on_picks_the_policy() -> None:
-    later = ConsumeLater(retry=Fixed(1), on={Exception: Fixed(5), ValueError: Fixed(10)})
+    later = ConsumeLater(retry=Fixed(1), retry_by_error={Exception: Fixed(5), ValueError: Fixed(10)})
     assert [
         decided.delay for error in (BadInput(), KeyError(), None) if isinstance(decided := later.decide(Later(), 0, error), SendBack)
     ] == [10, 5, 1]
@@ -222,8 +222,12 @@ def test_jitter_stays_within_its_share_and_below_the_maximum(
     ids=str,
 )
 def test_an_exponential_that_cannot_work_is_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match="needs initial"):
+    with pytest.raises(ConfigurationError, match=r"of Exponential|needs initial"):
         Exponential(**settings)  # type: ignore[arg-type]  # the mapping holds numbers only
+
+
+def test_the_delays_of_an_exponential_are_seconds_or_texts() -> None:
+    assert Exponential("500ms", maximum="10m") == Exponential(0.5, maximum=600)
 
 
 def test_a_schedule_needs_a_delay() -> None:
@@ -240,7 +244,11 @@ def test_a_limit_that_is_no_count_is_refused(limit: object) -> None:
         ConsumeLater(limit)  # type: ignore[arg-type]  # what a user may give all the same
 
 
-@each("settings", [{"unless": ("BadInput",)}, {"unless": (BadInput(),)}, {"unless": int}, {"on": {"BadInput": Fixed(1)}}], ids=str)
+@each(
+    "settings",
+    [{"no_retry": ("BadInput",)}, {"no_retry": (BadInput(),)}, {"no_retry": int}, {"retry_by_error": {"BadInput": Fixed(1)}}],
+    ids=str,
+)
 def test_what_is_no_exception_class_is_refused_at_start(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match="is not an exception class"):
         ConsumeLater(**settings)  # type: ignore[arg-type]  # what a user may give all the same
@@ -256,7 +264,7 @@ def test_what_has_no_delay_method_is_not_a_policy() -> None:
     [
         ({"levels": "1s 4d"}, "the longest delay level is 96h, and max_delay of ConsumeLater is 72h; ask for less, or raise max_delay"),
         ({"retry": Schedule(1, "4d")}, "the longest delay of Schedule"),
-        ({"on": {KeyError: Exponential(maximum=10**6)}}, "maximum of Exponential"),
+        ({"retry_by_error": {KeyError: Exponential(maximum=10**6)}}, "maximum of Exponential"),
         ({"max_delay": "1h"}, "the longest delay level is 2h, and max_delay of ConsumeLater is 1h"),
         ({"max_delay": "soon"}, "max_delay of ConsumeLater is 'soon'"),
     ],
@@ -287,13 +295,13 @@ def test_it_says_whether_it_asks_for_a_delay_of_its_own() -> None:
 
 
 def test_who_raises_consume_later_says_what_he_wants_even_if_every_exception_is_not_retried() -> None:
-    policy = ConsumeLater(16, unless=Exception)
+    policy = ConsumeLater(16, no_retry=Exception)
     assert policy.decide(Later(), 0, ConsumeLater()) == SendBack(10.0, 3)
     assert policy.decide(Later(), 0, ValueError()) == Dead(Reason.NOT_RETRIED)
 
 
 def test_a_group_is_what_all_in_it_are_for_unless_and_on() -> None:
-    policy = ConsumeLater(16, unless=KeyError, on={TimeoutError: Fixed("5m")}, retry=Fixed("1m"))
+    policy = ConsumeLater(16, no_retry=KeyError, retry_by_error={TimeoutError: Fixed("5m")}, retry=Fixed("1m"))
 
     def decided(*errors: Exception) -> SendBack | Dead:
         return policy.decide(Later(), 0, ExceptionGroup("several", [*errors]))
@@ -305,11 +313,13 @@ def test_a_group_is_what_all_in_it_are_for_unless_and_on() -> None:
 
 
 def test_a_group_that_does_not_agree_has_the_policy_of_its_own_class() -> None:
-    policy = ConsumeLater(16, on={Exception: Fixed("1m"), TimeoutError: Fixed("5m")})
+    policy = ConsumeLater(16, retry_by_error={Exception: Fixed("1m"), TimeoutError: Fixed("5m")})
     assert policy.decide(Later(), 0, ExceptionGroup("several", [KeyError(), TimeoutError()])) == SendBack(60.0, 5)
 
 
 def test_a_class_of_groups_that_is_named_itself_comes_first() -> None:
     group = ExceptionGroup("several", [KeyError(), TimeoutError()])
-    assert ConsumeLater(16, unless=ExceptionGroup).decide(Later(), 0, group) == Dead(Reason.NOT_RETRIED)
-    assert ConsumeLater(16, on={ExceptionGroup: Fixed("5m"), KeyError: Fixed("1m")}).decide(Later(), 0, group) == SendBack(300.0, 9)
+    assert ConsumeLater(16, no_retry=ExceptionGroup).decide(Later(), 0, group) == Dead(Reason.NOT_RETRIED)
+    assert ConsumeLater(16, retry_by_error={ExceptionGroup: Fixed("5m"), KeyError: Fixed("1m")}).decide(Later(), 0, group) == SendBack(
+        300.0, 9
+    )

@@ -152,7 +152,7 @@ class History:
         self.end, self.ack_index, self.keeps_prefix = draw.choice(ENDS), draw.randrange(-1, self.size), draw.random() < 0.5
         self.kind: Any = "message" if draw.random() < 0.2 else "batch"
         self.in_the_middle = draw.choice(["", "", "", "beat", "cut off", "stop", "call off"])
-        self.later = ConsumeLater(draw.choice([16, 16, 0, 1]), unless=(RuntimeError,) if draw.random() < 0.1 else ())
+        self.later = ConsumeLater(draw.choice([16, 16, 0, 1]), no_retry=(RuntimeError,) if draw.random() < 0.1 else ())
         self.epoch = draw.choice([0, 0, 0, 3])
         self.on_store_down: Any = draw.choice(["block", "block", "fail_open", "fail_closed"])
         self.verdicts = {

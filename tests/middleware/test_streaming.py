@@ -413,7 +413,7 @@ async def test_a_loop_that_does_not_come_back_is_told_about_by_its_first_message
 
 def doomed(loop: Loop, *, unless: type[Exception] = ValueError) -> Exception:
     """What nothing of `loop` survives."""
-    loop.spine.worker.later.unless = (unless,)
+    loop.spine.worker.later.no_retry = (unless,)
     return unless("broken")
 
 

@@ -63,7 +63,7 @@ async def test_each_run_is_on_record_with_its_failure(make_spine: Any) -> None:
 
 async def test_what_unless_names_costs_no_neighbour(make_spine: Any) -> None:
     handler = Poison(103, error=ValueError("no"))
-    spine = make_spine(handler, later=ConsumeLater(16, unless=(ValueError,)))
+    spine = make_spine(handler, later=ConsumeLater(16, no_retry=(ValueError,)))
     await spine.run(spine.entries(8))
     assert dead(spine) == [b"v103"]
     assert dict(spine.publisher.sent[0].headers)["ackwise-reason"] == b"not-retried"
@@ -225,7 +225,7 @@ async def test_of_ten_that_a_loop_took_together_nine_succeed_and_one_is_dead(mak
 
 
 async def test_a_loop_is_given_nothing_again_for_a_partition_that_takes_nothing_new(make_spine: Any) -> None:
-    spine = make_spine(None, dedup=True, later=ConsumeLater(16, unless=ConnectionError))
+    spine = make_spine(None, dedup=True, later=ConsumeLater(16, no_retry=ConnectionError))
     loop = Taking(spine, 103)
     stretch = Stretch()
     give = loop.hand_over

@@ -161,7 +161,7 @@ async def test_a_handler_may_raise_any_exception_and_its_message_comes_back_or_i
                 for each_error in raised:
                     raise each_error
 
-            spine = make_spine(handler, kind=kind, later=ConsumeLater(16, on={OSError: RetryInPlaceLess()}, unless=KeyError))
+            spine = make_spine(handler, kind=kind, later=ConsumeLater(16, retry_by_error={OSError: RetryInPlaceLess()}, no_retry=KeyError))
             await spine.run(spine.entries(1))
             await spine.run(spine.entries(1, start=101))
             assert (spine.sent(), spine.watermark.commit) == ([(topic, b"v100")], 102)
@@ -360,7 +360,7 @@ async def test_classes_of_exceptions_that_raise_when_they_are_compared_fail_no_o
         raise ValueError
 
     spine = make_spine(handler, kind="message")
-    spine.worker.later.unless = (Refused,)
+    spine.worker.later.no_retry = (Refused,)
     object.__setattr__(spine.agent, "in_place", in_place)
     entries = spine.entries(1)
     await spine.run(entries)

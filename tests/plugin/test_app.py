@@ -84,10 +84,10 @@ def test_the_handler_itself_is_returned() -> None:
 def test_an_agent_is_called_like_its_function_unless_named() -> None:
     app = App("billing")
     app.agent("orders")(bill)
-    app.agent("parcels", name="dispatch", max_batch=7, within="500ms", keep_ack_index_on_error=True)(ship)
+    app.agent("parcels", name="dispatch", max_batch=7, max_wait="500ms", keep_ack_index_on_error=True)(ship)
     first, second = app.agents()
-    assert (first.name, first.topics, first.kind, first.max_batch, first.within) == ("bill", ("orders",), "message", 200, 0.0)
-    assert (second.name, second.kind, second.max_batch, second.within) == ("dispatch", "batch", 7, 0.5)
+    assert (first.name, first.topics, first.kind, first.max_batch, first.max_wait) == ("bill", ("orders",), "message", 200, 0.0)
+    assert (second.name, second.kind, second.max_batch, second.max_wait) == ("dispatch", "batch", 7, 0.5)
     assert second.keep_ack_index_on_error
 
 
@@ -258,7 +258,7 @@ async def test_a_middleware_that_neither_calls_nor_says_anything_decides_nothing
         (lambda app: app.agent()(bill), "has no topic"),
         (lambda app: app.agent(bill), "@app.agent on 'bill' names no topic; write @app.agent"),
         (lambda app: app.agent("a", max_batch=0)(bill), "max_batch of agent 'bill' is 0"),
-        (lambda app: app.agent("a", within="soon")(bill), "within is 'soon'"),
+        (lambda app: app.agent("a", max_wait="soon")(bill), "max_wait is 'soon'"),
         (lambda app: app.agent("orders", name="x" * 1001)(bill), "a name of 1001 bytes, and copies carry at most 1000"),
         (lambda app: app.agent("a", name="")(bill), "name of an agent is ''"),
         (lambda app: (app.agent("billing.retry")(bill), app.agents()), "a topic that group 'billing' writes itself"),
@@ -280,7 +280,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_or_those_there_are() -> 
         App("billing", colour="blue")  # type: ignore[call-arg]  # what is refused to a type checker too
 
 
-@each("later", [ConsumeLater(1), ConsumeLater(1, levels="1s", on={KeyError: Fixed("2h")})])
+@each("later", [ConsumeLater(1), ConsumeLater(1, levels="1s", retry_by_error={KeyError: Fixed("2h")})])
 async def test_a_store_that_forgets_before_a_copy_is_back_is_refused(host_of: Any, later: ConsumeLater) -> None:
     with pytest.raises(ConfigurationError, match="retention of Dedup is 1h, and a message may come back after 2h"):
         await host_of(app_of(bill, Dedup("memory://", retention="1h"), later))

@@ -32,7 +32,8 @@ def app(*policies: Any, entries: dict[str, Any] | None = None, handler: Any = bi
 @each(
     ("options", "sentence"),
     [
-        ({"order": "keys"}, "order of agent 'bill' is 'keys'; it is one of 'none', 'key', 'partition'"),
+        ({"order": "keys"}, "order of agent 'bill' is 'keys'; it is 'key', 'partition', or None for no order"),
+        ({"order": "none"}, "order of agent 'bill' is 'none'; it is 'key', 'partition', or None for no order"),
         ({"order": "key"}, "say how often a message may run again while others wait behind it, such as in_place=RetryInPlace\\(3\\)"),
         ({"order": "partition", "in_place": 3}, "has order='partition' and in_place=3; say how often"),
         ({"in_place": RetryInPlace(3)}, "has in_place and no order; give it order='key' or 'partition', or leave in_place out"),
@@ -57,7 +58,7 @@ def test_a_setting_that_can_not_work_is_refused_where_it_is_set(options: dict[st
         ((True,), "max_reconsume_times of RetryInPlace is True"),
         ((3, "1m"), "delay of RetryInPlace is '1m'; it must be 10ms to 30s"),
         ((3, 0), "delay of RetryInPlace is 0"),
-        ((3, 1, "wait"), "on_dead of RetryInPlace is 'wait'; it is one of 'go on', 'block'"),
+        ((3, 1, "wait"), "on_dead of RetryInPlace is 'wait'; it is one of 'continue', 'block'"),
     ],
 )
 def test_a_retry_in_place_that_can_not_work_is_refused(arguments: tuple[Any, ...], sentence: str) -> None:
@@ -97,7 +98,7 @@ def test_explain_shows_the_order_its_retry_and_what_a_failure_leads_to(order: An
     shown = app(order=order, in_place=RetryInPlace(2, delay="500ms")).explain()
     settings = {setting.name: setting.value for setting in shown.settings}
     assert settings["agents.bill.order"] == order
-    assert settings["agents.bill.in_place"] == "RetryInPlace(2, delay='500ms', on_dead='go on')"
+    assert settings["agents.bill.in_place"] == "RetryInPlace(2, delay='500ms', on_dead='continue')"
     (path,) = [path for path in shown.failures if path.when == "bill raises"]
     assert (path.delays, path.attempts, path.ends) == ((0.5, 0.5), 3, "billing.dlq, max-reconsume-times")
     assert not any("CONSUME_LATER" in path.when for path in shown.failures)

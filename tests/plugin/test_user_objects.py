@@ -277,4 +277,4 @@ def test_what_would_have_to_be_awaited_is_refused_where_it_is_declared() -> None
     with_raises(lambda: Events(policy), "nobody awaits it")
     with_raises(lambda: MappedRows(draw), "nobody awaits it")
     with_raises(lambda: ConsumeLater(3, retry=policy), "nobody awaits it")
-    with_raises(lambda: ConsumeLater(3, on={ValueError: policy}), "nobody awaits it")
+    with_raises(lambda: ConsumeLater(3, retry_by_error={ValueError: policy}), "nobody awaits it")

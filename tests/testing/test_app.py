@@ -119,7 +119,7 @@ async def test_a_handler_that_does_not_return_is_a_time_out_with_a_name() -> Non
 
     async with TestApp(app) as worker:
         with pytest.raises(TimeoutError, match=r"orders/0/0 has no fate in attempt 1 after 0\.2 s: its handler has not returned"):
-            await worker.deliver("orders", Order(id="a", amount=5), within=0.2)
+            await worker.deliver("orders", Order(id="a", amount=5), max_wait=0.2)
         await entered.wait()
         leave.set()
         assert (await worker.fate(Place("orders", 0, 0))).kind == "done"
@@ -196,7 +196,7 @@ async def test_a_wait_for_what_comes_later_says_when_it_does() -> None:
     async with TestApp(shop()) as worker:
         later = await worker.deliver("orders", Order(id="a", amount=500))
         with pytest.raises(TimeoutError, match=r"orders/0/0 has no fate in attempt 2 .*: it comes back in 3600 s of worker\.clock"):
-            await worker.fate(later.place, attempt=2, within=0.05)
+            await worker.fate(later.place, attempt=2, max_wait=0.05)
 
 
 async def test_wrong_uses_get_a_sentence() -> None:

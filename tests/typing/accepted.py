@@ -65,11 +65,13 @@ app = App(
 )
 app.use(
     Dedup("sqlite:///claims.db", key=lambda message: message.key, lease="10s", retention=3600, epoch=1),
-    ConsumeLater(3, levels="1s 10s 1m", retry=Exponential(), on={KeyError: Fixed("5s"), OSError: Schedule(1, "2s")}, unless=ValueError),
+    ConsumeLater(
+        3, levels="1s 10s 1m", retry=Exponential(), retry_by_error={KeyError: Fixed("5s"), OSError: Schedule(1, "2s")}, no_retry=ValueError
+    ),
     DeadLetter("graves"),
     Events("events", mode="async"),
 )
-ConsumeLater(levels=[1, "10s"], retry=Linear(), unless=(ValueError, KeyError))
+ConsumeLater(levels=[1, "10s"], retry=Linear(), no_retry=(ValueError, KeyError))
 
 
 def by_id(message: Message[Order]) -> str | None:
@@ -135,7 +137,7 @@ async def beside() -> None:
         assert_type(worker.is_ready, bool)
 
 
-@app.agent("orders", max_batch=200, within="500ms")
+@app.agent("orders", max_batch=200, max_wait="500ms")
 async def bill(batch: Batch[Order]) -> ConsumeStatus | None:
     """A handler of batches."""
     for message in batch:
@@ -269,7 +271,7 @@ async def take_orders(orders: faust.StreamT[Order]) -> None:
         batch.later(batch[0], delay="5m")
 
 
-@agents.handler("orders", model=Order, max_batch=100, within="1s")
+@agents.handler("orders", model=Order, max_batch=100, max_wait="1s")
 async def count_orders(batch: Batch[Order]) -> None:
     """A handler of batches on Faust."""
     assert_type(batch[0].value, Order)

@@ -68,7 +68,7 @@ async def named(value: Order) -> None:
     """Names its model."""
 
 
-@app.agent("orders", within=None)  # type: ignore[call-overload, untyped-decorator]  # a duration is seconds or a text
+@app.agent("orders", max_wait=None)  # type: ignore[call-overload, untyped-decorator]  # a duration is seconds or a text
 async def endless(batch: Batch[Order]) -> None:
     """Waits for how long?"""
 
@@ -140,9 +140,9 @@ Dedup("memory://", leese=3)  # type: ignore[call-arg]  # a setting that there is
 Events("events", mode="later")  # type: ignore[arg-type]  # there are two modes
 DeadLetter(7)  # type: ignore[arg-type]  # a topic is a text
 ConsumeLater("3")  # type: ignore[arg-type]  # a limit is a whole number
-ConsumeLater(unless=ValueError())  # type: ignore[arg-type]  # classes of exceptions, not exceptions
+ConsumeLater(no_retry=ValueError())  # type: ignore[arg-type]  # classes of exceptions, not exceptions
 ConsumeLater(retry=3)  # type: ignore[arg-type]  # a policy answers delays
-ConsumeLater(on={"KeyError": Schedule(1)})  # type: ignore[dict-item]  # picked by class
+ConsumeLater(retry_by_error={"KeyError": Schedule(1)})  # type: ignore[dict-item]  # picked by class
 Schedule(None)  # type: ignore[arg-type]  # a duration is seconds or a text
 
 

@@ -62,7 +62,7 @@ def judge(sent: Sequence[Sent], facts: Iterable[Mapping[str, Any]], order: Order
         if fact["fact"] == "succeeds":
             finished[place] += 1
             continue
-        is_copy = order == "none" and fact["attempt"] > 0  # the message itself is finished: it is parked
+        is_copy = order is None and fact["attempt"] > 0  # the message itself is finished: it is parked
         if place in promised and worker not in promised[place] and not is_copy:
             broken.append(f"{place} begins again in {worker}, which an acknowledged commit said to be finished")
         number, excepted = attempts.get(place, (0, set()))
@@ -76,7 +76,7 @@ def _ahead(sent: Sequence[Sent], order: Order) -> dict[Place, list[int]]:
     """Of each message, the offsets that must be finished before it begins."""
     ahead: dict[Place, list[int]] = {}
     before: defaultdict[object, list[int]] = defaultdict(list)
-    if order != "none":
+    if order is not None:
         for message in sorted(sent):
             group = before[message.partition if order == "partition" else (message.partition, message.key)]
             ahead[message.partition, message.offset] = [*group]

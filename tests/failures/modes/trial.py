@@ -52,7 +52,7 @@ class Mode(NamedTuple):
     concurrency: int | None = None
 
 
-MODES: Final = {"key": Mode("key", 8), "partition": Mode("partition"), "none, 8": Mode("none", 8)}
+MODES: Final = {"key": Mode("key", 8), "partition": Mode("partition"), "none, 8": Mode(None, 8)}
 
 
 @dataclass

@@ -35,7 +35,7 @@ def consume(
     app.use(ConsumeLater(16, levels="200ms"))
     if dedup:
         app.use(Dedup(f"sqlite:///{folder}/claims.db", lease=LEASE))
-    in_place = None if order == "none" else RetryInPlace(50, delay=DELAY)
+    in_place = None if order is None else RetryInPlace(50, delay=DELAY)
 
     @app.agent(topic, order=order, concurrency=concurrency, in_place=in_place)
     async def bill(message: Message[bytes]) -> None:

@@ -29,7 +29,7 @@ class Instance:
         kafka: MemoryKafka,
         name: str,
         file: Path | None = None,
-        order: Order = "none",
+        order: Order = None,
         in_place: RetryInPlace | None = None,
         **settings: Any,
     ) -> None:

@@ -168,7 +168,7 @@ async def test_twenty_bad_first_values_stop_the_handler_until_a_good_one_which_i
         await asyncio.sleep(1.0)  # some rests are over, and all that was tried was bad
         assert worker.dead_letters == []
         assert worker.kafka.committed("billing")["orders", 0].offset == 0
-        assert (await worker.deliver("orders", Order(id="a"), within=4.0)).kind == "done"
+        assert (await worker.deliver("orders", Order(id="a"), max_wait=4.0)).kind == "done"
         for offset in range(20):
             assert (await worker.fate(Place("orders", 0, offset))).kind == "dead"
     assert (len(worker.dead_letters), shop.ran) == (20, ["b", "a"])

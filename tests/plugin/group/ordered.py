@@ -35,7 +35,7 @@ class Shop:
         handler: Callable[[Any], Awaitable[object]],
         *,
         kind: Literal["batch", "message"] = "batch",
-        order: Literal["none", "key", "partition"] = "partition",
+        order: Literal["key", "partition"] | None = "partition",
         in_place: RetryInPlace | None = SOON,
         dedup: bool | dict[str, Any] = False,
         store: Store | None = None,
@@ -47,7 +47,7 @@ class Shop:
         self._handler = handler
         self._kind = kind
         self.publisher, self.sink, self.store = Publisher(), Sink(), store or Store(Clock())
-        made = Agent("bill", ("orders",), kind, self._handle, decode, order=order, in_place=in_place if order != "none" else None)
+        made = Agent("bill", ("orders",), kind, self._handle, decode, order=order, in_place=in_place if order is not None else None)
         self.agent = dataclasses.replace(made, **agent)
         self.leases = Leases(self.store, lease=30.0, retention=86400.0) if dedup is not False else None
         later = later or ConsumeLater(16)

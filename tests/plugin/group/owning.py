@@ -117,7 +117,7 @@ class Partition:
     def waits_for(self, offset: int) -> list[int]:
         """The offsets that have to be finished before `offset` may begin in another batch."""
         order, key = self.mode.order, self.log[offset]
-        if order == "none" or (order == "key" and key is None):
+        if order is None or (order == "key" and key is None):
             return []
         return [other for other in self.log if other < offset and (order == "partition" or self.log[other] == key)]
 
@@ -134,7 +134,7 @@ class Partition:
             self._never(
                 self.mode.order == "key" and any(other in offsets for other in self.waits_for(offset)), f"two of one key in {offsets}"
             )
-            if self.mode.order == "none":
+            if self.mode.order is None:
                 continue
             tried = message.reconsume_times
             self._never(tried < self.attempts[offset], f"{offset} has had {self.attempts[offset]} attempts, and is told {tried}")
@@ -189,7 +189,7 @@ class Owner:
         clock, mode = partition.loop.time, partition.mode
         agent = Agent(
             "bill", ("orders",), mode.kind, self._handle, lambda value: value, max_batch=max_batch, concurrency=mode.concurrency,
-            consume_timeout=0.0, order=mode.order, in_place=None if mode.order == "none" else RetryInPlace(LIMIT, delay=DELAY),
+            consume_timeout=0.0, order=mode.order, in_place=None if mode.order is None else RetryInPlace(LIMIT, delay=DELAY),
         )  # fmt: skip
         self.leases = Leases(self, lease=LEASE, retention=86400.0, clock=clock) if partition.dedup else None
         later = ConsumeLater(16, levels="1s")

@@ -46,7 +46,7 @@ class Gate:
                 self.inside[offset].set_exception(error)
 
 
-SHOP = {"kind": "message", "order": "none"}
+SHOP = {"kind": "message", "order": None}
 
 
 async def test_without_concurrency_and_with_one_a_partition_has_one_call_at_a_time(shop: Any) -> None:

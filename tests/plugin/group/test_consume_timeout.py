@@ -21,7 +21,7 @@ from ackwise.plugin.threads import Threaded
 TIMEOUT = 0.05
 
 
-SHOP = {"kind": "message", "order": "none", "consume_timeout": TIMEOUT}
+SHOP = {"kind": "message", "order": None, "consume_timeout": TIMEOUT}
 
 
 def failed(here: Shop, offset: int) -> list[str | None]:

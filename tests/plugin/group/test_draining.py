@@ -30,7 +30,7 @@ READY, HUNG = TopicPartition("orders", 0), TopicPartition("orders", 1)
 class Handler:
     """A pipeline whose batches hang on the partition `HUNG` until the test lets them go."""
 
-    agent = SimpleNamespace(name="bill", max_batch=200, within=0.0, overlaps=False, room=400)
+    agent = SimpleNamespace(name="bill", max_batch=200, max_wait=0.0, overlaps=False, room=400)
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -67,7 +67,7 @@ class Scene:
 @pytest.fixture(autouse=True)
 def control_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no broker that could say what is paused."""
-    monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_WITHIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_MAX_WAIT", 0.0)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ async def test_a_late_success_is_one_until_its_copy_is_run_elsewhere(shop: Any) 
     async def handle(message: Message[Any]) -> None:
         await stubborn(end)
 
-    here, elsewhere = (shop(handle, order="none", dedup=True, consume_timeout=0.05) for _ in range(2))
+    here, elsewhere = (shop(handle, order=None, dedup=True, consume_timeout=0.05) for _ in range(2))
     here.offer(1)
     await here.settled(1)
     (copy,) = here.publisher.sent

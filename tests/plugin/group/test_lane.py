@@ -53,8 +53,8 @@ async def test_a25_what_was_not_started_before_the_revoke_is_not_handled() -> No
     assert (line.batches, lane.watermark.commit, len(lane.unsettled())) == ([], 100, 5)
 
 
-async def test_a_batch_waits_for_within_to_fill() -> None:
-    line = Line(max_batch=4, within=60.0)
+async def test_a_batch_waits_for_max_wait_to_fill() -> None:
+    line = Line(max_batch=4, max_wait=60.0)
     lane = make_lane(line)
     lane.offer(deliveries(100, 2))
     lane.start()

@@ -184,9 +184,9 @@ MODES = {
     "key, batches": Mode("key", "batch", 2),
     "partition": Mode("partition", "message"),
     "partition, batches": Mode("partition", "batch"),
-    "none, eight at a time": Mode("none", "message", 8),
-    "none, batches": Mode("none", "batch", 2),
-    "none, one at a time": Mode("none", "message"),
+    "none, eight at a time": Mode(None, "message", 8),
+    "none, batches": Mode(None, "batch", 2),
+    "none, one at a time": Mode(None, "message"),
 }
 
 

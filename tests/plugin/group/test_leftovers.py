@@ -40,7 +40,7 @@ async def kafka() -> AsyncIterator[MemoryKafka]:
 def app(kafka: MemoryKafka | None = None, order: Any = "key") -> App:
     made = App("billing", config=Config(), brokers="localhost:9092" if kafka is None else kafka.bootstrap)
 
-    @made.agent("orders", order=order, in_place=None if order == "none" else RetryInPlace(3, delay="10ms"))
+    @made.agent("orders", order=order, in_place=None if order is None else RetryInPlace(3, delay="10ms"))
     async def bill(message: Message[bytes]) -> None:
         if message.value == b"fails" and not message.in_place:
             raise TimeoutError
@@ -89,7 +89,7 @@ async def test_a_replay_a_repair_and_copies_of_others_do_not_count(kafka: Memory
     kafka.produce(RETRY, b"foreign")
     assert await found(app(kafka).group()) == []
     wait(kafka, RETRY)
-    assert await found(app(kafka, "none").group()) == [], "without an order nobody looks"
+    assert await found(app(kafka, None).group()) == [], "without an order nobody looks"
 
 
 async def test_what_relay_and_group_have_committed_or_finished_does_not_count(kafka: MemoryKafka) -> None:

@@ -141,7 +141,7 @@ async def test_O02_O03_without_manual_a_commit_is_a_success_and_a_rollback_is_no
 def test_a_commit_mode_that_can_not_work_is_refused() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"commit": "later", "order": "partition", "in_place": RetryInPlace(3)}, "commit of agent 'bill' is 'later'"),
-        ({"commit": "manual"}, "has commit='manual' and order='none'; it holds for order='partition'"),
+        ({"commit": "manual"}, "has commit='manual' and order=None; it holds for order='partition'"),
         ({"commit": "manual", "order": "key", "in_place": RetryInPlace(3)}, "has commit='manual' and order='key'"),
     ]
     for options, sentence in refused:

@@ -114,7 +114,7 @@ def keep(place: Any, records: Any) -> Any:
 class _Idle:
     """A pipeline that never comes to an end."""
 
-    agent = SimpleNamespace(name="bill", max_batch=200, within=0.0, overlaps=False, room=400)
+    agent = SimpleNamespace(name="bill", max_batch=200, max_wait=0.0, overlaps=False, room=400)
 
     async def __call__(self, entries: Any, assignment: Any) -> None:
         await asyncio.Event().wait()

@@ -24,7 +24,7 @@ from ackwise.middleware.pausing import Target
 from ackwise.middleware.run import Run, count
 from ackwise.plugin.group.lane import Lane
 
-SHOP = {"kind": "message", "order": "none", "dedup": True}
+SHOP = {"kind": "message", "order": None, "dedup": True}
 
 PAUSE = Target("bill")
 
@@ -145,7 +145,7 @@ async def test_after_a_cut_off_the_claims_of_a_lane_are_those_of_the_calls_that_
     here = shop(
         calls,
         concurrency=draw.choice([None, 1, 2, 5]),
-        order=draw.choice(["none", "key", "partition"]),
+        order=draw.choice([None, "key", "partition"]),
         max_batch=draw.choice([1, 3, 20]),
     )
     here.worker.flow.rate_limit = draw.choice(
@@ -305,7 +305,7 @@ async def test_a_message_that_runs_alone_waits_for_no_call_past_its_consume_time
                 except asyncio.CancelledError:
                     continue
 
-        here = shop(stubborn, max_batch=50, consume_timeout=timeout, order="key" if timeout else "none")
+        here = shop(stubborn, max_batch=50, consume_timeout=timeout, order="key" if timeout else None)
         other = lane_beside(here, 1)
         offer(other, 10)
         await turns()

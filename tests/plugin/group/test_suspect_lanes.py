@@ -70,7 +70,7 @@ class Worker(Client):
             dead_letter=DeadLetter(),
         )
         self.member.leases, self.member.pipelines = None, {}
-        self.agent: Any = SimpleNamespace(name="bill", max_batch=max_batch, within=0.0, overlaps=overlaps, room=400)
+        self.agent: Any = SimpleNamespace(name="bill", max_batch=max_batch, max_wait=0.0, overlaps=overlaps, room=400)
 
     async def commit(self, offsets: Any, /) -> object:
         if self.is_dead.is_set():

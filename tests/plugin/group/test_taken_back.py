@@ -18,7 +18,7 @@ from ackwise.middleware.run import Run
 class Worker(World):
     """A member with one handler, whose first call goes on until `end`."""
 
-    def __init__(self, order: Literal["none", "key", "partition"]) -> None:
+    def __init__(self, order: Literal["key", "partition"] | None) -> None:
         super().__init__()
         self.end = asyncio.Event()
         self.at_work: list[int] = []
@@ -75,7 +75,7 @@ async def test_with_an_order_nothing_begins_beside_a_call_that_outlives_its_part
 
 
 async def test_without_an_order_nothing_waits_for_it(workers: list[Worker]) -> None:
-    workers.append(worker := Worker("none"))
+    workers.append(worker := Worker(None))
     await taken_back(worker)
     assert worker.shop.seen == [[100], [100], [101]]
 

@@ -29,11 +29,11 @@ async def test_a_topic_that_is_made_while_the_worker_runs_is_read_from_its_first
 
     async with TestApp(app) as worker:
         await until(lambda: any(event.code is EventCode.ASSIGNED and event.topic == "orders" for event in worker.events))
-        assert (await worker.deliver("orders", b"0", within=60)).kind == "done"
+        assert (await worker.deliver("orders", b"0", max_wait=60)).kind == "done"
         worker.kafka.create_topic("orders.fr", 3)  # wider than the group's own topics are by now
         worker.kafka.produce("orders.fr", b"1", b"2", partition=2)
         for offset in (0, 1):
-            assert (await worker.fate(Place("orders.fr", 2, offset), within=60)).kind == "done"
+            assert (await worker.fate(Place("orders.fr", 2, offset), max_wait=60)).kind == "done"
         assert worker.kafka.log("billing.retry", 2).end == 0
     assert "a commit was refused" not in caplog.text  # of what was drained while the group joined anew
     assert [each for each in ran if each[0] == "orders.fr"] == [("orders.fr", b"1"), ("orders.fr", b"2")]
@@ -49,17 +49,17 @@ async def test_a_topic_that_is_deleted_stops_no_other_and_is_read_anew_if_it_is_
 
     async with TestApp(app) as worker:  # there is no topic yet
         for topic in ("orders.de", "orders.fr"):
-            await worker.deliver(topic, b"1", within=60)
+            await worker.deliver(topic, b"1", max_wait=60)
         with pytest.raises(ConfigurationError, match=r"no agent of the app reads topic 'stock'; they read orders"):
             await worker.deliver("stock", b"2")
         worker.kafka.delete_topic("orders.de")
-        await worker.deliver("orders.fr", b"2", within=60)
+        await worker.deliver("orders.fr", b"2", max_wait=60)
         await until_gone("orders.de", worker)
-        assert (await worker.deliver("orders.fr", b"3", within=60)).kind == "done"
+        assert (await worker.deliver("orders.fr", b"3", max_wait=60)).kind == "done"
         worker.kafka.create_topic("orders.de")
         worker.kafka.produce("orders.de", b"new")
         while ("orders.de", b"new") not in ran:
-            await worker.deliver("orders.fr", b"on", within=60)
+            await worker.deliver("orders.fr", b"on", max_wait=60)
     assert {(topic, value) for topic, value in ran if value != b"on"} == {
         *((topic, b"1") for topic in ("orders.de", "orders.fr")),
         *(("orders.fr", value) for value in (b"2", b"3")),
@@ -82,7 +82,7 @@ def judged(events: Sequence[Event]) -> list[tuple[Verdict, Flag]]:
 async def until_gone(topic: str, worker: TestApp) -> None:
     """Until the worker has let go of it."""
     while not has_gone(topic, worker):
-        await worker.deliver("orders.fr", b"on", within=60)
+        await worker.deliver("orders.fr", b"on", max_wait=60)
 
 
 def has_gone(topic: str, worker: TestApp) -> bool:
@@ -101,9 +101,9 @@ async def test_a_copy_of_a_topic_that_no_pattern_matches_any_more_finds_its_hand
         return None if message.reconsume_times else ConsumeStatus.CONSUME_LATER
 
     async with TestApp(kafka_app) as worker:
-        later = await worker.deliver("orders.de", b"1", within=60)
-        await worker.deliver("orders.fr", b"1", within=60)
+        later = await worker.deliver("orders.de", b"1", max_wait=60)
+        await worker.deliver("orders.fr", b"1", max_wait=60)
         worker.kafka.delete_topic("orders.de")
         await until_gone("orders.de", worker)
-        assert (await worker.redeliver(later, within=60)).kind == "done"
+        assert (await worker.redeliver(later, max_wait=60)).kind == "done"
     assert ran.count(("orders.de", 1)) == 1

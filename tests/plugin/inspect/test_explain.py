@@ -77,7 +77,7 @@ def everything() -> App:
     variables: dict[tuple[str, ...], Given] = {
         ("brokers",): Given("kafka-1:9092", "ACKWISE_BROKERS"),
         ("dedup", "retention"): Given(172800.0, "ACKWISE_DEDUP__RETENTION"),
-        ("agents", "BILL", "within"): Given(0.5, "ACKWISE_AGENTS__BILL__WITHIN"),
+        ("agents", "BILL", "max_wait"): Given(0.5, "ACKWISE_AGENTS__BILL__MAX_WAIT"),
     }
     app = App("billing", config=Config(file, variables), drain_timeout="10s", client_options={"security_protocol": "SASL_SSL"})
     app.use(
@@ -85,7 +85,7 @@ def everything() -> App:
         auth,
         count,
         Dedup("sqlite:///claims.db", key=order_id),
-        ConsumeLater(5, retry=Exponential(jitter=0.2), on={TimeoutError: Fixed("2s")}, unless=BadOrderError),
+        ConsumeLater(5, retry=Exponential(jitter=0.2), retry_by_error={TimeoutError: Fixed("2s")}, no_retry=BadOrderError),
         DeadLetter("graves"),
         Events("events"),
     )

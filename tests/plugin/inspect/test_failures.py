@@ -42,7 +42,7 @@ def key(message: object) -> str:
     return "one"
 
 
-LATER = ConsumeLater(3, retry=Exponential(7), on={OSError: Fixed("2s")}, unless=BadOrderError)
+LATER = ConsumeLater(3, retry=Exponential(7), retry_by_error={OSError: Fixed("2s")}, no_retry=BadOrderError)
 
 
 async def through(batch: Batch[Any], call_next: Any) -> object:
@@ -264,7 +264,7 @@ class StubbornError(BaseException):
 @each("kind", [StubbornError, ExceptionGroup, UnicodeDecodeError, TimeoutError])
 def test_any_class_of_exception_has_its_row(kind: type[BaseException]) -> None:
     app = App("billing", config=Config())
-    app.use(ConsumeLater(2, on={kind: Fixed(7)}))
+    app.use(ConsumeLater(2, retry_by_error={kind: Fixed(7)}))
     app.agent("orders")(bill)
     rows = {failure.when: failure.delays for failure in app.explain().failures}
     assert rows[f"the handler raises {kind.__name__}"] == (7, 7)
@@ -272,7 +272,7 @@ def test_any_class_of_exception_has_its_row(kind: type[BaseException]) -> None:
 
 def test_what_stops_the_worker_has_no_row_of_a_failure() -> None:
     app = App("billing", config=Config())
-    app.use(ConsumeLater(2, on={SystemExit: Fixed(7)}))
+    app.use(ConsumeLater(2, retry_by_error={SystemExit: Fixed(7)}))
     app.agent("orders")(bill)
     assert "the handler raises SystemExit" not in {failure.when for failure in app.explain().failures}
 

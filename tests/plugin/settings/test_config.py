@@ -91,10 +91,10 @@ def test_policies_that_the_code_uses_change_in_the_named_fields_only(folder: Pat
         ACKWISE_DEDUP__STORE="sqlite:///other.db",
     )
     slots = Slots(config)
-    for policy in (ConsumeLater(9, retry=Fixed(1), unless=KeyError), Dedup("memory://", key=key, epoch=3), Events("out")):
+    for policy in (ConsumeLater(9, retry=Fixed(1), no_retry=KeyError), Dedup("memory://", key=key, epoch=3), Events("out")):
         slots.use(policy)
     assert (slots.later.max_reconsume_times, slots.later.levels.seconds) == (2, (2.0, 4.0))
-    assert (slots.later.retry, slots.later.unless) == (Fixed(1), (KeyError,))
+    assert (slots.later.retry, slots.later.no_retry) == (Fixed(1), (KeyError,))
     assert slots.dedup == Dedup("sqlite:///other.db", key=key, lease=60, epoch=3)
     assert (slots.events, slots.dead_letter) == (Events("out", mode="async"), DeadLetter("graves"))
 
@@ -196,14 +196,14 @@ def test_a_fixed_setting_is_not_changed_by_any_entry(folder: Path) -> None:
 def test_an_agent_is_named_as_it_is_in_a_file_and_in_capitals_by_a_variable(folder: Path) -> None:
     config = own(
         folder,
-        '[agents."ship-it"]\nmax_batch = 3\nwithin = "1s"\n[agents.bill]\nkeep_ack_index_on_error = true',
+        '[agents."ship-it"]\nmax_batch = 3\nmax_wait = "1s"\n[agents.bill]\nkeep_ack_index_on_error = true',
         ACKWISE_AGENTS__SHIP_IT__MAX_BATCH="5",
         ACKWISE_AGENTS__BILL__KEEP_ACK_INDEX_ON_ERROR="False",
         ACKWISE_AGENTS__A__B__MAX_BATCH="6",
     )
     ship, billing, odd = config.agents([agent("ship-it"), agent("bill"), agent("a__b")])
-    assert (ship.max_batch, ship.within, billing.keep_ack_index_on_error, odd.max_batch) == (5, 1.0, False, 6)
-    assert config.of_agent("ship-it") == {"max_batch": (5, "ACKWISE_AGENTS__SHIP_IT__MAX_BATCH"), "within": (1.0, "ackwise.toml")}
+    assert (ship.max_batch, ship.max_wait, billing.keep_ack_index_on_error, odd.max_batch) == (5, 1.0, False, 6)
+    assert config.of_agent("ship-it") == {"max_batch": (5, "ACKWISE_AGENTS__SHIP_IT__MAX_BATCH"), "max_wait": (1.0, "ackwise.toml")}
 
 
 def test_a_variable_that_may_mean_two_agents_is_refused(folder: Path) -> None:

@@ -90,7 +90,7 @@ async def test_what_expires_is_delivered_again_as_its_next_attempt_and_as_anothe
         (first,) = await receive(consumer, 1)
         world.clock.advance(10)
         (again,) = await receive(consumer, 1)
-        assert (first.reconsume_times, again.reconsume_times, again.delivery_attempt) == (0, 1, 2)
+        assert (first.reconsume_times, again.reconsume_times, again.attempt) == (0, 1, 2)
         assert (again.topic, again.partition, again.offset) == (TOPIC, 0, 0)
         assert [await consumer.ack(each) for each in (first, again)] == [Answer.INVALID_RECEIPT, Answer.ACKED]
         await until(lambda: world.committed() == 1)

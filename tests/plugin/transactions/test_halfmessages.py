@@ -105,7 +105,7 @@ async def test_what_can_not_be_written_down_stays_prepared_and_the_check_back_fi
 
 async def test_a_check_back_that_was_first_makes_the_local_transaction_fail(store: HalfStore, half: HalfMessages) -> None:
     async def pay() -> None:
-        async with half.prepare([PAID], first_check=0.0) as transaction:
+        async with half.prepare([PAID], first_check="0s") as transaction:
             await CheckBack(store, producer_group="orders").look()
             await transaction.barrier(Local())
 
