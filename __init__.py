@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from ackwise.middleware.disposition import CONSUME_LATER as CONSUME_LATER
     from ackwise.middleware.disposition import CONSUME_SUCCESS as CONSUME_SUCCESS
     from ackwise.middleware.disposition import ConsumeStatus as ConsumeStatus
-    from ackwise.middleware.disposition import Reject as Reject
     from ackwise.middleware.errors import AckwiseError as AckwiseError
     from ackwise.middleware.errors import CodecUnavailable as CodecUnavailable
     from ackwise.middleware.errors import ConfigurationError as ConfigurationError
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from ackwise.middleware.policies import Events as Events
     from ackwise.middleware.policies import Outbox as Outbox
     from ackwise.middleware.policies import Transactional as Transactional
+    from ackwise.middleware.raising import Later as Later
+    from ackwise.middleware.raising import Reject as Reject
     from ackwise.middleware.receiving import Answer as Answer
     from ackwise.middleware.retry import ConsumeLater as ConsumeLater
     from ackwise.middleware.retry import Exponential as Exponential
@@ -113,6 +114,7 @@ __all__ = [
     "Exponential",
     "Fixed",
     "Schedule",
+    "Later",
     "Reject",
     "ConsumeStatus",
     "CONSUME_SUCCESS",
@@ -176,7 +178,8 @@ _HOMES = {
     "Exponential": "ackwise.middleware.retry",
     "Fixed": "ackwise.middleware.retry",
     "Schedule": "ackwise.middleware.retry",
-    "Reject": "ackwise.middleware.disposition",
+    "Later": "ackwise.middleware.raising",
+    "Reject": "ackwise.middleware.raising",
     "ConsumeStatus": "ackwise.middleware.disposition",
     "CONSUME_SUCCESS": "ackwise.middleware.disposition",
     "CONSUME_LATER": "ackwise.middleware.disposition",

@@ -6,7 +6,7 @@ A handler of single messages says by exception what becomes of the one that it h
 
 from pydantic import BaseModel
 
-from ackwise import App, ConsumeLater, Exponential, Message, Reject
+from ackwise import App, ConsumeLater, Exponential, Later, Message, Reject
 
 
 class Notification(BaseModel):
@@ -36,7 +36,7 @@ async def notify(message: Message[Notification]) -> None:
     try:
         await send(message.value, attempt=message.attempt)
     except ServerBusy as busy:
-        raise ConsumeLater(delay=busy.seconds) from busy
+        raise Later(busy.seconds) from busy
 
 
 async def send(notification: Notification, *, attempt: int) -> None:

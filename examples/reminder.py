@@ -11,7 +11,7 @@ import time
 
 from pydantic import BaseModel
 
-from ackwise import App, ConsumeLater, Message
+from ackwise import App, ConsumeLater, Later, Message
 
 
 class Reminder(BaseModel):
@@ -29,7 +29,7 @@ app.use(ConsumeLater(3, levels="1s 10s 1m 10m 2h"))
 async def remind(message: Message[Reminder]) -> None:
     """The first delivery sends it away for as long as it takes, all at once: a delay costs one attempt."""
     if message.attempt == 1 and (wait := message.value.at - time.time()) > 0:
-        raise ConsumeLater(delay=wait)
+        raise Later(wait)
     print("remember", message.value.text, flush=True)
 
 

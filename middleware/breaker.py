@@ -14,10 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from ackwise.middleware.disposition import Reject
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.raising import Later, Reject
 
 __all__ = ["FIRST", "SHARE", "WINDOW", "Breaker", "Circuit", "Position"]
 
@@ -38,7 +37,7 @@ GRACE: Final = 5.0
 class Breaker:
     """Stop a handler when the first 20 values can't be decoded, or 90 % of the last 200. On by default.
 
-    `errors` are classes of exceptions of handlers that count as well, call by call; `Reject` and `ConsumeLater` never do. A handler that is
+    `errors` are classes of exceptions of handlers that count as well, call by call; `Reject` and `Later` never do. A handler that is
     stopped tries one batch after `rest`. Durations are seconds, or texts such as `"60s"`. Raises `ConfigurationError`.
     """
 
@@ -56,7 +55,7 @@ class Breaker:
         if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
             raise ConfigurationError(f"errors of Breaker is {self.errors!r}; give a tuple of exception classes, such as (ConnectionError,)")
         for kind in self.errors:
-            if issubclass(kind, Reject | ConsumeLater):
+            if issubclass(kind, Reject | Later):
                 raise ConfigurationError(f"errors of Breaker has {kind.__name__}, which a handler rules with; leave it out")
 
 

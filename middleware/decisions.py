@@ -9,6 +9,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.assigned import uncommitted
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import DONE, ConsumeStatus, Disposition, Duplicate, Later, Suspended
+from ackwise.middleware.errors import InvalidHandlerResult
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide
 from ackwise.middleware.log import Log
@@ -223,8 +224,9 @@ class Decisions:
         delay = None if first.send_back is None else first.send_back.delay
         if isinstance(first.disposition, Suspended):
             delay = first.disposition.delay
-        # Where nothing was raised, the failure's text is ours: what was returned, and what should have been.
-        text = f"{failure.error}: {failure.message}" if failure is not None and first not in raised else first.error
+        # The text is ours where nothing was raised, and where a handler answered wrongly: what it did, and what it should do.
+        is_ours = failure is not None and (first not in raised or failure.error == InvalidHandlerResult.__name__)
+        text = f"{failure.error}: {failure.message}" if failure is not None and is_ours else first.error
         log.warning(
             "messages come back later",
             handler=self._agent.name,

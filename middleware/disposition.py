@@ -1,6 +1,6 @@
 """Dispositions: what becomes of a message. A closed union, so that a new kind fails to type-check wherever it matters.
 
-No disposition at all means: not committed. `ConsumeLater` and `Reject` say the same from inside a handler.
+No disposition at all means: not committed. What a handler raises to say so is in `raising.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ __all__ = [
     "Failure",
     "Later",
     "Reason",
-    "Reject",
     "Suspended",
 ]
 
@@ -161,7 +160,3 @@ class Dropped:
 
 Disposition = Done | Duplicate | Later | Suspended | Dead | Dropped
 DONE: Final = Done()
-
-
-class Reject(Exception):
-    """Raise it in a handler: the messages without a ruling of their own become dead letters, with this text."""

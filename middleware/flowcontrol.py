@@ -8,13 +8,13 @@ from typing import Any
 
 from ackwise.middleware.breaker import Breaker, Circuit, Position
 from ackwise.middleware.burials import Burials
-from ackwise.middleware.disposition import Dead, Reason, Reject
+from ackwise.middleware.disposition import Dead, Reason
 from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.limits import Limiter, RateLimit
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.pausing import Pausing
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.raising import Later, Reject
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.usercode import class_name, is_a, looked
 
@@ -256,6 +256,6 @@ def _in_order(runs: Sequence[Run]) -> list[tuple[bool, int]]:
 def _is_failure(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool | None:
     """Whether all that was raised is of `kinds`; `None`: it is a ruling of the handler, or nobody's failure, and says nothing."""
     raised = list(leaves(error))
-    if any(is_a(leaf, Reject, ConsumeLater) or not is_a(leaf, Exception, *kinds) for leaf in raised):
+    if any(is_a(leaf, Reject, Later) or not is_a(leaf, Exception, *kinds) for leaf in raised):
         return None
     return all(is_a(leaf, *kinds) for leaf in raised)

@@ -31,7 +31,7 @@ class RetryInPlace:
 
     `max_reconsume_times` attempts follow the first one. Then it is a dead letter; with `on_dead="block"` it is tried every 30 s
     instead, and nothing passes it until it succeeds. `delay` is in seconds, or a text such as `"500ms"`; a handler may ask for another
-    one (`raise ConsumeLater(delay=5)`). Each is cut to 10 ms to 30 s.
+    one (`raise Later(5)`). Each is cut to 10 ms to 30 s.
 
     RocketMQ's limit is `Integer.MAX_VALUE` unless it is set, which blocks a partition for ever: here it has to be chosen. Raises
     `ConfigurationError`.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Protocol, cast
+from typing import Annotated, Final, Protocol
 
+from ackwise.middleware import raising
 from ackwise.middleware.disposition import Dead, Later, Reason
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
@@ -36,13 +37,16 @@ DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h
 #: Seconds: the longest delay that may be asked for unless `max_delay` says otherwise, as in RocketMQ.
 MAX_DELAY: Final = 3 * 86400.0
 
-#: Level 0 means this plus `reconsume_times`: the first retry is at level 3, 10 s in the default table.
-_FIRST_RETRY_LEVEL = 3
+#: RocketMQ's: in the default table the first retry is at level 3, 10 s.
+_FIRST_RETRY_LEVEL: Final = 3
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class DelayLevels:
-    """A table of delays, shortest first; level 1 is the first entry."""
+    """A table of delays, shortest first; level 1 is the first entry.
+
+    Retries rise through it from level 1, in the default table from level 3, as in RocketMQ.
+    """
 
     seconds: tuple[float, ...]
 
@@ -73,7 +77,8 @@ class DelayLevels:
 
     def after(self, reconsume_times: int) -> int:
         """The level of the next delivery of a message that was sent back `reconsume_times` times."""
-        return self.clamp(_FIRST_RETRY_LEVEL + max(0, reconsume_times))
+        first = _FIRST_RETRY_LEVEL if self == _DEFAULT else 1
+        return self.clamp(first + max(0, reconsume_times))
 
     def fitting(self, seconds: float) -> int | None:
         """The largest level that is not longer than `seconds`; `None` if even the first is."""
@@ -164,15 +169,12 @@ class DelayRefused(ConfigurationError):
 
 
 class ConsumeLater(Exception):
-    """Consume it later. Given to `app.use`, how: raised in a handler, that: this batch, at this level or delay.
+    """The policy of messages that are consumed later: `ConsumeLater(16, levels="1s 10s 1m", retry=Exponential(), no_retry=BadInput)`.
 
-    As a policy: `ConsumeLater(16, levels="1s 10s 1m", retry=Exponential(), no_retry=(BadInput,))`. A message is
-    delivered at most `max_reconsume_times + 1` times. Without `retry`, the level of retry r is 3 + r. `retry_by_error` picks
+    It is for `app.use`; a handler raises `Later`. It is an exception only so that one who raises it is told so. A message is
+    delivered at most `max_reconsume_times + 1` times. Without `retry`, the retries rise through `levels`. `retry_by_error` picks
     another policy by the class of the exception; classes in `no_retry` are dead letters at once. Nobody may ask for more than
     `max_delay`; what a record says beyond that is not believed.
-
-    Raised: `raise ConsumeLater()`, `raise ConsumeLater(delay_level=3)` or `raise ConsumeLater(delay=30)` (seconds,
-    or a text such as `"5m"`).
 
     Raises `ConfigurationError` for settings that can't work.
     """
@@ -186,24 +188,19 @@ class ConsumeLater(Exception):
         retry_by_error: Mapping[type[BaseException], RetryPolicy] | None = None,
         no_retry: Sequence[type[BaseException]] | type[BaseException] = (),
         max_delay: Annotated[float | str | None, "longest delay of a handler, a policy or a level"] = None,
-        delay_level: int | None = None,
-        delay: float | str | None = None,
     ) -> None:
         super().__init__()
         if max_reconsume_times is not None and (not _is_whole(max_reconsume_times) or max_reconsume_times < 0):
-            raise ConfigurationError(f"max_reconsume_times is {shown(max_reconsume_times, repr)}; it must be a whole number, 0 or more")
-        if delay_level is not None and delay is not None:
-            raise ConfigurationError("ConsumeLater was given both delay_level and delay; give one of them")
-        if delay_level is not None and not _is_whole(delay_level):
-            raise ConfigurationError(f"delay_level is {shown(delay_level, repr)}; it must be a whole number")
+            raise ConfigurationError(
+                f"max_reconsume_times is {shown(max_reconsume_times, repr)}; it must be a whole number, 0 or more. To ask for a delay, a "
+                "handler raises Later('30s')"
+            )
         self.max_reconsume_times = 16 if max_reconsume_times is None else max_reconsume_times
         self.levels = _DEFAULT if levels is None else DelayLevels(levels)
         self.retry = retry
         self.retry_by_error = dict(retry_by_error or {})
         self.no_retry = (no_retry,) if isinstance(no_retry, type) else tuple(no_retry)
         self.max_delay = MAX_DELAY if max_delay is None else parse_duration(max_delay, what="max_delay of ConsumeLater")
-        self.delay_level = None if delay_level is None else cast(int, plain(delay_level))
-        self.delay = None if delay is None else parse_duration(delay, what="delay of ConsumeLater")
         for kind in (*self.no_retry, *self.retry_by_error):
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise ConfigurationError(
@@ -217,14 +214,7 @@ class ConsumeLater(Exception):
         self.require_delays()
 
     def __str__(self) -> str:
-        if self.raised:
-            return f"consume later (delay_level={self.delay_level}, delay={self.delay})"
         return f"ConsumeLater({self.max_reconsume_times}, levels={str(self.levels)!r})"
-
-    @property
-    def raised(self) -> bool:
-        """Whether it asks for a delay of its own, which only makes sense when it is raised."""
-        return self.delay_level is not None or self.delay is not None
 
     def changed(self, **attributes: object) -> ConsumeLater:
         """The same policy, of the same class, with other attributes, which are taken as they are."""
@@ -273,8 +263,7 @@ class ConsumeLater(Exception):
             return False
         if is_a(error, *(kind for kind in self.no_retry if issubclass(kind, BaseExceptionGroup))):
             return True
-        # Who raises a ConsumeLater says what he wants.
-        return all(is_a(leaf, *self.no_retry) and not is_a(leaf, ConsumeLater) for leaf in leaves(error))
+        return all(is_a(leaf, *self.no_retry) and not is_a(leaf, raising.Later) for leaf in leaves(error))
 
     def _policy(self, error: BaseException | None) -> RetryPolicy | None:
         """The one that `retry_by_error` has for `error`, or for all that is in it if it is a group that has none itself."""

@@ -92,10 +92,6 @@ class Slots:
 
     def _fill(self, policy: Policy) -> None:
         slot = next(slot for slot in _SLOTS if isinstance(policy, slot))
-        if isinstance(policy, ConsumeLater) and policy.raised:
-            raise ConfigurationError(
-                "ConsumeLater with delay or delay_level is for raising in a handler; as a policy, give it levels or retry"
-            )
         if slot in self._policies:
             raise ConfigurationError(f"{slot.__name__} was used twice; an app has one")
         self._policies[slot] = policy

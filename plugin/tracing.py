@@ -199,7 +199,7 @@ def _error(ruling: Disposition) -> str | None:
     match ruling:
         case Dead(failure=failure):
             return "dead" if failure is None else failure.error
-        case Later(failure=failure) if failure is not None and failure.error != "ConsumeLater":
+        case Later(failure=failure) if failure is not None and failure.error != "Later":
             return failure.error
         case _:
             return None

@@ -41,7 +41,7 @@ _LOOKS: Final = (
 
 #: What an exception has besides.
 _OF_ERRORS: Final = {"__traceback__", "__cause__", "__context__", "__suppress_context__", "__notes__", "exceptions", "args", "message"}
-_OF_ERRORS_FOR_THE_LATER: Final = {"delay", "delay_level", "add_note", "with_traceback"}
+_OF_ERRORS_FOR_THE_LATER: Final = {"delay", "level", "add_note", "with_traceback"}
 
 
 def _raising(error: type[BaseException]) -> Any:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.message import Message
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
-from ackwise.middleware.retry import ConsumeLater, Schedule
+from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.app import App
 from ackwise.plugin.demo.ledger import LedgerLine, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES
@@ -51,7 +51,7 @@ def _order_id(message: Message[Order]) -> str:
 
 app.use(
     Dedup(os.environ["BILLING_STORE"], key=_order_id, lease="5s"),
-    ConsumeLater(MAX_RECONSUME_TIMES, levels=LEVELS, retry=Schedule(*LEVELS)),
+    ConsumeLater(MAX_RECONSUME_TIMES, levels=LEVELS),
     DeadLetter(),
     Events(str(folder / "events")),
 )

@@ -15,11 +15,10 @@ import faust
 from faust.types import TP
 
 from ackwise.middleware.agent import Agent as Handler
-from ackwise.middleware.disposition import Reject
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.owntask import ended, in_a_task, outcome_of
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.raising import Later, Reject
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.usercode import Returned, Stops, awaited, class_name, is_a
 from ackwise.plugin.faust.internals import FaustAgent, chain_of
@@ -115,7 +114,7 @@ class Agent(FaustAgent):
         return self.begun(aref)
 
     async def _call_on_error(self, error: BaseException) -> None:
-        if self.error_handler is None or is_a(error, ConsumeLater, Reject):
+        if self.error_handler is None or is_a(error, Later, Reject):
             return
         outcome = await awaited(self.error_handler, self, error)
         if not isinstance(outcome, Returned):

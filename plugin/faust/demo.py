@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import faust
 
-from ackwise.middleware.disposition import Reject
 from ackwise.middleware.message import Message
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
-from ackwise.middleware.retry import ConsumeLater, Schedule
+from ackwise.middleware.raising import Reject
+from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.demo.ledger import LedgerLine, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES
 from ackwise.plugin.faust.host import FaustHost
@@ -72,7 +72,7 @@ if not is_stock:
     use(
         app,
         Dedup(os.environ["BILLING_STORE"], key=_order_id, lease="5s"),
-        ConsumeLater(MAX_RECONSUME_TIMES, levels=LEVELS, retry=Schedule(*LEVELS)),
+        ConsumeLater(MAX_RECONSUME_TIMES, levels=LEVELS),
         DeadLetter(),
         Events(str(folder / "events")),
         create_topics="broker" if os.environ["BILLING_CREATE_TOPICS"] == "broker" else "auto",

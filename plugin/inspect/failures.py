@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
+from ackwise.middleware import raising
 from ackwise.middleware.admission import ALONE_AFTER, DEAD_AFTER
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Dead, Later, Reason, Reject
+from ackwise.middleware.disposition import CONSUME_LATER, Dead, Later, Reason
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import InvalidHandlerResult
 from ackwise.middleware.journey import journey
@@ -18,7 +19,6 @@ from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.ordering import LONGEST_DELAY, Order, RetryInPlace
 from ackwise.middleware.overtime import HANG_WARNING
 from ackwise.middleware.policies import Dedup, Events
-from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import dispositions_of
 from ackwise.middleware.settlement import PUBLISH_AGAIN
 from ackwise.middleware.usercode import STOPS, Raised, Returned
@@ -151,9 +151,9 @@ class _Failures:
                 yield self._ruled(f"{who} raises {kind.__name__}", _raising(kind))
 
     def _of_wishes(self, who: str) -> Iterator[FailurePath]:
-        yield self._ruled(f"{who} raises ConsumeLater(delay=…)", lambda batch: Raised(ConsumeLater(delay=30)), after="as asked")
-        yield self._ruled(f"{who} asks for a level below 0", lambda _: Raised(ConsumeLater(delay_level=-1)))
-        yield self._ruled(f"{who} raises Reject", lambda batch: Raised(Reject("no")))
+        yield self._ruled(f"{who} raises Later(…)", lambda _: Raised(raising.Later(30)), after="as asked")
+        yield self._ruled(f"{who} asks for a level below 0", lambda _: Raised(raising.Later(level=-1)))
+        yield self._ruled(f"{who} raises Reject", lambda batch: Raised(raising.Reject("no")))
 
     def _hangs(self, who: str) -> FailurePath:
         return self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")

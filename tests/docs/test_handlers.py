@@ -15,7 +15,8 @@ from tests.docs.pages import run, snippets
 from tests.servers import RawKafka
 from tests.tables import each
 
-from ackwise import Batch, ConsumeLater, Message
+from ackwise import Batch, Message
+from ackwise.middleware import raising
 from ackwise.middleware.disposition import Dead, Later
 from ackwise.middleware.message import Delivery, Origin
 
@@ -42,7 +43,7 @@ async def test_the_ten_lines_bill_the_small_order_and_send_back_the_large_one(
 
 async def test_the_order_that_opens_later_comes_back_then(here: types.ModuleType) -> None:
     run("docs/how-to/delays.md", here)
-    with pytest.raises(ConsumeLater) as raised:
+    with pytest.raises(raising.Later) as raised:
         await here.bill(message(0, {"opens_in": 90}))
     assert raised.value.delay == 90
     assert await here.bill(message(0, {"opens_in": 0})) is None

@@ -17,7 +17,7 @@ from typing import Any
 import faust
 import pytest
 
-from ackwise import ConsumeLater, Dedup, Reject
+from ackwise import ConsumeLater, Dedup, Later, Reject
 from ackwise.middleware.retry import Fixed
 from ackwise.plugin.faust import current_batch
 from ackwise.testing.hostile.client import install_from_environment
@@ -171,7 +171,7 @@ async def raises(orders: Any) -> None:
         except PaymentDeclined as declined:
             if order.fail_times < 0:
                 raise Reject("nobody pays that") from declined
-            raise ConsumeLater(delay=0.1) from declined
+            raise Later(0.1) from declined
 
 
 @agent("noack")

@@ -13,7 +13,7 @@ from tests.conformance.results import ERROR, RESULTS, Back, Handler
 from tests.conformance.results import handler as doing
 from tests.faust.desk import Desk, desk
 
-from ackwise import CONSUME_LATER, Batch, ConsumeLater, Dedup, Message, Reject
+from ackwise import CONSUME_LATER, Batch, ConsumeLater, Dedup, Later, Message, Reject
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.faust import current_batch, handler
@@ -51,7 +51,7 @@ def loop_over_batches(handle: Handler, *, max_batch: int = 200) -> Declare:
     async def bill(orders: Any) -> None:
         async for _ in orders.take(max_batch, within=0.01):
             if handle(current_batch()) is CONSUME_LATER:
-                raise ConsumeLater
+                raise Later
 
     return agent(bill)
 
@@ -62,7 +62,7 @@ def loop_over_messages(handle: Callable[[Message[bytes]], object]) -> Declare:
     async def bill(orders: Any) -> None:
         async for _ in orders:
             if handle(current_batch()[0]) is CONSUME_LATER:
-                raise ConsumeLater
+                raise Later
 
     return agent(bill)
 
@@ -267,9 +267,9 @@ async def test_K17_the_messages_behind_one_that_fails_are_not_stopped_by_it(
 async def test_where_a_message_goes_that_fails(monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]) -> None:
     for row, error, policy, topic in (
         ("S01", ERROR, ConsumeLater(), "billing.delay.10s"),
-        ("S06", ConsumeLater(delay_level=-1), ConsumeLater(), "billing.dlq"),
-        ("S07", ConsumeLater(delay_level=2), ConsumeLater(), "billing.delay.5s"),
-        ("S09", ConsumeLater(delay_level=99), ConsumeLater(), "billing.delay.1h"),
+        ("S06", Later(level=-1), ConsumeLater(), "billing.dlq"),
+        ("S07", Later(level=2), ConsumeLater(), "billing.delay.5s"),
+        ("S09", Later(level=99), ConsumeLater(), "billing.delay.1h"),
         ("S11", ERROR, ConsumeLater(0), "billing.dlq"),
         ("reject", Reject("no price"), ConsumeLater(), "billing.dlq"),
     ):

@@ -15,7 +15,7 @@ from typing import Any
 import faust
 from faust.sensors.prometheus import setup_prometheus_sensors
 
-from ackwise import ConsumeLater, Dedup, Reject
+from ackwise import ConsumeLater, Dedup, Later, Reject
 
 __all__ = ["app"]
 
@@ -43,7 +43,7 @@ setup_prometheus_sensors(app, name_prefix="shop")
 async def bill(orders: Any) -> None:
     async for order in orders:
         if order == "declined":
-            raise ConsumeLater(delay="1h")
+            raise Later("1h")
         if order == "unpayable":
             raise Reject("nobody can pay that")
         while order == "slow" and not may_go_on():  # noqa: ASYNC110  # another process says so

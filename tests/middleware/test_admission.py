@@ -9,10 +9,11 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, DONE, Dead, Duplicate, Reject
+from ackwise.middleware.disposition import CONSUME_LATER, DONE, Dead, Duplicate
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message, Origin
 from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.raising import Reject
 from ackwise.middleware.run import Run, Stage
 
 SETTLED = Stage.SETTLED

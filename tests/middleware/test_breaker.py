@@ -6,8 +6,8 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.breaker import FIRST, GRACE, TRIAL, WINDOW, Breaker, Circuit, Position
-from ackwise.middleware.disposition import Reject
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.raising import Reject
 from ackwise.middleware.retry import ConsumeLater
 
 BAD, GOOD = True, False

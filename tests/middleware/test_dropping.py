@@ -8,7 +8,7 @@ import pytest
 from tests.fakes import FULL_DISK
 from tests.tables import each
 
-from ackwise import CONSUME_LATER, Batch, ConsumeLater, ConsumeStatus, Message, Reject
+from ackwise import CONSUME_LATER, Batch, ConsumeLater, ConsumeStatus, Later, Message, Reject
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.pipeline import Pipeline
@@ -66,8 +66,8 @@ async def test_what_succeeded_beside_a_failure_is_done(make_spine: Any) -> None:
     ("error", "reason"),
     [
         (ValueError("no"), "not-retried"),
-        (ConsumeLater(delay=30), "not-retried"),
-        (ConsumeLater(delay_level=-1), "not-retried"),
+        (Later(30), "not-retried"),
+        (Later(level=-1), "not-retried"),
         (Reject("no"), "rejected"),
     ],
     ids=["error", "later", "below-zero", "reject"],

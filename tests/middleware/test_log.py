@@ -14,9 +14,10 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Reject
+from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import AckwiseError, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.raising import Reject
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import Exchange
 from ackwise.middleware.tracebacks import where_raised

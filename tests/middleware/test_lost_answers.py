@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware.disposition import DONE, Dead, Disposition, Duplicate, Later, Reject
+from ackwise.middleware.disposition import DONE, Dead, Disposition, Duplicate, Later
 from ackwise.middleware.fate import outcome_of
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.message import Message
+from ackwise.middleware.raising import Reject
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import Exchange, Outcome
 from ackwise.middleware.streaming import StreamingPipeline

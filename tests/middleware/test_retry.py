@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables import each
 
+from ackwise.middleware import raising
 from ackwise.middleware.disposition import Dead, Failure, Later, Reason
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.retry import (
@@ -57,6 +58,28 @@ def test_the_default_table_is_rocketmqs() -> None:
 )
 def test_a_level_is_a_delay_and_one_above_the_table_is_the_last(level: int, seconds: float) -> None:
     assert DelayLevels().delay(level) == seconds
+
+
+@each(
+    ("table", "delays"),
+    [
+        ("1s 10s 1m", [1, 10, 60, 60]),
+        (["500ms"], [0.5, 0.5]),
+        ("1s 5s 10s", [1, 5, 10, 10]),
+        (DEFAULT_LEVELS, [10, 30, 60, 120]),
+        (None, [10, 30, 60, 120]),
+    ],
+)
+def test_the_retries_start_at_the_first_level_of_ones_own_table_and_at_the_third_of_the_default_one(
+    table: Any, delays: list[float]
+) -> None:
+    later = ConsumeLater(levels=table)
+    assert [later.by_level(times).delay for times in range(len(delays))] == delays
+
+
+@each("levels", [None, "1s 5s 10s 30s"])
+def test_a_level_that_is_asked_for_is_that_entry_of_any_table(levels: str | None) -> None:
+    assert ConsumeLater(levels=levels).decide(Later(3), 0) == SendBack(10.0, 3)
 
 
 @each("level", [0, -1])
@@ -284,19 +307,29 @@ def test_a_longer_delay_than_max_delay_is_refused_when_it_is_asked_for(seconds: 
     assert ConsumeLater().decide(Later(delay=3 * 86400), 0) == SendBack(3 * 86400, 18)
 
 
-def test_a_delay_and_a_delay_level_together_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="both delay_level and delay"):
-        ConsumeLater(delay=1, delay_level=1)
+@each(
+    ("arguments", "sentence"),
+    [
+        ({"delay": 1, "level": 1}, "was given a delay and a level"),
+        ({"delay": "soon"}, "delay of Later is 'soon'"),
+        ({"level": "3"}, "level of Later is '3'; it must be a whole number"),
+        ({"level": True}, "level of Later is True"),
+    ],
+    ids=str,
+)
+def test_what_no_later_can_mean_is_refused_where_it_is_made(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        raising.Later(**arguments)
 
 
-def test_it_says_whether_it_asks_for_a_delay_of_its_own() -> None:
-    asking = [ConsumeLater(delay=0), ConsumeLater(delay_level=0)]
-    assert [later.raised for later in (*asking, ConsumeLater(), ConsumeLater(3, retry=Fixed(1)))] == [True, True, False, False]
+def test_a_delay_given_to_the_policy_is_refused_with_what_a_handler_raises() -> None:
+    with pytest.raises(ConfigurationError, match=r"To ask for a delay, a handler raises Later\('30s'\)"):
+        ConsumeLater("30s")  # type: ignore[arg-type]  # what a user may give all the same
 
 
-def test_who_raises_consume_later_says_what_he_wants_even_if_every_exception_is_not_retried() -> None:
+def test_a_later_that_a_handler_raises_comes_back_even_if_no_exception_is_retried() -> None:
     policy = ConsumeLater(16, no_retry=Exception)
-    assert policy.decide(Later(), 0, ConsumeLater()) == SendBack(10.0, 3)
+    assert policy.decide(Later(), 0, raising.Later()) == SendBack(10.0, 3)
     assert policy.decide(Later(), 0, ValueError()) == Dead(Reason.NOT_RETRIED)
 
 

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from tests.conformance.results import ERROR, RESULTS, Back, Handler, handler
 from tests.tables import each
 
+from ackwise.middleware import raising
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE, Dead, Disposition, Done, Later, Reason, Reject
+from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE, Dead, Disposition, Done, Later, Reason
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.raising import Reject
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import dispositions_of
 from ackwise.middleware.usercode import STOPS, Raised, Returned, stops
@@ -125,26 +127,45 @@ def test_a_rejected_batch_is_dead_but_for_what_was_ruled() -> None:
 @each(
     ("error", "level", "delay"),
     [
-        (ConsumeLater(), 5, None),
-        (ConsumeLater(delay_level=3), 3, None),
-        (ConsumeLater(delay_level=0), 0, None),
-        (ConsumeLater(delay_level=-1), -1, None),
-        (ConsumeLater(delay="30s"), 0, 30.0),
-        (ConsumeLater(delay=0), 0, 0.0),
+        (raising.Later(), 5, None),
+        (raising.Later(level=3), 3, None),
+        (raising.Later(level=0), 0, None),
+        (raising.Later(level=-1), -1, None),
+        (raising.Later("30s"), 0, 30.0),
+        (raising.Later(0), 0, 0.0),
     ],
     ids=str,
 )
-def test_a_raised_consume_later_beats_the_level_of_the_batch_if_it_has_one(error: ConsumeLater, level: int, delay: float | None) -> None:
+def test_a_raised_later_beats_the_level_of_the_batch_if_it_has_one(error: raising.Later, level: int, delay: float | None) -> None:
     first = ruled(1, handler(error, delay_level=5))[0]
     assert isinstance(first, Later)
     assert (first.delay_level, first.delay) == (level, delay)
+
+
+@each("error", [ConsumeLater(30), ConsumeLater(), ExceptionGroup("both", [ConsumeLater(), ValueError()])], ids=str)
+def test_a_policy_that_is_raised_fails_the_messages_with_what_to_raise(error: Exception) -> None:
+    first = ruled(1, handler(error, delay_level=5))[0]
+    assert isinstance(first, Later)
+    assert (first.delay_level, first.delay, first.failure and first.failure.error) == (5, None, "InvalidHandlerResult")
+    assert first.failure is not None
+    assert first.failure.message.endswith(
+        'raised ConsumeLater, which is a policy for app.use; raise Later("30s"), Later(level=3) or Reject("why")'
+    )
+
+
+@each("asked", [raising.Later("30s"), Reject("no")])
+def test_what_is_to_be_raised_and_is_returned_fails_the_messages(asked: Exception) -> None:
+    (first,) = dispositions_of(batch_of(1), Returned(asked), handler="bill")
+    assert isinstance(first, Later)
+    assert first.failure is not None
+    assert first.failure.message.endswith(f"returned a {type(asked).__name__}; raise it")
 
 
 def test_what_stops_the_app_is_listed_once() -> None:
     assert set(STOPS) == {SystemExit, KeyboardInterrupt, GeneratorExit}
 
 
-results = st.sampled_from([None, CONSUME_SUCCESS, CONSUME_LATER, True, ERROR, Reject("all"), ConsumeLater(delay=1)])
+results = st.sampled_from([None, CONSUME_SUCCESS, CONSUME_LATER, True, ERROR, Reject("all"), raising.Later(1)])
 
 
 @given(st.integers(0, 8), results, st.none() | st.integers(-1, 10), st.booleans(), st.dictionaries(st.integers(0, 7), st.booleans()))
@@ -195,19 +216,19 @@ def said(*errors: Exception) -> Disposition:
 
 
 def test_a_group_of_exceptions_that_all_say_the_same_means_that() -> None:
-    nested = ExceptionGroup("more", [ConsumeLater(delay_level=3), ConsumeLater(delay_level=3)])
+    nested = ExceptionGroup("more", [raising.Later(level=3), raising.Later(level=3)])
     assert isinstance(rejected := said(Reject("a"), Reject("b")), Dead)
     assert rejected.reason == Reason.REJECTED
     for errors, level, delay in (
-        ([ConsumeLater(delay_level=3), nested], 3, None),
-        ([ConsumeLater(delay="5m"), ConsumeLater(delay=300)], 0, 300.0),
-        ([ConsumeLater(), ConsumeLater()], 2, None),
+        ([raising.Later(level=3), nested], 3, None),
+        ([raising.Later("5m"), raising.Later(300)], 0, 300.0),
+        ([raising.Later(), raising.Later()], 2, None),
     ):
         assert isinstance(later := said(*errors), Later)
         assert (later.delay_level, later.delay) == (level, delay)
 
 
-@each("errors", [[Reject("a"), ValueError()], [ConsumeLater(delay_level=3), ConsumeLater(delay_level=4)], [ConsumeLater(), Reject("a")]])
+@each("errors", [[Reject("a"), ValueError()], [raising.Later(level=3), raising.Later(level=4)], [raising.Later(), Reject("a")]])
 def test_a_group_that_does_not_agree_has_failed_as_any_other_exception(errors: list[Exception]) -> None:
     disposition = said(*errors)
     assert isinstance(disposition, Later)

@@ -14,13 +14,14 @@ import pytest
 from ackwise.middleware import identity
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Reject
+from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, RunEvents, explode
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.message import Message, TopicPartition
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.policies import Dedup
+from ackwise.middleware.raising import Later, Reject
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, ExchangeResult, Outcome, Release, Renew
@@ -337,7 +338,7 @@ class _Play:
             raise RuntimeError("poison")
         match self.history.wishes[offset]:
             case "later":
-                raise ConsumeLater(delay=7)
+                raise Later(7)
             case "dead":
                 raise Reject("no")
             case _:
@@ -350,7 +351,7 @@ class _Play:
             case "reject":
                 raise Reject("no")
             case "consume later":
-                raise ConsumeLater(delay=7)
+                raise Later(7)
             case _:
                 return
 

@@ -10,9 +10,10 @@ from tests.fakes import FULL_DISK
 from tests.tables import each
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Done, Duplicate, Reject
+from ackwise.middleware.disposition import CONSUME_LATER, Done, Duplicate
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.raising import Reject
 from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Outcome
 from ackwise.middleware.wire import due_ms

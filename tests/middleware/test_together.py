@@ -11,9 +11,10 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Dead, Failure, Later, Reason, Reject
+from ackwise.middleware.disposition import CONSUME_LATER, Dead, Failure, Later, Reason
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.inflight import InFlight
+from ackwise.middleware.raising import Reject
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.streaming import StreamingPipeline

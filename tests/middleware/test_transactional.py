@@ -12,12 +12,13 @@ from tests.tables import each
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Reject
+from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable, StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.policies import Transactional
+from ackwise.middleware.raising import Later, Reject
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
@@ -217,7 +218,7 @@ async def test_what_was_rolled_back_is_told_as_failed_so_that_no_run_is_in_doubt
     assert spine.sink.codes(101) == [c, failed, c, failed, EventCode.SENT_BACK]
 
 
-@pytest.mark.parametrize("error", [ConsumeLater(delay=30), Reject("no price"), ConnectionError("away")])
+@pytest.mark.parametrize("error", [Later(30), Reject("no price"), ConnectionError("away")])
 async def test_every_message_of_a_batch_that_raises_as_a_whole_gets_what_was_raised(
     make: Any, database: Database, error: Exception
 ) -> None:

@@ -13,7 +13,7 @@ from tests.tables import each
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.breaker import Breaker
-from ackwise.middleware.disposition import Failure, Reject
+from ackwise.middleware.disposition import Failure
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.limits import RateLimit
@@ -21,6 +21,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import RetryInPlace
 from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.raising import Later, Reject
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Stage
 from ackwise.middleware.tracebacks import where_raised
@@ -61,7 +62,7 @@ async def test_a_call_comes_to_a_value_or_to_what_was_raised_and_to_nothing_else
 @each("kind", KINDS)
 @contained
 def test_what_raises_when_it_is_looked_at_is_named_and_printed_all_the_same(kind: type[BaseException]) -> None:
-    for base in (Exception, BaseException, ExceptionGroup, Reject, ConsumeLater):
+    for base in (Exception, BaseException, ExceptionGroup, Reject, Later, ConsumeLater):
         error = hostile_error(kind, base)
         outcome = called(raising(error))
         assert isinstance(outcome, Raised)
@@ -154,7 +155,7 @@ async def test_a_handler_may_return_any_object_and_its_message_comes_back(make_s
 @contained
 async def test_a_handler_may_raise_any_exception_and_its_message_comes_back_or_is_dead(make_spine: Any, kind: Any) -> None:
     for error in KINDS:
-        for base, topic in ((Exception, LATER), (ExceptionGroup, LATER), (ConsumeLater, LATER), (Reject, DEAD)):
+        for base, topic in ((Exception, LATER), (ExceptionGroup, LATER), (Later, LATER), (ConsumeLater, LATER), (Reject, DEAD)):
             raised = iter([hostile_error(error, base)])
 
             async def handler(_: object, raised: Any = raised) -> None:
@@ -176,7 +177,7 @@ class RetryInPlaceLess:
 
 @contained
 async def test_a_wish_of_a_class_with_an_init_of_its_own_is_one_to_consume_later(make_spine: Any) -> None:
-    class TryLater(ConsumeLater):
+    class TryLater(Later):
         def __init__(self, why: str) -> None:
             self.why = why
 
@@ -235,8 +236,8 @@ async def test_what_a_handler_gives_to_its_batch_is_refused_by_a_ruling_that_it_
             lambda: setattr(batch, "ack_index", given),
             lambda: setattr(batch, "delay_level", given),
             lambda: batch[0].extend(given),
-            lambda: ConsumeLater(delay=given),
-            lambda: ConsumeLater(delay_level=given),
+            lambda: Later(given),
+            lambda: Later(level=given),
         ):
             try:
                 rule()

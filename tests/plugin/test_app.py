@@ -23,6 +23,7 @@ from ackwise import (
     Events,
     Fixed,
     InvalidHandlerResult,
+    Later,
     Message,
 )
 from ackwise.middleware.agent import Agent
@@ -136,9 +137,9 @@ def test_a_policy_used_twice_is_refused() -> None:
         App("billing").use(Dedup("memory://"), Dedup("memory://"))
 
 
-def test_a_delay_belongs_to_a_raised_consume_later() -> None:
-    with pytest.raises(ConfigurationError, match="for raising in a handler"):
-        App("billing").use(ConsumeLater(delay="5s"))
+def test_what_a_handler_raises_is_no_policy() -> None:
+    with pytest.raises(ConfigurationError, match="can't be used; use takes a policy"):
+        App("billing").use(Later("5s"))  # type: ignore[arg-type]  # what a user may give all the same
 
 
 @each(

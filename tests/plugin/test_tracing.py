@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.tables import each
 
-from ackwise import CONSUME_LATER, App, Batch, ConfigurationError, ConsumeLater, ConsumeStatus, Message, Reject, Tracing
+from ackwise import CONSUME_LATER, App, Batch, ConfigurationError, ConsumeLater, ConsumeStatus, Later, Message, Reject, Tracing
 from ackwise.middleware.message import Delivery, Headers, Origin
 from ackwise.middleware.outgoing import MESSAGE_ID, Outgoing
 from ackwise.middleware.publishing import Publication, identified
@@ -148,7 +148,7 @@ def message(headers: Headers = (), offset: int = 0) -> Message[Any]:
     [
         (None, "done", None),
         (CONSUME_LATER, "later", None),
-        (ConsumeLater(delay="5m"), "later", None),
+        (Later("5m"), "later", None),
         (Reject(SECRET), "dead", "Reject"),
         (KeyError(SECRET), "later", "KeyError"),
         ("nonsense", "later", "InvalidHandlerResult"),

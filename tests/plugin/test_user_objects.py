@@ -13,7 +13,21 @@ from tests.plugin.share.desk import Desk
 from tests.plugin.simple.conftest import TOPIC, World
 from tests.tables import each
 
-from ackwise import Answer, App, Batch, ConsumeLater, Dedup, Events, Exponential, LoopBatch, Message, RateLimit, RetryInPlace, Transactional
+from ackwise import (
+    Answer,
+    App,
+    Batch,
+    ConsumeLater,
+    Dedup,
+    Events,
+    Exponential,
+    Later,
+    LoopBatch,
+    Message,
+    RateLimit,
+    RetryInPlace,
+    Transactional,
+)
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.usercode import Raised, Returned, awaited
 from ackwise.plugin.cdc.mapping import MappedRows
@@ -53,7 +67,7 @@ async def test_a_worker_lives_through_whatever_a_handler_returns_or_raises(kind:
 
     def in_a_thread(order: Order) -> Any:
         if order.id == 1:
-            raise hostile_error(kind, ConsumeLater)
+            raise hostile_error(kind, Later)
 
     for handler in (returns, raises, in_a_thread):
         assert await kinds_of(app_of(handler)) == ("later", "done")

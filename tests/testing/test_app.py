@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from ackwise import App, Batch, ConsumeLater, Dedup, Event, Events, Message, Reject, Transactional
+from ackwise import App, Batch, Dedup, Event, Events, Later, Message, Reject, Transactional
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventCode
 from ackwise.plugin.settings.config import Config
@@ -38,7 +38,7 @@ def shop() -> App:
         if message.value.amount < 0:
             raise Reject("negative")
         if message.value.amount > 100 and message.reconsume_times == 0:
-            raise ConsumeLater(delay="1h")
+            raise Later("1h")
 
     @app.agent("refunds", max_batch=10)
     async def refund(batch: Batch[Refund]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.tables import each
 
-from ackwise import App, Batch, ConsumeLater, Dedup, Message, Reject, Transactional
+from ackwise import App, Batch, Dedup, Later, Message, Reject, Transactional
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import CRASH_POINTS, CrashPoint, TestApp, assert_no_loss
@@ -118,7 +118,7 @@ async def test_handlers_of_messages_die_too() -> None:
         if message.value == "never":
             raise Reject("no")
         if message.value == "later" and message.reconsume_times == 0:
-            raise ConsumeLater(delay="1m")
+            raise Later("1m")
 
     async with TestApp(app) as worker:
         worker.crash_at("after the copy")

@@ -28,6 +28,7 @@ from ackwise import (
     Events,
     Exponential,
     Fixed,
+    Later,
     LoopBatch,
     Message,
     Reject,
@@ -163,7 +164,7 @@ async def ship(message: Message[Order]) -> None:
     """A handler of messages."""
     if message.value.id == "":
         raise Reject("no id")
-    raise ConsumeLater(delay_level=3)
+    raise Later(level=3)
 
 
 @app.agent("raw")

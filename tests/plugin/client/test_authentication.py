@@ -24,7 +24,7 @@ from confluent_kafka import admin as confluent
 from tests.servers import PROPERTIES, kafka_or_skip
 from tests.waiting import until
 
-from ackwise import App, ConsumeLater, Producer
+from ackwise import App, ConsumeLater, Later, Producer
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, PublishUnavailable
 from ackwise.plugin.group.topics import read_topics
 from ackwise.plugin.local import broker as localbroker
@@ -341,7 +341,7 @@ async def test_a_whole_worker_consumes_retries_and_commits_with_scram_over_tls(g
     async def book(value: bytes) -> None:
         seen.append(value)
         if len(seen) == 1:
-            raise ConsumeLater
+            raise Later
         came_back.set()
 
     async with asyncio.timeout(120), app.running() as worker:

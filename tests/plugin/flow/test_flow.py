@@ -14,9 +14,9 @@ from ackwise import (
     Batch,
     Breaker,
     ConfigurationError,
-    ConsumeLater,
     Dedup,
     EventCode,
+    Later,
     Message,
     RateLimit,
     Reject,
@@ -213,7 +213,7 @@ async def test_a_handler_whose_calls_raise_the_named_errors_is_stopped_and_the_r
 
 
 async def test_rejections_and_other_errors_never_stop_a_handler() -> None:
-    for error, kind in ((Reject("no"), Exception), (ConsumeLater(delay=5), Exception), (ValueError("bad"), Backend)):
+    for error, kind in ((Reject("no"), Exception), (Later(5), Exception), (ValueError("bad"), Backend)):
         shop = Frail(Breaker(errors=(kind,), rest="1h"))
         shop.error = error
         async with TestApp(shop.app) as worker:

@@ -10,12 +10,12 @@ from tests.plugin.group.ordered import counting, failing, now
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.commitmetadata import FinishedMap, InPlace
-from ackwise.middleware.disposition import CONSUME_LATER, Reject
+from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.raising import Later, Reject
 from ackwise.plugin.group.commits import to_commit
 
 
@@ -59,10 +59,10 @@ async def test_O09_with_a_limit_of_zero_a_message_that_fails_is_a_dead_letter_at
 
 async def test_O15_a_suspension_is_one_second_or_as_asked_from_10_ms_to_30_s(shop: Any) -> None:
     for asked, delay in (
-        (ConsumeLater(), 1.0), (ConsumeLater(delay=0.005), 0.01), (ConsumeLater(delay=60), 30.0), (ConsumeLater(delay=5), 5.0),
+        (Later(), 1.0), (Later(0.005), 0.01), (Later(60), 30.0), (Later(5), 5.0),
     ):  # fmt: skip
 
-        async def handle(message: Message[Any], asked: ConsumeLater = asked) -> None:
+        async def handle(message: Message[Any], asked: Later = asked) -> None:
             raise asked
 
         here = shop(handle, kind="message", in_place=RetryInPlace(3))

@@ -12,7 +12,7 @@ from confluent_kafka import admin as confluent
 from tests.servers import PROPERTIES, kafka_or_skip
 from tests.waiting import until
 
-from ackwise import App, ConsumeLater, Message, Producer, Reject
+from ackwise import App, ConsumeLater, Later, Message, Producer, Reject
 from ackwise.middleware.pausing import Target
 from ackwise.plugin.deadletters.looking import list_letters
 from ackwise.plugin.deadletters.place import place_of_app
@@ -122,9 +122,9 @@ class Shop:
             if message.value.startswith(b"dead"):
                 raise Reject(message.value.decode())
             if message.value.startswith(b"long"):
-                raise ConsumeLater(delay_level=2)
+                raise Later(level=2)
             if message.value.startswith(b"later") and seen.count(message.value) == 1:
-                raise ConsumeLater(delay_level=1)
+                raise Later(level=1)
 
         return app
 

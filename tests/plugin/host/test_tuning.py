@@ -9,7 +9,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.servers import RawKafka
 
-from ackwise import App, ConsumeLater
+from ackwise import App, ConsumeLater, Later
 
 CONSUMER = {
     "fetch_max_bytes": 4096,
@@ -51,7 +51,7 @@ async def test_a_worker_with_everything_tuned_consumes_retries_and_publishes(raw
     async def handle(value: bytes) -> None:
         seen.append(value)
         if seen == [large]:
-            raise ConsumeLater
+            raise Later
         app.publish(target, b"done")
         if len(seen) == 3:
             is_done.set()
