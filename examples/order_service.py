@@ -60,7 +60,7 @@ async def pay(batch: Batch[Order]) -> None:
         order = message.value
         batch.connection.execute("UPDATE accounts SET balance = balance - ? WHERE customer = ?", (PRICE, order.customer))
         batch.connection.execute("INSERT INTO payments VALUES (?)", (order.id,))
-        payments.publish("paid", order, key=order.customer, source=message)
+        await payments.publish("paid", order, key=order.customer, source=message)
 
 
 shipping = App("shipping", brokers=BROKERS, commit_interval=0.5, session_timeout=6)

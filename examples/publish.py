@@ -29,8 +29,8 @@ app.use(Dedup("sqlite:///publish.db", key=message_id))
 async def order(message: Message[Order]) -> None:
     """What it publishes is sent once this returns; if it raises, nothing is."""
     ordered = message.value
-    app.publish("bills", {"to": ordered.customer, "amount": ordered.amount}, key=ordered.customer)
-    app.publish("nudges", ordered.customer, key=ordered.customer, delay="2s")
+    await app.publish("bills", {"to": ordered.customer, "amount": ordered.amount}, key=ordered.customer)
+    await app.publish("nudges", ordered.customer, key=ordered.customer, delay="2s")
 
 
 @app.agent("bills")

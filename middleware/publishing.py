@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError, InvalidRuling
@@ -26,10 +26,6 @@ from ackwise.middleware.usercode import shown
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Due", "Publication", "Publications", "Publishing", "apart_with_publishes", "identified", "publish", "publishing"]
-
-_OUTSIDE: Final = (
-    "app.publish was called outside of a handler; there, use `async with Producer(brokers) as producer: await producer.send(…)`"
-)
 
 
 class Publication(NamedTuple):
@@ -103,11 +99,12 @@ class Publishing:
 publishing: ContextVar[Publishing | None] = ContextVar("ackwise_publishing", default=None)
 
 
-def publish(outgoing: Outgoing, message: Message[Any] | None, *, has_id: bool, due: Due | None = None) -> None:
-    """Keep it with the message that the handler has. Raises `ConfigurationError` outside of a handler, and what `Publishing.add` does."""
+def publish(outgoing: Outgoing, message: Message[Any] | None, *, has_id: bool, due: Due | None = None) -> bool:
+    """Keep it with the message that the handler has. Return False outside of a handler. Raises what `Publishing.add` does."""
     if (kept := publishing.get()) is None:
-        raise ConfigurationError(_OUTSIDE)
+        return False
     kept.add(outgoing, message, has_id=has_id, due=due)
+    return True
 
 
 def identified(

@@ -9,7 +9,7 @@ import functools
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar, overload
@@ -48,6 +48,7 @@ from ackwise.plugin.topictemplate import TopicTemplate
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from ackwise.middleware.outgoing import Acked
     from ackwise.plugin.host.host import AiokafkaHost
     from ackwise.plugin.relay.cancel import CancelAnswer
 
@@ -373,24 +374,33 @@ class App:
         source: Message[Any] | None = None,
         delay: float | str | None = None,
         at: datetime.datetime | float | None = None,
-    ) -> None:
-        """In a handler: send a message once the one that it has is done. Nothing is sent if that fails, comes later, or dies.
+    ) -> Awaitable[Acked | None]:
+        """`await` it. In a handler: send a message once the one that it has is done. Nothing is sent if that fails, comes later, or dies.
 
         It is kept with the message in hand and sent when that is settled, with acks=all; the message counts as done only then. So a kill
         in between sends it again, under the same id: consumers that use `Dedup(key=message_id)` run it once. The id is `message_id`, or
-        made of group, handler, origin and content. A handler of batches names its message with `source`.
+        made of group, handler, origin and content. A handler of batches names its message with `source`. A plain `def` calls it without
+        `await`: it is kept at once.
+
+        Outside of a handler: send it at once, as `Producer.send` does, and return where it was written. Beside the running app all calls
+        share a connection, otherwise each connects; a program that sends many has a `Producer`.
 
         `value` is bytes, str, `None`, or what JSON can hold, such as a pydantic model. Without a `partition` the key decides, as Kafka's
         own clients do. `delay` (seconds, or a text such as `"5m"`) or `at` (an aware datetime, or epoch seconds) sends it then, never
         early, by topics of the group: see `delayed_sends`. Under `Transactional` it needs `Outbox` in the same database, and is a row
         of the same transaction.
 
-        Raises `ConfigurationError` outside of a handler (use `Producer`), and for what can't be sent; `InvalidRuling` if the message
-        that it is for is not in hand.
+        Raises `ConfigurationError` for what can't be sent; `InvalidRuling` if the message that it is for is not in hand; outside of a
+        handler `PublishRefused` and `PublishUnavailable`.
         """
         message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
         due = None if delay is None and at is None else functools.partial(due_of, delay, at)
-        publish(message, source, has_id=message_id is not None, due=due)
+        if publish(message, source, has_id=message_id is not None, due=due):
+            return _Kept()
+        if source is not None:
+            raise ConfigurationError("app.publish was given source= outside of a handler, where no message is in hand; leave it out")
+        options = {"key": key, "headers": headers, "partition": partition, "message_id": message_id, "delay": delay, "at": at}
+        return self._slots.outside.send(self.settings, topic, value, **options)
 
     def waiting(self) -> list[WaitingMessage]:
         """The messages that failed and wait in place in this process, by partition and offset; none while it does not run."""
@@ -536,7 +546,8 @@ class App:
     async def _run(self, host: AiokafkaHost, stop: asyncio.Event) -> None:
         try:
             with supervised(host.has_joined, stop):
-                await host.run(stop)
+                async with self._slots.outside.beside(self.settings):
+                    await host.run(stop)
         finally:
             self._is_running = False
 
@@ -557,6 +568,13 @@ class App:
     def _code(self) -> int:
         """The exit code of a process that did not end when it was asked to: an error stays one."""
         return 0 if self._host is None or self._host.failed_by is None else code_of(self._host.failed_by)
+
+
+class _Kept:
+    """What a handler has published: it is kept already, and awaiting it takes no time."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
 
 
 def _take_note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from ackwise.middleware.watch import Watch
 from ackwise.plugin.around import Around, inspect_middleware, wrap
 from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
+from ackwise.plugin.producer.outside import Outside
 from ackwise.plugin.registry import open_inbox, open_outbox, open_sink, open_store
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -76,6 +77,7 @@ class Slots:
         self.pausing = Pausing()  #: by code, in this process
         self.watch_port: int | None = None  #: of a command line, which wins over all else
         self.lifespans = Lifespans()
+        self.outside = Outside()
         self._policies: dict[type, Policy] = {}
 
     def use(self, thing: object) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -69,7 +70,7 @@ class TestApp:
 
     The app itself stays as it is, and can be given to any number of these. Of what it uses, two things are replaced: the claims
     of `Dedup` are in memory, or in `store`, and events are kept in `events`, not written. A database of `Transactional` is the one
-    that the app names. What the handlers send elsewhere goes there.
+    that the app names. What the handlers send elsewhere goes there. `await app.publish(…)` in the test sends to the broker in memory.
 
     `crash_at` lets the worker die at one of `CRASH_POINTS`, as if its process were killed, and another one takes its place; what the
     first one does afterwards has no effect on Kafka and on the claims.
@@ -99,6 +100,7 @@ class TestApp:
         self._life = Life(_name_of(1), self._deadly)
         self._dead: list[asyncio.Task[BaseException | None]] = []  #: what is left of workers that died
         self._running: asyncio.Task[BaseException | None] | None = None
+        self._outside = AsyncExitStack()  #: what the test publishes itself
 
     async def __aenter__(self) -> Self:
         """Start broker and worker. Raises what a start of the app would raise, such as `ConfigurationError`."""
@@ -117,6 +119,8 @@ class TestApp:
         except BaseException:
             await self.kafka.stop()
             raise
+        settings = dataclasses.replace(group.settings, brokers=self.kafka.bootstrap, client_options={}, clock_skew=0.0)
+        await self._outside.enter_async_context(group.slots.outside.beside(settings, self.clock))
         self._running = asyncio.create_task(self._work(group, host), name="ackwise test worker")
         return self
 
@@ -129,6 +133,7 @@ class TestApp:
             if self._dead:  # with those that died as they stopped
                 await asyncio.wait(self._dead)
         finally:
+            await self._outside.aclose()
             if self._store is not None:
                 await self._store.close()
             await self.kafka.__aexit__(kind, error, traceback)

@@ -51,9 +51,6 @@ _LAND: Final = 10.0
 #: Codecs that aiokafka brings; the brokers and every consumer have to know the one that is chosen.
 _CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 
-#: Seconds added to due times, as `clock_skew` of an app by default.
-_CLOCK_SKEW: Final = 0.5
-
 
 class Saved(NamedTuple):
     """No broker acknowledged the message in time; it is a row of the outbox now, and the outbox's relay sends it."""
@@ -75,8 +72,8 @@ class Producer:
     what has no answer by then is saved there, and the answer says so.
 
     `group` names the producer in events and logs; what is sent with `delay=` or `at=` waits for the workers of the app of that name,
-    which has `delayed_sends=True`. `events` takes PRODUCED and PRODUCE_FAILED: a folder, `Events(…)` or a sink. `topic_names` is that
-    app's setting. `close_timeout`: seconds at the end for what is in flight. Raises `ConfigurationError`.
+    which has `delayed_sends=True`; `topic_names` and `clock_skew` are that app's. `events` takes PRODUCED and PRODUCE_FAILED: a folder,
+    `Events(…)` or a sink. `close_timeout`: seconds at the end for what is in flight. Raises `ConfigurationError`.
     """
 
     def __init__(
@@ -91,6 +88,7 @@ class Producer:
         compression: str | None = None,
         linger: float | str = 0.0,
         topic_names: str = DEFAULT_TOPIC_NAMES,
+        clock_skew: float | str = 0.5,
         client_id: str = "ackwise",
         client_options: Mapping[str, object] | None = None,
         sender: MessageSender | None = None,
@@ -112,6 +110,7 @@ class Producer:
         self._own_outbox = open_outbox(outbox) if isinstance(outbox, str) else None
         self._outbox = outbox if self._own_outbox is None and not isinstance(outbox, str) else self._own_outbox
         self._ledger = Ledger(_sink_of(events, group))
+        self._clock_skew = parse_duration(clock_skew, what="clock_skew of Producer")
         self._delay_topic = TopicTemplate(topic_names).name(group, "delay")
         self._clock, self._wall, self._sleep, self._rng = clock, wall, sleep, rng
         self._in_flight: dict[int, Outgoing] = {}  #: by identity: two may have one id
@@ -249,7 +248,7 @@ class Producer:
     def _later(self, message: Outgoing, due: int) -> Outgoing:
         now_ms = round(self._wall() * 1000)
         refuse_too_late(message.topic, due, now_ms)
-        return send_later(message, due, now_ms=now_ms, group=self._group, topic=self._delay_topic, clock_skew=_CLOCK_SKEW)
+        return send_later(message, due, now_ms=now_ms, group=self._group, topic=self._delay_topic, clock_skew=self._clock_skew)
 
     async def _deliver(self, messages: Sequence[Outgoing]) -> list[SendAnswer]:
         """Send until each is acknowledged or refused, or its time is over."""

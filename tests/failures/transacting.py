@@ -46,7 +46,7 @@ def app_of(brokers: str, group: str, topic: str, url: str, mode: str, pause: flo
         await execute(batch.connection, ADD, [(count, name) for name, count in sorted(Counter(map(account_of, ids)).items())])
         for message in batch:
             if mode == "outbox":
-                app.publish(f"{topic}-out", message.value, key=message.value[-1:], source=message)
+                await app.publish(f"{topic}-out", message.value, key=message.value[-1:], source=message)
             if message.value.endswith(b"77") and message.reconsume_times == 0:
                 raise ConnectionError("those that end in 77 fail once")
 

@@ -348,8 +348,8 @@ async def refused(call: Callable[[], object]) -> str:
     return str(error.value)
 
 
-async def test_outside_of_a_handler_the_sentence_names_the_producer() -> None:
-    assert "Producer(brokers)" in await refused(lambda: send(b"v"))
+def test_outside_of_a_handler_nothing_is_kept() -> None:
+    assert publish(Outgoing("invoices", b"v"), None, has_id=False) is False
 
 
 async def test_a_handler_of_batches_must_say_for_which_message(make_spine: Any) -> None:

@@ -188,8 +188,8 @@ async def test_what_a_handler_publishes_carries_the_context_of_its_span(spans: S
 
     @app.agent("orders")
     async def bill(message: Message[bytes]) -> None:
-        app.publish("paid", b"a", message_id="one")
-        app.publish("paid", b"b", headers={"traceparent": b"mine"})
+        await app.publish("paid", b"a", message_id="one")
+        await app.publish("paid", b"b", headers={"traceparent": b"mine"})
 
     async with TestApp(app) as test:
         test.kafka.create_topic("paid")
@@ -287,7 +287,7 @@ async def test_whatever_tracing_raises_fails_no_message(
 
     @app.agent("orders")
     async def bill(message: Message[bytes]) -> None:
-        app.publish("paid", message.value)
+        await app.publish("paid", message.value)
         if message.value == b"bad":
             raise ValueError(SECRET)
         seen.append(message.value)

@@ -115,7 +115,7 @@ async def test_what_a_handler_publishes_is_refused_by_an_error_that_it_can_catch
         things += [{"value": b"", "partition": given}, {"value": {"a": given}}]
         for thing in things:
             try:
-                app.publish("paid", **thing)
+                await app.publish("paid", **thing)
             except ConfigurationError as error:
                 refused.append(str(error))
 

@@ -52,7 +52,7 @@ async def test_a_worker_with_everything_tuned_consumes_retries_and_publishes(raw
         seen.append(value)
         if seen == [large]:
             raise Later
-        app.publish(target, b"done")
+        await app.publish(target, b"done")
         if len(seen) == 3:
             is_done.set()
 

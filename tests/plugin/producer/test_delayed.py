@@ -103,7 +103,7 @@ def make_app(**settings: Any) -> tuple[App, list[float]]:
 
     @app.agent("orders")
     async def remind(message: Message[bytes]) -> None:
-        app.publish("reminders", message.value, key=message.key, delay="30m")
+        await app.publish("reminders", message.value, key=message.key, delay="30m")
 
     @app.agent("reminders")
     async def call(message: Message[bytes]) -> None:
@@ -136,7 +136,7 @@ async def test_without_the_topics_a_delay_is_refused_with_a_sentence() -> None:
     async def remind(message: Message[bytes]) -> None:
         for delay in ("30m", "4d"):
             try:
-                app.publish("reminders", message.value, delay=delay)
+                await app.publish("reminders", message.value, delay=delay)
             except ConfigurationError as error:
                 said.append(str(error))
 

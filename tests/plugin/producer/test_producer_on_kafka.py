@@ -72,7 +72,7 @@ async def test_a_publish_to_a_topic_that_is_missing_fails_its_message_and_holds_
 
     @app.agent(source)
     async def pass_on(message: Message[int]) -> None:
-        app.publish(f"{target}-missing" if message.value == 1 and message.reconsume_times == 0 else target, message.value * 2)
+        await app.publish(f"{target}-missing" if message.value == 1 and message.reconsume_times == 0 else target, message.value * 2)
         if message.reconsume_times:
             stop.set()
 

@@ -25,7 +25,7 @@ def make_app(**settings: Any) -> tuple[App, list[bytes | None], list[str]]:
     @app.agent("orders")
     async def bill(message: Message[bytes]) -> None:
         billed.append(message.value)
-        app.publish("invoices", b"of " + message.value, key=message.key)
+        await app.publish("invoices", b"of " + message.value, key=message.key)
 
     @app.agent("invoices")
     async def pay(message: Message[bytes]) -> None:
@@ -117,7 +117,7 @@ async def test_what_a_handler_can_t_publish_fails_it_with_a_sentence() -> None:
     @app.agent("orders")
     async def bill(message: Message[bytes]) -> None:
         try:
-            app.publish("invoices", object())
+            await app.publish("invoices", object())
         except ConfigurationError as error:
             said.append(str(error))
             raise
@@ -135,7 +135,7 @@ async def test_a_call_that_takes_too_long_publishes_nothing() -> None:
 
     @app.agent("orders", consume_timeout=0.2)
     async def bill(message: Message[bytes]) -> None:
-        app.publish("invoices", b"v")
+        await app.publish("invoices", b"v")
         asked.set()
         await asyncio.Event().wait()
 
@@ -160,7 +160,7 @@ async def test_under_transactional_it_is_a_row_of_the_transaction_or_refused(tmp
         @app.agent("orders")
         async def bill(message: Message[bytes]) -> None:
             try:
-                app.publish("invoices", b"of " + message.value)  # noqa: B023  # it runs in this round
+                await app.publish("invoices", b"of " + message.value)  # noqa: B023  # it runs in this round
             except ConfigurationError as error:
                 said.append(str(error))
                 raise
@@ -181,7 +181,7 @@ async def test_with_commit_manual_it_is_sent_at_the_commit_and_not_before() -> N
 
     @app.agent("orders", order="partition", commit="manual", in_place=RetryInPlace(3))
     async def bill(message: Message[bytes]) -> ConsumeStatus | None:
-        app.publish("invoices", b"of " + message.value)
+        await app.publish("invoices", b"of " + message.value)
         handled.set()
         return ConsumeStatus.COMMIT if message.value == b"2" else None
 
@@ -202,7 +202,7 @@ async def test_a_publish_without_key_to_a_compacted_topic_fails_its_message_in_t
 
     @app.agent("orders")
     async def bill(message: Message[bytes]) -> None:
-        app.publish("customers", message.value, key=message.key)
+        await app.publish("customers", message.value, key=message.key)
 
     async with TestApp(app) as worker:
         worker.kafka.create_topic("customers", cleanup_policy="compact")

@@ -24,7 +24,7 @@ def shop(folder: Path, *, outbox: str = "") -> App:
     @app.agent("orders", max_batch=10)
     async def book(batch: Batch[str]) -> None:
         for message in batch:
-            app.publish("booked", message.value, key="k", source=message)
+            await app.publish("booked", message.value, key="k", source=message)
             if message.value == "dead":
                 batch.dead(message, "no")
             elif message.value == "later" and message.reconsume_times == 0:

@@ -1,0 +1,84 @@
+"""`Outside`: what `app.publish` sends outside of a handler, at once, with the settings of the app."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
+
+if TYPE_CHECKING:
+    from ackwise.middleware.outgoing import Acked
+    from ackwise.plugin.producer.producer import Producer
+    from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["Outside"]
+
+
+class Outside:
+    """Sends for an app. Beside its worker all calls share one producer; otherwise each call connects."""
+
+    def __init__(self) -> None:
+        self._worker: _Shared | None = None
+
+    @asynccontextmanager
+    async def beside(self, settings: HostSettings, wall: Callable[[], float] = time.time) -> AsyncIterator[None]:
+        """Share a producer for as long as a worker with `settings` runs in this event loop. `wall`: epoch seconds."""
+        async with AsyncExitStack() as opened:
+            self._worker = _Shared(settings, opened, wall)
+            try:
+                yield
+            finally:
+                self._worker = None
+
+    async def send(self, settings: HostSettings, topic: str, value: Any, **options: Any) -> Acked:
+        """Return where the message was written. Raises as `Producer.send`."""
+        worker = self._worker
+        if worker is not None and worker.is_here:
+            return await _send(await worker.producer(), worker.settings, topic, value, **options)
+        async with AsyncExitStack() as opened:
+            return await _send(await _producer(settings, opened, time.time), settings, topic, value, **options)
+
+
+class _Shared:
+    """The producer beside a worker, opened with the first message."""
+
+    def __init__(self, settings: HostSettings, opened: AsyncExitStack, wall: Callable[[], float]) -> None:
+        self.settings = settings
+        self._opened = opened
+        self._wall = wall
+        self._loop = asyncio.get_running_loop()
+        self._opening = asyncio.Lock()
+        self._producer: Producer | None = None
+
+    @property
+    def is_here(self) -> bool:
+        return self._loop is asyncio.get_running_loop()
+
+    async def producer(self) -> Producer:
+        async with self._opening:
+            if self._producer is None:
+                self._producer = await _producer(self.settings, self._opened, self._wall)
+            return self._producer
+
+
+async def _producer(settings: HostSettings, opened: AsyncExitStack, wall: Callable[[], float]) -> Producer:
+    """A producer that is closed with `opened`; what was not acknowledged by then fails where it is awaited."""
+    from ackwise.plugin.producer.producer import Producer  # the Kafka client is imported by those who run it
+    from ackwise.plugin.producer.sender import Sender
+
+    sender = Sender(settings, options=settings.producer_options, wall=wall)
+    opened.push_async_callback(sender.stop)
+    opened.enter_context(suppress(PublishUnavailable))
+    skew, topic_names = settings.clock_skew, settings.topic_names
+    producer = Producer(settings.brokers, group=settings.group, topic_names=topic_names, clock_skew=skew, sender=sender, wall=wall)
+    return await opened.enter_async_context(producer)
+
+
+async def _send(producer: Producer, settings: HostSettings, topic: str, value: Any, **options: Any) -> Acked:
+    if not settings.delayed_sends and (options.get("delay"), options.get("at")) != (None, None):
+        raise ConfigurationError("app.publish with delay= or at= needs topics of the group that wait for it; set delayed_sends=True")
+    return await producer.send(topic, value, **options)  # type: ignore[return-value]  # without an outbox nothing is saved there

@@ -1,0 +1,115 @@
+"""`await app.publish(…)` outside of a handler: beside a worker, without one, from another thread, and in a test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.waiting import until
+
+from ackwise import App, ConfigurationError, Message, PublishRefused
+from ackwise.testing import MemoryKafka, TestApp
+
+
+@pytest.fixture
+async def kafka() -> AsyncIterator[MemoryKafka]:
+    async with MemoryKafka() as broker:
+        broker.create_topic("orders", 1)
+        broker.create_topic("invoices", 1)
+        yield broker
+
+
+def app_of(brokers: str, ran: list[bytes], **settings: Any) -> App:
+    app = App("billing", brokers=brokers, **settings)
+
+    @app.agent("orders")
+    async def bill(message: Message[bytes]) -> None:
+        ran.append(message.value)
+        await app.publish("invoices", b"of " + message.value)
+
+    return app
+
+
+def values(kafka: MemoryKafka, topic: str) -> list[bytes | None]:
+    return [record.value for record in kafka.records(topic)]
+
+
+async def test_without_a_worker_a_publish_is_sent_at_once_and_returns_where_it_is(kafka: MemoryKafka) -> None:
+    app = app_of(kafka.bootstrap, [])
+    sent = await app.publish("orders", {"number": 1}, key="k", message_id="mine")
+    assert sent is not None
+    assert (sent.topic, sent.partition, sent.offset, sent.message_id) == ("orders", 0, 0, "mine")
+    assert (values(kafka, "orders"), kafka.records("orders")[0].key) == ([b'{"number":1}'], b"k")
+
+
+async def test_beside_a_worker_all_share_one_connection_that_ends_with_it(kafka: MemoryKafka) -> None:
+    ran: list[bytes] = []
+    app = app_of(kafka.bootstrap, ran, client_id="shop")
+    async with app.running() as worker:
+        await worker.ready()
+        sent = await asyncio.gather(*(app.publish("orders", b"%d" % number) for number in range(20)))
+        assert sorted(found.offset for found in sent if found is not None) == [*range(20)]
+        first = app._slots.outside._worker
+        assert first is not None
+        assert await first.producer() is await first.producer()
+        await until(lambda: len(values(kafka, "invoices")) == 20)
+    assert sorted(ran) == sorted(b"%d" % number for number in range(20))
+    assert app._slots.outside._worker is None
+    assert (await app.publish("orders", b"after")) is not None, "it connects anew"
+
+
+async def test_a_lifespan_publishes_before_the_worker_connects_and_after_it_has_drained(kafka: MemoryKafka) -> None:
+    app = app_of(kafka.bootstrap, [])
+
+    @app.lifespan
+    async def announced() -> AsyncIterator[None]:
+        await app.publish("invoices", b"begun")
+        yield
+        await app.publish("invoices", b"ended")
+
+    async with app.running() as worker:
+        await worker.ready()
+    assert values(kafka, "invoices") == [b"begun", b"ended"]
+
+
+async def test_another_thread_has_a_connection_of_its_own(kafka: MemoryKafka) -> None:
+    app = app_of(kafka.bootstrap, [])
+    async with app.running() as worker:
+        await worker.ready()
+
+        async def publish() -> None:
+            await app.publish("invoices", b"from a thread")
+
+        await asyncio.to_thread(asyncio.run, publish())
+    assert values(kafka, "invoices") == [b"from a thread"]
+
+
+async def test_in_a_test_of_the_app_it_goes_to_the_broker_in_memory_and_waits_by_its_clock() -> None:
+    ran: list[bytes] = []
+    app = app_of("127.0.0.1:1", ran, delayed_sends=True)
+    async with TestApp(app) as worker:
+        worker.kafka.create_topic("invoices")
+        await app.publish("orders", b"1")
+        await app.publish("orders", b"2", delay="1h")
+        await until(lambda: ran == [b"1"])
+        worker.clock.advance("61m")
+        await until(lambda: ran == [b"1", b"2"])
+
+
+async def test_what_has_no_meaning_outside_is_refused_with_a_sentence(kafka: MemoryKafka) -> None:
+    app = app_of(kafka.bootstrap, [])
+    with pytest.raises(ConfigurationError, match="was given source= outside of a handler, where no message is in hand; leave it out"):
+        await app.publish("orders", b"v", source=Message(None, b"v"))
+    with pytest.raises(ConfigurationError, match="needs topics of the group that wait for it; set delayed_sends=True"):
+        await app.publish("orders", b"v", delay="1m")
+    with pytest.raises(ConfigurationError, match="can't be encoded"):
+        await app.publish("orders", object())
+    assert values(kafka, "orders") == []
+
+
+async def test_a_publish_that_is_refused_for_good_raises(kafka: MemoryKafka) -> None:
+    kafka.create_topic("small", 1, max_message_bytes=100)
+    with pytest.raises(PublishRefused):
+        await app_of(kafka.bootstrap, []).publish("small", b"v" * 1000)
