@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
     from ackwise.plugin.producer.producer import Producer as Producer
     from ackwise.plugin.producer.producer import Saved as Saved
+    from ackwise.plugin.router import Router as Router
     from ackwise.plugin.running import Running as Running
     from ackwise.plugin.schemas.avro import Avro as Avro
     from ackwise.plugin.schemas.jsonschema import JsonSchema as JsonSchema
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "App",
+    "Router",
     "CallNext",
     "current_batch",
     "reliable",
@@ -135,6 +137,7 @@ __all__ = [
 
 _HOMES = {
     "App": "ackwise.plugin.app",
+    "Router": "ackwise.plugin.router",
     "CallNext": "ackwise.plugin.around",
     "current_batch": "ackwise.plugin.faust.work",
     "reliable": "ackwise.plugin.loop",

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ackwise import App, ConfigurationError, Dedup, StoreUnavailable
-from ackwise.middleware.store import Exchange, ExchangeResult, Outcome
-from ackwise.stores.protocol.transitions import Place, Record, decide
+from ackwise.stores import Exchange, ExchangeResult, Outcome, Place, Record, decide
 
 
 class JsonFileStore:

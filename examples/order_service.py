@@ -25,7 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from pydantic import BaseModel
 
 from ackwise import App, Batch, ConsumeLater, Outbox, Transactional, message_id
-from ackwise.stores.sqlite.outbox import SQLiteOutbox
+from ackwise.stores import SQLiteOutbox
 
 BROKERS = os.environ.get("BROKERS", "localhost:9092")
 TOPICS = ("placed", "paid")

@@ -11,7 +11,7 @@ import asyncio
 import json
 import sqlite3
 
-from ackwise.stores.sqlite.outbox import SQLiteOutbox
+from ackwise.stores import SQLiteOutbox
 
 outbox = SQLiteOutbox("shop.db")
 

@@ -6,42 +6,37 @@ import asyncio
 import dataclasses
 import datetime
 import functools
-import re
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
 from contextlib import asynccontextmanager
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ackwise.middleware.agent import CONSUME_TIMEOUT, Agent
-from ackwise.middleware.disposition import ConsumeStatus
-from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
 from ackwise.middleware.messagecommand import MessageCommand
-from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
 from ackwise.middleware.pausing import Target, target_of
 from ackwise.middleware.publishing import publish
 from ackwise.middleware.waiting import MessageAt, WaitingAnswer, WaitingMessage, message_at
 from ackwise.plugin.around import Middleware
 from ackwise.plugin.broadcast.instance import placed
 from ackwise.plugin.group.group import Group, group_of
-from ackwise.plugin.group.patterns import parse_pattern, topics_about
-from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
+from ackwise.plugin.group.patterns import topics_about
+from ackwise.plugin.handler import check_agent, refuse_own_topics
 from ackwise.plugin.inspect.explain import Explanation, explain
-from ackwise.plugin.lifespan import Lifespan
+from ackwise.plugin.lifespan import Lifespan, WithResources
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.process.garbage import collect_rarely
 from ackwise.plugin.process.supervised import supervised
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 from ackwise.plugin.producer.delaying import due_of
 from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
+from ackwise.plugin.router import Router
 from ackwise.plugin.running import Running
 from ackwise.plugin.settings.config import Config, read_config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
-from ackwise.plugin.signature import name_of
 from ackwise.plugin.slots import Policy, Slots
 from ackwise.plugin.topictemplate import TopicTemplate
 
@@ -56,9 +51,7 @@ __all__ = ["App", "Usable"]
 
 log = Log()
 
-T = TypeVar("T")
 LifespanT = TypeVar("LifespanT", bound=Lifespan)
-HandlerT = TypeVar("HandlerT", bound=Callable[Concatenate[Any, ...], Coroutine[Any, Any, ConsumeStatus | None] | ConsumeStatus | None])
 
 Usable = Policy | Middleware | Observer
 """What an app can use."""
@@ -72,7 +65,7 @@ _EXIT_AFTER: Final = 9.8
 _TASKS_END, _THREADS_END = 5.0, 5.0
 
 
-class App:
+class App(Router):
     """The handlers of one consumer group.
 
     `settings` are those of `HostSettings`: `commit_interval="5s"`, `create_topics="never"` and so on. Without `use`,
@@ -83,6 +76,7 @@ class App:
     def __init__(
         self, group: str, *, brokers: str = DEFAULT_BROKERS, config: Config | None = None, **settings: Unpack[AppSettings]
     ) -> None:
+        super().__init__()
         refuse_unknown("App", settings)
         self._config = read_config() if config is None else config
         self.settings = self._config.host_settings(group, brokers=brokers, **settings)
@@ -126,171 +120,9 @@ class App:
         self._slots.lifespans.add(function)
         return function
 
-    @overload
-    def agent(
-        self,
-        *topics: str,
-        decode: Callable[[Any], Coroutine[Any, Any, T]],
-        model: None = None,
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        commit: CommitMode = "auto",
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
-    ) -> HandlerOf[T]: ...
-    @overload
-    def agent(
-        self,
-        *topics: str,
-        decode: Callable[[Any], T],
-        model: None = None,
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        commit: CommitMode = "auto",
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
-    ) -> HandlerOf[T]: ...
-    @overload
-    def agent(
-        self,
-        *topics: str,
-        model: type[T],
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        commit: CommitMode = "auto",
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
-    ) -> HandlerOf[T]: ...
-    @overload
-    def agent(
-        self,
-        *topics: str,
-        model: UnionType | None = None,
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        commit: CommitMode = "auto",
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
-    ) -> Callable[[HandlerT], HandlerT]: ...
-    def agent(
-        self,
-        *topics: str,
-        model: Any = None,
-        decode: Callable[[Any], Any] | None = None,
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        commit: CommitMode = "auto",
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
-    ) -> Any:
-        """Register a handler of `topics`; the handler itself is returned unchanged. A plain `def` runs in a thread.
-
-        Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
-        `max_wait` for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
-        it. `decode` is a function of yours from the raw bytes, or from a `Message[bytes]`, to the value; it may be `async`, and
-        raises `CodecUnavailable` to have its messages held. Further parameters are what lifespans yield.
-
-        `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
-        `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception.
-
-        `concurrency=n`: at most n calls of the handler at a time in this worker, side by side also within a partition, unless an order
-        forbids it. Without it a partition has one call at a time. `consume_timeout` (seconds, or a text such as `"15m"`; 0 for none) is
-        the time that a call may take until it is cancelled and its messages have failed; `message.extend(…)` asks for more.
-
-        `order="key"`: messages with the same key (the record's, or what `order_by` returns of the message; `None` has no order) run
-        one after the other. `order="partition"`: all of a partition do. With either a message that fails runs again in place, as
-        `in_place=RetryInPlace(…)` says, and what must not overtake it waits.
-
-        `pattern`, a regular expression, adds the topics whose whole name it matches, also those that are made later: each is read from its
-        first record, and topics that Ackwise makes never match. What another agent names goes to that one.
-
-        `max_messages` and `max_bytes` are what all its partitions together may have in hand in a worker, each at least one message.
-        Raises `ConfigurationError`.
-        """
-
-        if topics and callable(topics[0]):
-            raise ConfigurationError(f'@app.agent on {name_of(topics[0])!r} names no topic; write @app.agent("orders")')
-        for given in topics:
-            if isinstance(given, re.Pattern):
-                raise ConfigurationError(f"@app.agent has the pattern {given.pattern!r} among its topics; give it as pattern=")
-
-        def register(handler: HandlerT) -> HandlerT:
-            if self._is_started:
-                raise ConfigurationError("an agent was added after the app was started; add it before")
-            seen = inspect_handler(handler, model=model, own=decode, in_threads=True, takes_resources=True)
-            called = seen.name if name is None else name
-            agent = Agent(
-                name=called,
-                topics=topics,
-                kind=seen.kind,
-                call=seen.call,
-                decode=seen.decoding.decode,
-                decodes=seen.decoding.takes,
-                decodes_async=seen.decoding.is_async,
-                decodes_own=decode is not None,
-                max_batch=max_batch,
-                max_wait=parse_duration(max_wait, what="max_wait"),
-                keep_ack_index_on_error=keep_ack_index_on_error,
-                concurrency=concurrency,
-                consume_timeout=_timeout(consume_timeout, order),
-                in_thread=seen.in_thread,
-                order=order,
-                commit=commit,
-                order_by=order_by,
-                in_place=in_place,
-                max_messages=max_messages,
-                max_bytes=max_bytes,
-                pattern=None if pattern is None else parse_pattern(pattern, agent=called),
-            )
-            self._check(agent)
-            self._agents.append(agent)
-            if seen.resources is not None:
-                self._slots.lifespans.handlers.append(seen.resources)
-            return handler
-
-        return register
-
-    def _check(self, agent: Agent) -> None:
+    def _add(self, agent: Agent, resources: WithResources | None) -> None:
+        if self._is_started:
+            raise ConfigurationError("an agent was added after the app was started; add it before")
         check_agent(agent)
         taken = [topic for other in self._agents for topic in other.topics]
         for topic in agent.topics:
@@ -300,6 +132,16 @@ class App:
             raise ConfigurationError(f"pattern {agent.pattern.pattern!r} has two agents; one app delivers a topic to one")
         if any(other.name == agent.name for other in self._agents):
             raise ConfigurationError(f"two agents are called {agent.name!r}; give one of them a name=")
+        self._agents.append(agent)
+        if resources is not None:
+            self._slots.lifespans.handlers.append(resources)
+
+    def include(self, router: Router) -> None:
+        """Add the handlers of `router`, as if they were the app's own. Raises `ConfigurationError`, also after the start."""
+        if not isinstance(router, Router) or isinstance(router, App):
+            raise ConfigurationError(f"include() was given {router!r}; give it a Router, on which agents are registered as on an app")
+        for agent, resources in router.included():
+            self._add(agent, resources)
 
     def agents(self) -> list[Agent]:
         """The agents with their middleware around them. Raises `ConfigurationError` for what only shows when all is known."""
@@ -586,9 +428,3 @@ def _take_note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
         log.debug("a call of the Kafka client that was given up has failed", error=said(error))
     else:
         loop.default_exception_handler(context)
-
-
-def _timeout(given: float | str, order: Order) -> float:
-    """Seconds; the default is none for a partition in order, as in RocketMQ."""
-    seconds = parse_duration(given, what="consume_timeout")
-    return 0.0 if order == "partition" and seconds == CONSUME_TIMEOUT else seconds

@@ -1,5 +1,6 @@
 """The test kit: an app with a Kafka in memory around it, a clock to move, and what must be true in the end."""
 
+from ackwise.plugin.local.broker import LocalKafka, local_kafka
 from ackwise.testing.app import TestApp
 from ackwise.testing.claims import assert_no_loss, assert_order, assert_run_once
 from ackwise.testing.clock import VirtualClock
@@ -12,6 +13,7 @@ from ackwise.testing.kafka.batch import Record
 from ackwise.testing.kafka.broker import MemoryKafka
 from ackwise.testing.kafka.faults import Fault, Faults
 from ackwise.testing.kafka.group import Committed
+from ackwise.testing.making import batch, message
 
 __all__ = [
     "CRASH_POINTS",
@@ -21,6 +23,7 @@ __all__ = [
     "Fate",
     "Fault",
     "Faults",
+    "LocalKafka",
     "MemoryKafka",
     "Place",
     "Plan",
@@ -30,5 +33,8 @@ __all__ = [
     "assert_no_loss",
     "assert_order",
     "assert_run_once",
+    "batch",
     "hostile_client",
+    "local_kafka",
+    "message",
 ]

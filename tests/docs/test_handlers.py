@@ -15,19 +15,10 @@ from tests.docs.pages import run, snippets
 from tests.servers import RawKafka
 from tests.tables import each
 
-from ackwise import Batch, Message
+from ackwise import Message
 from ackwise.middleware import raising
 from ackwise.middleware.disposition import Dead, Later
-from ackwise.middleware.message import Delivery, Origin
-
-
-def message(offset: int, value: Any) -> Message[Any]:
-    origin = Origin("orders", 0, offset, 0)
-    return Message(Delivery(*origin, None, None, (), origin), value)
-
-
-def batch(*values: Any) -> Batch[Any]:
-    return Batch([message(offset, value) for offset, value in enumerate(values)])
+from ackwise.testing import batch, message
 
 
 @each("page", ["README.md", "docs/index.md"])
@@ -35,7 +26,7 @@ async def test_the_ten_lines_bill_the_small_order_and_send_back_the_large_one(
     page: str, here: types.ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(page, here)
-    orders = batch({"id": "a", "amount": 5}, {"id": "b", "amount": 10_001})
+    orders = batch([{"id": "a", "amount": 5}, {"id": "b", "amount": 10_001}])
     assert await here.bill(orders) is None
     assert [orders.ruling(0), orders.ruling(1)] == [None, Later(delay=3600)]
     assert capsys.readouterr().out == "billed a\n"
@@ -44,19 +35,19 @@ async def test_the_ten_lines_bill_the_small_order_and_send_back_the_large_one(
 async def test_the_order_that_opens_later_comes_back_then(here: types.ModuleType) -> None:
     run("docs/how-to/delays.md", here)
     with pytest.raises(raising.Later) as raised:
-        await here.bill(message(0, {"opens_in": 90}))
+        await here.bill(message({"opens_in": 90}))
     assert raised.value.delay == 90
-    assert await here.bill(message(0, {"opens_in": 0})) is None
+    assert await here.bill(message({"opens_in": 0})) is None
 
 
 def test_a_deduplicated_order_is_known_by_its_id(here: types.ModuleType) -> None:
     run("docs/how-to/dedup.md", here)
-    assert here.replay.key(message(0, {"order_id": "a"})) == "a"
+    assert here.replay.key(message({"order_id": "a"})) == "a"
 
 
 async def test_the_negative_amount_alone_is_dead(here: types.ModuleType) -> None:
     run("docs/how-to/dead-letters.md", here)
-    orders = batch(here.Order("a", 5), here.Order("b", -5))
+    orders = batch([here.Order("a", 5), here.Order("b", -5)])
     await here.bill(orders)
     assert [orders.ruling(0), orders.ruling(1)] == [None, Dead("negative amount")]
 
@@ -65,7 +56,7 @@ async def test_a_changed_price_is_gone_from_the_cache_of_this_instance(here: typ
     run("docs/how-to/broadcasting.md", here)
     assert here.app.explain().group == "prices-cache@web-1"
     for _ in range(2):
-        await here.evict(message(0, {"article": "apple"}))
+        await here.evict(message({"article": "apple"}))
     assert here.cache == {}
 
 
@@ -78,9 +69,9 @@ async def test_the_session_is_committed_only_if_the_handler_succeeded(here: type
         if order.value == "bad":
             raise ValueError("the bank is closed")
 
-    await here.in_session(message(0, "good"), write)
+    await here.in_session(message("good"), write)
     with pytest.raises(ValueError, match="the bank is closed"):
-        await here.in_session(message(1, "bad"), write)
+        await here.in_session(message("bad", offset=1), write)
     with here.closing(here.sqlite3.connect("ledger.db")) as ledger:
         assert ledger.execute("SELECT id FROM orders").fetchall() == [("good",)]
 

@@ -12,6 +12,7 @@ from tests.docs.pages import CHECKOUT, pages, snippets, text
 from tests.tables import each
 
 import ackwise
+import ackwise.stores
 
 #: A test, as pytest takes it.
 BY_PATH = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
@@ -86,24 +87,40 @@ def test_every_name_of_the_reference_says_what_it_is() -> None:
     assert [name for name in names if not package[name].has_docstring] == []
 
 
+def imported_in(code: str) -> set[tuple[str, str]]:
+    """Return what `code` imports of Ackwise, as module and name."""
+    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    return {(node.module or "", name.name) for node in nodes if (node.module or "").split(".")[0] == "ackwise" for name in node.names}
+
+
 def imported(page: str) -> set[tuple[str, str]]:
     """Return what the Python blocks of `page` import of Ackwise, as module and name."""
-    found = set()
-    for snippet in snippets(page):
-        if snippet.language == "python":
-            nodes = [node for node in ast.walk(ast.parse(snippet.code)) if isinstance(node, ast.ImportFrom)]
-            found |= {
-                (node.module or "", name.name) for node in nodes if (node.module or "").split(".")[0] == "ackwise" for name in node.names
-            }
-    return found
+    return {found for snippet in snippets(page) if snippet.language == "python" for found in imported_in(snippet.code)}
 
 
 @each("page", [page for page in pages() if imported(page)])
 def test_what_a_page_imports_is_in_the_reference(page: str) -> None:
     reference = set(re.findall(r"^::: (\S+)$", "\n".join(text(page) for page in pages()), re.MULTILINE))
-    modules = {"ackwise.stores.testing": "ackwise.stores.testing.claims"}  # shown where its names are defined
-    wanted = [(f"{module}.{name}", modules.get(module, module)) for module, name in imported(page)]
-    assert [name for name, module in wanted if not {name, module} & reference] == []
+    homes = {**ackwise.stores._HOME_OF, "StoreConformance": "ackwise.stores.testing.claims", "Features": "ackwise.stores.testing.scene"}
+    wanted = [(f"{module}.{name}", homes.get(name, module), f"{homes.get(name, module)}.{name}") for module, name in imported(page)]
+    assert [places for places in wanted if not {*places} & reference] == []
+
+
+#: What a user may import; Spark, pytest and commands load more by its name.
+PUBLIC = {"ackwise", "ackwise.stores", "ackwise.testing", "ackwise.plugin.faust", "ackwise.stores.protocol.coalescer"}
+
+
+def test_pages_and_examples_import_nothing_but_what_is_public() -> None:
+    found = {(page, module) for page in pages() for module, _ in imported(page)}
+    found |= {(path.name, module) for path in (CHECKOUT / "examples").glob("*.py") for module, _ in imported_in(path.read_text("utf-8"))}
+    assert [one for one in sorted(found) if one[1] not in PUBLIC] == []
+
+
+def test_the_stores_have_their_names_and_a_type_checker_sees_the_same() -> None:
+    tree = ast.parse((CHECKOUT / "stores" / "__init__.py").read_text("utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert {alias.asname: node.module for node in nodes for alias in node.names if alias.asname} == ackwise.stores._HOME_OF
+    assert [name for name in ackwise.stores._HOME_OF if not hasattr(ackwise.stores, name)] == []
 
 
 def test_a_link_in_the_readme_leads_to_a_file() -> None:
