@@ -7,8 +7,7 @@ from tests.tables import each
 
 from ackwise.middleware.breaker import FIRST, GRACE, TRIAL, WINDOW, Breaker, Circuit, Position
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.raising import Reject
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.raising import Later, Reject
 
 BAD, GOOD = True, False
 
@@ -179,7 +178,7 @@ def test_errors_of_handlers_withhold_nothing_in_their_first_sample() -> None:
         ({"errors": ConnectionError}, "give a tuple of exception classes"),
         ({"errors": ("ConnectionError",)}, "give a tuple of exception classes"),
         ({"errors": (Reject,)}, "Reject, which a handler rules with"),
-        ({"errors": (ConsumeLater,)}, "ConsumeLater, which a handler rules with"),
+        ({"errors": (Later,)}, "Later, which a handler rules with"),
         ({"rest": "soon"}, "rest of Breaker is 'soon'"),
         ({"first_wait": -1}, "first_wait of Breaker is -1"),
         ({"undecodable": "yes"}, "it must be true or false"),

@@ -19,7 +19,6 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.raising import Later, Reject
-from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
@@ -225,7 +224,7 @@ async def test_every_message_of_a_batch_that_raises_as_a_whole_gets_what_was_rai
     spine = make(Poison(100, 101, 102, error=error))
     assert await spine.run(spine.entries(3)) == [Stage.SETTLED] * 3
     assert database.effects == []
-    topic = "billing.dlq" if isinstance(error, Reject) else "billing.delay.30s" if isinstance(error, ConsumeLater) else "billing.delay.10s"
+    topic = "billing.dlq" if isinstance(error, Reject) else "billing.delay.30s" if isinstance(error, Later) else "billing.delay.10s"
     assert [to for to, _ in spine.sent()] == [topic] * 3
 
 

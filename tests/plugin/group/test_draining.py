@@ -67,7 +67,7 @@ class Scene:
 @pytest.fixture(autouse=True)
 def control_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no broker that could say what is paused."""
-    monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_MAX_WAIT", 0.0)
+    monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_WITHIN", 0.0)
 
 
 @pytest.fixture
