@@ -15,7 +15,7 @@ from aiokafka.structs import OffsetAndMetadata
 from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, Tried, group_hash, read_own
 from ackwise.middleware.events import Event, EventCode, EventSink, durable_of
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.progress import agents_hash, measure
+from ackwise.middleware.progress import Finished, agents_hash, measure
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.refusal import is_refusal
@@ -231,6 +231,9 @@ def _beside(lanes: Sequence[Lane], offset: int) -> Told:
     """`offset` with what is finished above it, and what waits there in place, as far as there is any."""
     in_place = sorted({entry for lane in lanes for entry in lane.in_place})
     bare = Told(offset, is_open=not all(lane.is_closed for lane in lanes), tried=_tried(lanes))
+    if (unread := lanes[0].unread) is not None:
+        left = Finished(unread.base_ts, unread.last_ts, unread.bits)
+        return bare._replace(offset=unread.base, finished=left, in_place=lanes[0].in_place_before)
     for lane in lanes:
         lane.forget_times(offset)
     times = {at: time for lane in lanes for at, time in lane.times.items()}

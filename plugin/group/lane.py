@@ -449,9 +449,19 @@ class Lane:
     @property
     def in_place(self) -> list[InPlace]:
         """What has failed and waits in memory, or is tried again; and what the last owner said of that, where it was not fetched again."""
-        before = self._in_place_before.values() if self._is_same_log else ()
+        before = self.in_place_before if self._is_same_log else ()
         ahead = [entry for entry in before if entry.offset >= self.position]
         return [*(InPlace(run.first, run.in_place, run.due_ms) for run in self._unsettled if run.in_place), *ahead]
+
+    @property
+    def unread(self) -> FinishedMap | None:
+        """What the last owner had finished, where nothing was fetched that tells whether it was this log: it is committed as it was."""
+        return None if self._is_same_log else self._finished_before
+
+    @property
+    def in_place_before(self) -> list[InPlace]:
+        """What the last owner said to wait in place, where it was not fetched again."""
+        return [*self._in_place_before.values()]
 
     @property
     def finished_before(self) -> FinishedMap | None:

@@ -308,6 +308,8 @@ class Owner:
         if self.late is not None and not self.late.done():
             self.late.set_result(None)
             await turns()
+        if self.work.done():
+            self.lane.close()
         last = self.commit(how)
         self.lane.cut()
         self.is_cut = True

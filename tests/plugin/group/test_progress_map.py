@@ -151,6 +151,21 @@ async def test_what_an_owner_was_told_and_has_not_fetched_yet_is_told_on(owner: 
         assert third.lanes[0].in_place == [InPlace(108, 3, 99)]
 
 
+async def test_an_owner_that_ends_in_order_before_it_has_fetched_tells_on_what_it_was_told(owner: Any) -> None:
+    left = CommitMetadata(finished=FinishedMap(100, 1100, 1103, agents_hash(["bill"]), 0b1010), in_place=(InPlace(100, 2, 9),))
+    left = replace(left, group=group_hash("billing"), cluster="cluster")
+    for proved_empty in (None, 101):
+        here = await owner()
+        here.assign(100, left.encode())
+        if proved_empty is not None:
+            here.lanes[0].skip(proved_empty)
+        await here.member.drain({ORDERS}, 0.01)
+        offset, metadata = here.commits[-1]
+        found = decode(metadata)
+        assert found is not None
+        assert (offset, found.finished, found.in_place, found.is_open) == (100, left.finished, left.in_place, False)
+
+
 async def test_what_is_finished_above_the_watermark_is_committed_though_no_offset_moved_and_told_once(owner: Any) -> None:
     here = await owner()
     here.assign()
