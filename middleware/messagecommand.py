@@ -16,7 +16,7 @@ from ackwise.middleware.waiting import MessageAt
 
 __all__ = ["Do", "MessageCommand", "decode_command", "encode_command", "is_command"]
 
-Do = Literal["release", "bury"]
+Do = Literal["retry", "bury"]
 
 _PREFIX: Final = b"message/"
 

@@ -248,14 +248,14 @@ class App(Router):
         """The messages that failed and wait in place in this process, by partition and offset; none while it does not run."""
         return [] if self._host is None else self._host.waiting.messages()
 
-    async def release(self, message: str) -> WaitingAnswer:
+    async def retry(self, message: str) -> WaitingAnswer:
         """Let a message that waits in place in this process be tried at once; `message` is its place, such as `"orders/3/17"`.
 
         What stands in front of it is tried first. Return "accepted"; "running": its handler has it now; "unknown": it does not wait here,
         and nothing is done. One that is to be buried stays so. Raises `ConfigurationError`.
         """
         at = self._message_at(message)
-        return "unknown" if self._host is None else self._host.waiting.release(at, "code")
+        return "unknown" if self._host is None else self._host.waiting.retry(at, "code")
 
     async def bury(self, message: str) -> WaitingAnswer:
         """Make a message that waits in place in this process a dead letter with the reason `buried`; what is behind it goes on then.

@@ -194,6 +194,11 @@ class Slots:
         """Whether every instance gets everything, and what this one is called; off unless used or set."""
         return self._config.broadcasting(self._get(Broadcasting))
 
+    def log_overrides(self, group: str) -> None:
+        """Log which variables change what the code says, since nobody sees them in a file. Their values may be secrets."""
+        if variables := self._config.variables:
+            log.info("environment variables override settings", group=group, variables=", ".join(variables))
+
     def open_store(self) -> ClaimStore | None:
         """The claim store of `Dedup`, not yet connected. Raises `ConfigurationError`, also for one that would forget too early."""
         if (dedup := self.dedup) is None:
@@ -330,6 +335,7 @@ class Slots:
         from ackwise.plugin.host.host import AiokafkaHost
 
         self.check(agents)
+        self.log_overrides(settings.group)
         store, inbox = self.open_store(), self.open_inbox()
         sink = self.open_sink(settings.group, [topic for agent in agents for topic in agent.topics])
         if (watching := self.watching(settings, agents)) is not None:

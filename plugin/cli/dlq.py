@@ -114,12 +114,11 @@ def redrive(
     sending: options.Sending,
     as_json: options.AsJson = False,
 ) -> None:
-    """Send dead letters again, to the retry topic of their own group, after their cause is mended. Without --yes it only says what it
-    would send.
+    """Send dead letters again, after their cause is fixed. Changes nothing without --yes.
 
-    A copy has the letter's key, value and headers, begins at attempt 1, and has a replay id, so that the store which knows the
-    message as dead lets it run. What was sent is noted in GROUP.dlq.state, which is made if it is missing, a portion at a time: a call
-    that was killed goes on where it ended. Ctrl-C finishes the portion.
+    They go to the retry topic of their own group. A copy has the letter's key, value and headers, begins at attempt 1, and has
+    a replay id, so that the store which knows the message as dead lets it run. What was sent is noted in GROUP.dlq.state, which
+    is made if it is missing, a portion at a time: a call that was killed goes on where it ended. Ctrl-C finishes the portion.
 
     Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
     interrupted.
@@ -158,10 +157,10 @@ def import_file(
     sending: options.Sending,
     as_json: options.AsJson = False,
 ) -> None:
-    """Redrive the dead letters of a file that export wrote, such as those that somebody chose from it. Without --yes it only says what
-    it would send.
+    """Redrive the dead letters of a file that export wrote. Changes nothing without --yes.
 
-    All is as with redrive: the same letters are refused, and what was redriven or dropped before is passed over.
+    The file may have fewer than were exported. All is as with redrive: the same letters are refused, and what was redriven or
+    dropped before is passed over.
 
     Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
     interrupted.
@@ -186,10 +185,10 @@ def drop(
     where: options.Where,
     as_json: options.AsJson = False,
 ) -> None:
-    """Mark dead letters that nobody will send again, so that they are no longer open. Nothing is deleted. Without --yes it only
-    counts them.
+    """Mark dead letters as dropped, so that they are no longer open. Changes nothing without --yes.
 
-    The mark is in GROUP.dlq.state, which is made if it is missing. A dropped letter can still be redriven, with --again.
+    Nothing is deleted: without --yes they are counted. The mark is in GROUP.dlq.state, which is made if it is missing. A
+    dropped letter can still be redriven, with --again.
 
     Exit code 0: done. 2: it could not be done; one sentence says why. 130: interrupted.
     """

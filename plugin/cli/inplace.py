@@ -1,9 +1,9 @@
-"""`ackwise waiting`, `ackwise release` and `ackwise bury`: messages that failed and wait in place, seen and commanded from outside."""
+"""`ackwise inplace`: messages that failed and wait in place, seen and commanded from outside."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -15,13 +15,15 @@ from ackwise.plugin.cli.waiting import wait_for
 if TYPE_CHECKING:
     from ackwise.middleware.messagecommand import Do
 
-__all__ = ["bury", "release", "waiting"]
+__all__ = ["HELP", "bury", "retry", "show_list"]
+
+HELP: Final = "Messages that failed and wait in place, under an order."
 
 _Message = Annotated[str, typer.Argument(metavar="MESSAGE", help="TOPIC/PARTITION/OFFSET, such as [bold]orders/3/17[/bold].")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a sentence.")]
 
 
-def waiting(
+def show_list(
     target: Target,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
@@ -59,12 +61,12 @@ def waiting(
     console.print(table)
 
 
-def release(target: Target, message: _Message, as_json: _AsJson = False) -> None:
-    """Let a message that waits in place be tried at once, in whatever worker has it. It takes back [bold]ackwise bury[/bold].
+def retry(target: Target, message: _Message, as_json: _AsJson = False) -> None:
+    """Let a message that waits in place be tried at once, in whatever worker has it. It takes back [bold]bury[/bold].
 
     Exit code 0: told. 2: the app reads no such topic, there is no control topic, or the brokers do not answer.
     """
-    _tell(target, message, "release", as_json, "is released: where it waits in place, it is tried at once")
+    _tell(target, message, "retry", as_json, "is due: where it waits in place, it is tried at once")
 
 
 def bury(target: Target, message: _Message, as_json: _AsJson = False) -> None:

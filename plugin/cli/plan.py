@@ -93,12 +93,12 @@ def apply(
     rate: Annotated[float, typer.Option(metavar="N", help="At most so many copies per second.")] = 100.0,
     as_json: _AsJson = False,
 ) -> None:
-    """Send again what a plan says was lost, to the group's retry topic, after looking once more whether that is right.
+    """Send again what a plan says was lost, if that is still right. Changes nothing without --yes.
 
-    Each record is fetched from its topic, and its key is claimed in the app's store: what was done meanwhile, is being run,
-    or is there no longer, is left alone and said. A copy keeps key, value and headers. What was done is noted beside the
-    plan, so a call that was interrupted goes on where it ended. Ctrl-C finishes what is in hand. Rows that are parked in an
-    outbox are left to you: the commands that let them go are shown.
+    It goes to the group's retry topic. Each record is fetched from its topic, and its key is claimed in the app's store: what
+    was done meanwhile, is being run, or is there no longer, is left alone and said. A copy keeps key, value and headers. What
+    was done is noted beside the plan, so a call that was interrupted goes on where it ended. Ctrl-C finishes what is in hand.
+    Rows that are parked in an outbox are left to you: the commands that let them go are shown.
 
     Exit code 0: nothing is left to do. 1: something is, for the reasons shown. 2: it could not be done; one sentence says
     why. 130: interrupted.

@@ -12,14 +12,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.cli import dlq, outbox
+from ackwise.plugin.cli import dlq, inplace, outbox
 from ackwise.plugin.cli.cancel import cancel
 from ackwise.plugin.cli.cdc import cdc
 from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.doctor import doctor
 from ackwise.plugin.cli.explain import explain
-from ackwise.plugin.cli.inplace import bury, release, waiting
 from ackwise.plugin.cli.pause import pause, resume
 from ackwise.plugin.cli.plan import HELP as PLAN_HELP
 from ackwise.plugin.cli.plan import apply
@@ -102,9 +101,11 @@ def new_app() -> typer.Typer:
     _add(app, "status", status)
     _add(app, "pause", pause)
     _add(app, "resume", resume)
-    _add(app, "waiting", waiting)
-    _add(app, "release", release)
-    _add(app, "bury", bury)
+    of_inplace = typer.Typer(cls=_Group, help=inplace.HELP, no_args_is_help=True)
+    _add(of_inplace, "list", inplace.show_list)
+    _add(of_inplace, "retry", inplace.retry)
+    _add(of_inplace, "bury", inplace.bury)
+    app.add_typer(of_inplace, name="inplace")
     topics = typer.Typer(cls=_Group, help=TOPICS_HELP, no_args_is_help=True)
     _add(topics, "check", check)
     _add(topics, "create", create)

@@ -21,10 +21,11 @@ def skip(
     execute: Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed, and what would be passed is shown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of sentences.")] = False,
 ) -> None:
-    """Pass records that nobody can read, so that their partition goes on. They are never handled, and the events say why.
+    """Pass records that nobody can read, so that their partition goes on. Changes nothing without --yes.
 
-    The group must have no members, and the records must be where it stands: at most the record batch that can't be read.
-    They stay in the topic. In the mode `offsets` of Transactional they are passed in the database as well.
+    They are never handled, and the events say why. The group must have no members, and the records must be where it stands: at
+    most the record batch that can't be read. They stay in the topic. In the mode `offsets` of Transactional they are passed in
+    the database as well.
 
     Exit code 0: passed, or shown what would be. 2: it is not what can't be read, the group has members, or the brokers or the
     database do not answer.

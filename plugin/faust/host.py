@@ -241,6 +241,7 @@ class FaustHost:
         settings, self._declared = self.settings(), self.declared()
         self._consumer = consumer
         let_recovery_wait(self.app)
+        self.slots.log_overrides(settings.group)
         store, sink, numbers = self.slots.open_store(), self.slots.open_sink(settings.group, self._declared.topics), self._numbers()
         if numbers is not None:
             store, sink = numbers.timed(store), numbers.counted(sink)

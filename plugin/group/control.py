@@ -1,4 +1,4 @@
-"""Control topic: `ackwise pause`, `ackwise bury` and the like write to it, and every worker of the group reads all of it, in no group.
+"""Control topic: `ackwise pause`, `ackwise inplace` and the like write to it; every worker of the group reads all of it, in no group.
 
 Workers write to it how they are, which only `ackwise status` reads (`workerstate`).
 

@@ -90,14 +90,14 @@ async def look_outside(group: Group) -> list[CommittedWaiting]:
 
 
 async def tell(group: Group, at: MessageAt, do: Do) -> None:
-    """Tell every worker to release or to bury the message at `at`; returns once all replicas have it.
+    """Tell every worker to retry or to bury the message at `at`; returns once all replicas have it.
 
     Raises `ConfigurationError` without a control topic, and if a message that is to be buried did not wait in place at the last commit;
     `Unavailable` if the brokers do not answer.
     """
     topics_of(group)
     async with connected(group.settings) as admin, asyncio.timeout(_TIMEOUT):
-        timestamp_ms = 0 if do == "release" else await _timestamp(admin, group, at)
+        timestamp_ms = 0 if do == "retry" else await _timestamp(admin, group, at)
         committed = await committed_of(admin, group.settings.group)
     command = MessageCommand(at, do, timestamp_ms, round(time.time() * 1000))
     over = [
@@ -113,7 +113,7 @@ async def _timestamp(admin: AIOKafkaAdminClient, group: Group, at: MessageAt) ->
     if found is None:
         raise ConfigurationError(
             f"{at} did not wait in place when its partition was last committed, and only what waits can be buried; "
-            "ackwise waiting MODULE:APP shows what does, a commit interval after it failed"
+            "ackwise inplace list MODULE:APP shows what does, a commit interval after it failed"
         )
     if found.timestamp_ms is None:
         raise ConfigurationError(f"{at} is no longer in its topic, so nothing tells it from another message; it can't be buried")

@@ -1,6 +1,6 @@
-"""What waits in place in the lanes of one worker, and what is said of single messages there: release it, bury it.
+"""What waits in place in the lanes of one worker, and what is said of single messages there: retry it, bury it.
 
-Nothing is decided here: a message that is released or to be buried comes up at once, and its pipeline does the rest.
+Nothing is decided here: a message that is retried or to be buried comes up at once, and its pipeline does the rest.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ class Waiting:
                         return "running", run, lane
         return "unknown", None, None
 
-    def release(self, at: MessageAt, by: By) -> WaitingAnswer:
+    def retry(self, at: MessageAt, by: By) -> WaitingAnswer:
         """Let the message at `at` be tried as soon as nothing stands in front of it."""
         answer, run, lane = self._find(at)
         if answer == "accepted" and run is not None and lane is not None:
             self._bring_up(run, lane)
             topic, partition, offset = at
             log.info(
-                "a message that waits in place is released", group=self._group, by=by, topic=topic, partition=partition, offset=offset
+                "a message that waits in place is retried now", group=self._group, by=by, topic=topic, partition=partition, offset=offset
             )  # fmt: skip
         return answer
 
@@ -124,14 +124,14 @@ class Waiting:
         lane.look_again()
 
     def obey(self, command: MessageCommand, is_new: bool) -> None:
-        """Do what a command says; `is_new`: it came while this worker ran. What was to be released before is due by itself."""
+        """Do what a command says; `is_new`: it came while this worker ran. What was to be retried before is due by itself."""
         match command.do:
             case "bury":
                 self.bury(command.at, command.timestamp_ms, "command")
             case _:
                 self._burials.discard(command.at)
-                if command.do == "release" and is_new:
-                    self.release(command.at, "command")
+                if command.do == "retry" and is_new:
+                    self.retry(command.at, "command")
 
 
 def _waits(run: Run) -> bool:

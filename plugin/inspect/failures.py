@@ -191,7 +191,7 @@ class _Failures:
         if self._broadcasts:
             return
         if any(agent.order is not None for agent in self._agents):
-            yield self._dead("ackwise bury names a message that waits in place", Reason.BURIED, attempts=None)
+            yield self._dead("ackwise inplace bury names a message that waits in place", Reason.BURIED, attempts=None)
         yield self._dead("a copy for a handler that is gone, an hour after its first failure", Reason.NO_HANDLER, attempts=None)
         yield self._dead(
             "a message to be sent later whose topic is missing for max_delay after it was due",

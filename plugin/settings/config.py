@@ -81,6 +81,11 @@ class Config:
         self._file = dict(file or {})
         self._variables = dict(variables or {})
 
+    @property
+    def variables(self) -> list[str]:
+        """The environment variables that set something, by name."""
+        return sorted({given.source for given in self._variables.values()})
+
     def of(self, *table: str) -> dict[str, Given]:
         """The entries that are set in `table`: `of("dedup")`, `of("client_options")`, `of()` for the top level."""
         return {path[-1]: given for source in (self._file, self._variables) for path, given in source.items() if path[:-1] == table}

@@ -221,6 +221,7 @@ class SimpleConsumer(Generic[T]):
     def _host(self) -> AiokafkaHost:
         slots, topics = self._slots, self._agent.topics
         slots.check([self._agent])
+        slots.log_overrides(self._settings.group)
         store, sink = slots.open_store(), slots.open_sink(self._settings.group, topics)
         if (watching := slots.watching(self._settings, [self._agent])) is not None:
             store, sink = watching.timed(store), watching.counted(sink)

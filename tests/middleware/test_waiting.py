@@ -23,7 +23,7 @@ class Unprintable:
         raise RuntimeError
 
 
-@each("do", ["release", "bury", None])
+@each("do", ["retry", "bury", None])
 def test_a_command_is_read_as_it_was_written(do: Do | None) -> None:
     command = MessageCommand(AT, do, 1_700_000_000_000, 5) if do else MessageCommand(AT, None)
     key, value = encode_command(command)

@@ -114,6 +114,17 @@ async def test_a_store_and_a_sink_that_are_objects_are_taken_as_they_are(host_of
     assert (made["store"], made["sink"]) == (store, sink)
 
 
+async def test_what_the_environment_overrides_is_logged_at_the_start_by_name(
+    host_of: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACKWISE_DEAD_LETTER__TOPIC", "secret")
+    monkeypatch.setenv("ACKWISE_COMMIT_INTERVAL", "1s")
+    with caplog.at_level("INFO", "ackwise"):
+        await host_of(app_of(bill))
+    (line,) = [record.getMessage() for record in caplog.records if "environment variables" in record.getMessage()]
+    assert line.endswith('group=billing variables="ACKWISE_COMMIT_INTERVAL, ACKWISE_DEAD_LETTER__TOPIC"')
+
+
 async def test_claims_in_memory_are_warned_about(host_of: Any, caplog: pytest.LogCaptureFixture) -> None:
     await host_of(app_of(bill, Dedup("memory://")))
     assert [record.levelname for record in caplog.records if "claims are kept in memory" in record.message] == ["WARNING"]

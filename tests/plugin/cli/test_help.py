@@ -52,6 +52,16 @@ def test_the_help_of_every_command_names_its_exit_codes(path: str) -> None:
     assert " 2: " in LEAVES[path].help
 
 
+@each("path", [path for path, command in LEAVES.items() if any("--yes" in parameter.opts for parameter in command.params)])
+def test_a_command_that_changes_nothing_without_yes_says_so_in_its_first_line(path: str) -> None:
+    assert LEAVES[path].help.splitlines()[0].endswith("Changes nothing without --yes.")
+
+
+def test_a_verb_is_a_command_once_and_those_of_one_thing_are_together() -> None:
+    assert {path for path in LEAVES if "inplace" in path} == {f"ackwise inplace {verb}" for verb in ("list", "retry", "bury")}
+    assert {"ackwise waiting", "ackwise release", "ackwise bury"} & {*LEAVES} == set()
+
+
 @each("path", LEAVES)
 def test_every_command_and_option_is_on_the_page(path: str) -> None:
     page = PAGE.read_text("utf-8")

@@ -89,7 +89,7 @@ def command(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.chdir(tmp_path)
 
     async def ackwise(*arguments: str, code: int = 0) -> str:
-        found = await asyncio.to_thread(CliRunner().invoke, new_app(), [arguments[0], "inplaceworker:app", *arguments[1:]])
+        found = await asyncio.to_thread(CliRunner().invoke, new_app(), ["inplace", arguments[0], "inplaceworker:app", *arguments[1:]])
         assert found.exit_code == code, found.output
         return " ".join(found.output.split())
 
@@ -105,29 +105,29 @@ async def test_what_waits_is_seen_from_inside_and_from_outside(shop: Shop, comma
         await until(lambda: shop.app.waiting() and shop.waits_in_commit())
         (inside,) = shop.app.waiting()
         assert (str(inside), inside.key, inside.attempts, inside.depth, inside.error) == ("orders/0/0", "ann", 1, 2, "RuntimeError")
-        (outside,) = json.loads(await command("waiting", "--json"))["waiting"]
+        (outside,) = json.loads(await command("list", "--json"))["waiting"]
         assert {name: outside[name] for name in ("message", "key", "attempts", "depth", "is_buried")} == {
             "message": "orders/0/0", "key": "ann", "attempts": 1, "depth": 2, "is_buried": False,
         }  # fmt: skip
         assert 0 < outside["due_in"] <= 30
         assert 0 <= outside["age"] < 30
-        shown = await command("waiting")
+        shown = await command("list")
         assert "as of the last commit of each partition" in shown
         assert "orders/0/0" in shown
     assert shop.app.waiting() == []
-    assert "orders/0/0" in await command("waiting")  # no worker runs
+    assert "orders/0/0" in await command("list")  # no worker runs
 
 
 async def test_a_message_is_released_from_code_and_by_command(shop: Shop, command: Any) -> None:
     async with shop.serving():
         shop.kafka.produce("orders", b"bad")
         await until(shop.app.waiting)
-        assert await shop.app.release("orders/0/0") == "accepted"
+        assert await shop.app.retry("orders/0/0") == "accepted"
         await until(lambda: [each.attempts for each in shop.app.waiting()] == [2])
         shop.bad = ""
-        await command("release", "orders/0/0")
+        await command("retry", "orders/0/0")
         await until(lambda: len(shop.ran) == 3)
-        assert await shop.app.release("orders/0/0") == "unknown"
+        assert await shop.app.retry("orders/0/0") == "unknown"
     assert shop.letters == []
     assert shop.kafka.committed("billing")["orders", 0].offset == 1
 
@@ -141,7 +141,7 @@ async def test_a_message_is_buried_by_command_and_what_is_behind_it_goes_on(shop
     (letter,) = shop.letters
     assert dict(letter.headers)["ackwise-reason"] == b"buried"
     assert shop.kafka.committed("billing")["orders", 0].offset == 2
-    assert "nothing of group billing waits in place" in await command("waiting")
+    assert "nothing of group billing waits in place" in await command("list")
 
 
 async def test_a_message_is_buried_from_code_and_the_command_is_in_the_control_topic_first(shop: Shop) -> None:
@@ -162,7 +162,7 @@ async def test_what_was_to_be_buried_when_no_worker_ran_is_buried_by_the_next_on
         shop.kafka.produce("orders", b"bad", b"b")
         await until(lambda: shop.app.waiting() and shop.waits_in_commit())
     await command("bury", "orders/0/0")
-    assert "to be buried" in await command("waiting")
+    assert "to be buried" in await command("list")
     assert shop.letters == []
     shop.new_app()
     async with shop.serving():
@@ -177,11 +177,11 @@ async def test_what_does_not_wait_is_not_buried(shop: Shop, command: Any) -> Non
         await until(lambda: shop.ran == ["a"])
         assert "did not wait in place" in await command("bury", "orders/0/0", code=2)
         assert "which this app does not read" in await command("bury", "order/0/0", code=2)
-        assert "names no message" in await command("release", "orders/0", code=2)
+        assert "names no message" in await command("retry", "orders/0", code=2)
         with pytest.raises(ConfigurationError, match="names no message"):
             await shop.app.bury("orders")
         with pytest.raises(ConfigurationError, match="did you mean 'orders'"):
-            await shop.app.release("order/0/0")
+            await shop.app.retry("order/0/0")
     assert shop.commands == []
 
 

@@ -44,12 +44,12 @@ async def test_a_worker_that_was_killed_after_the_command_leaves_the_burial_to_t
     await raw_kafka.produce(topic, b"bad", b"good")
     worker = await started(tmp_path)
     async with asyncio.timeout(60):
-        while not (waiting := json.loads(await ackwise(tmp_path, "waiting", "worker:app", "--json"))["waiting"]):  # noqa: ASYNC110  # as below
+        while not (waiting := json.loads(await ackwise(tmp_path, "inplace", "list", "worker:app", "--json"))["waiting"]):  # noqa: ASYNC110  # as below
             await asyncio.sleep(0.3)
     assert [(each["message"], each["attempts"], each["depth"]) for each in waiting] == [(f"{topic}/0/0", 1, 1)]
     worker.send_signal(signal.SIGKILL)
     await worker.wait()
-    assert "is to be buried" in await ackwise(tmp_path, "bury", "worker:app", f"{topic}/0/0")
+    assert "is to be buried" in await ackwise(tmp_path, "inplace", "bury", "worker:app", f"{topic}/0/0")
     assert await raw_kafka.records(f"{group}.dlq") == []
     worker = await started(tmp_path)
     try:

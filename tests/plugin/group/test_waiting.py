@@ -88,7 +88,7 @@ async def test_a_message_that_is_released_is_tried_at_once(shop: Any) -> None:
     here = shop(later_once)
     here.offer(1)
     await here.until(lambda: here.lane.held)
-    assert of(here).release(at(100), "code") == "accepted"
+    assert of(here).retry(at(100), "code") == "accepted"
     await here.settled(1)
     assert (here.seen, here.sent) == ([[100], [100]], [])
 
@@ -101,7 +101,7 @@ async def test_each_attempt_in_place_waits_for_its_rate_where_it_is_seen_not_hur
         await here.until(lambda here=here: here.lane.held and here.lane.held[0].stage is Stage.WITHHELD)
         waiting = of(here)
         assert [(each.offset, each.attempts, each.due_in > 30) for each in waiting.messages()] == [(100, 1, True)]
-        assert waiting.release(at(100), "code") == "accepted"
+        assert waiting.retry(at(100), "code") == "accepted"
         await here.until(lambda here=here: here.lane.held and here.lane.held[0].not_before > now() + 30)
         assert here.seen == [[100]]
         assert waiting.bury(at(100), timestamp(100), "code") == "accepted"
@@ -144,7 +144,7 @@ async def test_another_message_at_the_same_offset_is_never_buried(shop: Any) -> 
     here.offer(1)
     await here.until(lambda: here.lane.held)
     assert waiting.bury(at(100), 77, "command") == "unknown"
-    waiting.release(at(100), "code")
+    waiting.retry(at(100), "code")
     await here.settled(1)
     assert here.sent == []
 
@@ -156,10 +156,10 @@ async def test_a_message_whose_handler_runs_is_buried_once_it_is_suspended_and_n
         here.offer(1)
         await here.until(lambda here=here: here.lane.held)
         waiting = of(here)
-        waiting.release(at(100), "code")
+        waiting.retry(at(100), "code")
         await gate.begun.wait()
         assert waiting.messages() == []
-        assert waiting.release(at(100), "code") == "running"
+        assert waiting.retry(at(100), "code") == "running"
         assert waiting.bury(at(100), timestamp(100), "command") == "running"
         assert here.sent == []
         gate.go.set()
@@ -194,10 +194,10 @@ async def test_the_last_word_counts_a_release_by_command_takes_a_burial_back(sho
     here = shop(later_once)
     waiting = of(here)
     waiting.obey(MessageCommand(at(100), "bury", timestamp(100)), False)
-    waiting.obey(MessageCommand(at(100), "release"), False)
+    waiting.obey(MessageCommand(at(100), "retry"), False)
     here.offer(1)
     await here.until(lambda: here.lane.held)
-    waiting.obey(MessageCommand(at(100), "release"), True)
+    waiting.obey(MessageCommand(at(100), "retry"), True)
     await here.settled(1)
     assert (here.seen, here.sent) == ([[100], [100]], [])
 

@@ -244,7 +244,7 @@ def test_every_reason_for_a_dead_letter_has_a_row() -> None:
 
 
 async def test_a_message_that_waits_in_place_can_be_buried_and_without_an_order_none_does() -> None:
-    assert "ackwise bury names a message that waits in place" not in ROWS
+    assert "ackwise inplace bury names a message that waits in place" not in ROWS
 
 
 def test_rows_of_what_an_app_does_not_have_are_left_out() -> None:
