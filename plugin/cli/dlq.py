@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
@@ -15,18 +14,17 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli import letteroptions as options
 from ackwise.plugin.cli import letterview as view
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
+from ackwise.plugin.cli.resending import Sending, Yes, end, print_outcome, progress, stop_by_signal
 from ackwise.plugin.cli.together import with_options
 from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
-    import asyncio
-
     from ackwise.plugin.deadletters.causes import Causes
     from ackwise.plugin.deadletters.letter import Letter
     from ackwise.plugin.deadletters.letterstate import LetterState
     from ackwise.plugin.deadletters.place import Place
-    from ackwise.plugin.deadletters.redrive import Redriven
     from ackwise.plugin.deadletters.selection import Selection
+    from ackwise.plugin.resend.candidate import Resent
 
 __all__ = ["HELP", "drop", "export", "import_file", "redrive", "show", "show_list"]
 
@@ -111,7 +109,8 @@ def redrive(
     target: options.WhoseApp,
     *,
     meant: options.Letters,
-    sending: options.Sending,
+    again: options.Again = False,
+    sending: Sending,
     as_json: options.AsJson = False,
 ) -> None:
     """Send dead letters again, after their cause is fixed. Changes nothing without --yes.
@@ -123,7 +122,7 @@ def redrive(
     Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
     interrupted.
     """
-    result = wait_for(_redrive(options.app_place(target), meant.selection(again=sending.again), None, sending))
+    result = wait_for(_redrive(options.app_place(target), meant.selection(again=again), None, sending))
     _end(result, sending.execute, as_json)
 
 
@@ -154,7 +153,8 @@ def import_file(
     target: options.WhoseApp,
     file: options.OldFile,
     *,
-    sending: options.Sending,
+    again: options.Again = False,
+    sending: Sending,
     as_json: options.AsJson = False,
 ) -> None:
     """Redrive the dead letters of a file that export wrote. Changes nothing without --yes.
@@ -171,7 +171,7 @@ def import_file(
 
     place = options.app_place(target)
     check_letters(file, place.group)
-    source, selection = partial(letters_of, file, place.group), options.Letters().selection(again=sending.again)
+    source, selection = partial(letters_of, file, place.group), options.Letters().selection(again=again)
     _end(wait_for(_redrive(place, selection, source, sending)), sending.execute, as_json)
 
 
@@ -181,7 +181,7 @@ def drop(
     *,
     meant: options.Letters,
     again: options.Again = False,
-    execute: options.Yes = False,
+    execute: Yes = False,
     where: options.Where,
     as_json: options.AsJson = False,
 ) -> None:
@@ -202,75 +202,47 @@ def drop(
     raise typer.Exit(128 + signal.SIGINT if stopped else 0)
 
 
-def _end(result: Redriven, executed: bool, as_json: bool) -> NoReturn:
+def _end(outcome: Resent, executed: bool, as_json: bool) -> NoReturn:
     """Print what became of letters, and leave with the code for it."""
-    if as_json:
-        counts = [{"handler": handler, "fate": fate.value, "letters": number} for (handler, fate), number in result.counts.items()]
-        left = {fate.value: letters for fate, letters in result.places.items()}
-        typer.echo(
-            json.dumps({"executed": executed, "recorded": result.recorded, "stopped": result.stopped, "letters": counts, "left": left})
-        )
-    else:
-        _print_fates(result, executed)
-    raise typer.Exit(128 + signal.SIGINT if result.stopped else int(not result.is_done))
+    counts = [
+        {"handler": handler, "fate": fate.value, "letters": number}
+        for (handler,), fates in outcome.counts.items()
+        for fate, number in fates.items()
+    ]
+    if not as_json:
+        print_outcome(outcome, ("handler", "letters"), "no letter is meant", executed=executed)
+    facts = {"recorded": outcome.recorded, "letters": counts} if as_json else None
+    end(outcome, facts, executed=executed, is_done=outcome.is_done)
 
 
-def _print_fates(result: Redriven, executed: bool) -> None:
-    console = to_stdout()
-    table = new_table("handler", "letters", "")
-    for (handler, fate), number in sorted(result.counts.items()):
-        table.add_row(view.shown(handler), f"{number:,}", fate.value)
-    console.print(table if result.counts else "no letter is meant")
-    for fate, letters in result.places.items():
-        console.print(f"[yellow]left[/] {fate.value}: {', '.join(letters[:5])}{' …' if len(letters) > 5 else ''}", soft_wrap=True)
-    if not result.recorded:
-        console.print("[yellow]the app has no Events[/], so no reconciliation learns what was sent again", soft_wrap=True)
-    if result.stopped:
-        console.print("stopped; call it again to go on", soft_wrap=True)
-    elif not executed and result.counts:
-        console.print("nothing was changed; add --yes to do it", soft_wrap=True)
+async def _redrive(place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, sending: Sending) -> Resent:
+    from ackwise.plugin.resend.letters import redrive as send_again
 
-
-async def _redrive(
-    place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, sending: options.Sending
-) -> Redriven:
-    from ackwise.plugin.deadletters.redriving import redrive as send_again
-
-    with _progress("letters", None) as (on_total, on_progress):
+    with progress("letters") as (on_total, on_progress):
         return await send_again(
-            place, selection, execute=sending.execute, source=source, rate=sending.rate, stop=_stop(), on_total=on_total,
+            place, selection, execute=sending.execute, source=source, rate=sending.rate, stop=stop_by_signal(), on_total=on_total,
             on_progress=on_progress,
         )  # fmt: skip
 
 
 async def _export(place: Place, selection: Selection, file: Path) -> int:
-    from ackwise.plugin.deadletters.redriving import export as write
+    from ackwise.plugin.deadletters.looking import export as write
 
-    with _progress("letters", None) as (on_total, on_progress):
+    with progress("letters") as (on_total, on_progress):
         return await write(place, selection, file, on_total=on_total, on_progress=on_progress)
 
 
 async def _drop(place: Place, selection: Selection, *, execute: bool) -> tuple[int, bool]:
-    from ackwise.plugin.deadletters.redriving import drop as mark
+    from ackwise.plugin.resend.letters import drop as mark
 
-    return await mark(place, selection, execute=execute, stop=_stop())
-
-
-def _stop() -> asyncio.Event:
-    """Set by the signals that ask for an end."""
-    import asyncio
-
-    stop = asyncio.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(each, stop.set)
-    return stop
+    return await mark(place, selection, execute=execute, stop=stop_by_signal())
 
 
 async def _list(place: Place, selection: Selection, most: int) -> tuple[Causes, int]:
     """What was found, and how many states can't be read."""
     from ackwise.plugin.deadletters.looking import list_letters
 
-    with _progress("letters", None) as (on_total, on_progress):
+    with progress("letters") as (on_total, on_progress):
         return await list_letters(place, selection, most, on_total=on_total, on_progress=on_progress)
 
 
@@ -278,15 +250,3 @@ async def _letter(place: Place, partition: int, offset: int) -> tuple[Letter, Le
     from ackwise.plugin.deadletters.looking import look_up
 
     return await look_up(place, partition, offset)
-
-
-@contextmanager
-def _progress(what: str, total: int | None) -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
-    """A bar on stderr, where somebody looks on: what to call with the total, and with what is done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = to_stderr()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda letters: bar.update(task, total=letters), lambda done: bar.advance(task, done)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.deadletters.place import Place
     from ackwise.plugin.deadletters.selection import Selection
 
-__all__ = ["AsJson", "Letters", "NewFile", "OldFile", "Sending", "Where", "Whose", "WhoseApp", "Again", "Yes", "app_place", "id_of"]
+__all__ = ["AsJson", "Letters", "NewFile", "OldFile", "Where", "Whose", "WhoseApp", "Again", "app_place", "id_of"]
 
 Whose = Annotated[
     str, typer.Argument(metavar="APP-or-GROUP", help="The app, such as [bold]billing.worker:app[/bold], or the name of a consumer group.")
@@ -31,7 +31,6 @@ OldFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="A file that [bold]dlq export[/bold] wrote.", show_default=False, readable=False)
 ]
 Again = Annotated[bool, typer.Option("--again", help="Also letters that were redriven or dropped before.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed, and what would be done is shown.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -87,19 +86,6 @@ class Where:
                 raise ConfigurationError(f"{whose} is an app, which says itself where its letters are; leave --brokers and --dlq out")
             return app_place(whose)
         return place_of_group(_settings(whose, self.brokers), self.dlq)
-
-
-@dataclass(frozen=True)
-class Sending:
-    """How letters are sent again. Raises `ConfigurationError` for what is no rate."""
-
-    again: Again = False
-    execute: Yes = False
-    rate: Annotated[float, typer.Option(metavar="N", help="At most so many copies per second.")] = 100.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate < float("inf"):
-            raise ConfigurationError(f"--rate is {self.rate:g}; it must be a number above 0, copies per second")
 
 
 _ID: Final = re.compile(r"(\d{1,10})/(\d{1,19})")

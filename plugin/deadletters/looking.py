@@ -1,17 +1,19 @@
-"""Looking at the dead letters of a group: all of them by their causes, or one."""
+"""Looking at the dead letters of a group: all of them by their causes, one, or those that are exported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from ackwise.plugin.deadletters.causes import Causes
 from ackwise.plugin.deadletters.letter import Letter
+from ackwise.plugin.deadletters.letterfile import LetterFile
 from ackwise.plugin.deadletters.letterstate import LetterState
 from ackwise.plugin.deadletters.place import Place
 from ackwise.plugin.deadletters.reading import reading_letters
 from ackwise.plugin.deadletters.selection import Selection
 
-__all__ = ["list_letters", "look_up"]
+__all__ = ["export", "list_letters", "look_up"]
 
 
 async def list_letters(
@@ -30,9 +32,8 @@ async def list_letters(
     async with reading_letters(place) as reader:
         states = await reader.states()
         on_total(reader.number)
-        async for letter in reader.letters(on_progress):
-            if selection.takes(letter, states.of(letter)):
-                causes.add(letter, states)
+        async for letter in selection.taken(reader.letters(on_progress), states):
+            causes.add(letter, states)
     return causes, states.unreadable
 
 
@@ -41,3 +42,16 @@ async def look_up(place: Place, partition: int, offset: int) -> tuple[Letter, Le
     async with reading_letters(place) as reader:
         states, letter = await reader.states(), await reader.letter(partition, offset)
     return None if letter is None else (letter, states.of(letter))
+
+
+async def export(
+    place: Place, selection: Selection, path: Path, *, on_total: Callable[[int], None], on_progress: Callable[[int], None]
+) -> int:
+    """Write the letters that `selection` takes to a new file. Returns how many. Raises `AckwiseError`, and leaves no file then."""
+    async with reading_letters(place) as reader:
+        states = await reader.states()
+        on_total(reader.number)
+        with LetterFile(path) as file:
+            async for letter in selection.taken(reader.letters(on_progress), states):
+                file.write(letter)
+        return file.number

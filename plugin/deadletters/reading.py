@@ -11,7 +11,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import delivery_of
 from ackwise.plugin.deadletters.letter import Letter, read_letter
 from ackwise.plugin.deadletters.letterstate import States
-from ackwise.plugin.deadletters.originals import Originals
 from ackwise.plugin.deadletters.place import Place
 from ackwise.plugin.group.copyreader import CopyReader, Left, reading
 
@@ -23,7 +22,7 @@ class LetterReader:
 
     def __init__(self, place: Place, copies: CopyReader, found: dict[TopicPartition, Left], state: dict[TopicPartition, Left]) -> None:
         self._place = place
-        self._copies = copies
+        self.copies = copies
         self._found = found
         self._state = state
 
@@ -41,7 +40,7 @@ class LetterReader:
         """What was done with letters, as of now."""
         states = States()
         for partition, left in self._state.items():
-            async for record in self._copies.deliveries(partition, left):
+            async for record in self.copies.deliveries(partition, left):
                 states.take(record.key, record.value)
         return states
 
@@ -49,7 +48,7 @@ class LetterReader:
         """The letters that were there when this reader was made, partition by partition, oldest first."""
         for partition, left in self._found.items():
             through = left.position
-            async for record in self._copies.deliveries(partition, left):
+            async for record in self.copies.deliveries(partition, left):
                 yield read_letter(record, self._place.group)
                 on_progress(record.offset + 1 - through)
                 through = record.offset + 1
@@ -60,12 +59,8 @@ class LetterReader:
         place = TopicPartition(self._place.names.dead_letter, partition)
         if (left := self._found.get(place)) is None or not left.position <= offset < left.end:
             return None
-        found = await self._copies.first(place, offset, offset + 1)
+        found = await self.copies.first(place, offset, offset + 1)
         return None if found is None else read_letter(delivery_of(place, found), self._place.group)
-
-    def originals(self) -> Originals:
-        """The records that letters were made of."""
-        return Originals(self._copies)
 
 
 @asynccontextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from ackwise.plugin.deadletters.letter import Letter
-from ackwise.plugin.deadletters.letterstate import LetterState
+from ackwise.plugin.deadletters.letterstate import LetterState, States
 
 __all__ = ["Selection"]
 
@@ -31,6 +32,12 @@ class Selection:
     def takes(self, letter: Letter, state: LetterState | None) -> bool:
         """Whether the letter is meant."""
         return (self.again or state is None) and self._is_of(letter) and self._is_when(letter.id.timestamp_ms)
+
+    async def taken(self, letters: AsyncIterator[Letter], states: States) -> AsyncIterator[Letter]:
+        """Those of `letters` that are meant."""
+        async for letter in letters:
+            if self.takes(letter, states.of(letter)):
+                yield letter
 
     def _is_of(self, letter: Letter) -> bool:
         delivery = letter.delivery

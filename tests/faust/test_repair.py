@@ -8,7 +8,7 @@ from pathlib import Path
 
 import faust
 import pytest
-from tests.plugin.repair.repairing import values
+from tests.plugin.resend.repairing import values
 from tests.servers import RawKafka
 
 from ackwise.middleware.identity import Identity, business_id
@@ -17,8 +17,8 @@ from ackwise.middleware.repairplan import Action, RepairStep, Title, write_plan
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.middleware.wire import parse_copy
 from ackwise.plugin.faust import App
-from ackwise.plugin.repair.candidate import RepairFate
-from ackwise.plugin.repair.carrying import carry_out
+from ackwise.plugin.resend.candidate import Fate
+from ackwise.plugin.resend.plan import carry_out
 from ackwise.stores.sqlite import SQLiteStore
 
 pytestmark = pytest.mark.kafka
@@ -52,7 +52,7 @@ async def test_what_a_faust_worker_did_is_not_sent_and_the_rest_names_its_agent(
     step = RepairStep(Action.PROBE, "NEVER_SEEN", "", name, None, None, topic, "", 0, 0, 3, 0)
     write_plan(tmp_path / "plan.jsonl", Title("run", round(time.time() * 1e6)), [step])
     carried = await carry_out(tmp_path / "plan.jsonl", app.ackwise.group(), execute=True)
-    assert sum(carried.counts.values(), Counter()) == {RepairFate.SENT: 2, RepairFate.DONE: 1}
+    assert sum(carried.counts.values(), Counter()) == {Fate.SENT: 2, Fate.DONE: 1}
     copies = [
         parse_copy(delivery_of((record.topic, record.partition), record), name) for record in await raw_kafka.records(f"{name}.retry")
     ]

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.repairplan import Action, RepairStep, Title, read_steps, read_title, write_plan
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.repair.candidate import RepairFate
-from ackwise.plugin.repair.progress import PlanProgress, progress_path
+from ackwise.plugin.resend.candidate import Fate
+from ackwise.plugin.resend.progress import PlanProgress, progress_path
 
 STEPS = [
     RepairStep(Action.REDELIVER, "LOST", "", "billing", "bill", 0, "orders", "", 0, 3, 7, 1, last_event="FAILED"),
@@ -134,7 +134,7 @@ def test_a_progress_file_whose_first_line_a_kill_tore_is_begun_anew(plan: Path) 
     title, (step, *_) = read_title(plan), STEPS
     progress_path(plan).write_text('{"schema_ver')
     with PlanProgress(plan, title, writing=True) as progress:
-        progress.note([(step, step.end, {RepairFate.SENT: step.offsets})])
+        progress.note([(step, step.end, {Fate.SENT: step.offsets})])
     assert PlanProgress(plan, title, writing=False).through(step) == step.end
     with pytest.raises(ConfigurationError, match="says how far plan 'run-1' came, and this is 'run-2'"):
         PlanProgress(plan, Title("run-2", 0), writing=False)

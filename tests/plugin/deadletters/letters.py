@@ -100,7 +100,7 @@ class Shop:
 
     async def run(self, *arguments: str, code: int = 0) -> Any:
         """As `ackwise`, for commands that heed signals: here they come to nobody, since only a main thread can take them."""
-        with mock.patch("ackwise.plugin.cli.dlq._stop", asyncio.Event):
+        with mock.patch("ackwise.plugin.cli.dlq.stop_by_signal", asyncio.Event):
             return await self.ackwise(*arguments, code=code)
 
     def copies(self) -> list[Delivery]:

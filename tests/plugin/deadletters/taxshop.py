@@ -16,8 +16,8 @@ from ackwise import App, ConsumeLater, Dedup, Events, Message
 from ackwise.middleware.message import delivery_of
 from ackwise.middleware.wire import parse_letter
 from ackwise.plugin.deadletters.place import place_of_app
-from ackwise.plugin.deadletters.redriving import redrive
 from ackwise.plugin.deadletters.selection import Selection
+from ackwise.plugin.resend.letters import redrive
 
 __all__ = ["TaxShop"]
 
@@ -72,7 +72,7 @@ class TaxShop:
     async def redrive(self, **selection: Any) -> int:
         result = await redrive(place_of_app(self.app().group()), Selection(**selection), execute=True)
         assert result.is_done
-        return result.counts.total()
+        return result.fates.total()
 
     async def ids(self) -> Counter[tuple[bytes | None, bytes | None]]:
         """Keys and replay ids of the copies."""

@@ -23,14 +23,14 @@ from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.deadletters.letter import read_letter
 from ackwise.plugin.deadletters.place import Place, place_of_app, place_of_group
-from ackwise.plugin.deadletters.redrive import RedriveFate, Redriven, refusal
-from ackwise.plugin.deadletters.redriving import redrive
 from ackwise.plugin.deadletters.selection import Selection
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.resend.candidate import Fate, Resent
+from ackwise.plugin.resend.letters import redrive, refusal
 from ackwise.plugin.settings.config import Config
 
-READY, SENT = RedriveFate.READY, RedriveFate.SENT
+READY, SENT = Fate.READY, Fate.SENT
 
 
 def place(shop: Shop, *, handler: str = "bill", sink: Any = None, create_topics: Literal["auto", "never", "broker"] = "auto") -> Place:
@@ -44,23 +44,20 @@ def place(shop: Shop, *, handler: str = "bill", sink: Any = None, create_topics:
     return place_of_app(app.group())
 
 
-async def send(shop: Shop, selection: Selection | None = None, **options: Any) -> Redriven:
+async def send(shop: Shop, selection: Selection | None = None, **options: Any) -> Resent:
     where = options.pop("place", None) or place(shop)
     return await redrive(where, selection or Selection(), **{"execute": True, **options})
 
 
-def fates(result: Redriven) -> dict[RedriveFate, int]:
-    found = Counter[RedriveFate]()
-    for (_, fate), number in result.counts.items():
-        found[fate] += number
-    return found
+def fates(result: Resent) -> dict[Fate, int]:
+    return result.fates
 
 
 async def test_a_dry_run_says_what_would_be_sent_and_changes_nothing(shop: Shop) -> None:
     shop.bury(letter(1), letter(2, handler="gone"))
     result = await send(shop, execute=False)
-    assert fates(result) == {READY: 1, RedriveFate.HANDLERLESS: 1}
-    assert result.places == {RedriveFate.HANDLERLESS: ["0/1"]}
+    assert fates(result) == {READY: 1, Fate.HANDLERLESS: 1}
+    assert result.places == {Fate.HANDLERLESS: ["0/1"]}
     assert {"billing.retry", "billing.dlq.state"} & {*shop.kafka._cluster.topics} == set()
 
 
@@ -100,7 +97,7 @@ class Killed(BaseException):
 
 async def test_after_a_kill_at_most_one_portion_is_sent_again_and_under_the_same_id(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.bury(*(letter(number) for number in range(6)))
-    monkeypatch.setattr("ackwise.plugin.repair.pace._PORTION", 2)
+    monkeypatch.setattr("ackwise.plugin.resend.engine._PORTION", 2)
     turns = itertools.count()
     publish = KafkaPublisher.publish
 
@@ -202,8 +199,8 @@ async def test_a_shortened_letter_whose_origin_is_gone_or_another_record_is_refu
     ]
     shop.bury(*gone)
     result = await send(shop)
-    assert fates(result) == {RedriveFate.SHORTENED: 6}
-    assert result.places == {RedriveFate.SHORTENED: [f"0/{number}" for number in range(5)] + ["0/5"]}
+    assert fates(result) == {Fate.SHORTENED: 6}
+    assert result.places == {Fate.SHORTENED: [f"0/{number}" for number in range(5)] + ["0/5"]}
     assert (shop.copies(), shop.states(), result.is_done) == ([], {}, False)
 
 
@@ -211,12 +208,12 @@ def test_a_letter_that_could_not_come_back_as_what_it_was_is_refused() -> None:
     for copy, fate in (
         (letter(), None),
         (letter(topic="billing.retryable"), None),
-        (letter(group="mail"), RedriveFate.FOREIGN),
-        (letter(topic="billing.retry", handler="-", reason="foreign-copy"), RedriveFate.ORIGINLESS),
-        (letter(topic="billing.delay", reason="foreign-copy"), RedriveFate.ORIGINLESS),
-        (letter(topic="billing.delay", handler="-", reason="send-refused"), RedriveFate.ORIGINLESS),
-        (letter(handler="ship", reason="no-handler"), RedriveFate.HANDLERLESS),
-        (letter(headers=(("\udcff", b"v"),)), RedriveFate.RENAMED),
+        (letter(group="mail"), Fate.FOREIGN),
+        (letter(topic="billing.retry", handler="-", reason="foreign-copy"), Fate.ORIGINLESS),
+        (letter(topic="billing.delay", reason="foreign-copy"), Fate.ORIGINLESS),
+        (letter(topic="billing.delay", handler="-", reason="send-refused"), Fate.ORIGINLESS),
+        (letter(handler="ship", reason="no-handler"), Fate.HANDLERLESS),
+        (letter(headers=(("\udcff", b"v"),)), Fate.RENAMED),
     ):
         origin = Origin("billing.dlq", 0, 0, 5)
         found = read_letter(Delivery(*origin, copy.key, copy.value, copy.headers, origin), "billing")
@@ -227,7 +224,7 @@ async def test_a_record_of_somebody_else_among_the_letters_is_left_alone_and_lea
     shop.kafka.produce("billing.dlq", b"x", headers=[("ackwise-version", b"2"), ("ackwise-group", b"mail")])
     shop.bury(letter(1))
     result = await send(shop)
-    assert (fates(result), result.is_done) == ({RedriveFate.FOREIGN: 1, SENT: 1}, True)
+    assert (fates(result), result.is_done) == ({Fate.FOREIGN: 1, SENT: 1}, True)
     assert len(shop.copies()) == 1
 
 

@@ -12,8 +12,8 @@ from tests.databases.server import Endpoint
 from ackwise import App, Batch, ConsumeLater, Transactional
 from ackwise.middleware.events import Event, EventCode
 from ackwise.plugin.deadletters.place import place_of_app
-from ackwise.plugin.deadletters.redriving import redrive
 from ackwise.plugin.deadletters.selection import Selection
+from ackwise.plugin.resend.letters import redrive
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 from ackwise.testing import TestApp
@@ -52,7 +52,7 @@ class Shop:
     async def redrive(self, worker: TestApp) -> int:
         found = await redrive(place_of_app(self.app(worker.kafka.bootstrap).group()), Selection(), execute=True)
         assert found.is_done
-        return found.counts.total()
+        return found.fates.total()
 
 
 async def found(worker: TestApp, code: EventCode, offset: int) -> Event:

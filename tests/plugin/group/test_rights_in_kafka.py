@@ -16,7 +16,6 @@ from ackwise import App, ConsumeLater, Later, Message, Producer, Reject
 from ackwise.middleware.pausing import Target
 from ackwise.plugin.deadletters.looking import list_letters
 from ackwise.plugin.deadletters.place import place_of_app
-from ackwise.plugin.deadletters.redriving import redrive
 from ackwise.plugin.deadletters.selection import Selection
 from ackwise.plugin.group.control import write_control
 from ackwise.plugin.group.rights import RIGHTS, ROLES, Resource, Right, Role, rights_of
@@ -25,6 +24,7 @@ from ackwise.plugin.group.topicplan import Topic, made_topics
 from ackwise.plugin.local import broker as localbroker
 from ackwise.plugin.outbox.apart import relay_group
 from ackwise.plugin.relay.cancel import cancel
+from ackwise.plugin.resend.letters import redrive
 from ackwise.plugin.status.looking import look_at
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # a broker of its own, with users and ACLs

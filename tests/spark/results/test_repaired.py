@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from tests.plugin.repair.repairing import Shop
+from tests.plugin.resend.repairing import Shop
 from tests.servers import RawKafka
 
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.identity import Identity, business_id
 from ackwise.middleware.repairplan import NAME, Action, read_steps
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome, Release
-from ackwise.plugin.repair.candidate import RepairFate
-from ackwise.plugin.repair.carrying import carry_out
+from ackwise.plugin.resend.candidate import Fate
+from ackwise.plugin.resend.plan import carry_out
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.job import reconcile
@@ -145,7 +145,7 @@ async def test_what_was_lost_is_planned_sent_and_run_once_and_all_is_clean(raw_k
     }  # fmt: skip
 
     carried = await carry_out(plan, shop.group, execute=True, with_review=True)
-    assert sum(carried.counts.values(), Counter()) == {RepairFate.SENT: 7, RepairFate.DONE: 1}
+    assert sum(carried.counts.values(), Counter()) == {Fate.SENT: 7, Fate.DONE: 1}
     assert carried.is_done
 
     between = rule(exported(shop), ReconcileConfig())

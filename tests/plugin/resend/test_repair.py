@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from tests.plugin.repair.repairing import Shop, values
+from tests.plugin.resend.repairing import Shop, values
 from tests.servers import RawKafka
 from tests.waiting import until
 
@@ -31,9 +31,9 @@ from ackwise.middleware.unrecorded import Unrecorded
 from ackwise.middleware.wire import Copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.repair.candidate import RepairFate
-from ackwise.plugin.repair.carrying import Carried, carry_out
-from ackwise.plugin.repair.progress import PlanProgress
+from ackwise.plugin.resend.candidate import Fate, Resent
+from ackwise.plugin.resend.plan import carry_out
+from ackwise.plugin.resend.progress import PlanProgress
 from ackwise.stores.sqlite import SQLiteStore
 from ackwise.testing import MemoryKafka
 
@@ -54,8 +54,8 @@ async def shop(tmp_path: Path) -> AsyncIterator[Shop]:
         await raw.close()
 
 
-def fates(carried: Carried) -> dict[str, int]:
-    return dict(sum(carried.counts.values(), Counter()))
+def fates(carried: Resent) -> Counter[Fate]:
+    return carried.fates
 
 
 async def occupy(shop: Shop, value: bytes, *, done: bool, attempt: int = 1, unrecorded: str = "") -> None:
@@ -74,8 +74,8 @@ async def test_a_dry_run_says_what_would_be_sent_and_changes_nothing(shop: Shop)
     plan = shop.plan(shop.step(1, 4), shop.step(4, 9))
     before = await shop.topics()
     carried = await carry_out(plan, shop.group, execute=False)
-    assert fates(carried) == {RepairFate.READY: 5, RepairFate.DELETED: 3}
-    assert carried.places == {RepairFate.DELETED: [f"{shop.topic}/0/6–8"]}
+    assert fates(carried) == {Fate.READY: 5, Fate.DELETED: 3}
+    assert carried.places == {Fate.DELETED: [f"{shop.topic}/0/6–8"]}
     assert await shop.topics() == before
     assert sorted(path.name for path in shop.folder.iterdir()) == ["plan.jsonl"]
 
@@ -83,24 +83,24 @@ async def test_a_dry_run_says_what_would_be_sent_and_changes_nothing(shop: Shop)
 async def test_a_partition_that_is_gone_holds_up_no_other_step(shop: Shop) -> None:
     elsewhere = shop.step(0, 2, topic=f"{shop.topic}-gone", handler="bill")
     carried = await carry_out(shop.plan(shop.step(3, 9, partition=7), elsewhere, shop.step(1, 3)), shop.group, execute=True)
-    assert fates(carried) == {RepairFate.DELETED: 8, RepairFate.SENT: 2}
-    assert carried.places == {RepairFate.DELETED: [f"{shop.topic}/7/3–8", f"{shop.topic}-gone/0/0–1"]}
+    assert fates(carried) == {Fate.DELETED: 8, Fate.SENT: 2}
+    assert carried.places == {Fate.DELETED: [f"{shop.topic}/7/3–8", f"{shop.topic}-gone/0/0–1"]}
 
 
 async def test_once_the_store_may_have_forgotten_what_was_done_nothing_more_is_sent_unasked(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = itertools.chain([0.0, 0.0], itertools.repeat(1e12))
-    monkeypatch.setattr("ackwise.plugin.repair.pace._PORTION", 2)
-    monkeypatch.setattr("ackwise.plugin.repair.sender.time", SimpleNamespace(time=lambda: next(ticks)))
+    monkeypatch.setattr("ackwise.plugin.resend.engine._PORTION", 2)
+    monkeypatch.setattr("ackwise.plugin.resend.plan.time", SimpleNamespace(time=lambda: next(ticks)))
     carried = await carry_out(shop.plan(shop.step(0, 6), as_of=time.time()), shop.group, execute=True)
-    assert fates(carried) == {RepairFate.SENT: 4, RepairFate.UNGUARDED: 2}
+    assert fates(carried) == {Fate.SENT: 4, Fate.UNGUARDED: 2}
     assert await shop.copies() == dict.fromkeys(range(4), 1)
 
 
 async def test_a_copy_is_the_record_with_the_next_attempt_and_is_run_once(shop: Shop) -> None:
     plan = shop.plan(shop.step(1, 3), shop.step(4, 5, Action.REDELIVER, "LOST", handler="bill", attempt=3))
-    assert fates(await carry_out(plan, shop.group, execute=True)) == {RepairFate.SENT: 3}
+    assert fates(await carry_out(plan, shop.group, execute=True)) == {Fate.SENT: 3}
     copies = await shop.deliveries()
     assert [(copy.origin.offset, copy.attempt, copy.handler, copy.value, copy.headers) for copy in copies] == [
         (offset, attempt, "bill", b"order-%d" % offset, (("trace", b"t"),)) for offset, attempt in ((1, 2), (2, 2), (4, 4))
@@ -118,7 +118,7 @@ async def test_a_second_run_sends_nothing_and_says_what_the_first_one_did(shop: 
     plan = shop.plan(shop.step(0, 6))
     first = await carry_out(plan, shop.group, execute=True)
     second = await carry_out(plan, shop.group, execute=True)
-    assert (fates(first), fates(second)) == ({RepairFate.SENT: 6}, {RepairFate.SENT: 6})
+    assert (fates(first), fates(second)) == ({Fate.SENT: 6}, {Fate.SENT: 6})
     assert await shop.copies() == dict.fromkeys(range(6), 1)
 
 
@@ -127,21 +127,21 @@ async def test_what_was_done_or_taken_up_meanwhile_is_left_alone_and_told_to_the
     await occupy(shop, b"order-2", done=False)
     await occupy(shop, b"order-3", done=False, attempt=2)
     carried = await carry_out(shop.plan(shop.step(0, 4)), shop.group, execute=True)
-    assert fates(carried) == {RepairFate.SENT: 1, RepairFate.DONE: 1, RepairFate.HELD: 1, RepairFate.FOLLOWED: 1}
-    assert carried.places == {RepairFate.HELD: [f"{shop.topic}/0/0–3"]}
+    assert fates(carried) == {Fate.SENT: 1, Fate.DONE: 1, Fate.HELD: 1, Fate.FOLLOWED: 1}
+    assert carried.places == {Fate.HELD: [f"{shop.topic}/0/0–3"]}
     assert await shop.copies() == {0: 1}
     written = shop.events(EventCode.REDELIVERED, EventCode.DUP_SUPPRESSED, EventCode.STALE)
     assert [(event["offset"], event["event_type"]) for event in written] == [
         (0, EventCode.REDELIVERED), (1, EventCode.DUP_SUPPRESSED), (3, EventCode.STALE)
     ]  # fmt: skip
     again = await carry_out(shop.plan(shop.step(0, 4)), shop.group, execute=True)
-    assert (fates(again)[RepairFate.HELD], await shop.copies()) == (1, {0: 1})
+    assert (fates(again)[Fate.HELD], await shop.copies()) == (1, {0: 1})
 
 
 async def test_what_is_done_and_could_not_be_recorded_is_told_by_the_repair(shop: Shop) -> None:
     for offset, ran in ((1, 1), (2, 5)):
         await occupy(shop, b"order-%d" % offset, done=True, unrecorded=str(Unrecorded(9, 7, 0, ran, shop.topic)))
-    assert fates(await carry_out(shop.plan(shop.step(1, 3)), shop.group, execute=True)) == {RepairFate.DONE: 2}
+    assert fates(await carry_out(shop.plan(shop.step(1, 3)), shop.group, execute=True)) == {Fate.DONE: 2}
     of_itself, of_another = shop.events(EventCode.DUP_SUPPRESSED)
     assert [(event["exec_id"], json.loads(event["attrs"])["writer"]) for event in (of_itself, of_another)] == [(7, 9)] * 2
     assert [json.loads(event["attrs"]).get("leader") for event in (of_itself, of_another)] == [None, f"{shop.topic}/0/5"]
@@ -154,7 +154,7 @@ async def test_the_claim_of_a_dead_worker_is_taken_and_the_older_delivery_is_sta
     await store.open()
     await store.exchange(Exchange(claims=[Claim(key, 7)], lease=0.0))
     step = shop.step(0, 1, Action.RELEASE, "STUCK", handler="bill", attempt=1)
-    assert fates(await carry_out(shop.plan(step), shop.group, execute=True)) == {RepairFate.SENT: 1}
+    assert fates(await carry_out(shop.plan(step), shop.group, execute=True)) == {Fate.SENT: 1}
     assert (await store.exchange(Exchange(claims=[Claim(key, 8)]))).claims == [Stale()]
     await store.close()
     await shop.work_until(dict.fromkeys(values(range(6)), 1))
@@ -165,9 +165,9 @@ async def test_a_key_that_nobody_did_is_replayed_past_the_store_once_and_only_on
     await occupy(shop, b"order-2", done=True)
     step = shop.step(2, 3, Action.REPLAY, "PHANTOM_SUPPRESSED", handler="bill", attempt=1)
     carried = await carry_out(shop.plan(step), shop.group, execute=True)
-    assert (fates(carried), await shop.copies()) == ({RepairFate.REVIEWABLE: 1}, {})
-    assert fates(await carry_out(shop.plan(step), shop.group, execute=True, with_review=True)) == {RepairFate.SENT: 1}
-    assert fates(await carry_out(shop.plan(step, plan_id="run-2"), fresh(shop), execute=True, with_review=True)) == {RepairFate.FOLLOWED: 1}
+    assert (fates(carried), await shop.copies()) == ({Fate.REVIEWABLE: 1}, {})
+    assert fates(await carry_out(shop.plan(step), shop.group, execute=True, with_review=True)) == {Fate.SENT: 1}
+    assert fates(await carry_out(shop.plan(step, plan_id="run-2"), fresh(shop), execute=True, with_review=True)) == {Fate.FOLLOWED: 1}
     await shop.work_until({b"order-2": 1, b"order-5": 1})
     assert shop.handled[b"order-2"] == 1
 
@@ -181,15 +181,15 @@ def fresh(shop: Shop) -> Any:
 async def test_another_record_at_the_offset_is_not_sent(shop: Shop) -> None:
     judged_before = shop.plan(shop.step(0, 2), as_of=time.time() - 3600)
     carried = await carry_out(judged_before, shop.group, execute=True)
-    assert (fates(carried), await shop.copies()) == ({RepairFate.REPLACED: 2}, {})
+    assert (fates(carried), await shop.copies()) == ({Fate.REPLACED: 2}, {})
     other = shop.step(0, 1, Action.REDELIVER, "LOST", handler="bill", record_ts=(1_000_000, 2_000_000))
     carried = await carry_out(shop.plan(other, plan_id="run-2"), fresh(shop), execute=True)
-    assert (fates(carried), await shop.copies()) == ({RepairFate.REPLACED: 1}, {})
+    assert (fates(carried), await shop.copies()) == ({Fate.REPLACED: 1}, {})
 
 
 async def test_nothing_is_sent_that_nothing_would_suppress_or_nobody_would_take(shop: Shop) -> None:
     bare = shop.app(dedup=None).group()
-    assert fates(await carry_out(shop.plan(shop.step(0, 2)), bare, execute=True)) == {RepairFate.UNGUARDED: 2}
+    assert fates(await carry_out(shop.plan(shop.step(0, 2)), bare, execute=True)) == {Fate.UNGUARDED: 2}
     steps = [
         shop.step(0, 1, Action.REDELIVER, "LOST", handler="gone"),
         shop.step(1, 2, Action.REDELIVER, "LOST", handler="bill", dedup_epoch=3),
@@ -199,11 +199,11 @@ async def test_nothing_is_sent_that_nothing_would_suppress_or_nobody_would_take(
     ]
     carried = await carry_out(shop.plan(*steps), shop.group, execute=True)
     assert fates(carried) == {
-        RepairFate.HANDLERLESS: 1,
-        RepairFate.OTHER_EPOCH: 1,
-        RepairFate.OTHER_KEY: 1,
-        RepairFate.MANUAL: 1,
-        RepairFate.REVIEWABLE: 1,
+        Fate.HANDLERLESS: 1,
+        Fate.OTHER_EPOCH: 1,
+        Fate.OTHER_KEY: 1,
+        Fate.MANUAL: 1,
+        Fate.REVIEWABLE: 1,
     }
     assert await shop.copies() == {}
     assert not carried.is_done
@@ -218,7 +218,7 @@ async def test_what_a_transaction_left_behind_is_empty_and_no_offset_is_waited_f
         await (producer.abort_transaction() if value == b"aborted" else producer.commit_transaction())
     await producer.stop()
     carried = await carry_out(shop.plan(shop.step(4, 10)), shop.group, execute=True)
-    assert fates(carried) == {RepairFate.SENT: 3, RepairFate.EMPTY: 3}
+    assert fates(carried) == {Fate.SENT: 3, Fate.EMPTY: 3}
     assert (carried.is_done, await shop.copies()) == (True, dict.fromkeys((4, 5, 6), 1))
 
 
@@ -230,7 +230,7 @@ async def test_a_kill_before_the_event_sends_again_and_the_store_suppresses_the_
         patch.setattr(Worker, "make_durable", full_disk)
         with pytest.raises(EventLogUnavailable):
             await carry_out(shop.plan(shop.step(0, 3)), shop.group, execute=True)
-    assert fates(await carry_out(shop.folder / "plan.jsonl", shop.group, execute=True)) == {RepairFate.SENT: 3}
+    assert fates(await carry_out(shop.folder / "plan.jsonl", shop.group, execute=True)) == {Fate.SENT: 3}
     assert await shop.copies() == dict.fromkeys(range(3), 2)
     await shop.work_until(dict.fromkeys(values(range(6)), 1))
     assert shop.handled == dict.fromkeys(values(range(6)), 1)
@@ -244,7 +244,7 @@ async def test_a_kill_after_the_store_knows_sends_nothing_twice(shop: Shop, monk
         patch.setattr(PlanProgress, "note", killed)
         with pytest.raises(OSError, match="killed"):
             await carry_out(shop.plan(shop.step(0, 3)), shop.group, execute=True)
-    assert fates(await carry_out(shop.folder / "plan.jsonl", shop.group, execute=True)) == {RepairFate.FOLLOWED: 3}
+    assert fates(await carry_out(shop.folder / "plan.jsonl", shop.group, execute=True)) == {Fate.FOLLOWED: 3}
     assert await shop.copies() == dict.fromkeys(range(3), 1)
 
 
@@ -262,7 +262,7 @@ async def test_a_copy_that_is_not_acknowledged_is_sent_by_the_next_run_and_the_o
         with pytest.raises(PublishUnavailable):
             await carry_out(shop.plan(shop.step(0, 3)), shop.group, execute=True)
     assert await shop.copies() == {0: 1, 2: 1}
-    assert fates(await carry_out(shop.folder / "plan.jsonl", shop.group, execute=True)) == {RepairFate.SENT: 1, RepairFate.FOLLOWED: 2}
+    assert fates(await carry_out(shop.folder / "plan.jsonl", shop.group, execute=True)) == {Fate.SENT: 1, Fate.FOLLOWED: 2}
     assert await shop.copies() == {0: 1, 1: 1, 2: 1}
 
 
@@ -273,15 +273,15 @@ async def test_a_copy_that_is_refused_for_good_is_left_and_its_claim_is_given_ba
     with monkeypatch.context() as patch:
         patch.setattr(KafkaPublisher, "publish", refusing)
         carried = await carry_out(shop.plan(shop.step(0, 1)), shop.group, execute=True)
-    assert (fates(carried), carried.is_done) == ({RepairFate.REFUSED: 1}, False)
+    assert (fates(carried), carried.is_done) == ({Fate.REFUSED: 1}, False)
     await shop.work_until(dict.fromkeys(values(range(6)), 1))
     assert shop.handled == dict.fromkeys(values(range(6)), 1)
 
 
 async def test_a_plan_that_is_older_than_the_memory_of_the_store_needs_a_second_look(shop: Shop) -> None:
     old = shop.plan(shop.step(0, 2, record_ts=(0, 2**60)), as_of=time.time() - 25 * 3600)
-    assert fates(await carry_out(old, shop.group, execute=True)) == {RepairFate.UNGUARDED: 2}
-    assert fates(await carry_out(old, shop.group, execute=True, with_review=True)) == {RepairFate.SENT: 2}
+    assert fates(await carry_out(old, shop.group, execute=True)) == {Fate.UNGUARDED: 2}
+    assert fates(await carry_out(old, shop.group, execute=True, with_review=True)) == {Fate.SENT: 2}
 
 
 async def test_a_stop_ends_after_the_portion_in_hand_and_the_next_run_goes_on(shop: Shop) -> None:
@@ -289,7 +289,7 @@ async def test_a_stop_ends_after_the_portion_in_hand_and_the_next_run_goes_on(sh
     carried = await carry_out(plan, shop.group, execute=True, rate=2, stop=stop, on_progress=lambda done: stop.set() if done else None)
     assert (carried.stopped, carried.earlier, await shop.copies()) == (True, 0, {0: 1, 1: 1})
     carried = await carry_out(plan, shop.group, execute=True)
-    assert (fates(carried), carried.earlier) == ({RepairFate.SENT: 6}, 2)
+    assert (fates(carried), carried.earlier) == ({Fate.SENT: 6}, 2)
     assert await shop.copies() == dict.fromkeys(range(6), 1)
 
 
@@ -314,10 +314,10 @@ async def test_a_database_that_is_written_in_transactions_lets_a_copy_run_once(s
     group = shop.app(dedup=policy()).group()
     carried = await carry_out(plan, group, execute=True)
     if mode == "inbox":
-        assert (fates(carried), await shop.copies()) == ({RepairFate.DONE: 2}, {})
+        assert (fates(carried), await shop.copies()) == ({Fate.DONE: 2}, {})
         return
-    assert (fates(carried), await shop.copies()) == ({RepairFate.UNGUARDED: 2}, {})
-    assert fates(await carry_out(plan, shop.app(dedup=policy()).group(), execute=True, with_review=True)) == {RepairFate.SENT: 2}
+    assert (fates(carried), await shop.copies()) == ({Fate.UNGUARDED: 2}, {})
+    assert fates(await carry_out(plan, shop.app(dedup=policy()).group(), execute=True, with_review=True)) == {Fate.SENT: 2}
     await shop.work_until(dict.fromkeys(values([2, 3]), 1), dedup=policy())
     assert shop.handled == dict.fromkeys(values([2, 3]), 1)
 
@@ -326,7 +326,7 @@ async def test_what_is_not_in_the_database_is_sent_once_and_an_older_delivery_of
     def policy() -> Transactional:
         return Transactional(f"sqlite:///{shop.folder}/shop.db", key=lambda message: message.raw)
 
-    assert fates(await carry_out(shop.plan(shop.step(1, 3)), shop.app(dedup=policy()).group(), execute=True)) == {RepairFate.SENT: 2}
+    assert fates(await carry_out(shop.plan(shop.step(1, 3)), shop.app(dedup=policy()).group(), execute=True)) == {Fate.SENT: 2}
     await shop.work_until(dict.fromkeys(values(range(6)), 1), dedup=policy())
     assert shop.handled == dict.fromkeys(values(range(6)), 1)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.repairplan import RepairStep, Title
-from ackwise.plugin.repair.candidate import AGAIN, RepairFate
+from ackwise.plugin.resend.candidate import AGAIN, Fate
 
 __all__ = ["PlanProgress", "progress_path"]
 
@@ -34,7 +34,7 @@ class PlanProgress:
     def __init__(self, plan: Path, title: Title, *, writing: bool) -> None:
         self._path = progress_path(plan)
         self._through: dict[str, int] = {}
-        self._fates: dict[str, Counter[str]] = {}
+        self._fates: dict[str, Counter[Fate]] = {}
         self._unfinished = ""
         self._file: TextIO | None = _locked(self._path) if writing else None
         try:
@@ -55,11 +55,11 @@ class PlanProgress:
         """The offset that the step goes on with."""
         return self._through.get(step.idempotency_key, step.start)
 
-    def fates(self, step: RepairStep) -> Mapping[str, int]:
+    def fates(self, step: RepairStep) -> Counter[Fate]:
         """How many of the step's messages had each fate so far."""
         return self._fates.get(step.idempotency_key, Counter())
 
-    def note(self, done: Sequence[tuple[RepairStep, int, Mapping[str, int]]]) -> None:
+    def note(self, done: Sequence[tuple[RepairStep, int, Mapping[Fate, int]]]) -> None:
         """Everything of these steps below the offset beside them has these fates; the next run will know. Raises `OSError`.
 
         From the first on that another run may still send, nothing of a step is noted: there the store alone keeps what was sent
@@ -73,7 +73,7 @@ class PlanProgress:
                 lines.append({"step": key, "through": through, "fates": fates})
         self._write(*lines)
 
-    def _take(self, key: str, through: int, fates: Mapping[str, int]) -> None:
+    def _take(self, key: str, through: int, fates: Mapping[Fate, int]) -> None:
         self._through[key] = max(through, self._through.get(key, through))
         self._fates.setdefault(key, Counter()).update(fates)
 
@@ -91,9 +91,7 @@ class PlanProgress:
                 if number == 1:
                     self._require_plan(str(found["plan_id"]), title)
                 elif "step" in found:
-                    self._take(
-                        str(found["step"]), int(found["through"]), {RepairFate(fate): int(many) for fate, many in found["fates"].items()}
-                    )
+                    self._take(str(found["step"]), int(found["through"]), {Fate(fate): int(many) for fate, many in found["fates"].items()})
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise ConfigurationError(
                     f"line {number} of {self._path}, which says how far the plan came, is not what Ackwise wrote there; move the file "

@@ -1,4 +1,4 @@
-"""Origins: reads the records that a plan is about where their producers wrote them."""
+"""Origins: the records of source topics, where their producers wrote them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 
+from ackwise.middleware.message import Origin
 from ackwise.plugin.client.reading import Bounds, TopicReader
 
 __all__ = ["Origins"]
@@ -18,7 +19,7 @@ _FRESH: Final = 5.0
 
 
 class Origins:
-    """The logs of the source topics."""
+    """The logs of the source topics. Each call raises `Unavailable`."""
 
     def __init__(self, reader: TopicReader) -> None:
         self._reader = reader
@@ -28,7 +29,7 @@ class Origins:
         """What was read last: a partition, from where, the records, and the offset that they go to."""
 
     async def bounds(self, partition: TopicPartition) -> Bounds:
-        """What the log has; nothing where there is no such partition. Raises `Unavailable`."""
+        """What the log has; nothing where there is no such partition."""
         if partition.topic not in self._there:
             self._there[partition.topic] = frozenset(await self._reader.partitions([partition.topic]))
         if partition not in self._there[partition.topic]:
@@ -42,7 +43,7 @@ class Origins:
     async def read(self, partition: TopicPartition, start: int, end: int, most: int) -> tuple[list[Any], int]:
         """At most `most` records of [`start`, `end`), which the log has, and the offset that they go to.
 
-        What is below that and not among them, is not there. Raises `Unavailable`.
+        What is below that and not among them, is not there.
         """
         held, first, records, through = self._held
         if held != partition or not first <= start < through:
@@ -51,3 +52,10 @@ class Origins:
         at = bisect_left(records, start, key=attrgetter("offset"))
         found = records[at : min(at + most, bisect_left(records, end, key=attrgetter("offset")))]
         return found, found[-1].offset + 1 if len(found) == most else min(end, through)
+
+    async def record(self, origin: Origin) -> Any:
+        """One record; `None` if it is no longer there, or another one is now."""
+        partition = TopicPartition(origin.topic, origin.partition)
+        start, end = await self.bounds(partition)
+        found = await self._reader.first(partition, origin.offset, origin.offset + 1) if start <= origin.offset < end else None
+        return None if found is None or found.timestamp != origin.timestamp_ms else found

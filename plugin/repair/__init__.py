@@ -1,1 +1,0 @@
-"""Repair: carries out a plan. Lost messages are sent again, and nothing else is."""
