@@ -35,10 +35,10 @@ def modules() -> Iterator[str]:
 
 def templates() -> Iterator[str]:
     """What pages are made of, and what runs inside of Redis, relative to the checkout."""
-    yield "plugin/ui/page.css"
     yield "stores/redis/script.lua"
-    for file in (CHECKOUT / "spark" / "report" / "page" / "templates").iterdir():
-        yield file.relative_to(CHECKOUT).as_posix()
+    for folder in (CHECKOUT / "spark" / "report" / "page" / "templates", CHECKOUT / "plugin" / "pages" / "templates"):
+        for file in folder.iterdir():
+            yield file.relative_to(CHECKOUT).as_posix()
 
 
 @pytest.fixture(scope="module")

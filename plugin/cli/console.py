@@ -6,8 +6,16 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["new_table", "say_error", "to_stderr", "to_stdout"]
+from ackwise.middleware.plaintext import plain
+from ackwise.plugin.pages.table import Cell, Value
+from ackwise.plugin.pages.table import Table as Values
+
+__all__ = ["new_table", "say_error", "shown", "text", "to_stderr", "to_stdout"]
+
+#: Characters of a cell.
+_CELL: Final = 160
 
 #: Columns where nobody looks on. A table that is piped is read by a program or a pager, which both want it whole; COLUMNS
 #: is not asked, since it may be that of a terminal far up the tree of processes.
@@ -35,6 +43,23 @@ def new_table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def shown(found: Values, limit: int = _CELL) -> Table:
+    """`found` as a terminal shows it: cells are cut, and nothing of one is a command to the terminal."""
+    table = new_table(*found.columns)
+    for row in found.rows:
+        table.add_row(*(text(_text(value), limit) for value in ([row] if isinstance(row, Cell) else row)))
+    return table
+
+
+def text(words: str, limit: int = 1_000) -> Text:
+    """Words as they are, cut, with what does not print spelled out."""
+    return Text(plain(words, limit))
+
+
+def _text(value: Value) -> str:
+    return "" if value is None else value.text if isinstance(value, Cell) else str(value)
 
 
 def say_error(sentence: str) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
+from rich.text import Text
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli import letteroptions as options
-from ackwise.plugin.cli import letterview as view
-from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
-from ackwise.plugin.cli.resending import Sending, Yes, end, print_outcome, progress, stop_by_signal
+from ackwise.plugin.cli.console import new_table, shown, text, to_stderr, to_stdout
+from ackwise.plugin.cli.resending import Sending, Yes, end, progress, stop_by_signal, table_of
 from ackwise.plugin.cli.together import with_options
 from ackwise.plugin.cli.waiting import wait_for
 
@@ -51,7 +52,7 @@ def show_list(
     selection, place = meant.selection(again=True), where.place(whose)
     found, unreadable = wait_for(_list(place, selection, limit if letters or as_json else 0))
     opened, foreign = found.count("open"), found.count("foreign")
-    from ackwise.plugin.deadletters.shown import cause_facts, letter_facts, remarks
+    from ackwise.plugin.deadletters.shown import cause_facts, causes_table, letter_facts, letters_table, remarks
 
     if as_json:
         each = [letter_facts(*letter) for letter in found.newest]
@@ -63,7 +64,7 @@ def show_list(
     elif not found.kinds:
         to_stdout().print("no dead letters")
     else:
-        to_stdout().print(view.letters_table(found) if letters else view.causes_table(found))
+        to_stdout().print(shown(letters_table(found) if letters else causes_table(found, time.time() * 1000)))
     for sentence in remarks(found, unreadable, place):
         to_stderr().print(sentence, soft_wrap=True)
     raise typer.Exit(int(bool(opened)))
@@ -98,9 +99,9 @@ def show(
     table = new_table("", "")
     for name, given in facts.items():
         if given not in (None, "", [], {}):
-            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-            lines = text.splitlines() if name == "traceback" else [text]
-            table.add_row(name.replace("_", " "), "\n".join(view.shown(line, 10_000) for line in lines))
+            words = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            lines = words.splitlines() if name == "traceback" else [words]
+            table.add_row(name.replace("_", " "), Text("\n").join(text(line, 10_000) for line in lines))
     to_stdout().print(table)
 
 
@@ -204,15 +205,9 @@ def drop(
 
 def _end(outcome: Resent, executed: bool, as_json: bool) -> NoReturn:
     """Print what became of letters, and leave with the code for it."""
-    counts = [
-        {"handler": handler, "fate": fate.value, "letters": number}
-        for (handler,), fates in outcome.counts.items()
-        for fate, number in fates.items()
-    ]
-    if not as_json:
-        print_outcome(outcome, ("handler", "letters"), "no letter is meant", executed=executed)
-    facts = {"recorded": outcome.recorded, "letters": counts} if as_json else None
-    end(outcome, facts, executed=executed, is_done=outcome.is_done)
+    fates = table_of(outcome, "handler", "letters")
+    facts = {"recorded": outcome.recorded, "letters": fates.records}
+    end(outcome, fates, facts, "no letter is meant", executed=executed, as_json=as_json)
 
 
 async def _redrive(place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, sending: Sending) -> Resent:

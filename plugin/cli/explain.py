@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ackwise.plugin.cli.console import new_table, to_stdout
+from ackwise.plugin.cli.console import shown, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ackwise.plugin.inspect.failures import FailurePath
 
 __all__ = ["explain", "print_explanation"]
+
+#: Characters of a cell, which is nobody else's choice.
+_CELL: Final = 100_000
 
 
 def explain(
@@ -43,9 +46,9 @@ def explain(
 def print_explanation(found: Explanation, console: Console) -> None:
     """Print `found` as tables, what keeps the app from starting last."""
     console.print(Text(f"Group {found.group}", style="bold"))
-    _print(console, "What a message passes", ("phase", "step", "how"), found.chain)
-    _print(console, "Settings", ("setting", "value", "from"), found.settings)
-    _print(console, "Topics", ("topic", "what is in it"), found.topics)
+    for table in found.tables:
+        console.print(Text(f"\n{table.caption}", style="bold"))
+        console.print(shown(table, _CELL))
     console.print(Text("\nWhat happens when", style="bold"))
     for consequence, causes in _by_consequence(found.failures).items():
         for cause in causes:
@@ -68,12 +71,3 @@ def _consequence(failure: FailurePath) -> str:
     attempts = "" if failure.attempts is None else str(failure.attempts)
     named = {"wait": failure.after, "attempts": attempts, "ends on": failure.ends, "its offset passes": failure.offset}
     return "; ".join([failure.then, *(f"{name}: {value}" for name, value in named.items() if value)])
-
-
-def _print(console: Console, title: str, columns: Sequence[str], rows: Sequence[Any]) -> None:
-    table = new_table(*columns)
-    for row in rows:
-        cells = row if isinstance(row, tuple) else dataclasses.astuple(row)
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in cells))
-    console.print(Text(f"\n{title}", style="bold"))
-    console.print(table)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
 
-from ackwise.plugin.cli.console import new_table, to_stdout
-from ackwise.plugin.cli.resending import Sending, end, print_outcome, progress, stop_by_signal
+from ackwise.plugin.cli.console import shown, to_stdout
+from ackwise.plugin.cli.resending import Sending, end, print_commands, progress, stop_by_signal, table_of
 from ackwise.plugin.cli.target import Target, find_app
 from ackwise.plugin.cli.together import with_options
 from ackwise.plugin.cli.waiting import wait_for
+from ackwise.plugin.pages.table import Table, count
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ackwise.plugin.group.group import Group
     from ackwise.plugin.resend.candidate import Resent
 
@@ -54,35 +51,23 @@ def show(plan: _Plan, as_json: _AsJson = False) -> None:
         offsets[kind] += step.offsets
         if len(first) < _SHOWN:
             first.append(step)
+    columns = "group", "action", "verdict", "risk", "steps", "offsets"
+    kinds = Table("", columns, [(*kind, count(number), count(offsets[kind])) for kind, number in sorted(steps.items())])
     if as_json:
-        kinds = [
-            {"group": group, "action": action, "verdict": verdict, "risk": risk, "steps": number, "offsets": offsets[kind]}
-            for kind, number in sorted(steps.items())
-            for group, action, verdict, risk in [kind]
-        ]
-        typer.echo(json.dumps({"plan_id": title.plan_id, "as_of": _time(title.as_of), "actions": kinds}))
+        typer.echo(json.dumps({"plan_id": title.plan_id, "as_of": _time(title.as_of), "actions": kinds.records}))
         return
     console = to_stdout()
     console.print(f"Plan {escape(title.plan_id)}, judged as of {_time(title.as_of)}", soft_wrap=True)
     if not steps:
         console.print("nothing is to be repaired")
         return
-    table = new_table("group", "action", "for", "risk", "steps", "offsets")
-    for kind, number in sorted(steps.items()):
-        table.add_row(*map(escape, kind), f"{number:,}", f"{offsets[kind]:,}")
-    console.print(table)
-    table = new_table("action", "offsets", "handler", "verdict", "attempts", "last event")
-    for step in first:
-        table.add_row(
-            step.action,
-            escape(place_of(step, step.start, step.end)),
-            escape(step.handler or "–"),
-            step.verdict,
-            str(step.attempt),
-            step.last_event or "–",
-        )
-    console.print(table)
-    _print_commands(console, (step.command for step in first))
+    console.print(shown(kinds))
+    rows = [
+        (step.action.value, place_of(step, step.start, step.end), step.handler or "–", step.verdict, step.attempt, step.last_event or "–")
+        for step in first
+    ]
+    console.print(shown(Table("", ("action", "offsets", "handler", "verdict", "attempts", "last event"), rows)))
+    print_commands(step.command for step in first if step.command)
     if sum(steps.values()) > len(first):
         console.print(f"[dim]and {sum(steps.values()) - len(first):,} more steps in {escape(str(plan))}[/]", soft_wrap=True)
 
@@ -117,12 +102,9 @@ def apply(
     outcome = Resent()
     if steps or not requeues:
         outcome = wait_for(_carry_out(plan, group, offsets, sending, with_review))
-    actions = [{"action": action, "verdict": verdict, "messages": fates} for (action, verdict), fates in outcome.counts.items()]
-    if not as_json:
-        print_outcome(outcome, ("action", "for", "messages"), "nothing is to be repaired", executed=sending.execute)
-        _print_commands(to_stdout(), requeues)
-    facts = {"earlier": outcome.earlier, "actions": actions, "requeue": requeues} if as_json else None
-    end(outcome, facts, executed=sending.execute, is_done=outcome.is_done and not requeues)
+    fates = table_of(outcome, "action", "verdict", "messages")
+    facts = {"earlier": outcome.earlier, "actions": fates.records, "requeue": requeues}
+    end(outcome, fates, facts, "nothing is to be repaired", requeues, executed=sending.execute, as_json=as_json)
 
 
 async def _carry_out(plan: Path, group: Group, offsets: int, sending: Sending, with_review: bool) -> Resent:
@@ -133,12 +115,6 @@ async def _carry_out(plan: Path, group: Group, offsets: int, sending: Sending, w
             plan, group, execute=sending.execute, with_review=with_review, rate=sending.rate, stop=stop_by_signal(),
             on_progress=on_progress,
         )  # fmt: skip
-
-
-def _print_commands(console: Console, commands: Iterable[str | None]) -> None:
-    """Rows that are parked are for whoever knows why: the first commands that let them go."""
-    for command in islice(filter(None, commands), _SHOWN):
-        console.print(f"[yellow]for you to call[/] once the cause is mended: {escape(command)}", soft_wrap=True)
 
 
 def _time(micros: int) -> str:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.plaintext import plain
-from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
+from ackwise.plugin.cli.console import shown, to_stderr, to_stdout
+from ackwise.plugin.pages.table import Table, count
 
 if TYPE_CHECKING:
     import asyncio
 
     from ackwise.plugin.resend.candidate import Resent
 
-__all__ = ["Sending", "Yes", "end", "print_outcome", "progress", "stop_by_signal"]
+__all__ = ["Sending", "Yes", "end", "print_commands", "progress", "stop_by_signal", "table_of"]
+
+#: Commands that are listed.
+_COMMANDS: Final = 50
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed, and what would be done is shown.")]
 
@@ -60,14 +64,16 @@ def progress(what: str, total: int | None = None) -> Iterator[tuple[Callable[[in
         yield lambda number: bar.update(task, total=number), lambda done: bar.advance(task, done)
 
 
-def print_outcome(outcome: Resent, columns: Sequence[str], nothing: str, *, executed: bool) -> None:
-    """For people: how many had which fate, by the kind that `columns` name, and what is left to do."""
+def table_of(outcome: Resent, *columns: str) -> Table:
+    """How many had which fate, by the kind that `columns` name but the last, which is what is counted."""
+    rows = [(*kind, count(fates[fate]), fate.value) for kind, fates in sorted(outcome.counts.items()) for fate in sorted(fates)]
+    return Table("", (*columns, "fate"), rows)
+
+
+def _print(outcome: Resent, fates: Table, nothing: str, *, executed: bool) -> None:
+    """For people: who had which fate, and what is left to do."""
     console = to_stdout()
-    table = new_table(*columns, "")
-    for kind, fates in sorted(outcome.counts.items()):
-        for fate, number in sorted(fates.items()):
-            table.add_row(*(escape(plain(word, 160)) for word in kind), f"{number:,}", fate.value)
-    console.print(table if outcome.counts else nothing)
+    console.print(shown(fates) if outcome.counts else nothing)
     if outcome.earlier:
         console.print(f"an earlier call was done with {outcome.earlier:,} of them", soft_wrap=True)
     for fate, places in outcome.places.items():
@@ -80,9 +86,20 @@ def print_outcome(outcome: Resent, columns: Sequence[str], nothing: str, *, exec
         console.print("nothing was changed; add --yes to do it", soft_wrap=True)
 
 
-def end(outcome: Resent, facts: dict[str, Any] | None, *, executed: bool, is_done: bool) -> NoReturn:
-    """Leave with the code for it, after `facts` and what is left were printed, if it is printed as JSON."""
-    if facts is not None:
+def end(
+    outcome: Resent, fates: Table, facts: dict[str, Any], nothing: str, commands: Sequence[str] = (), *, executed: bool, as_json: bool
+) -> NoReturn:
+    """Print what became of messages, and leave with the code for it; `commands` are left for somebody to call."""
+    if as_json:
         left = {fate.value: places for fate, places in outcome.places.items()}
         typer.echo(json.dumps({"executed": executed, "stopped": outcome.stopped, "left": left, **facts}))
-    raise typer.Exit(128 + signal.SIGINT if outcome.stopped else int(not is_done))
+    else:
+        _print(outcome, fates, nothing, executed=executed)
+        print_commands(commands)
+    raise typer.Exit(128 + signal.SIGINT if outcome.stopped else int(not outcome.is_done or bool(commands)))
+
+
+def print_commands(commands: Iterable[str]) -> None:
+    """Rows that are parked are for whoever knows why: the first commands that let them go."""
+    for command in islice(commands, _COMMANDS):
+        to_stdout().print(f"[yellow]for you to call[/] once the cause is mended: {escape(command)}", soft_wrap=True)

@@ -12,8 +12,7 @@ import typer
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.plugin.cli import letteroptions as options
-from ackwise.plugin.cli import statusview as view
-from ackwise.plugin.cli.console import to_stdout
+from ackwise.plugin.cli.console import shown, text, to_stdout
 from ackwise.plugin.cli.together import with_options
 from ackwise.plugin.cli.waiting import wait_for
 
@@ -70,7 +69,21 @@ def _print(standing: Standing, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts(standing)))
     else:
-        to_stdout().print(view.tables(standing))
+        to_stdout().print(_drawn(standing))
+
+
+def _drawn(standing: Standing) -> RenderableType:
+    """For people."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from ackwise.plugin.status.shown import shown as values_of
+
+    found = values_of(standing)
+    findings = (Text.assemble(("! ", "red"), text(finding.sentence)) for finding in found.findings)
+    letters = [text(found.letters)] if found.letters else []
+    tables = (shown(table, 1_000) for table in found.tables)
+    return Group(text(found.headline), *tables, *letters, *findings, Text(found.unknown, style="dim"))
 
 
 def _watch(place: Place, standing: Standing, interval: float, as_json: bool) -> None:
@@ -80,15 +93,15 @@ def _watch(place: Place, standing: Standing, interval: float, as_json: bool) -> 
             if as_json:
                 _print(standing, as_json)
             else:
-                draw(view.tables(standing))
+                draw(_drawn(standing))
             while True:
                 time.sleep(interval)
                 try:
                     standing = wait_for(_look(place))
                 except Unavailable as error:
-                    typer.echo(json.dumps({"error": str(error)})) if as_json else draw(view.sentence(str(error)))
+                    typer.echo(json.dumps({"error": str(error)})) if as_json else draw(text(str(error)))
                 else:
-                    _print(standing, as_json) if as_json else draw(view.tables(standing))
+                    _print(standing, as_json) if as_json else draw(_drawn(standing))
     except KeyboardInterrupt:
         return
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,41 +12,54 @@ from ackwise.middleware.decoding import decoded
 from ackwise.middleware.plaintext import bytes_text, cut
 from ackwise.middleware.run import Run
 from ackwise.middleware.usercode import Returned, called, class_name, plain, shown
-from ackwise.plugin.deadletters.causes import Causes, Kind, Tally
+from ackwise.plugin.deadletters.causes import Causes
 from ackwise.plugin.deadletters.letter import Letter
 from ackwise.plugin.deadletters.letterstate import LetterState
 from ackwise.plugin.deadletters.place import Place
+from ackwise.plugin.pages.table import Cell, Table, Value, command, count, link
 
-__all__ = [
-    "CAUSE_COLUMNS", "LETTER_COLUMNS", "cause_facts", "cause_row", "contents", "letter_facts", "letter_row", "remarks",
-]  # fmt: skip
+__all__ = ["CAUSE", "cause_facts", "causes_table", "contents", "letter_facts", "letters_table", "remarks"]
 
-CAUSE_COLUMNS: Final = "cause", "reason", "raised", "handler", "topic", "open", "redriven", "dropped", "oldest", "newest", "letter"
-LETTER_COLUMNS: Final = "letter", "time", "state", "cause", "reason", "handler", "message", "attempts", "key"
+#: What names a cause; what stands for many causes has another name.
+CAUSE: Final = re.compile(r"[0-9a-f]{8}")
 
 #: Bytes of a key in a row, and characters of a decoded value.
 _KEY: Final = 160
 _DECODED: Final = 4000
 
 
-def cause_row(kind: Kind, tally: Tally, now_ms: float) -> tuple[str, ...]:
-    """The cells of `CAUSE_COLUMNS`, which may hold any character."""
-    cause, states = kind.cause, tally.states
-    return (
-        *(cause.fingerprint, cause.reason, f"{cause.error} {cause.place}".strip() or "–", kind.handler, kind.topic),
-        *(f"{states[state]:,}" for state in ("open", "redriven", "dropped")),
-        *(_age(now_ms - tally.oldest_ms), _age(now_ms - tally.newest_ms), tally.example),
-    )
+def causes_table(causes: Causes, now_ms: float, redrive: Callable[[str], str] | None = None) -> Table:
+    """Causes with their counts, the most frequent first. `redrive`: the command that sends the letters of one again, for a page."""
+    columns = "cause", "reason", "raised", "handler", "topic", "open", "redriven", "dropped", "oldest", "newest", "letter"
+    rows = list[Sequence[Value] | Cell]()
+    for kind, tally in causes.ordered:
+        cause, states = kind.cause, tally.states
+        is_one = CAUSE.fullmatch(cause.fingerprint) is not None
+        rows.append(
+            (
+                link(f"/letters?cause={cause.fingerprint}", cause.fingerprint) if is_one else cause.fingerprint,
+                *(cause.reason, f"{cause.error} {cause.place}".strip() or "–", kind.handler, kind.topic),
+                *(count(states[state]) for state in ("open", "redriven", "dropped")),
+                *(_age(now_ms - tally.oldest_ms), _age(now_ms - tally.newest_ms), _link(tally.example)),
+            )
+        )
+        if redrive is not None and is_one and states["open"]:
+            rows.append(command(redrive(cause.fingerprint), "send them again: "))
+    return Table("What they died of, the most frequent first", columns, rows)
 
 
-def letter_row(letter: Letter, state: LetterState | None) -> tuple[str, ...]:
-    """The cells of `LETTER_COLUMNS`, which may hold any character."""
-    delivery = letter.delivery
-    return (
-        *(str(letter.id), _time(letter.id.timestamp_ms, "seconds"), _state(state), letter.cause.fingerprint),
-        *(letter.problem or letter.reason, letter.handler, str(delivery.origin), str(delivery.attempt)),
-        bytes_text(delivery.key, _KEY) or "–",
-    )
+def letters_table(causes: Causes) -> Table:
+    """Letters one by one, the newest first."""
+    columns = "letter", "time", "state", "cause", "reason", "handler", "message", "attempts", "key"
+    rows = [
+        (
+            *(_link(str(letter.id)), _time(letter.id.timestamp_ms, "seconds"), _state(state), letter.cause.fingerprint),
+            *(letter.problem or letter.reason, letter.handler, str(letter.delivery.origin), letter.delivery.attempt),
+            bytes_text(letter.delivery.key, _KEY) or "–",
+        )
+        for letter, state in causes.newest
+    ]
+    return Table(f"At most {causes.most}", columns, rows)
 
 
 def cause_facts(causes: Causes) -> list[dict[str, Any]]:
@@ -133,6 +148,10 @@ def _decoded(place: Place, letter: Letter) -> str | None:
     if isinstance(text, Returned):
         return cut(str(plain(text.value)), _DECODED)
     return f"not shown: {class_name(text.error)} in the __repr__ of {class_name(values[0])}"
+
+
+def _link(letter: str) -> Cell:
+    return link(f"/letter?id={letter}", letter)
 
 
 def _state(state: LetterState | None) -> str:

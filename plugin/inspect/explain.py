@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, astuple, dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -19,9 +19,7 @@ from ackwise.middleware.policies import Broadcasting, Dedup, Transactional
 from ackwise.middleware.retry import Exponential, RetryPolicy, Schedule
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.inspect.failures import FailurePath, delays_in_words, failures
-from ackwise.plugin.inspect.instance import failures_of_instance
-from ackwise.plugin.inspect.outboxfailures import failures_of_outbox
-from ackwise.plugin.inspect.sharefailures import failures_of_share
+from ackwise.plugin.pages.table import Table
 from ackwise.plugin.registry import open_store
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER
 from ackwise.plugin.settings.config import Config
@@ -32,7 +30,7 @@ from ackwise.plugin.settings.redaction import shown_options, shown_url
 from ackwise.plugin.signature import name_of
 from ackwise.plugin.slots import Slots, refuse_short_memory
 
-__all__ = ["Explanation", "Setting", "ChainLink", "TopicUse", "explain"]
+__all__ = ["Explanation", "Setting", "ChainLink", "TopicUse", "explain", "tables_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,19 @@ class Explanation:
     warnings: tuple[str, ...]
     refusals: tuple[str, ...]
 
+    @property
+    def tables(self) -> list[Table]:
+        """What is told in tables."""
+        return [*tables_of(self.chain, self.settings), Table("Topics", ("topic", "what is in it"), list(map(astuple, self.topics)))]
+
+
+def tables_of(chain: Sequence[ChainLink], settings: Sequence[Setting]) -> list[Table]:
+    """The chain and the settings, as a terminal and a page have them."""
+    return [
+        Table("What a message passes", ("phase", "step", "how"), list(map(astuple, chain))),
+        Table("Settings", ("setting", "value", "from"), list(map(astuple, settings))),
+    ]
+
 
 def explain(
     settings: HostSettings, slots: Slots, agents: Sequence[Agent], config: Config, *, origins: Mapping[str, str] = MappingProxyType({})
@@ -88,12 +99,7 @@ def explain(
         chain=tuple(_chain(settings, slots, agents)),
         settings=tuple(_settings(settings, slots, agents, names, config, origins)),
         topics=tuple(_topics(names, agents)),
-        failures=(
-            *failures(settings, slots, agents, names),
-            *failures_of_instance(settings, slots),
-            *(() if slots.share is None else failures_of_share(settings, slots.share)),
-            *(() if slots.outbox is None else failures_of_outbox(slots.outbox)),
-        ),
+        failures=failures(settings, slots, agents, names),
         warnings=tuple(_warnings(settings, slots)),
         refusals=tuple(_refusals(slots, agents, config)),
     )

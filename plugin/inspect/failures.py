@@ -18,9 +18,10 @@ from ackwise.middleware.journey import journey
 from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.ordering import LONGEST_DELAY, Order, RetryInPlace
 from ackwise.middleware.overtime import HANG_WARNING
-from ackwise.middleware.policies import Dedup, Events
+from ackwise.middleware.policies import Broadcasting, Dedup, Events, Outbox
 from ackwise.middleware.rulings import dispositions_of
 from ackwise.middleware.settlement import PUBLISH_AGAIN
+from ackwise.middleware.share import Share
 from ackwise.middleware.usercode import STOPS, Raised, Returned
 from ackwise.middleware.worker import FIRST_WAIT, LONGEST_WAIT
 from ackwise.plugin.group.topicnames import TopicNames
@@ -56,6 +57,8 @@ _DROPPED: Final = "dropped, with an event and a count"
 _NOT_YET: Final = "not before it is settled"
 _NOT_HERE: Final = "by the next owner"
 
+_BACK: Final = "once it is back"
+
 #: What a share group does with what would be held otherwise, held in the retry lane then.
 _COPIED: Final = "copied to the retry topic, no attempt is charged; held there"
 
@@ -65,7 +68,12 @@ _FOLLOWS: Final[dict[Order, str]] = {None: "", "key": "has its key", "partition"
 
 def failures(settings: HostSettings, slots: Slots, agents: Sequence[Agent], names: TopicNames) -> tuple[FailurePath, ...]:
     """The failures that can happen to this app, in the order in which a message can meet them."""
-    return tuple(_Failures(settings, slots, agents, names))
+    return (
+        *_Failures(settings, slots, agents, names),
+        *(() if slots.broadcasting is None else _of_instance(settings, slots.broadcasting)),
+        *(() if slots.share is None else _of_share(settings, slots.share)),
+        *(() if slots.outbox is None else _of_outbox(slots.outbox)),
+    )
 
 
 class _Failures:
@@ -339,7 +347,7 @@ class _Failures:
         return FailurePath(when, then, "", (), attempts, f"{self._names.dead_letter}, {reason}", _DEAD_LETTER_IS_THERE)
 
     def _held(self, when: str, then: str, after: str, offset: str = _NOT_YET) -> FailurePath:
-        return FailurePath(when, then, after, (), None, "", offset)
+        return _held(when, then, offset, after)
 
 
 _MESSAGE: Final = Message[Any](Delivery("", 0, 0, 0, None, None, (), Origin("", 0, 0, 0)), None)
@@ -361,3 +369,61 @@ def delays_in_words(delays: Sequence[float]) -> str:
 
 
 _SHOWN_DELAYS: Final = 20
+
+
+def _held(when: str, then: str, offset: str, after: str = "") -> FailurePath:
+    return FailurePath(when, then, after, (), None, "", offset)
+
+
+def _of_instance(settings: HostSettings, policy: Broadcasting) -> Iterator[FailurePath]:
+    """Those that only an instance that broadcasts has: what it misses, and what it runs again."""
+    begins = "end" if settings.start == "latest" else "start"
+    yield _held("the instance is killed", "what it had not committed is run again by itself", _BACK)
+    yield _held(f"a batch still runs {spelled(settings.drain_timeout)} after the stop", "cancelled; run again by this instance", _BACK)
+    yield _held(
+        "the instance is away for longer than a topic keeps its records", "what was deleted is missed, with an event", "at its start"
+    )
+    yield _held("an instance of a new name starts", f"begins at the {begins} of the topics", "at its start")
+    yield _held("an instance of the same name is running", "the second does not start, or stops", "not by that one")
+    if policy.offsets_file is not None:
+        yield _held(
+            "the offsets file can't be written, as on a full disk", "goes on; the next commit makes it good", "with the next commit"
+        )
+        yield _held("the offsets file is damaged, or another's", "the instance does not start", "not before it is mended")
+
+
+def _of_outbox(outbox: Outbox) -> Iterator[FailurePath]:
+    """Those of the rows that wait to be sent: what is sent twice, and what is parked."""
+
+    def of_row(when: str, then: str, after: str) -> FailurePath:
+        return _held(when, then, "none: a row has no offset", after)
+
+    lease = spelled(float(outbox.lease))
+    held = "its key waits until it is requeued" if outbox.on_error == "block" else "later rows of its key go on"
+    yield of_row("the brokers do not acknowledge a row", "its key waits; it is sent again", "1s × 1.6 each time, at most 2m, ± 20%")
+    yield of_row(f"… {outbox.max_attempts} times", f"parked; {held}", "")
+    yield of_row("the brokers refuse a row for good", f"parked; {held}", "")
+    yield of_row("no broker answers", "rows wait, no attempt is counted", "1s, growing to 10s")
+    yield of_row("the database of the outbox is away", "rows wait; what was acknowledged is deleted later", "1s, doubling to 10s")
+    yield of_row("the relay is killed before the acknowledgement", "sent by another one", f"{lease} for its shards")
+    yield of_row("the relay is killed before the row is deleted", "sent again, under the same message id", f"{lease} for its shards")
+    yield of_row("the relay stalls longer than its lease", "it sends nothing more; another one has its shards", lease)
+
+
+def _of_share(settings: HostSettings, share: Share) -> Iterator[FailurePath]:
+    """Those that only a worker in a share group has: what is copied uncharged, delivered again, and given up by the broker."""
+    copied = "copied to the retry topic, no attempt is charged"
+    lock, timeout = spelled(float(share.lock)), spelled(share.seconds)
+    yield _held("the broker delivers a message again", f"{copied}, and run from there", _COPY_IS_THERE)
+    yield _held(f"a message has not begun {timeout} after it was locked", copied, _COPY_IS_THERE)
+    yield _held(
+        f"a handler still runs {timeout} after its message was locked", "cancelled, and comes back as if it had raised", _COPY_IS_THERE
+    )
+    yield _held("the lock has ended when a message is accepted", "refused, with an event; delivered again", "once it is copied")
+    yield _held("the worker is killed", "delivered again", "by another worker", lock)
+    yield _held(
+        "a worker is killed in each of the broker's deliveries (5 unless set) before it has copied the message",
+        "lost: the broker gives it up",
+        "by the broker",
+    )
+    yield _held(f"a handler still runs {spelled(settings.drain_timeout)} after the stop", "cancelled; delivered again", "by another worker")

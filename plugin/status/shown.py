@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.plaintext import plain
+from ackwise.plugin.pages.table import Table
 from ackwise.plugin.status.standing import Finding, PartitionStanding, Standing, WorkerStanding, findings
 
-__all__ = ["ShownStatus", "ShownTable", "facts", "shown"]
+__all__ = ["ShownStatus", "facts", "shown"]
 
 #: Characters of a name that is somebody else's choice.
 _NAME: Final = 250
@@ -17,18 +18,11 @@ _UNKNOWN: Final = "as of the last commits; what only workers know, such as messa
 _TOLD: Final = "as of the last commits, and of what each worker said last"
 
 
-class ShownTable(NamedTuple):
-    """A table of texts, which may hold any character."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 class ShownStatus(NamedTuple):
     """One group, in the order in which it is read."""
 
     headline: str
-    tables: tuple[ShownTable, ...]
+    tables: tuple[Table, ...]
     letters: str
     """A sentence; empty without a topic for dead letters."""
     findings: tuple[Finding, ...]
@@ -70,14 +64,14 @@ def _headline(standing: Standing) -> str:
     return f"group {standing.group}: {standing.state}, {workers}, {relays}, lag {standing.lag}"
 
 
-def _tables(standing: Standing) -> Iterator[ShownTable]:
+def _tables(standing: Standing) -> Iterator[Table]:
     columns = "partition", "owner", "watermark", "lag", "done ahead", "oldest", "waiting"
-    yield ShownTable(columns, tuple(_row(each) for each in standing.partitions))
+    yield Table("Partitions", columns, [_row(each) for each in standing.partitions])
     if standing.workers:
         of_workers = "worker", "Ackwise", "partitions", "in hand", "running", "waiting", "paused", "heard"
-        yield ShownTable(of_workers, tuple(_worker_row(each) for each in standing.workers))
+        yield Table("Worker", of_workers, [_worker_row(each) for each in standing.workers])
     if pending := tuple((each.level, str(each.pending)) for each in standing.levels if each.pending):
-        yield ShownTable(("delay level", "pending"), pending)
+        yield Table("Delay level", ("delay level", "pending"), pending)
 
 
 def _letters(standing: Standing) -> str:

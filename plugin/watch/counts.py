@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from prometheus_client import Histogram
+
 from ackwise.middleware.columns import ColumnExchange, ColumnResult, in_columns
 from ackwise.middleware.disposition import OUR_REASONS
 from ackwise.middleware.events import Durable, Event, EventCode, EventSink, RunEvents, RunSink, durable_of, explode
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
-from ackwise.plugin.watch.durations import Durations
 
 __all__ = ["CountedEvents", "Counts", "TimedStore"]
 
@@ -33,6 +34,14 @@ _OUTCOMES: Final = {
 #: What stands for a reason that a handler gave in words of its own: those may be about the payload, and never end.
 _BY_HANDLER: Final = "by its handler"
 
+#: Upper bounds of the buckets in seconds: those that the OpenTelemetry conventions advise for durations of messaging, and two above.
+_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 60.0, 900.0)
+
+
+def _durations() -> Histogram:
+    """Seconds; `families` names them."""
+    return Histogram("durations", "", registry=None, buckets=_BOUNDS)
+
 
 class Counts:
     """What was counted, by the labels of each metric."""
@@ -45,9 +54,9 @@ class Counts:
         self.retries: Counter[tuple[str, str]] = Counter()  #: by agent and delay level
         self.dead: Counter[tuple[str, str]] = Counter()  #: by agent and reason
         self.commits = 0
-        self.processing: defaultdict[str, Durations] = defaultdict(Durations)  #: by agent
-        self.exchanges: defaultdict[str, Durations] = defaultdict(Durations)  #: by result, as the next
-        self.flushes: defaultdict[str, Durations] = defaultdict(Durations)
+        self.processing: defaultdict[str, Histogram] = defaultdict(_durations)  #: by agent
+        self.exchanges: defaultdict[str, Histogram] = defaultdict(_durations)  #: by result, as the next
+        self.flushes: defaultdict[str, Histogram] = defaultdict(_durations)
 
     def count(self, event: Event | RunEvents, number: int, level: int | None = None) -> None:
         """Take `number` events of one kind into account."""
@@ -59,7 +68,7 @@ class Counts:
                 self.attempts[agent] += number
                 self.failed[agent] += number if code is EventCode.FAILED else 0
                 if event.duration_us is not None:
-                    self.processing[agent].add(event.duration_us / 1e6)
+                    self.processing[agent].observe(event.duration_us / 1e6)
             case EventCode.SENT_BACK:
                 self.retries[agent, "-" if level is None else str(level)] += number
             case EventCode.DEAD_LETTERED:
@@ -136,12 +145,12 @@ class TimedStore:
         return await _timed(lambda: self._columns.exchange_columns(exchange), self._exchanges, "answered")
 
 
-async def _timed(call: Callable[[], Awaitable[T]], durations: defaultdict[str, Durations], result: str) -> T:
+async def _timed(call: Callable[[], Awaitable[T]], durations: defaultdict[str, Histogram], result: str) -> T:
     begun = time.perf_counter()
     try:
         answered = await call()
     except BaseException:
-        durations["failed"].add(time.perf_counter() - begun)
+        durations["failed"].observe(time.perf_counter() - begun)
         raise
-    durations[result].add(time.perf_counter() - begun)
+    durations[result].observe(time.perf_counter() - begun)
     return answered

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from prometheus_client import Histogram
+
 from ackwise.middleware.run import Run
 from ackwise.plugin.cdc.session import CdcCounts
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.relaycounts import DelayCounts, RelayCounts
 from ackwise.plugin.inspect.outboxstate import HasOutbox, OutboxState
 from ackwise.plugin.watch.counts import Counts
-from ackwise.plugin.watch.durations import Durations
 from ackwise.plugin.watch.seen import Seen, key_of, lanes_of
 
 __all__ = ["Sample", "measures", "measures_of_cdc", "measures_of_relays"]
@@ -23,7 +24,7 @@ class Sample(NamedTuple):
 
     metric: str
     labels: tuple[str, ...]
-    value: float | Durations
+    value: float | Histogram
 
 
 def measures(member: Member, counts: Counts, seen: Seen, now: float) -> Iterator[Sample]:

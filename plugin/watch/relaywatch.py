@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from prometheus_client.core import Metric
-from prometheus_client.exposition import choose_encoder
+from aiohttp.web import Request
 
 from ackwise.middleware.watch import Watch
 from ackwise.plugin.group.relaycounts import RelayCounts
 from ackwise.plugin.inspect.outboxstate import OutboxState, look_at_outbox
-from ackwise.plugin.watch.families import families
+from ackwise.plugin.pages.server import Answer
+from ackwise.plugin.watch.families import exposed
 from ackwise.plugin.watch.measures import Sample, measures_of_relays
-from ackwise.plugin.watch.server import Answer
 from ackwise.plugin.watch.turns import Turns
 
 __all__ = ["RelayWatch"]
@@ -54,27 +53,14 @@ class RelayWatch:
             self._outbox = await look_at_outbox(self._counts)
             await asyncio.sleep(_LOOK_AGAIN if self._outbox is None else _LOOK_EVERY)
 
-    async def _metrics(self, accept: str) -> Answer:  # in the thread of the server
+    async def _metrics(self, request: Request) -> Answer:  # in the thread of the server
         samples = await self._turns.ask(self._measured()) or ()
-        encode, content_type = choose_encoder(accept)
         turned = Sample("ackwise_loop_turned_seconds", (), self._turns.still_for)
-        return Answer(encode(_Registry(self._name, [turned, *samples])), content_type)
+        return exposed(request, self._name, [turned, *samples])
 
     async def _measured(self) -> list[Sample]:
         return [*measures_of_relays(self._counts, self._outbox), *self._more()]
 
 
-async def _index(accept: str) -> Answer:
+async def _index(request: Request) -> Answer:
     return Answer(_INDEX)
-
-
-class _Registry:
-    """What `prometheus_client` writes down."""
-
-    def __init__(self, name: str, samples: list[Sample]) -> None:
-        self._name = name
-        self._samples = samples
-
-    def collect(self) -> Iterator[Metric]:
-        """See `prometheus_client.registry.Collector`."""
-        return families([(self._name, self._samples)])

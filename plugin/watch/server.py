@@ -1,48 +1,30 @@
-"""Server of the pages of one worker: HTTP in a thread with an event loop of its own, so that a page is answered whatever the worker does.
-
-A connection has one request and ten seconds, see `connections`.
-"""
+"""Server of the pages of one worker: in a thread with an event loop of its own, so that a page is answered whatever the worker does."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiohttp import web
 
 from ackwise.middleware.log import Log
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.plugin.watch.connections import serving
+from ackwise.plugin.pages.server import Answer, Page, application, serving
 
-__all__ = ["Answer", "Page", "WatchServer"]
+__all__ = ["WatchServer"]
 
 log = Log()
 
 #: Seconds that a connection lasts at most, from its first byte to the last one of the answer.
 _LONGEST: Final = 10.0
 
-#: Bytes of the body of a request. No page reads one.
-_MOST_BODY: Final = 1024
-
 #: Seconds for the thread to end.
 _STOP: Final = 2.0
-
-
-class Answer(NamedTuple):
-    """What a page answers."""
-
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
-    status: int = 200
-
-
-Page = Callable[[str], Awaitable[Answer]]
-"""A page, which is given what its client accepts. It runs in the thread of the server."""
 
 
 class WatchServer:
@@ -77,21 +59,10 @@ class WatchServer:
             self._ended.set_result(None)
 
     async def _serve(self) -> None:
-        application = web.Application(client_max_size=_MOST_BODY)
-        for path, page in self._pages.items():
-            application.router.add_get(path, _handler(page))
-        async with serving(application, self._listening, _LONGEST):
+        async with serving(application(self._pages, failed=_failed), self._listening, _LONGEST):
             await self._stop.wait()
 
 
-def _handler(page: Page) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        try:
-            found = await page(request.headers.get("Accept", ""))
-        except Exception as error:  # noqa: BLE001  # a page that fails is an answer like another one
-            log.error("a page of the worker failed, it goes on", error=type(error).__name__, at=where_raised(error))
-            found = Answer(b"this page failed; the log of the worker says where\n", status=500)
-        headers = {"Content-Type": found.content_type, "Cache-Control": "no-store", "Vary": "Accept", "X-Content-Type-Options": "nosniff"}
-        return web.Response(body=found.body, status=found.status, headers=headers)
-
-    return answer
+def _failed(request: web.Request, error: Exception) -> Answer:
+    log.error("a page of the worker failed, it goes on", error=type(error).__name__, at=where_raised(error))
+    return Answer(b"this page failed; the log of the worker says where\n", status=500)

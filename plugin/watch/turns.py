@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
+from aiohttp.web import Request
+
 from ackwise.middleware.log import Log
 from ackwise.middleware.watch import Watch
-from ackwise.plugin.watch.connections import bound
-from ackwise.plugin.watch.server import Answer, Page, WatchServer
+from ackwise.plugin.pages.server import Answer, Page, bound
+from ackwise.plugin.watch.server import WatchServer
 
 __all__ = ["LONGEST_TURN", "Turns"]
 
@@ -62,7 +64,7 @@ class Turns:
 
     # These run in the thread of the server.
 
-    async def live(self, accept: str) -> Answer:
+    async def live(self, request: Request) -> Answer:
         """The page that says whether the loop turns."""
         if (for_seconds := self.still_for) <= LONGEST_TURN:
             return Answer(f"live: the event loop turned {for_seconds:.1f} s ago\n".encode())

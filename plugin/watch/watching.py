@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from prometheus_client.core import Metric
-from prometheus_client.exposition import choose_encoder
+from aiohttp.web import Request
 
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.store import ClaimStore
@@ -25,11 +24,11 @@ from ackwise.plugin.inspect.explain import Explanation
 from ackwise.plugin.inspect.outboxstate import look_at_outbox
 from ackwise.plugin.inspect.state import State, look
 from ackwise.plugin.inspect.statepage import state_page
+from ackwise.plugin.pages.server import HTML, Answer, Page
 from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
-from ackwise.plugin.watch.families import families
+from ackwise.plugin.watch.families import exposed
 from ackwise.plugin.watch.measures import Sample, measures
 from ackwise.plugin.watch.seen import Seen, keep_looking
-from ackwise.plugin.watch.server import Answer, Page
 from ackwise.plugin.watch.turns import Turns
 
 __all__ = ["Watching"]
@@ -74,7 +73,7 @@ class Watching:
 
     # These run in the thread of the server.
 
-    async def _ready(self, accept: str) -> Answer:
+    async def _ready(self, request: Request) -> Answer:
         if (why := self._why_not_ready()) is None:
             return Answer(b"ready\n")
         return Answer(f"not ready: {why}\n".encode(), status=503)
@@ -91,21 +90,19 @@ class Watching:
             return "cancellations can't be read, and no copy that waits comes back until they can"
         return None
 
-    async def _metrics(self, accept: str) -> Answer:
+    async def _metrics(self, request: Request) -> Answer:
         samples = await self._turns.ask(self._measure())
-        encode, content_type = choose_encoder(accept)
-        page = _Page([(self._member.settings.group, [*self._of_the_loop(), *(samples or ())])])
-        return Answer(encode(page), content_type)
+        return exposed(request, self._member.settings.group, [*self._of_the_loop(), *(samples or ())])
 
     def _of_the_loop(self) -> Iterator[Sample]:
         yield Sample("ackwise_ready", (), self._why_not_ready() is None)
         yield Sample("ackwise_loop_turned_seconds", (), self._turns.still_for)
 
-    async def _state(self, accept: str) -> Answer:
+    async def _state(self, request: Request) -> Answer:
         if (state := await self._turns.ask(self._look())) is None:
             return Answer(b"the worker is not open yet, or its event loop does not turn; /live and /ready say which\n", status=503)
-        if "text/html" in accept:
-            return Answer(state_page(state).encode("utf-8", "replace"), "text/html; charset=utf-8")
+        if "text/html" in request.headers.get("Accept", ""):
+            return Answer(state_page(state).encode("utf-8", "replace"), HTML)
         return Answer(json.dumps(dataclasses.asdict(state)).encode(), "application/json")
 
     # These run in the loop of the worker.
@@ -132,16 +129,5 @@ class Watching:
         return look(member, ends, chain=explained.chain, settings=explained.settings, outbox=outbox)
 
 
-async def _index(accept: str) -> Answer:
+async def _index(request: Request) -> Answer:
     return Answer(_INDEX)
-
-
-class _Page:
-    """What `prometheus_client` writes down: it asks a registry for its metrics, and this is all of one."""
-
-    def __init__(self, groups: list[tuple[str, list[Sample]]]) -> None:
-        self._groups = groups
-
-    def collect(self) -> Iterator[Metric]:
-        """See `prometheus_client.registry.Collector`."""
-        return families(self._groups)

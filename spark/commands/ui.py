@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.deadletters.place import Place
     from ackwise.plugin.ui.gate import Gate
     from ackwise.plugin.ui.named import Named
-    from ackwise.plugin.ui.page import Page
+    from ackwise.plugin.ui.site import Page
 
 __all__ = ["ui"]
 
@@ -60,9 +60,9 @@ def ui(
     place = where.place(whose)
     folders = tuple(events or _folders_of(place))
     try:
+        from ackwise.plugin.pages.server import bound
         from ackwise.plugin.ui.gate import Gate, token_of
         from ackwise.plugin.ui.named import Named
-        from ackwise.plugin.watch.connections import bound
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"ui needs {error.name}, which is not installed: pip install 'ackwise[watch]'") from None
     gate = Gate(token_of(token_file, os.environ))
@@ -120,7 +120,7 @@ async def _serve(listening: socket.socket, place: Place, pages: list[Page], gate
     import asyncio
 
     from ackwise.plugin.process.watchdog import Watchdog
-    from ackwise.plugin.ui.server import application, serve
+    from ackwise.plugin.ui.site import serve, site
 
     stop = asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -132,5 +132,5 @@ async def _serve(listening: socket.socket, place: Place, pages: list[Page], gate
         console.print(sentence, markup=False, soft_wrap=True)
 
     say(f"group {place.group}: http://{f'[{host}]' if ':' in host else host}:{port}/ until Ctrl-C")
-    await serve(listening, application(place.group, pages, gate, say), stop)
+    await serve(listening, site(place.group, pages, gate, say), stop)
     Watchdog().arm(_EXIT_WITHIN, 0)  # a decoder of the app may hang in its thread, and the interpreter waits for it

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.ui.html import Html, alert, box, command, joined, link, listed, table, tag
+from ackwise.plugin.pages.server import HTML, Answer
+from ackwise.plugin.pages.table import Cell, Kind, Table, Value, command, count, link
 from ackwise.plugin.ui.named import Named
-from ackwise.plugin.ui.page import Answer, File, Leaf, Page
 from ackwise.plugin.ui.seen import Seen
+from ackwise.plugin.ui.site import Leaf, Page
 from ackwise.spark.oncall.books import Books, books_below, page_of
 from ackwise.spark.oncall.storypage import story_link
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, MEANINGS, Verdict
@@ -25,7 +26,9 @@ _FINDINGS: Final = 20
 #: The report has a style of its own and nothing else; whatever lies in the file, no script in it runs.
 _REPORT: Final = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; sandbox"
 
-_RESULTS: Final = {0: ("clean", "good"), 1: ("anomalies", "bad"), 3: ("can't tell", "doubt")}
+_NO_RUNS: Final = "no folder of runs is known: give Events a folder, or --events or --runs to ackwise ui"
+
+_RESULTS: Final[dict[int, tuple[str, Kind]]] = {0: ("clean", "good"), 1: ("anomalies", "bad"), 3: ("can't tell", "doubt")}
 
 Found = tuple[list[Books], list[str]]
 
@@ -35,11 +38,10 @@ def books_page(seen: Seen[Found], folder: Path | None, named: Named) -> Page:
 
     async def answer(query: Mapping[str, str]) -> Leaf:
         if folder is None:
-            return Leaf("Books", [alert("no folder of runs is known: give Events a folder, or --events or --runs to ackwise ui", "doubt")])
+            return Leaf("Books", "sentence.html", {"sentence": _NO_RUNS, "tone": "doubt"})
         sight = await seen.now()
-        problem = [alert(sight.problem)] if sight.problem else []
-        found = [] if sight.value is None else [*_parts(*sight.value, folder, named)]
-        return Leaf("Books", [*problem, *found])
+        found = {"runs": None} if sight.value is None else _values(*sight.value, folder, named)
+        return Leaf("Books", "books.html", {"problem": sight.problem, **found})
 
     return Page("/books", answer, "Books")
 
@@ -53,7 +55,7 @@ def report_page(seen: Seen[Found]) -> Page:
         if run is None:
             raise ConfigurationError("there is no such run among the last ones; the page of books links to each")
         try:
-            return File(await asyncio.to_thread(page_of, run), _REPORT)
+            return Answer(await asyncio.to_thread(page_of, run), HTML, policy=_REPORT)
         except OSError as error:
             raise ConfigurationError(f"the page of run {run.name} can't be read: {error.strerror}") from None
 
@@ -65,49 +67,52 @@ def runs_seen(folder: Path | None) -> Seen[Found]:
     return Seen(lambda: asyncio.to_thread(books_below, Path() if folder is None else folder))
 
 
-def _parts(books: Sequence[Books], problems: Sequence[str], folder: Path, named: Named) -> Iterator[Html]:
-    yield from (alert(problem, "doubt") for problem in problems)
-    if books:
-        yield from _last(books[0], named)
-    yield box(
-        "Runs", table("The newest first", ("run", "as of", "result", "anomalies", "in doubt", "page"), [_run(each) for each in books])
-    )
-    events = named.events or ("EVENTS",)
-    yield tag("p", f"Runs below {folder}. A new one: ", command(named.command(("reconcile", *events))), class_="muted")
+def _values(books: Sequence[Books], problems: Sequence[str], folder: Path, named: Named) -> dict[str, Any]:
+    columns = "run", "as of", "result", "anomalies", "in doubt", "page"
+    return {
+        "problems": problems,
+        "folder": folder,
+        "runs": Table("The newest first", columns, [_run(each) for each in books]),
+        "new": named.command(("reconcile", *(named.events or ("EVENTS",)))),
+        "last": None,
+        **(_last(books[0], named) if books else {}),
+    }
 
 
-def _run(books: Books) -> tuple[str | Html, ...]:
-    page = link(f"/report?run={quote(books.name)}", "report") if books.has_page else "–"
-    return books.name, books.as_of or "no events", _result(books), f"{books.anomalies:,}", f"{books.ambiguous:,}", page
+def _run(books: Books) -> tuple[Value, ...]:
+    page = link(_report(books), "report") if books.has_page else "–"
+    return books.name, books.as_of or "no events", _result(books), count(books.anomalies), count(books.ambiguous), page
 
 
-def _result(books: Books) -> Html:
+def _report(books: Books) -> str:
+    return f"/report?run={quote(books.name)}"
+
+
+def _result(books: Books) -> Cell:
     word, tone = _RESULTS.get(books.exit_code, (f"exit code {books.exit_code}", "doubt"))
-    return tag("strong", word, class_=tone)
+    return Cell(word, tone)
 
 
-def _last(books: Books, named: Named) -> Iterator[Html]:
+def _last(books: Books, named: Named) -> dict[str, Any]:
+    columns = "message", "group", "handler", "verdict", "flags", "what became of it"
+    findings = [
+        (story_link(each.message), each.group, each.handler, each.verdict, each.flags, command(named.story(each.message)))
+        for each in books.findings[:_FINDINGS]
+    ]
     verdicts = [_verdict(name, number) for name, number in books.verdicts.items() if number]
-    yield box(
-        "The last run",
-        tag("p", _result(books), f": {books.anomalies:,} anomalies, {books.ambiguous:,} in doubt, as of {books.as_of or 'never'}"),
-        *([link(f"/report?run={quote(books.name)}", "its report")] if books.has_page else ()),
-        listed([*books.warnings[:_FINDINGS]]),
-        table("Messages by verdict, the worst first", ("verdict", "messages", "meaning"), verdicts),
-    )
-    if books.findings:
-        rows = [(story_link(each.message), each.group, each.handler, each.verdict, each.flags, command(named.story(each.message)))
-                for each in books.findings[:_FINDINGS]]  # fmt: skip
-        columns = "message", "group", "handler", "verdict", "flags", "what became of it"
-        yield box("What somebody should look at", table(f"At most {_FINDINGS}", columns, rows), *_repair(books, named))
+    return {
+        "last": books,
+        "result": _result(books),
+        "summary": f"{books.anomalies:,} anomalies, {books.ambiguous:,} in doubt, as of {books.as_of or 'never'}",
+        "report": _report(books),
+        "warnings": books.warnings[:_FINDINGS],
+        "verdicts": Table("Messages by verdict, the worst first", ("verdict", "messages", "meaning"), verdicts),
+        "findings": Table(f"At most {_FINDINGS}", columns, findings),
+        "plan": named.command(("plan", "show", str(books.folder / "plan.jsonl"))),
+    }
 
 
-def _repair(books: Books, named: Named) -> Iterator[Html]:
-    if books.has_plan:
-        yield joined([tag("p", "What would mend it: ", command(named.command(("plan", "show", str(books.folder / "plan.jsonl")))))])
-
-
-def _verdict(name: str, number: int) -> tuple[str | Html, ...]:
+def _verdict(name: str, number: int) -> tuple[Value, ...]:
     verdict = Verdict.__members__.get(name)
-    tone = "bad" if verdict in ANOMALIES else "doubt" if verdict in INCONCLUSIVE else ""
-    return tag("strong", name, class_=tone), f"{number:,}", MEANINGS[verdict] if verdict is not None else ""
+    tone: Kind = "bad" if verdict in ANOMALIES else "doubt" if verdict in INCONCLUSIVE else ""
+    return Cell(name, tone), count(number), MEANINGS[verdict] if verdict is not None else ""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.pages.table import Cell, Table, link
 from ackwise.plugin.status.standing import GROUP
-from ackwise.plugin.ui.html import Html, alert, box, command, link, listed, table, tag, told
 from ackwise.plugin.ui.named import Named
-from ackwise.plugin.ui.page import Leaf, Page
-from ackwise.plugin.ui.seen import SeenByName, Sight
+from ackwise.plugin.ui.seen import SeenByName
+from ackwise.plugin.ui.site import Leaf, Page
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode, Verdict
 
@@ -40,15 +40,20 @@ def story_page(events: Sequence[Path], config: ReconcileConfig, named: Named) ->
     async def answer(query: Mapping[str, str]) -> Leaf:
         message = query.get("message", "").strip()
         if not events:
-            return Leaf("Stories", [alert(NO_EVENTS, "doubt")])
+            return Leaf("Stories", "sentence.html", {"sentence": NO_EVENTS, "tone": "doubt"})
         if not message:
-            return Leaf("Stories", [_form("")])
-        return Leaf("Story", [_form(message), *_parts(await seen.now(message), message, named)])
+            return Leaf("Stories", "story.html", {"message": ""})
+        sight = await seen.now(message)
+        values = {"message": message, "problem": sight.problem, "answer": sight.value, "same": named.story(message)}
+        if sight.value is not None:
+            parts = [*map(_sent, sight.value.sent), *(_story(story, named) for story in sight.value.stories)]
+            values |= {"parts": parts, "as_of": _time(sight.value.as_of)}
+        return Leaf("Story", "story.html", values)
 
     return Page("/story", answer, "Stories")
 
 
-def story_link(message: str) -> Html:
+def story_link(message: str) -> Cell:
     """A link to the story of `message`, a `topic/partition/offset`."""
     return link(f"/story?message={quote(message, safe='')}", message)
 
@@ -61,64 +66,50 @@ def _ask(message: str, events: Sequence[Path], config: ReconcileConfig) -> Answe
     return ask(message, events, config)
 
 
-def _form(message: str) -> Html:
-    label = tag("label", "Its key or message id, or topic/partition/offset", for_="message", class_="muted")
-    field = Html(tag("input", id="message", name="message", value=message, required="required").removesuffix("</input>"))
-    return tag("form", label, field, tag("button", "Tell"), action="/story", method="get")
+def _sent(message: SentMessage) -> dict[str, Any]:
+    return {
+        "title": f"{message.message_id}: to {message.topic}",
+        "tone": _TONES[message.exit_code],
+        "verdict": message.state,
+        "meaning": message.meaning,
+        "sentences": [[f"to do: {sentence}" for sentence in message.advice]],
+        "steps": _steps(message.steps),
+        "others": _others(()),
+        "letters": "",
+    }
 
 
-def _parts(sight: Sight[Answer], message: str, named: Named) -> Iterator[Html]:
-    if sight.problem:
-        yield alert(sight.problem, "doubt")
-    if (answer := sight.value) is not None:
-        yield listed(list(answer.found))
-        for each in answer.sent:
-            yield box(f"{each.message_id}: to {each.topic}", *_sent(each))
-        for story in answer.stories:
-            yield box(_title(story), *_story(story), *_letters(story, named))
-        for sentence in answer.missing:
-            yield alert(sentence, "doubt")
-        yield tag("p", f"as of {_time(answer.as_of)} UTC; times are those of each worker's clock", class_="muted")
-    yield tag("p", "The same on a terminal: ", command(named.story(message)), class_="muted")
+def _story(story: Story, named: Named) -> dict[str, Any]:
+    words = ("dlq", "list", GROUP, "--letters", *(("--handler", story.handler) if story.handler else ()))
+    return {
+        "title": f"{story.place}: group {story.group}{f', handler {story.handler}' if story.handler else ''}",
+        "tone": _TONES[story.exit_code],
+        "verdict": story.name,
+        "meaning": story.meaning,
+        "sentences": [
+            [f"why: {story.rule}"],
+            [f"flag: {flag.name}, {FLAG_MEANINGS[flag]}" for flag in story.flags],
+            [f"to do: {sentence}" for sentence in story.advice],
+        ],
+        "steps": _steps(story.steps),
+        "others": _others(story.others),
+        "letters": named.command(words) if story.verdict in _DEAD else "",
+    }
 
 
-def _sent(message: SentMessage) -> Iterator[Html]:
-    yield tag("p", tag("strong", message.state, class_=_TONES[message.exit_code]), told(f": {message.meaning}", 1000))
-    yield listed([f"to do: {sentence}" for sentence in message.advice])
-    yield _steps(message.steps)
+def _steps(steps: Sequence[Step]) -> Table:
+    rows = [(_time(step.at), step.worker, "" if step.attempt is None else step.attempt, Cell(step.what)) for step in steps]
+    return Table("What happened", ("time (UTC)", "worker", "attempt", "what"), rows)
 
 
-def _story(story: Story) -> Iterator[Html]:
-    verdict = "GAP" if story.verdict is None else story.verdict.name
-    yield tag("p", tag("strong", verdict, class_=_TONES[story.exit_code]), told(f": {story.meaning}", 1000))
-    yield tag("p", told(f"why: {story.rule}", 1000))
-    yield listed([f"flag: {flag.name}, {FLAG_MEANINGS[flag]}" for flag in story.flags])
-    yield listed([told(f"to do: {sentence}", 1000) for sentence in story.advice])
-    yield _steps(story.steps)
-    if story.others:
-        rows = [(story_link(str(each.place)), *_other(each)) for each in story.others]
-        yield table("Other records of its key", ("record", "verdict", "flags", "last event", "at"), rows)
-
-
-def _letters(story: Story, named: Named) -> Iterator[Html]:
-    """The command that lists the dead letters among which its own is, or that of its key."""
-    if story.verdict in _DEAD:
-        words = ("dlq", "list", GROUP, "--letters", *(("--handler", story.handler) if story.handler else ()))
-        yield tag("p", "the dead letters of its handler: ", command(named.command(words)))
-
-
-def _steps(steps: Sequence[Step]) -> Html:
-    rows = [(_time(step.at), step.worker, "" if step.attempt is None else str(step.attempt), told(step.what, 1000)) for step in steps]
-    return table("What happened", ("time (UTC)", "worker", "attempt", "what"), rows)
+def _others(others: Sequence[OtherRecord]) -> Table:
+    rows = [(story_link(str(each.place)), *_other(each)) for each in others]
+    return Table("Other records of its key", ("record", "verdict", "flags", "last event", "at"), rows)
 
 
 def _other(other: OtherRecord) -> tuple[str, ...]:
     flags = " ".join(str(flag.name) for flag in other.flags)
     return other.verdict.name, flags, other.last_event, _time(other.last_at)
-
-
-def _title(story: Story) -> str:
-    return f"{story.place}: group {story.group}{f', handler {story.handler}' if story.handler else ''}"
 
 
 def _time(micros: int) -> str:

@@ -17,8 +17,7 @@ from ackwise.plugin.ui.gate import Gate
 from ackwise.plugin.ui.letterpage import letter_page
 from ackwise.plugin.ui.letterspage import letters_page
 from ackwise.plugin.ui.named import Named
-from ackwise.plugin.ui.page import Page
-from ackwise.plugin.ui.server import application
+from ackwise.plugin.ui.site import Page, site
 from ackwise.plugin.ui.statuspage import status_page
 
 __all__ = ["HOSTILE", "Document", "Site", "group_pages", "hostile_letters", "opened"]
@@ -79,7 +78,7 @@ class Site:
 @asynccontextmanager
 async def opened(pages: Sequence[Page], *, token: str | None = None, said: list[str] | None = None) -> AsyncIterator[Site]:
     """The site of the group `billing`; `said` gets what goes to the terminal."""
-    app = application("billing", pages, Gate(token), (said if said is not None else []).append)
+    app = site("billing", pages, Gate(token), (said if said is not None else []).append)
     async with TestClient(TestServer(app)) as client:
         yield Site(client)
 

@@ -11,21 +11,20 @@ from tests.plugin.ui.site import HOSTILE, Document, opened
 from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.ui import server
+from ackwise.plugin.pages import server
+from ackwise.plugin.pages.render import POLICY
+from ackwise.plugin.pages.server import HTML, Answer, bound
+from ackwise.plugin.ui import site as ui
 from ackwise.plugin.ui.gate import Gate
-from ackwise.plugin.ui.html import tag
-from ackwise.plugin.ui.page import POLICY, Answer, File, Leaf, Page
-from ackwise.plugin.ui.server import application, serve
-from ackwise.plugin.watch import connections
-from ackwise.plugin.watch.connections import bound
+from ackwise.plugin.ui.site import Leaf, Page, serve, site
 
 DEADLINE = 60.0
 SECRET = "f3a1" * 8
 LARGE = 50_000_000
 
 
-async def told(query: Mapping[str, str]) -> Answer:
-    return Leaf("Told", [tag("p", query.get("text", "nothing"))])
+async def told(query: Mapping[str, str]) -> Leaf:
+    return Leaf("Told", "sentence.html", {"sentence": query.get("text", "nothing")})
 
 
 async def refused(query: Mapping[str, str]) -> Answer:
@@ -37,11 +36,11 @@ async def broken(query: Mapping[str, str]) -> Answer:
 
 
 async def report(query: Mapping[str, str]) -> Answer:
-    return File(b"<p>as it is</p>", "default-src 'none'")
+    return Answer(b"<p>as it is</p>", HTML, policy="default-src 'none'")
 
 
 async def large(query: Mapping[str, str]) -> Answer:
-    return File(b"x" * LARGE, "default-src 'none'")
+    return Answer(b"x" * LARGE, HTML)
 
 
 PAGES = [
@@ -53,7 +52,7 @@ PAGES = [
 async def served(pages: list[Page] = PAGES) -> AsyncIterator[int]:
     """The port of a server with the limits of `ackwise ui`."""
     listening, stop = bound("127.0.0.1", 0), asyncio.Event()
-    serving = asyncio.create_task(serve(listening, application("billing", pages, Gate(), print), stop))
+    serving = asyncio.create_task(serve(listening, site("billing", pages, Gate(), print), stop))
     try:
         yield listening.getsockname()[1]
     finally:
@@ -76,7 +75,7 @@ async def exchange(port: int, said: bytes) -> bytes:
 
 @each("path", ["/", "/refused", "/broken", "/nowhere", "/report"])
 async def test_nothing_is_kept_framed_run_or_loaded_from_elsewhere(path: str) -> None:
-    async with opened(PAGES) as site, site.client.get(path) as answer:
+    async with opened(PAGES) as found, found.client.get(path) as answer:
         assert answer.headers["Cache-Control"] == "no-store"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["X-Frame-Options"] == "DENY"
@@ -95,7 +94,7 @@ def test_the_policy_lets_no_script_run_and_no_other_style() -> None:
 
 
 async def test_a_page_has_links_to_the_others_and_its_query_is_escaped() -> None:
-    async with opened(PAGES) as site, site.client.get("/", params={"text": HOSTILE}) as answer:
+    async with opened(PAGES) as found, found.client.get("/", params={"text": HOSTILE}) as answer:
         page = Document(await answer.text())
     assert page.links == ["/", "/refused"]
     assert "<script>alert(1)</script>" in page.text
@@ -104,10 +103,10 @@ async def test_a_page_has_links_to_the_others_and_its_query_is_escaped() -> None
 
 async def test_an_error_of_ours_is_its_sentence_and_any_other_names_nothing_but_its_class_on_the_terminal() -> None:
     said: list[str] = []
-    async with opened(PAGES, said=said) as site:
-        assert "no &lt;x&gt; here" in await site.get("/refused?text=x", 404)
+    async with opened(PAGES, said=said) as found:
+        assert "no &lt;x&gt; here" in await found.get("/refused?text=x", 404)
         assert said == []
-        markup = await site.get("/broken", 500)
+        markup = await found.get("/broken", 500)
         assert "the terminal of ackwise ui says where" in markup
     (line,) = said
     assert line.startswith("the page /broken failed: RuntimeError at ")
@@ -116,38 +115,38 @@ async def test_an_error_of_ours_is_its_sentence_and_any_other_names_nothing_but_
 
 @each("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 async def test_pages_can_be_read_and_nothing_else(method: str) -> None:
-    async with opened(PAGES) as site, site.client.request(method, "/") as answer:
+    async with opened(PAGES) as found, found.client.request(method, "/") as answer:
         assert answer.status == 405
         assert "can be read, and nothing else" in await answer.text()
 
 
 async def test_a_page_that_is_not_there_is_a_sentence_with_the_links() -> None:
-    async with opened(PAGES) as site:
-        page = await site.page("/%2e%2e/etc/passwd", 404)
+    async with opened(PAGES) as found:
+        page = await found.page("/%2e%2e/etc/passwd", 404)
     assert "there is no page of this name" in page.text
     assert page.links == ["/", "/refused"]
 
 
 async def test_without_a_token_a_name_from_elsewhere_gets_nothing_of_the_group() -> None:
-    async with opened(PAGES) as site:
-        text = await site.get("/", 403, Host="evil.example")
+    async with opened(PAGES) as found:
+        text = await found.get("/", 403, Host="evil.example")
         assert "billing" not in text
         assert "First" not in text
-        await site.get("/nowhere", 403, Host="evil.example:80")
-        await site.get("/", 200, Host="localhost:1")
+        await found.get("/nowhere", 403, Host="evil.example:80")
+        await found.get("/", 200, Host="localhost:1")
 
 
 async def test_with_a_token_a_browser_asks_for_it_and_nothing_is_answered_without_it() -> None:
-    async with opened(PAGES, token=SECRET) as site:
-        async with site.client.get("/") as answer:
+    async with opened(PAGES, token=SECRET) as found:
+        async with found.client.get("/") as answer:
             assert answer.status == 401
             assert answer.headers["WWW-Authenticate"] == 'Basic realm="ackwise ui", charset="UTF-8"'
             assert answer.headers["Cache-Control"] == "no-store"
             assert "billing" not in await answer.text()
         for path in ("/nowhere", "/broken", f"/?token={SECRET}"):
-            await site.get(path, 401)
-        await site.get("/", 401, Authorization=f"Bearer {SECRET[:-1]}")
-        await site.get("/", 200, Authorization=f"Bearer {SECRET}", Host="ops.example")
+            await found.get(path, 401)
+        await found.get("/", 401, Authorization=f"Bearer {SECRET[:-1]}")
+        await found.get("/", 200, Authorization=f"Bearer {SECRET}", Host="ops.example")
 
 
 @each(
@@ -164,7 +163,7 @@ async def test_with_a_token_a_browser_asks_for_it_and_nothing_is_answered_withou
     ids=["blank", "short", "tls", "version", "long", "header", "hosts", "bytes", "hostless", "chunked"],
 )  # fmt: skip
 async def test_nonsense_gets_a_refusal_and_the_next_one_its_page(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_LONGEST", 3.0)  # what is never whole is let go then
+    monkeypatch.setattr(ui, "_LONGEST", 3.0)  # what is never whole is let go then
     async with served() as port:
         answer = await exchange(port, said)
         assert b" 200 " not in answer.partition(b"\r\n")[0]
@@ -174,14 +173,14 @@ async def test_nonsense_gets_a_refusal_and_the_next_one_its_page(said: bytes, mo
 
 @each("said", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 async def test_a_client_that_says_or_reads_nothing_is_let_go(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, end = asyncio.Event(), connections._end
+    ended, end = asyncio.Event(), server._end
 
     def noted(protocol: object) -> None:
         end(protocol)
         ended.set()
 
-    monkeypatch.setattr(server, "_LONGEST", 0.2)
-    monkeypatch.setattr(connections, "_end", noted)
+    monkeypatch.setattr(ui, "_LONGEST", 0.2)
+    monkeypatch.setattr(server, "_end", noted)
     async with served() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(said)

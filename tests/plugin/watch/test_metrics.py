@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # it ships no types
+from prometheus_client import Histogram
 from prometheus_client.parser import text_string_to_metric_families
 from tests.fakes import FULL_DISK, Sink
 from tests.plugin.inspect.test_state import ORDERS, RETRY, AwayStore, agent, end, give, make_member
@@ -28,8 +29,7 @@ from ackwise.plugin.group.relaycounts import DelayStanding
 from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.inspect.outboxstate import OutboxState
 from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
-from ackwise.plugin.watch.durations import Durations
-from ackwise.plugin.watch.families import families
+from ackwise.plugin.watch.families import Families
 from ackwise.plugin.watch.measures import measures
 from ackwise.plugin.watch.metrics import GROUP, METRICS, PARTITION, TOPIC, table
 from ackwise.plugin.watch.seen import Seen
@@ -63,8 +63,8 @@ async def everything() -> tuple[Member, Counts, Seen]:
     for code in (EventCode.SUCCEEDED, EventCode.FAILED, EventCode.DEAD_LETTERED, EventCode.CLAIM_LOST, EventCode.COMMITTED):
         sink.record(Event(code, "orders", 0, 7, handler="bill", duration_us=1000, error="rejected"))
     sink.record(Event(EventCode.SENT_BACK, "orders", 0, 7, handler="bill", level=3))
-    counts.exchanges["answered"].add(0.1)
-    counts.flushes["done"].add(0.1)
+    counts.exchanges["answered"].observe(0.1)
+    counts.flushes["done"].observe(0.1)
     member.flow.pausing.pause(Target("bill"), "code")
     member.share_counts, member.outbox = ShareCounts(), MemoryOutbox()
     member.delay_counts.standing = lambda: [DelayStanding("billing.delay.1s", 2, 1.5), DelayStanding("billing.delay.1s", 3, 0.5)]
@@ -77,7 +77,7 @@ async def test_every_metric_of_the_table_is_exported_and_no_other_with_its_label
     assert {sample.metric for sample in samples} | OF_THE_LOOP | OF_CDC == METRICS.keys()
     for sample in samples:
         assert len(sample.labels) == len(METRICS[sample.metric].labels), sample
-        assert isinstance(sample.value, Durations) == (METRICS[sample.metric].kind == "histogram")
+        assert isinstance(sample.value, Histogram) == (METRICS[sample.metric].kind == "histogram")
 
 
 async def test_the_page_is_read_by_prometheus_and_each_sample_names_the_group() -> None:
@@ -88,7 +88,7 @@ async def test_the_page_is_read_by_prometheus_and_each_sample_names_the_group() 
 
     class Page(Collector):
         def collect(self) -> Any:
-            return families([("billing", measures(member, counts, seen, 0.0))])
+            return Families("billing", measures(member, counts, seen, 0.0)).collect()
 
     registry = CollectorRegistry(auto_describe=True)
     registry.register(Page())
@@ -221,6 +221,11 @@ class Runs(Sink):
         self.runs.append(events)
 
 
+def value_of(histogram: Histogram, what: str) -> float:
+    """The `_sum` of what was observed, or its `_count`."""
+    return next(sample.value for metric in histogram.collect() for sample in metric.samples if sample.name.endswith(what))
+
+
 RUN = RunEvents(EventCode.SUCCEEDED, "orders", 0, range(3), "bill", 1, [0, 0, 0], duration_us=2_000_000)
 
 
@@ -230,7 +235,7 @@ def test_a_run_is_counted_as_one_and_goes_on_as_one_where_the_sink_takes_runs() 
     CountedEvents(counts, kept).record_run(RUN)
     CountedEvents(counts, None).record_run(RUN)
     assert (runs.runs, runs.events, len(kept.events)) == ([RUN], [], 3)
-    assert (counts.messages["bill", "done"], counts.attempts["bill"], counts.processing["bill"].sum) == (9, 9, 6.0)
+    assert (counts.messages["bill", "done"], counts.attempts["bill"], value_of(counts.processing["bill"], "_sum")) == (9, 9, 6.0)
 
 
 @each(
@@ -271,7 +276,7 @@ async def test_a_flush_is_timed_whether_it_is_done_or_fails_and_its_error_goes_o
     with pytest.raises(EventLogUnavailable):
         await CountedEvents(counts, sink).flush()
     await CountedEvents(counts, None).flush()
-    assert {result: int(each.buckets()[-1][1]) for result, each in counts.flushes.items()} == {"done": 1, "failed": 1}
+    assert {result: int(value_of(each, "_count")) for result, each in counts.flushes.items()} == {"done": 1, "failed": 1}
 
 
 @each(("store", "result"), [(MemoryStore(), "answered"), (AwayStore(), "failed")])

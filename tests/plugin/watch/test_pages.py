@@ -22,11 +22,12 @@ from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, Simpl
 from ackwise.middleware.policies import DeadLetter
 from ackwise.plugin.doctor.extras import needs
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.pages import server as connections
+from ackwise.plugin.pages.server import Answer, bound
 from ackwise.plugin.settings.config import Config, Given
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.watch import connections, server
-from ackwise.plugin.watch.connections import bound
-from ackwise.plugin.watch.server import Answer, WatchServer
+from ackwise.plugin.watch import server
+from ackwise.plugin.watch.server import WatchServer
 from ackwise.plugin.watch.turns import LONGEST_TURN
 from ackwise.plugin.watch.watching import Watching
 from ackwise.testing.kafka.broker import MemoryKafka
@@ -122,8 +123,8 @@ async def test_a_port_in_use_is_one_sentence_and_the_worker_does_not_start(kafka
 
 def test_without_its_packages_it_is_refused_with_the_extra_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    for module in ("server", "watching"):
-        monkeypatch.delitem(sys.modules, f"ackwise.plugin.watch.{module}")
+    for module in ("pages.server", "watch.server", "watch.watching"):
+        monkeypatch.delitem(sys.modules, f"ackwise.plugin.{module}")
     app = App("billing", config=Config())
     app.use(Watch())
     app.agent("orders")(bill)
@@ -246,13 +247,13 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def served() -> Any:
     """A server of one page that is larger than what a socket holds."""
 
-    async def large(accept: str) -> Answer:
+    async def large(request: Any) -> Answer:
         return Answer(b"x" * LARGE)
 
-    async def small(accept: str) -> Answer:
+    async def small(request: Any) -> Answer:
         return Answer(b"small")
 
-    async def broken(accept: str) -> Answer:
+    async def broken(request: Any) -> Answer:
         raise ValueError(SECRET)
 
     listening = bound("127.0.0.1", 0)

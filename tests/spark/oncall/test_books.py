@@ -10,7 +10,7 @@ from tests.plugin.ui.site import HOSTILE, Document, opened
 from tests.spark.report.reports import ANOMALIES, CLEAN, INCONCLUSIVE
 
 from ackwise.plugin.ui.named import Named
-from ackwise.plugin.ui.page import Page
+from ackwise.plugin.ui.site import Page
 from ackwise.spark.oncall.bookspage import books_page, report_page, runs_seen
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.summary import to_json

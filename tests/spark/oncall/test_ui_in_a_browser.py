@@ -13,7 +13,7 @@ from tests.plugin.ui.site import Site, group_pages, opened
 from tests.spark.report.page.test_page_in_a_browser import QUIET, chromium, measured
 
 from ackwise.plugin.cli.letteroptions import Where
-from ackwise.plugin.ui import page
+from ackwise.plugin.pages import render
 from ackwise.plugin.ui.named import Named
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.oncall.bookspage import books_page, runs_seen
@@ -76,6 +76,6 @@ async def test_the_policy_lets_the_style_of_the_page_through_and_no_other_one(
         assert "<script" not in markup
         assert "<img" not in markup
         assert objections == "", path
-    monkeypatch.setattr(page, "_STYLE", "h1 { width: 900px }")
+    monkeypatch.setattr(render, "_STYLE", "h1 { width: 900px }")
     _, objections = await looked_at(chromium, site, "/", tmp_path)
     assert "Content Security Policy" in objections

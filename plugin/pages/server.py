@@ -1,4 +1,4 @@
-"""Connections of a server of pages: few at a time, each with one request and an end in sight.
+"""Server of pages: GET alone, each answer with the headers that keep it safe, few connections at a time, each with an end in sight.
 
 So neither a client that says nothing nor one that reads nothing keeps one, and of those that come in crowds only so many are let
 in that the process keeps its file descriptors for Kafka.
@@ -10,21 +10,92 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.pages.render import POLICY
 
-__all__ = ["bound", "serving"]
+__all__ = ["HTML", "Answer", "Page", "application", "bound", "serving"]
+
+HTML: Final = "text/html; charset=utf-8"
 
 #: Connections at a time; those that come above are closed at once.
 _MOST: Final = 64
 
 #: For the library, which would log a line for whatever a stranger sends: a logger that nobody hears, of no family.
 _SILENT: Final = logging.Logger("watch", logging.CRITICAL + 1)  # noqa: LOG001
+
+#: Bytes of the body of a request. No page reads one.
+_MOST_BODY: Final = 1024
+
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Server": "ackwise",
+    "Vary": "Accept",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Answer(NamedTuple):
+    """What a page answers."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: int = 200
+    policy: str = POLICY
+    challenge: str = ""
+    """How a browser is asked for a password."""
+
+
+Page = Callable[[web.Request], Awaitable[Answer]]
+
+
+def application(
+    pages: Mapping[str, Page],
+    *,
+    failed: Callable[[web.Request, Exception], Answer],
+    missing: Callable[[web.Request, int], Answer] = lambda request, status: Answer(b"no such page\n", status=status),
+    refusal: Callable[[web.Request], Answer | None] = lambda request: None,
+) -> web.Application:
+    """Answers for `pages`, by path, unless `refusal` does. `missing` answers where none does, `failed` for one that raised."""
+
+    @web.middleware
+    async def answered(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        if (refused := refusal(request)) is not None:
+            return _response(refused)
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return _response(missing(request, error.status))
+        except Exception as error:  # noqa: BLE001  # a page that fails is an answer like another one, and the next one is answered
+            return _response(failed(request, error))
+
+    made = web.Application(middlewares=[answered], client_max_size=_MOST_BODY)
+    for path, page in pages.items():
+        made.router.add_get(path, _handler(page))
+    return made
+
+
+def _handler(page: Page) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return _response(await page(request))
+
+    return answer
+
+
+def _response(answer: Answer) -> web.Response:
+    headers = {**_HEADERS, "Content-Type": answer.content_type, "Content-Security-Policy": answer.policy}
+    if answer.challenge:
+        headers["WWW-Authenticate"] = answer.challenge
+    return web.Response(body=answer.body, status=answer.status, headers=headers)
 
 
 def bound(host: str, port: int, what: str = "Watch", options: str = "port of Watch, watch.port, --watch") -> socket.socket:
