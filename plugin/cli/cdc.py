@@ -12,11 +12,12 @@ import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.cli.console import new_table, to_stdout
+from ackwise.plugin.cli.console import shown, to_stdout
 from ackwise.plugin.cli.logs import print_log
 from ackwise.plugin.cli.relay import RelayWatchOption, relay_until_signalled, watched_relay
 from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption
 from ackwise.plugin.cli.waiting import wait_for
+from ackwise.plugin.pages.table import Table
 from ackwise.plugin.process.garbage import collect_rarely
 
 if TYPE_CHECKING:
@@ -196,10 +197,10 @@ def _show(status: SourceStatus, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(status)))
     else:
-        table = new_table("slot", "read", "acknowledged", "behind", "kept")
+        columns = "slot", "read", "acknowledged", "behind", "kept"
         kept, behind = (f"{size} bytes" if size is not None else "" for size in (status.retained, status.behind))
-        table.add_row(escape(status.name), "now" if status.active else "by nobody", status.acknowledged or "", behind, kept)
-        to_stdout().print(table)
+        cells = status.name, "now" if status.active else "by nobody", status.acknowledged, behind, kept
+        to_stdout().print(shown(Table("", columns, [cells])))
         for finding in status.findings:
             to_stdout().print(escape(finding))
     raise typer.Exit(int(bool(status.findings)))

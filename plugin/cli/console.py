@@ -17,6 +17,8 @@ __all__ = ["new_table", "say_error", "shown", "text", "to_stderr", "to_stdout"]
 #: Characters of a cell.
 _CELL: Final = 160
 
+_STYLES: Final = {"good": "green", "bad": "red", "doubt": "yellow"}
+
 #: Columns where nobody looks on. A table that is piped is read by a program or a pager, which both want it whole; COLUMNS
 #: is not asked, since it may be that of a terminal far up the tree of processes.
 _PIPED: Final = 1000
@@ -49,7 +51,7 @@ def shown(found: Values, limit: int = _CELL) -> Table:
     """`found` as a terminal shows it: cells are cut, and nothing of one is a command to the terminal."""
     table = new_table(*found.columns)
     for row in found.rows:
-        table.add_row(*(text(_text(value), limit) for value in ([row] if isinstance(row, Cell) else row)))
+        table.add_row(*(_cell(value, limit) for value in ([row] if isinstance(row, Cell) else row)))
     return table
 
 
@@ -58,8 +60,10 @@ def text(words: str, limit: int = 1_000) -> Text:
     return Text(plain(words, limit))
 
 
-def _text(value: Value) -> str:
-    return "" if value is None else value.text if isinstance(value, Cell) else str(value)
+def _cell(value: Value, limit: int) -> Text:
+    if not isinstance(value, Cell):
+        return text("" if value is None else str(value), limit)
+    return Text(plain(value.text, limit), style=_STYLES.get(value.kind, ""))
 
 
 def say_error(sentence: str) -> None:

@@ -221,7 +221,7 @@ async def _redrive(place: Place, selection: Selection, source: Callable[[], Asyn
 
 
 async def _export(place: Place, selection: Selection, file: Path) -> int:
-    from ackwise.plugin.deadletters.looking import export as write
+    from ackwise.plugin.deadletters.reading import export as write
 
     with progress("letters") as (on_total, on_progress):
         return await write(place, selection, file, on_total=on_total, on_progress=on_progress)
@@ -235,13 +235,13 @@ async def _drop(place: Place, selection: Selection, *, execute: bool) -> tuple[i
 
 async def _list(place: Place, selection: Selection, most: int) -> tuple[Causes, int]:
     """What was found, and how many states can't be read."""
-    from ackwise.plugin.deadletters.looking import list_letters
+    from ackwise.plugin.deadletters.reading import list_letters
 
     with progress("letters") as (on_total, on_progress):
         return await list_letters(place, selection, most, on_total=on_total, on_progress=on_progress)
 
 
 async def _letter(place: Place, partition: int, offset: int) -> tuple[Letter, LetterState | None] | None:
-    from ackwise.plugin.deadletters.looking import look_up
+    from ackwise.plugin.deadletters.reading import look_up
 
     return await look_up(place, partition, offset)

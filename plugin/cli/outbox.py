@@ -11,13 +11,17 @@ import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
+from ackwise.plugin.cli.console import shown, to_stderr, to_stdout
 from ackwise.plugin.cli.store import app_of, as_maintained
 from ackwise.plugin.cli.waiting import wait_for
+from ackwise.plugin.pages.table import Table
 from ackwise.plugin.registry import open_outbox, open_sink
 
 if TYPE_CHECKING:
     from ackwise.middleware.outbox import OutboxStatus, OutboxStore, Parked
+
+#: Characters of a cell: what is in a row is shown whole.
+_CELL: Final = 100_000
 
 __all__ = ["HELP", "check", "cleanup", "init", "release", "requeue", "show", "show_list", "status"]
 
@@ -103,10 +107,9 @@ def show_list(
     elif not rows:
         to_stdout().print("no row is parked")
     else:
-        table = new_table("row", "topic", "message id", "attempts", "checks", "cause")
-        for row in rows:
-            table.add_row(str(row.id), *map(escape, (row.topic, row.message_id)), str(row.attempts), str(row.checks), escape(row.cause))
-        to_stdout().print(table)
+        columns = "row", "topic", "message id", "attempts", "checks", "cause"
+        cells = [(row.id, row.topic, row.message_id, row.attempts, row.checks, row.cause) for row in rows]
+        to_stdout().print(shown(Table("", columns, cells), _CELL))
     raise typer.Exit(int(bool(rows)))
 
 
@@ -129,10 +132,8 @@ def show(
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    table = new_table("", "")
-    for name, given in facts.items():
-        table.add_row(name.replace("_", " "), escape(given if isinstance(given, str) else json.dumps(given)))
-    to_stdout().print(table)
+    cells = [(name.replace("_", " "), given if isinstance(given, str) else json.dumps(given)) for name, given in facts.items()]
+    to_stdout().print(shown(Table("", ("", ""), cells), _CELL))
 
 
 def requeue(
@@ -255,16 +256,14 @@ def _facts(found: OutboxStatus) -> dict[str, Any]:
 
 
 def _print_status(name: str, found: OutboxStatus, alone: bool) -> None:
-    table = new_table("rows", "number", "oldest")
-    table.add_row("waiting to be sent", str(found.waiting), _age(found.oldest))
-    table.add_row("prepared, their transaction is open", str(found.prepared), _age(found.oldest_prepared))
-    table.add_row("parked", str(found.parked), _age(found.oldest_parked))
-    to_stdout().print(f"[bold]{escape(name)}[/bold]", table)
+    cells = [
+        ("waiting to be sent", found.waiting, _age(found.oldest)),
+        ("prepared, their transaction is open", found.prepared, _age(found.oldest_prepared)),
+        ("parked", found.parked, _age(found.oldest_parked)),
+    ]
+    to_stdout().print(f"[bold]{escape(name)}[/bold]", shown(Table("", ("rows", "number", "oldest"), cells)))
     if found.owners:
-        relays = new_table("relay", "shards")
-        for owner, shards in sorted(found.owners.items()):
-            relays.add_row(escape(owner), str(shards))
-        to_stdout().print(relays)
+        to_stdout().print(shown(Table("", ("relay", "shards"), sorted(found.owners.items())), _CELL))
     if alone:
         remedy = "ackwise cdc URL" if found.relay_kind == "cdc" else "a worker, or ackwise relay --outbox URL"
         to_stdout().print(f"rows wait and no relay is there; run {remedy}")

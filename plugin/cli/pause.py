@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from ackwise.plugin.cli.console import new_table, to_stdout
+from ackwise.plugin.cli.console import shown, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 from ackwise.plugin.cli.waiting import wait_for
+from ackwise.plugin.pages.table import Table
 
 if TYPE_CHECKING:
     from ackwise.middleware.controlrecord import ControlRecord
@@ -91,10 +92,7 @@ def _show(group: Group, as_json: bool) -> None:
     elif not paused:
         to_stdout().print("nothing is paused by command")
     else:
-        table = new_table("paused", "since")
-        for record in paused:
-            table.add_row(escape(str(record.target)), _since(record))
-        to_stdout().print(table)
+        to_stdout().print(shown(Table("", ("paused", "since"), [(str(record.target), _since(record)) for record in paused]), 1_000))
 
 
 def _since(record: ControlRecord) -> str:

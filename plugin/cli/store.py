@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
-from rich.markup import escape
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
+from ackwise.plugin.cli.console import shown, to_stderr, to_stdout
 from ackwise.plugin.cli.target import find_app
 from ackwise.plugin.cli.waiting import wait_for
+from ackwise.plugin.pages.table import Table
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
 
 if TYPE_CHECKING:
@@ -142,10 +142,11 @@ def _show(said: Mapping[str, str], facts: Mapping[str, Any], parts: Mapping[str,
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    table = new_table("part", "kept by", "")
-    for name, part in parts.items():
-        kept_by = type(part).__name__
-        # Whoever tries it out shall not believe that something was made.
-        nothing = type(part).__module__ == "ackwise.stores.memory"
-        table.add_row(name, kept_by, "nothing to do: each worker keeps them in its memory" if nothing else escape(said[name]))
-    to_stdout().print(table)
+    # Whoever tries it out shall not believe that something was made.
+    nothing = {name: "nothing to do: each worker keeps them in its memory" for name, part in parts.items() if _is_memory(part)}
+    cells = [(name, type(part).__name__, nothing.get(name, said[name])) for name, part in parts.items()]
+    to_stdout().print(shown(Table("", ("part", "kept by", ""), cells), 1_000))
+
+
+def _is_memory(part: Maintained) -> bool:
+    return type(part).__module__ == "ackwise.stores.memory"

@@ -11,9 +11,10 @@ import typer
 
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.cli.console import new_table, to_stdout
+from ackwise.plugin.cli.console import shown, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 from ackwise.plugin.cli.waiting import wait_for
+from ackwise.plugin.pages.table import Cell, Table
 
 if TYPE_CHECKING:
     from aiokafka import TopicPartition
@@ -171,11 +172,10 @@ def _show(reviews: Sequence[TopicReview], done: Mapping[str, str], as_json: bool
     if as_json:
         typer.echo(json.dumps({"topics": [_facts(review, done) for review in reviews]}))
         return
-    table = new_table("topic", "role", "partitions", "max bytes", "retention", "verdict")
-    for review in reviews:
-        table.add_row(review.topic, review.role, *_sizes(review), _verdict(review, done))
+    columns = "topic", "role", "partitions", "max bytes", "retention", "verdict"
+    cells = [(review.topic, review.role, *_sizes(review), _verdict(review, done)) for review in reviews]
     console = to_stdout()
-    console.print(table)
+    console.print(shown(Table("", columns, cells), 1_000))
     for sentence in _advice(reviews):
         console.print(sentence, markup=False)
 
@@ -216,12 +216,12 @@ def _duration(milliseconds: int) -> str:
     return "for ever" if milliseconds == -1 else format_duration(milliseconds / 1000)
 
 
-def _verdict(review: TopicReview, done: Mapping[str, str]) -> str:
+def _verdict(review: TopicReview, done: Mapping[str, str]) -> Cell:
     if review.role in _NOT_OURS and review.todo == "nothing":
-        return review.role
+        return Cell(review.role)
     if review.todo == "nothing":
-        return f"[green]{done.get(review.topic, 'ok')}[/green]"
-    return "[red]missing[/red]" if review.found is None else "[red]wrong[/red]"
+        return Cell(done.get(review.topic, "ok"), "good")
+    return Cell("missing" if review.found is None else "wrong", "bad")
 
 
 def _facts(review: TopicReview, done: Mapping[str, str]) -> dict[str, Any]:

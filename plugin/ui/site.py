@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.pages.render import document
 from ackwise.plugin.pages.server import HTML, Answer, application, serving
+from ackwise.plugin.status.standing import APP, GROUP
 from ackwise.plugin.ui.gate import Gate
 from ackwise.plugin.ui.seen import PATIENCE
 
-__all__ = ["Leaf", "Page", "serve", "site"]
+__all__ = ["Leaf", "Named", "Page", "serve", "site"]
 
 #: Seconds that a connection lasts: a page waits for brokers, and what it found is on its way to a slow client then.
 _LONGEST: Final = 2 * PATIENCE
@@ -43,6 +45,34 @@ class Page:
     answer: Callable[[Mapping[str, str]], Awaitable[Leaf | Answer]]
     name: str = ""
     """As the navigation has it; empty for a page that only others lead to."""
+
+
+class Named(NamedTuple):
+    """How the group was named on the command line: an app, or a group with where it is, if that was said."""
+
+    whose: str
+    brokers: str | None = None
+    dlq: str | None = None
+    events: tuple[str, ...] = ()
+    """The folders of its events."""
+
+    def command(self, words: Sequence[str]) -> str:
+        """The command with these words, among which `APP` and `GROUP` stand for the app; ready for a shell, whatever is in them."""
+        named = [self._word(word) for word in words]
+        return shlex.join(["ackwise", *named, *(self._options(words[0]) if GROUP in words else ())])
+
+    def story(self, message: str) -> str:
+        """The command that tells what became of `message`, a `topic/partition/offset` or a key."""
+        return shlex.join(["ackwise", "why", message, *(self.events or ("EVENTS",))])
+
+    def _word(self, word: str) -> str:
+        if word == GROUP or (word == APP and ":" in self.whose):
+            return self.whose
+        return word
+
+    def _options(self, name: str) -> list[str]:
+        given = {"--brokers": self.brokers, "--dlq": self.dlq}
+        return [part for option, value in given.items() if value is not None for part in (option, value)]
 
 
 def site(group: str, pages: Sequence[Page], gate: Gate, say: Callable[[str], None]) -> web.Application:

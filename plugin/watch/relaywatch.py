@@ -15,7 +15,7 @@ from ackwise.plugin.inspect.outboxstate import OutboxState, look_at_outbox
 from ackwise.plugin.pages.server import Answer
 from ackwise.plugin.watch.families import exposed
 from ackwise.plugin.watch.measures import Sample, measures_of_relays
-from ackwise.plugin.watch.turns import Turns
+from ackwise.plugin.watch.server import Turns
 
 __all__ = ["RelayWatch"]
 

@@ -29,7 +29,7 @@ from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
 from ackwise.plugin.watch.families import exposed
 from ackwise.plugin.watch.measures import Sample, measures
 from ackwise.plugin.watch.seen import Seen, keep_looking
-from ackwise.plugin.watch.turns import Turns
+from ackwise.plugin.watch.server import Turns
 
 __all__ = ["Watching"]
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from ackwise.plugin.deadletters.place import Place
     from ackwise.plugin.ui.gate import Gate
-    from ackwise.plugin.ui.named import Named
-    from ackwise.plugin.ui.site import Page
+    from ackwise.plugin.ui.site import Named, Page
 
 __all__ = ["ui"]
 
@@ -62,7 +61,7 @@ def ui(
     try:
         from ackwise.plugin.pages.server import bound
         from ackwise.plugin.ui.gate import Gate, token_of
-        from ackwise.plugin.ui.named import Named
+        from ackwise.plugin.ui.site import Named
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"ui needs {error.name}, which is not installed: pip install 'ackwise[watch]'") from None
     gate = Gate(token_of(token_file, os.environ))
@@ -97,9 +96,7 @@ def _folders_of(place: Place) -> list[Path]:
 
 
 def _pages(place: Place, named: Named, folders: tuple[Path, ...], runs: Path | None) -> list[Page]:
-    from ackwise.plugin.ui.letterpage import letter_page
-    from ackwise.plugin.ui.letterspage import letters_page
-    from ackwise.plugin.ui.statuspage import status_page
+    from ackwise.plugin.ui.grouppages import letter_page, letters_page, status_page
     from ackwise.spark.oncall.bookspage import books_page, report_page, runs_seen
     from ackwise.spark.oncall.storypage import story_page
 

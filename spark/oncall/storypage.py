@@ -12,9 +12,8 @@ from urllib.parse import quote
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.pages.table import Cell, Table, link
 from ackwise.plugin.status.standing import GROUP
-from ackwise.plugin.ui.named import Named
 from ackwise.plugin.ui.seen import SeenByName
-from ackwise.plugin.ui.site import Leaf, Page
+from ackwise.plugin.ui.site import Leaf, Named, Page
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode, Verdict
 

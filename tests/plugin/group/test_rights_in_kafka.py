@@ -14,8 +14,8 @@ from tests.waiting import until
 
 from ackwise import App, ConsumeLater, Later, Message, Producer, Reject
 from ackwise.middleware.pausing import Target
-from ackwise.plugin.deadletters.looking import list_letters
 from ackwise.plugin.deadletters.place import place_of_app
+from ackwise.plugin.deadletters.reading import list_letters
 from ackwise.plugin.deadletters.selection import Selection
 from ackwise.plugin.group.control import write_control
 from ackwise.plugin.group.rights import RIGHTS, ROLES, Resource, Right, Role, rights_of

@@ -14,11 +14,8 @@ from ackwise.middleware.message import Headers
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.deadletters.place import Place
 from ackwise.plugin.ui.gate import Gate
-from ackwise.plugin.ui.letterpage import letter_page
-from ackwise.plugin.ui.letterspage import letters_page
-from ackwise.plugin.ui.named import Named
-from ackwise.plugin.ui.site import Page, site
-from ackwise.plugin.ui.statuspage import status_page
+from ackwise.plugin.ui.grouppages import letter_page, letters_page, status_page
+from ackwise.plugin.ui.site import Named, Page, site
 
 __all__ = ["HOSTILE", "Document", "Site", "group_pages", "hostile_letters", "opened"]
 

@@ -27,8 +27,7 @@ from ackwise.plugin.pages.server import Answer, bound
 from ackwise.plugin.settings.config import Config, Given
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.watch import server
-from ackwise.plugin.watch.server import WatchServer
-from ackwise.plugin.watch.turns import LONGEST_TURN
+from ackwise.plugin.watch.server import LONGEST_TURN, WatchServer
 from ackwise.plugin.watch.watching import Watching
 from ackwise.testing.kafka.broker import MemoryKafka
 
@@ -190,7 +189,7 @@ def test_an_entry_or_the_command_line_turns_it_on_and_the_command_line_wins() ->
 
 
 async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.watch.turns._PATIENCE", 0.1)
+    monkeypatch.setattr("ackwise.plugin.watch.server._PATIENCE", 0.1)
     watching = Watching(Watch(0), lambda: pytest.fail("nobody asks"))
     member = Member(HostSettings("nowhere:1", "billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
     caplog.set_level("INFO", "ackwise")

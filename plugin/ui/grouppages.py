@@ -1,24 +1,30 @@
-"""The page of one dead letter, as `ackwise dlq show` has it, with the commands that tell its story and send it again."""
+"""The pages of a group: how it stands, its dead letters by their causes, and each letter, as the commands show them."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.deadletters.looking import look_up
 from ackwise.plugin.deadletters.place import Place
-from ackwise.plugin.deadletters.shown import contents, letter_facts
+from ackwise.plugin.deadletters.reading import list_letters, look_up
+from ackwise.plugin.deadletters.selection import Selection
+from ackwise.plugin.deadletters.shown import CAUSE, causes_table, contents, letter_facts, letters_table, remarks
 from ackwise.plugin.pages.table import Cell, Table
+from ackwise.plugin.status.looking import look_at
+from ackwise.plugin.status.shown import shown
 from ackwise.plugin.status.standing import APP, GROUP
-from ackwise.plugin.ui.named import Named
-from ackwise.plugin.ui.seen import SeenByName
-from ackwise.plugin.ui.site import Leaf, Page
+from ackwise.plugin.ui.seen import Seen, SeenByName
+from ackwise.plugin.ui.site import Leaf, Named, Page
 
-__all__ = ["letter_page"]
+__all__ = ["letter_page", "letters_page", "status_page"]
+
+#: Letters one by one, at most.
+_LETTERS: Final = 100
 
 _ID: Final = re.compile(r"\d{1,9}/\d{1,18}", re.ASCII)
 
@@ -31,6 +37,48 @@ Facts = dict[str, Any]
 
 #: What has a part of its own below the other facts.
 _APART: Final = ("headers", "value", "decoded", "traceback", "story")
+
+
+def status_page(place: Place, named: Named) -> Page:
+    """The page at `/`."""
+    seen = Seen(lambda: look_at(place))
+
+    async def answer(query: Mapping[str, str]) -> Leaf:
+        sight = await seen.now()
+        found = None if sight.value is None else shown(sight.value)
+        findings = [] if found is None else [(each.sentence, each.command and named.command(each.command)) for each in found.findings]
+        same = named.command(("status", GROUP))
+        values = {"problem": sight.problem, "as_of": sight.as_of, "found": found, "findings": findings, "same": same}
+        return Leaf(place.group, "status.html", values)
+
+    return Page("/", answer, "Status")
+
+
+def letters_page(place: Place, named: Named) -> Page:
+    """The page at `/letters`, and with `?cause=` that of one cause."""
+    seen = SeenByName(lambda cause: list_letters(place, Selection(cause=cause or None, again=True), _LETTERS))
+
+    def redrive(cause: str) -> str:
+        return named.command(("dlq", "redrive", APP, "--cause", cause))
+
+    async def answer(query: Mapping[str, str]) -> Leaf:
+        cause = query.get("cause", "")
+        if cause and CAUSE.fullmatch(cause) is None:
+            raise ConfigurationError("no cause has this name; the page of dead letters links to each")
+        sight = await seen.now(cause)
+        same = ("dlq", "list", GROUP, *(("--letters", "--cause", cause) if cause else ()))
+        values: dict[str, Any] = {"problem": sight.problem, "causes": None, "same": named.command(same)}
+        if sight.value is not None:
+            causes, unreadable = sight.value
+            values |= {
+                "summary": f"{causes.count('open'):,} open in {place.names.dead_letter}, {sight.as_of}",
+                "remarks": remarks(causes, unreadable, place),
+                "causes": causes_table(causes, time.time() * 1000, redrive),
+                "letters": letters_table(causes),
+            }
+        return Leaf(f"Dead letters of cause {cause}" if cause else "Dead letters", "letters.html", values)
+
+    return Page("/letters", answer, "Dead letters")
 
 
 def letter_page(place: Place, named: Named) -> Page:
