@@ -22,7 +22,7 @@ def for_type_checkers() -> dict[str, str]:
 
 
 def test_each_name_that_type_checkers_know_is_there() -> None:
-    assert ackwise._HOMES == for_type_checkers()
+    assert for_type_checkers() == ackwise._HOMES
     assert [*for_type_checkers()] == ackwise.__all__
 
 

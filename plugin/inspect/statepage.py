@@ -21,6 +21,7 @@ def state_page(state: State) -> str:
 
 def _tables(state: State) -> Iterator[Table]:
     yield Table("Worker", ("what", "now"), list(_worker(state)))
+    columns: tuple[str, ...]
     columns = "agent", "topics", "in hand", "waiting", "taken", "held", "undeduplicated", "unprotected", "out of order"
     agents = [{**asdict(one), "topics": ", ".join(one.topics)} for one in state.agents]
     yield Table("Agents", columns, [[one[name.replace(" ", "_")] for name in columns] for one in agents])

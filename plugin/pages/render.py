@@ -6,7 +6,7 @@ import base64
 import hashlib
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -14,7 +14,9 @@ from markupsafe import Markup, escape
 from ackwise.middleware.plaintext import plain
 from ackwise.plugin.pages.table import Cell
 
-__all__ = ["POLICY", "document"]
+__all__ = ["HTML", "POLICY", "Answer", "document"]
+
+HTML: Final = "text/html; charset=utf-8"
 
 #: Characters of a value for which a template says no other number.
 _TEXT: Final = 300
@@ -26,6 +28,17 @@ POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+
+
+class Answer(NamedTuple):
+    """What a page answers."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: int = 200
+    policy: str = POLICY
+    challenge: str = ""
+    """How a browser is asked for a password."""
 
 
 def document(template: str, **values: Any) -> str:

@@ -12,16 +12,14 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiohttp import web
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.pages.render import POLICY
+from ackwise.plugin.pages.render import Answer
 
-__all__ = ["HTML", "Answer", "Page", "application", "bound", "serving"]
-
-HTML: Final = "text/html; charset=utf-8"
+__all__ = ["Page", "application", "bound", "serving"]
 
 #: Connections at a time; those that come above are closed at once.
 _MOST: Final = 64
@@ -42,17 +40,6 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-
-
-class Answer(NamedTuple):
-    """What a page answers."""
-
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
-    status: int = 200
-    policy: str = POLICY
-    challenge: str = ""
-    """How a browser is asked for a password."""
 
 
 Page = Callable[[web.Request], Awaitable[Answer]]

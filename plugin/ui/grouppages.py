@@ -18,8 +18,8 @@ from ackwise.plugin.pages.table import Cell, Table
 from ackwise.plugin.status.looking import look_at
 from ackwise.plugin.status.shown import shown
 from ackwise.plugin.status.standing import APP, GROUP
+from ackwise.plugin.ui.page import Leaf, Named, Page
 from ackwise.plugin.ui.seen import Seen, SeenByName
-from ackwise.plugin.ui.site import Leaf, Named, Page
 
 __all__ = ["letter_page", "letters_page", "status_page"]
 

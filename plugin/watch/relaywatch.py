@@ -12,10 +12,9 @@ from aiohttp.web import Request
 from ackwise.middleware.watch import Watch
 from ackwise.plugin.group.relaycounts import RelayCounts
 from ackwise.plugin.inspect.outboxstate import OutboxState, look_at_outbox
-from ackwise.plugin.pages.server import Answer
-from ackwise.plugin.watch.families import exposed
+from ackwise.plugin.pages.render import Answer
 from ackwise.plugin.watch.measures import Sample, measures_of_relays
-from ackwise.plugin.watch.server import Turns
+from ackwise.plugin.watch.server import Turns, exposed
 
 __all__ = ["RelayWatch"]
 

@@ -9,19 +9,24 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiohttp import web
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
 
 from ackwise.middleware.log import Log
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.watch import Watch
-from ackwise.plugin.pages.server import Answer, Page, application, bound, serving
+from ackwise.plugin.pages.render import Answer
+from ackwise.plugin.pages.server import Page, application, bound, serving
+from ackwise.plugin.watch.families import families
+from ackwise.plugin.watch.measures import Sample
 
-__all__ = ["LONGEST_TURN", "Turns", "WatchServer"]
+__all__ = ["LONGEST_TURN", "Turns", "WatchServer", "exposed"]
 
 log = Log()
 
@@ -74,6 +79,23 @@ class WatchServer:
     async def _serve(self) -> None:
         async with serving(application(self._pages, failed=_failed), self._listening, _LONGEST):
             await self._stop.wait()
+
+
+def exposed(request: web.Request, group: str, samples: Iterable[Sample]) -> Answer:
+    """The page of metrics, as its client reads them."""
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return Answer(encode(_Exposed(group, samples)), content_type)
+
+
+class _Exposed(NamedTuple):
+    """What `prometheus_client` writes down: it asks a registry for its metrics, and this is all of one."""
+
+    group: str
+    samples: Iterable[Sample]
+
+    def collect(self) -> Iterator[Metric]:
+        """See `prometheus_client.registry.Collector`."""
+        return families([self])
 
 
 def _failed(request: web.Request, error: Exception) -> Answer:

@@ -24,12 +24,12 @@ from ackwise.plugin.inspect.explain import Explanation
 from ackwise.plugin.inspect.outboxstate import look_at_outbox
 from ackwise.plugin.inspect.state import State, look
 from ackwise.plugin.inspect.statepage import state_page
-from ackwise.plugin.pages.server import HTML, Answer, Page
+from ackwise.plugin.pages.render import HTML, Answer
+from ackwise.plugin.pages.server import Page
 from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
-from ackwise.plugin.watch.families import exposed
 from ackwise.plugin.watch.measures import Sample, measures
 from ackwise.plugin.watch.seen import Seen, keep_looking
-from ackwise.plugin.watch.server import Turns
+from ackwise.plugin.watch.server import Turns, exposed
 
 __all__ = ["Watching"]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ackwise.plugin.deadletters.place import Place
     from ackwise.plugin.ui.gate import Gate
-    from ackwise.plugin.ui.site import Named, Page
+    from ackwise.plugin.ui.page import Named, Page
 
 __all__ = ["ui"]
 
@@ -61,7 +61,7 @@ def ui(
     try:
         from ackwise.plugin.pages.server import bound
         from ackwise.plugin.ui.gate import Gate, token_of
-        from ackwise.plugin.ui.site import Named
+        from ackwise.plugin.ui.page import Named
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"ui needs {error.name}, which is not installed: pip install 'ackwise[watch]'") from None
     gate = Gate(token_of(token_file, os.environ))

@@ -9,10 +9,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.pages.server import HTML, Answer
+from ackwise.plugin.pages.render import HTML, Answer
 from ackwise.plugin.pages.table import Cell, Kind, Table, Value, command, count, link
+from ackwise.plugin.ui.page import Leaf, Named, Page
 from ackwise.plugin.ui.seen import Seen
-from ackwise.plugin.ui.site import Leaf, Named, Page
 from ackwise.spark.oncall.books import Books, books_below, page_of
 from ackwise.spark.oncall.storypage import story_link
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, MEANINGS, Verdict

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.pages.table import Cell, Table, link
+from ackwise.plugin.pages.table import Cell, Table, Value, link
 from ackwise.plugin.status.standing import GROUP
+from ackwise.plugin.ui.page import Leaf, Named, Page
 from ackwise.plugin.ui.seen import SeenByName
-from ackwise.plugin.ui.site import Leaf, Named, Page
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode, Verdict
 
@@ -43,7 +43,7 @@ def story_page(events: Sequence[Path], config: ReconcileConfig, named: Named) ->
         if not message:
             return Leaf("Stories", "story.html", {"message": ""})
         sight = await seen.now(message)
-        values = {"message": message, "problem": sight.problem, "answer": sight.value, "same": named.story(message)}
+        values: dict[str, Any] = {"message": message, "problem": sight.problem, "answer": sight.value, "same": named.story(message)}
         if sight.value is not None:
             parts = [*map(_sent, sight.value.sent), *(_story(story, named) for story in sight.value.stories)]
             values |= {"parts": parts, "as_of": _time(sight.value.as_of)}
@@ -102,7 +102,7 @@ def _steps(steps: Sequence[Step]) -> Table:
 
 
 def _others(others: Sequence[OtherRecord]) -> Table:
-    rows = [(story_link(str(each.place)), *_other(each)) for each in others]
+    rows: list[tuple[Value, ...]] = [(story_link(str(each.place)), *_other(each)) for each in others]
     return Table("Other records of its key", ("record", "verdict", "flags", "last event", "at"), rows)
 
 

@@ -15,7 +15,8 @@ from ackwise.middleware.wire import Copy
 from ackwise.plugin.deadletters.place import Place
 from ackwise.plugin.ui.gate import Gate
 from ackwise.plugin.ui.grouppages import letter_page, letters_page, status_page
-from ackwise.plugin.ui.site import Named, Page, site
+from ackwise.plugin.ui.page import Named, Page
+from ackwise.plugin.ui.site import site
 
 __all__ = ["HOSTILE", "Document", "Site", "group_pages", "hostile_letters", "opened"]
 

@@ -15,8 +15,8 @@ from ackwise.plugin.cli.letteroptions import Where
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.deadletters.place import Place, place_of_group
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.ui.page import Named, Page
 from ackwise.plugin.ui.seen import Seen
-from ackwise.plugin.ui.site import Named, Page
 
 #: What our own markup is made of.
 TAGS = {

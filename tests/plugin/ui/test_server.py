@@ -12,11 +12,12 @@ from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.pages import server
-from ackwise.plugin.pages.render import POLICY
-from ackwise.plugin.pages.server import HTML, Answer, bound
+from ackwise.plugin.pages.render import HTML, POLICY, Answer
+from ackwise.plugin.pages.server import bound
 from ackwise.plugin.ui import site as ui
 from ackwise.plugin.ui.gate import Gate
-from ackwise.plugin.ui.site import Leaf, Page, serve, site
+from ackwise.plugin.ui.page import Leaf, Page
+from ackwise.plugin.ui.site import serve, site
 
 DEADLINE = 60.0
 SECRET = "f3a1" * 8

@@ -29,7 +29,7 @@ from ackwise.plugin.group.relaycounts import DelayStanding
 from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.inspect.outboxstate import OutboxState
 from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
-from ackwise.plugin.watch.families import Families
+from ackwise.plugin.watch.families import families
 from ackwise.plugin.watch.measures import measures
 from ackwise.plugin.watch.metrics import GROUP, METRICS, PARTITION, TOPIC, table
 from ackwise.plugin.watch.seen import Seen
@@ -88,7 +88,7 @@ async def test_the_page_is_read_by_prometheus_and_each_sample_names_the_group() 
 
     class Page(Collector):
         def collect(self) -> Any:
-            return Families("billing", measures(member, counts, seen, 0.0)).collect()
+            return families([("billing", measures(member, counts, seen, 0.0))])
 
     registry = CollectorRegistry(auto_describe=True)
     registry.register(Page())

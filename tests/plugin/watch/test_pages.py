@@ -23,7 +23,8 @@ from ackwise.middleware.policies import DeadLetter
 from ackwise.plugin.doctor.extras import needs
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.pages import server as connections
-from ackwise.plugin.pages.server import Answer, bound
+from ackwise.plugin.pages.render import Answer
+from ackwise.plugin.pages.server import bound
 from ackwise.plugin.settings.config import Config, Given
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.watch import server

@@ -11,7 +11,7 @@ from tests.spark.histories import NOW, SECOND, History
 from tests.spark.reconciling import root_of
 
 from ackwise.middleware.plaintext import plain
-from ackwise.plugin.ui.site import Named
+from ackwise.plugin.ui.page import Named
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.oncall.storypage import story_page
 

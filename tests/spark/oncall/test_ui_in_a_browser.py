@@ -14,7 +14,7 @@ from tests.spark.report.page.test_page_in_a_browser import QUIET, chromium, meas
 
 from ackwise.plugin.cli.letteroptions import Where
 from ackwise.plugin.pages import render
-from ackwise.plugin.ui.site import Named
+from ackwise.plugin.ui.page import Named
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.oncall.bookspage import books_page, runs_seen
 from ackwise.spark.oncall.storypage import story_page
