@@ -112,7 +112,7 @@ class Sender:
 
     def _record(self, each: Candidate, fate: Fate | None) -> None:
         """In the coordinates of the origin, and said to be elsewhere: the group has not read it there now."""
-        if fate not in _SAID:
+        if fate is None or fate not in _SAID:
             return
         attrs = dict(each.attrs)
         if each.ran is not None:
