@@ -104,6 +104,7 @@ class FoldedEvents:
         self.events = project(read_events(spark, evidence))
         """Projected."""
         self._surveyed = survey.surveyed(self.events).persist()
+        self._told: Sequence[DataFrame] = ()
 
     @property
     def survey(self) -> DataFrame:
@@ -147,7 +148,8 @@ class FoldedEvents:
         return outcomes(self._of(writers), writers)
 
     def told(self, writers: Collection[int]) -> DataFrame:
-        return told(self.events, writers)
+        self._told = [*self._told, found := told(self.events, writers).persist()]  # it is asked for of origins and of copies
+        return found
 
     def claimed_successes(self, messages: DataFrame) -> DataFrame:
         return claimed_successes(self.events, messages)
@@ -162,4 +164,4 @@ class FoldedEvents:
 
     @property
     def cached(self) -> Sequence[DataFrame]:
-        return (self._surveyed,)
+        return (self._surveyed, *self._told)

@@ -43,17 +43,19 @@ def unreported(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence
     if not facts.mute:
         return rows_of(spark, (), "mk long, word long, mask long")
     came = rows_of(spark, left, "writer_id long, pk long, start long, end long")
-    both = _origins(spark, folded, facts, came).unionByName(_copies(spark, folded, facts, came))
+    told = folded.told(list(facts.mute))
+    both = _origins(spark, folded, facts, came, told).unionByName(_copies(spark, folded, facts, came, told))
     return both.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
 
 
-def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame) -> DataFrame:
+def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame, told: DataFrame) -> DataFrame:
     passed = F.broadcast(_passed(spark, facts))
     views = F.broadcast(rows_of(spark, [(view.pk, view.mk) for view in facts.views], "pk long, mk long"))
     keyed = came.select(F.struct("writer_id", "pk").alias("key"), F.lit("came").alias("kind"), "start", "end")
     words = spans(keyed).select("key.writer_id", "key.pk", "word", F.col("mask").alias("came")).join(views, "pk").drop("pk")
-    told = folded.told(list(facts.mute)).select("writer_id", "mk", word_of("offset").alias("word"), bit_of("offset").alias("reported"))
-    rows = words.unionByName(folded.outcomes(list(facts.mute)), allowMissingColumns=True).unionByName(told, allowMissingColumns=True)
+    told_words = told.select("writer_id", "mk", word_of("offset").alias("word"), bit_of("offset").alias("reported"))
+    reported = folded.outcomes(list(facts.mute)).unionByName(told_words, allowMissingColumns=True)
+    rows = words.unionByName(reported, allowMissingColumns=True)
     masks = [F.coalesce(F.bit_or(name), F.lit(0)).alias(name) for name in ("came", "reported", "begun")]
     each = rows.groupBy("writer_id", "mk", "word").agg(*masks).join(views, "mk").join(passed, ["writer_id", "pk"], "left")
     begun = F.col("begun").bitwiseAND(from_on(F.coalesce("passed", F.lit(0)), F.col("word")))
@@ -61,13 +63,13 @@ def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame)
     return each.select("mk", "word", mask.alias("mask")).where("mask != 0")
 
 
-def _copies(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame) -> DataFrame:
+def _copies(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame, told: DataFrame) -> DataFrame:
     passed = F.broadcast(_passed(spark, facts).toDF("worker", "phys_pk", "passed"))
     begun = F.col("begun") & (F.col("phys_offset") >= F.coalesce("passed", F.lit(0)))
     rows = _had(folded.copies, came).join(F.broadcast(_writers(spark, facts)), "worker").join(passed, ["worker", "phys_pk"], "left")
     on = ["worker", "mk", "offset"]
     each = rows.groupBy(*on, "phys_pk", "phys_offset").agg(F.max(F.col("received") | begun).alias("had"), F.max("told").alias("told"))
-    open_still = each.where("had AND NOT told").join(folded.told(list(facts.mute)).toDF("worker", "mk", "offset"), on, "left_anti")
+    open_still = each.where("had AND NOT told").join(told.toDF("worker", "mk", "offset"), on, "left_anti")
     return open_still.groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
 
 

@@ -77,12 +77,12 @@ def test_a_clean_run_reads_all_events_three_times(spark: SparkSession, tmp_path:
     assert asked.jobs <= 30
 
 
-def test_a_run_with_a_dead_worker_and_stuck_messages_reads_them_five_times(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_with_a_dead_worker_and_stuck_messages_reads_them_six_times(spark: SparkSession, tmp_path: Path) -> None:
     history = of_a_day(History("g").say("w2", f"RECEIVED_RANGE[{MESSAGES},{MESSAGES + 4}) {MESSAGES}:RC W={MESSAGES + 4}", ago=9000))
     root = root_of(tmp_path / "root", history)
     with counted(spark, tmp_path) as asked:
         result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--engine", "spark")
     assert result.exit_code == 1, result.output
     assert {"STUCK", "LOST"} <= set(summary(tmp_path / "out")["verdicts"])
-    assert full_passes(asked) == 5
+    assert full_passes(asked) == 6, "the sixth asks what others told of the dead worker's runs"
     assert asked.jobs <= 42
