@@ -42,7 +42,8 @@ class Taken(NamedTuple):
 class Finished(NamedTuple):
     """Committed before: by the record at `origin`, in the execution `exec_id`."""
 
-    outcome: Outcome
+    outcome: Outcome | None
+    """`None`: by its handler, which ended the transaction unseen; nobody knows how much of it came true."""
     origin: Place
     exec_id: int
 

@@ -37,6 +37,9 @@ __all__ = ["UNDONE", "RollBack", "TransactionalPipeline", "finish_of", "finishes
 UNDONE: Final = (StoreUnavailable, TransactionAborted)
 
 
+_COMMITTED: Final = "an earlier handler ended the transaction that it wrote in, and what it wrote until then is committed"
+
+
 class RollBack(Exception):
     """Leaves the block of a transaction so that nothing of it stays."""
 
@@ -82,6 +85,8 @@ class TransactionalPipeline(Pipeline):
         if not fetched:
             return None
         call = await self._attempt(fetched, assignment)
+        with suppress(*UNDONE):  # settling publishes them; the mark alone is missing then
+            await self._mark([run for run in fetched if _is_buried(run)], assignment)
         if call.raised is None or call.stopped is not None:
             return call.stopped
         if len(fetched) == 1:
@@ -114,7 +119,8 @@ class TransactionalPipeline(Pipeline):
         except RollBack:
             self._roll_back(mine, call, alone=len(fetched) == 1)
         except TransactionCommitted as error:
-            await self._give_up(mine, call, error, assignment)
+            call.raised = None
+            await self._give_up(mine, error, assignment)
         except TransactionAborted as error:
             if not any(run.began for run in mine):  # no handler has seen it
                 self._undo_and_postpone(fetched, error)
@@ -144,6 +150,8 @@ class TransactionalPipeline(Pipeline):
                 # Itself, and the commit was the last that was seen of it: its success is told now, if it was not then.
                 run.exec_ids, run.started_at = [exec_id], self._worker.monotonic()
                 run.rule(Done())
+            case Finished(None):
+                self._bury(run, TransactionCommitted(_COMMITTED))
             case Finished(outcome):
                 run.rule(Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
@@ -180,18 +188,20 @@ class TransactionalPipeline(Pipeline):
             self._worker.report_broken(self.agent.name, [] if broken is None else [broken])
         run.succeeded = False
 
-    async def _give_up(self, mine: Sequence[Run], call: HandlerCall, error: TransactionCommitted, assignment: Assignment) -> None:
+    async def _give_up(self, mine: Sequence[Run], error: TransactionCommitted, assignment: Assignment) -> None:
         """What the handler saw and committed by itself never runs again: nobody knows how much of it came true."""
-        call.raised = None
-        seen = [run for run in mine if run.began and not self._stands(run)]
-        for run in seen:
-            decide(run, Dead(Reason.ABORTED_AND_COMMITTED, Failure.of(error)), self._worker.later)
-            run.succeeded = False
+        unseen = [run for run in mine if not run.began]
         for run in mine:
             if not run.began:
                 run.undo()
-        with suppress(*UNDONE):  # settling publishes them; the mark alone is missing then
-            await self._mark(seen, assignment)
+            elif not self._stands(run):
+                self._bury(run, error)
+        with suppress(*UNDONE):
+            await self._mark([run for run in mine if _is_buried(run)], assignment, unseen)
+
+    def _bury(self, run: Run, error: TransactionCommitted) -> None:
+        decide(run, Dead(Reason.ABORTED_AND_COMMITTED, Failure.of(error)), self._worker.later)
+        run.succeeded, run.send_back = False, None
 
     async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:
         """What failed alone: its copy is published and its row marked, without anything that the handler wrote."""
@@ -200,20 +210,33 @@ class TransactionalPipeline(Pipeline):
         except UNDONE as error:
             self._undo_and_postpone(runs, error)
 
-    async def _mark(self, runs: Sequence[Run], assignment: Assignment) -> None:
-        """Publish the copies of what is ruled on, and mark it. What has no key needs no mark: settling publishes it."""
+    async def _mark(self, runs: Sequence[Run], assignment: Assignment, unseen: Sequence[Run] = ()) -> None:
+        """Publish the copies of what is ruled on, and mark it. What has no key needs no mark: settling publishes it.
+
+        What its handler has not seen, though it was committed with what it saw, is free again.
+        """
         ruled = [(run, run.key) for run in runs if run.stage is Stage.RULED and not isinstance(run.disposition, Suspended)]
         keyed = [(run, key) for run, key in ruled if key is not None]
         if not keyed:
             return
+        left = [(run, run.key) for run in unseen if run.key is not None]
         async with self._store.begin(retention=self._retention) as transaction:
-            answers = await transaction.claim([key for _, key in keyed])
-            for (run, _), answer in zip(keyed, answers, strict=True):
-                if not isinstance(answer, Taken):
+            answers = await transaction.claim([key for _, key in (*keyed, *left)])
+            taken = list[Run]()
+            for (run, _), answer in zip(keyed, answers, strict=False):
+                if not (isinstance(answer, Taken) or (_is_buried(run) and _is_committed(answer))):
                     self._take(run, answer)
-            taken = [run for (run, _), answer in zip(keyed, answers, strict=True) if isinstance(answer, Taken)]
+                if isinstance(answer, Taken) or _is_committed(answer):
+                    taken.append(run)
+            free = [
+                Finish(key, run.delivery.origin[:3], 0, None, key.attempt)
+                for (run, key), answer in zip(left, answers[len(keyed) :], strict=True)
+                if _is_committed(answer)
+            ]
             if taken:
                 await self._publish_and_mark(transaction, taken, assignment)
+            if free:
+                await transaction.finish(free)
 
     def _undo_and_postpone(self, runs: Sequence[Run], error: AckwiseError) -> None:
         """Nothing of it stays, or it is not known whether it committed. Only what has its copy, or was finished before, goes on."""
@@ -225,6 +248,15 @@ class TransactionalPipeline(Pipeline):
     def _stands(self, run: Run) -> bool:
         """Whether it is parked or dead, whatever becomes of the transaction."""
         return run.stage is Stage.PUBLISHED and isinstance(run.disposition, Later | Dead)
+
+
+def _is_buried(run: Run) -> bool:
+    """Whether its handler committed it, and its dead letter is to be published."""
+    return run.stage is Stage.RULED and isinstance(run.disposition, Dead) and run.disposition.reason == Reason.ABORTED_AND_COMMITTED
+
+
+def _is_committed(answer: TransactionAnswer) -> bool:
+    return isinstance(answer, Finished) and answer.outcome is None
 
 
 def _is_finished(run: Run) -> bool:

@@ -133,7 +133,6 @@ class MemoryOutbox(Sends):
 
     @asynccontextmanager
     async def transaction(self, connection: MemoryConnection | None = None) -> AsyncIterator[MemoryOutboxTransaction]:
-        """See `Outbox.transaction`."""
         used = MemoryConnection() if connection is None else connection
         mine, is_ours = MemoryOutboxTransaction(self, used), not used.is_in_transaction()
         try:
@@ -147,17 +146,14 @@ class MemoryOutbox(Sends):
             self.wake()
 
     def writer(self, connection: MemoryConnection) -> MemoryOutboxTransaction:
-        """See `Outbox.writer`."""
         return MemoryOutboxTransaction(self, connection)
 
     def wake(self) -> None:
-        """See `Outbox.wake`."""
         self._wakes.wake()
 
     # A relay
 
     async def claim_relay(self, kind: str) -> None:
-        """See `RelayStore.claim_relay`."""
         self._require_open()
         self._kind = self._kind or kind
         if self._kind != kind:
@@ -167,13 +163,11 @@ class MemoryOutbox(Sends):
             )
 
     async def release_relay(self) -> None:
-        """See `RelayStore.release_relay`."""
         if alive := await self.relays():
             raise ConfigurationError(f"{_PLACE}: {alive} relays have a lease; stop them, and try again when it has ended")
         self._kind = None
 
     async def own(self, owner: str, *, lease: float, share: int) -> Mapping[int, int]:
-        """See `RelayStore.own`."""
         self._require_open()
         until = self._clock() + lease
         shards = [shard._replace(is_leased=self._is_alive(shard.owner)) for shard in self._shards]
@@ -186,12 +180,10 @@ class MemoryOutbox(Sends):
         return {number: self._shards[number].token for number in (*keep, *take)}
 
     async def relays(self) -> int:
-        """See `RelayStore.relays`."""
         self._require_open()
         return sum(map(self._is_alive, self._leases))
 
     async def leave(self, owner: str) -> None:
-        """See `RelayStore.leave`."""
         self._leases.pop(owner, None)
         self._shards = [shard._replace(owner="") if shard.owner == owner else shard for shard in self._shards]
 
@@ -204,7 +196,6 @@ class MemoryOutbox(Sends):
         blocked: Collection[tuple[str, bytes]] = (),
         block_key: bool = True,
     ) -> list[OutboxRow]:
-        """See `RelayStore.pending`."""
         self._require_open()
         self._seen = self._wakes.count
         given, size = list[OutboxRow](), 0
@@ -218,7 +209,6 @@ class MemoryOutbox(Sends):
         return given
 
     async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
-        """See `RelayStore.sent`."""
         mine = self._mine(rows, shards)
         for row in mine:
             if not self.keeping.sent:
@@ -229,7 +219,6 @@ class MemoryOutbox(Sends):
         return len(mine)
 
     async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
-        """See `RelayStore.failed`."""
         mine, by_id = self._mine(failures, shards), {failure.id: failure for failure in failures}
         for row in mine:
             failure = by_id[row.id]
@@ -239,11 +228,9 @@ class MemoryOutbox(Sends):
         return len(mine)
 
     async def wait_for_rows(self, at_most: float) -> None:
-        """See `RelayStore.wait_for_rows`."""
         await self._wakes.begin(self._seen).wait(at_most)
 
     async def next_due(self, shards: Mapping[int, int]) -> float | None:
-        """See `RelayStore.next_due`."""
         now = self._clock()
         waiting = [
             row.next_at - now
@@ -255,7 +242,6 @@ class MemoryOutbox(Sends):
     # Half messages
 
     async def database_id(self, connection: MemoryConnection | None = None) -> str:
-        """See `BarrierStore.database_id`."""
         if connection is not None and not isinstance(connection, MemoryConnection):
             raise ConfigurationError(f"a connection of type {type(connection).__name__} leads to no outbox in memory")
         return self._id
@@ -285,7 +271,6 @@ class MemoryOutbox(Sends):
     async def prepare(
         self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, barrier_in: str = "", first_check: float = FIRST_CHECK
     ) -> None:
-        """See `PreparedStore.prepare`."""
         self._require_open()
         for message in messages:
             columns_of(message)  # refuses what no database takes
@@ -294,14 +279,12 @@ class MemoryOutbox(Sends):
             row.producer_group, row.barrier_in = producer_group, barrier_in
 
     async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
-        """See `PreparedStore.decide`."""
         self._require_open()
         if outcome is TransactionOutcome.UNKNOWN or not tx_id:
             return 0
         return await self.answered([CheckAnswer(row.id, outcome) for row in self._in(RowState.PREPARED) if row.tx_id == tx_id])
 
     async def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> list[Prepared]:
-        """See `PreparedStore.due_checks`."""
         self._require_open()
         now = self._clock()
         due = [
@@ -318,7 +301,6 @@ class MemoryOutbox(Sends):
         )
 
     async def answered(self, answers: Sequence[CheckAnswer]) -> int:
-        """See `PreparedStore.answered`."""
         self._require_open()
         changed = 0
         for answer in answers:
@@ -336,7 +318,6 @@ class MemoryOutbox(Sends):
     # An operator
 
     async def status(self) -> OutboxStatus:
-        """See `OutboxStore.status`."""
         self._require_open()
         waiting, prepared, parked = map(self._in, (RowState.LOCAL_COMMIT, RowState.PREPARED, RowState.MESSAGE_ERROR))
         owners = {owner: sum(shard.owner == owner for shard in self._shards) for owner in sorted(self._leases) if self._is_alive(owner)}
@@ -349,17 +330,14 @@ class MemoryOutbox(Sends):
         )
 
     async def parked(self, *, limit: int = 100, after: int = 0) -> list[Parked]:
-        """See `OutboxStore.parked`."""
         self._require_open()
         return [_parked(row) for row in self._in(RowState.MESSAGE_ERROR) if row.id > after][:limit]
 
     async def show(self, row: int) -> Parked | None:
-        """See `OutboxStore.show`."""
         found = [_parked(one, whole=True) for one in self._in(RowState.MESSAGE_ERROR) if one.id == row]
         return found[0] if found else None
 
     async def requeue(self, rows: Collection[int] | None = None) -> int:
-        """See `OutboxStore.requeue`."""
         self._require_open()
         found = [row for row in self._in(RowState.MESSAGE_ERROR) if rows is None or row.id in rows]
         for row in found:

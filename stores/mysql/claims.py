@@ -19,7 +19,7 @@ from ackwise.stores.protocol.requests import Answer, Asked
 from ackwise.stores.sql.claims import SQLClaims, exchange_in_rounds
 from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Connections
 from ackwise.stores.sql.operation import Steps
-from ackwise.stores.sql.schema import complaints, create
+from ackwise.stores.sql.schema import Maintenance, complaints, create
 
 
 class MySQLStore(SQLClaims[Connections[Pool, Connection]]):
@@ -43,13 +43,14 @@ class MySQLStore(SQLClaims[Connections[Pool, Connection]]):
         max_size: int = 2,
     ) -> None:
         driver = Asyncmy(CLAIMS, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
-        super().__init__(Connections(driver), MySQLClaims(Tables(prefix), driver.address))
+        claims = _Claims(Tables(prefix), driver.address)
+        super().__init__(Connections(driver), claims.exchange, Maintenance(claims.prepare, claims.create, claims.complaints, claims.clean))
 
 
-class MySQLClaims:
+class _Claims:
     """The claims in `tables`. The server decides, each round in one statement: see `statements`."""
 
-    def __init__(self, tables: Tables, address: str = "") -> None:
+    def __init__(self, tables: Tables, address: str) -> None:
         self._tables, self._address = tables, address
         self._layout = layout(tables, CLAIMS, address)
         self._server = statements.MARIADB

@@ -14,8 +14,7 @@ from ackwise.stores.mysql.failures import FAILURES, as_store_error, problem_of
 from ackwise.stores.mysql.runner import AsyncmyRunner
 from ackwise.stores.mysql.url import Address
 from ackwise.stores.protocol.purpose import Purpose
-from ackwise.stores.sql.atonce import at_once
-from ackwise.stores.sql.connections import Driver
+from ackwise.stores.sql.connections import Driver, at_once
 from ackwise.stores.sql.operation import Problem
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ackwise.stores.mysql import checking, maintenance
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.inboxstatements import BEGAN, MySQLStatements
-from ackwise.stores.mysql.runner import COMMIT, NOTHING, AsyncmyRunner
+from ackwise.stores.mysql.runner import AsyncmyRunner
 from ackwise.stores.mysql.schema import Tables, found, layout
 from ackwise.stores.mysql.url import Options, parse
 from ackwise.stores.mysql.watching import watched
@@ -35,6 +35,7 @@ _BEGIN: Final = (
     Statement(f"SAVEPOINT {BEGAN}"),
 )
 _AUTOCOMMIT: Final = Statement("SET autocommit = 1")
+_COMMIT: Final = Statement("COMMIT")
 _ROLLBACK: Final = Statement("ROLLBACK")
 
 
@@ -69,6 +70,8 @@ class MySQLSession(ServerSession["Connection"]):
     def __init__(self, connection: Connection, statements: Statements, driver: Asyncmy) -> None:
         super().__init__(connection, statements, driver, AsyncmyRunner(connection), watched)
         self._commits_by_itself = connection.get_autocommit()
+        self._back: Packet = [_AUTOCOMMIT] if self._commits_by_itself else []
+        self.commits_with: Packet = [_COMMIT, *self._back]
 
     @property
     def is_open(self) -> bool:
@@ -92,11 +95,11 @@ class MySQLSession(ServerSession["Connection"]):
 
     async def commit(self) -> None:
         self._watch.stop()
-        await self.send([*COMMIT, _AUTOCOMMIT] if self._commits_by_itself else COMMIT)
+        await self.send(self.commits_with)
 
     async def rollback(self, *, is_marked: bool) -> bool:
         self._watch.stop()
-        ends = [_ROLLBACK, _AUTOCOMMIT if self._commits_by_itself else NOTHING]
+        ends = [_ROLLBACK, *self._back]
         try:
             await self.send([*self.statements.still_there, *ends] if is_marked else ends)
         except Failure as failure:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ackwise.middleware.store import ClaimKey
 from ackwise.middleware.transaction import Place
 from ackwise.stores.mysql.schema import quoted
-from ackwise.stores.sql.inbox import ENDED, UNFINISHED, Fence, Record
+from ackwise.stores.sql.inbox import CLAIMED, ENDED, UNFINISHED, Fence, Record
 from ackwise.stores.sql.operation import Packet, Statement
 
 BEGAN: Final = "ackwise_began"
@@ -26,16 +26,18 @@ _RELEASE: Final = Statement(f"RELEASE SAVEPOINT {BEGAN}")
 
 _COLUMNS: Final = "k, outcome, next_attempt, origin_topic, origin_partition, origin_offset, exec_id"
 
-# The server assigns from left to right and sees what it assigned before: what is asked about changes last.
+# The server assigns from left to right and sees what it assigned before: what is asked about changes last, and the mark says whether the
+# row is ours.
 _CLAIM: Final = f"""
 INSERT INTO {{inbox}} ({_COLUMNS}, kept_until) VALUES {{rows}}
 ON DUPLICATE KEY UPDATE
     next_attempt = IF(kept_until <= UTC_TIMESTAMP(6), 0, next_attempt),
-    outcome = IF(kept_until <= UTC_TIMESTAMP(6), {UNFINISHED}, outcome),
-    exec_id = IF(outcome = {UNFINISHED}, VALUES(exec_id), exec_id),
-    kept_until = IF(outcome = {UNFINISHED}, VALUES(kept_until), kept_until)
+    exec_id = IF(kept_until <= UTC_TIMESTAMP(6) OR outcome = {UNFINISHED}, VALUES(exec_id), exec_id),
+    outcome = IF(exec_id = VALUES(exec_id), {CLAIMED}, outcome),
+    kept_until = IF(exec_id = VALUES(exec_id), VALUES(kept_until), kept_until)
 """
-_CLAIMED: Final = f"(%s, {UNFINISHED}, 0, '', 0, 0, %s, "
+_CLAIMED: Final = f"(%s, {CLAIMED}, 0, '', 0, 0, %s, "
+_LEAVE: Final = f"UPDATE {{inbox}} SET outcome = {UNFINISHED} WHERE k IN ({{rows}}) AND exec_id = %s AND outcome = {CLAIMED}"
 _READ: Final = f"SELECT {_COLUMNS}, NULL FROM {{inbox}} WHERE k IN ({{rows}})"
 
 _FINISH: Final = f"""
@@ -47,7 +49,7 @@ ON DUPLICATE KEY UPDATE
 """
 _FINISHED: Final = "(%s, %s, %s, %s, %s, %s, %s, "
 
-_COMMITTED: Final = f"SELECT count(*) FROM {{inbox}} WHERE k IN ({{rows}}) AND exec_id = %s AND outcome = {UNFINISHED}"
+_COMMITTED: Final = f"SELECT count(*) FROM {{inbox}} WHERE k IN ({{rows}}) AND exec_id = %s AND outcome = {CLAIMED}"
 
 _HERE: Final = "owner = %s AND topic = %s AND part = %s AND generation = %s"
 _LOCK: Final = f"SELECT next_offset, NULL FROM {{offsets}} WHERE {_HERE} FOR UPDATE"
@@ -93,11 +95,14 @@ class MySQLStatements:
         insert = self._text(_CLAIM, _CLAIMED + _kept(retention), len(ids))
         return [Statement(insert, values), Statement(self._text(_READ, "%s", len(ids)), ids)]
 
-    def finish(self, records: Sequence[Record], retention: float, transaction: str | None) -> Packet:
-        if not records:
-            return [_RELEASE]
-        insert = self._text(_FINISH, _FINISHED + _kept(retention), len(records))
-        return [_RELEASE, Statement(insert, [*chain.from_iterable(records)])]
+    def finish(self, records: Sequence[Record], retention: float, transaction: str | None, left: Sequence[bytes], mark: int) -> Packet:
+        packet = [_RELEASE]
+        if records:
+            insert = self._text(_FINISH, _FINISHED + _kept(retention), len(records))
+            packet.append(Statement(insert, [*chain.from_iterable(records)]))
+        if left:
+            packet.append(Statement(self._text(_LEAVE, "%s", len(left)), (*left, mark)))
+        return packet
 
     def committed(self, ids: Sequence[bytes], mark: int) -> Packet:
         return [Statement(self._text(_COMMITTED, "%s", len(ids)), (*ids, mark))]

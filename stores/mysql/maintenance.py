@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ackwise.stores.mysql.schema import Tables
-from ackwise.stores.serverclock import refuse_jumped
 from ackwise.stores.sql.operation import Statement, Steps
-from ackwise.stores.sql.schema import Layout, require
+from ackwise.stores.sql.schema import Layout, refuse_jumped, require
 
 AT_ONCE = 2000
 """Records that one step looks at; an exchange waits for one step at most."""

@@ -99,13 +99,14 @@ def from_url(url: str) -> MySQLOutbox:
     return MySQLOutbox(address, **options._asdict(), **keeping.given)
 
 
-def _writes(connection: Connection, table: str, address: str) -> Writes:
+@functools.lru_cache(64)
+def _writes(commits_by_itself: bool, table: str, address: str) -> Writes:
     """Return the statements. A connection in autocommit is out of it from before BEGIN until COMMIT or ROLLBACK was answered."""
 
     def inserting(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
         return insert(table, rows, before, address)
 
-    leave, back = ("SET autocommit = 0", "SET autocommit = 1") if connection.get_autocommit() else ("", "")
+    leave, back = ("SET autocommit = 0", "SET autocommit = 1") if commits_by_itself else ("", "")
     return Writes(
         inserting,
         begin=_packet(leave, "START TRANSACTION"),
@@ -136,7 +137,7 @@ def _business(connection: Any, table: str, address: str, timeout: float) -> Busi
                 await connection.ping(reconnect=False)
 
     return Business(
-        _writes(connection, table, address),
+        _writes(connection.get_autocommit(), table, address),
         AsyncmyRunner(connection),
         is_open=connection.get_transaction_status,
         watched=functools.partial(watched, connection),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import SHARDS
-from ackwise.stores.mysql.runner import literal
+from ackwise.stores.mysql.runner import literals
 from ackwise.stores.mysql.schema import NAMES, Tables
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.sql.operation import Packet, Statement, Steps
@@ -140,7 +140,7 @@ class MySQL(Dialect):
     def prepare(self, rows: Sequence[RowColumns], half: Mapping[str, Any]) -> Steps[None]:
         """See `Dialect.prepare`. Raises `ConfigurationError` for a row that the server does not take."""
         text, values = self.say("{PREPARED}, {later first_check}, :tx_id, :producer_group, :barrier_in", **half)
-        more = text % tuple(map(literal, values))
+        more = text % tuple(literals(values))
         yield from insert(self.tables["rows"], rows, self.say_all(_BEGIN), self._address, more)
         yield [Statement("COMMIT")]
 
@@ -198,7 +198,7 @@ def insert(table: str, rows: Sequence[RowColumns], before: Packet, address: str,
 def _inserts(table: str, rows: Sequence[RowColumns], more: str) -> Iterator[str]:
     begin, some, length = _INSERT.format(rows=table), list[str](), 0
     for row in rows:
-        values = f"({literal([*row])}, {more}, UTC_TIMESTAMP(6))"
+        values = f"({', '.join(literals(row))}, {more}, UTC_TIMESTAMP(6))"
         if some and length + len(values) > _LONGEST:
             yield begin + ", ".join(some)
             some, length = [], 0

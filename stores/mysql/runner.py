@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncmy.cursors import Cursor
-
 from ackwise.stores.mysql.failures import FAILURES, problem_of
-from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement
+from ackwise.stores.sql.operation import Answer, Failure, Packet
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
-
-# Out of autocommit, asyncmy learns that a transaction has ended by its own methods, or if another answer follows.
-COMMIT: Final[Packet] = [Statement("COMMIT")]
-NOTHING: Final = Statement("DO 0")
 
 _EMPTY: Final = Answer()
 
@@ -28,22 +22,22 @@ class AsyncmyRunner:
     """
 
     def __init__(self, connection: Connection, *, commits: bool = False) -> None:
-        self._connection, self._ends = connection, "; COMMIT; DO 0" if commits else ""
+        self._connection: Any = connection
+        self._ends = "; COMMIT" if commits else ""
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        answers = list[Answer]()
+        connection, answers = self._connection, list[Answer]()
         try:
-            if packet == COMMIT:
-                await self._connection.commit()
-                return [_EMPTY]
-            async with self._connection.cursor(Cursor) as cursor:
-                await cursor.execute("; ".join([_text(text, values) if values else text for text, values in packet]) + self._ends)
-                while True:
-                    rows = await cursor.fetchall() if cursor.description else ()
-                    count: Any = cursor.rowcount
-                    answers.append(Answer(rows, count) if rows or count > 0 else _EMPTY)
-                    if not await cursor.nextset():
-                        return answers[: len(packet)]
+            await connection.query("; ".join([text % tuple(literals(values)) if values else text for text, values in packet]) + self._ends)
+            while True:
+                # A cursor would be a detour of some calls for each statement, and ask for warnings in a trip of its own.
+                found = connection._result
+                rows, count = found.rows or (), found.affected_rows
+                answers.append(Answer(rows, count) if rows or count > 0 else _EMPTY)
+                if not found.has_next:
+                    connection.server_status = found.server_status  # out of autocommit, asyncmy passes over that nothing is open
+                    return answers[: len(packet)]
+                await connection.next_result()
         except FAILURES as error:
             raise Failure(problem_of(error), error) from error
 
@@ -55,8 +49,8 @@ _LITERALS: Final[dict[type, Callable[[Any], str]]] = {
     float: repr,
     str: lambda value: f"x'{value.encode().hex()}'",
     bytes: lambda value: f"x'{value.hex()}'",
-    tuple: lambda value: f"({', '.join(map(literal, value))})",
-    list: lambda value: ", ".join(map(literal, value)) or "NULL",
+    tuple: lambda value: f"({', '.join(literals(value))})",
+    list: lambda value: ", ".join(literals(value)) or "NULL",
 }
 
 
@@ -72,14 +66,18 @@ def literal(value: object) -> str:
     return made(value)
 
 
-def _text(text: str, values: Sequence[Any]) -> str:
+def literals(values: Sequence[Any]) -> list[str]:
+    """Return each of `values` so. The long way for those of a batch: a call for each of them would be a tenth of what it costs."""
     try:
-        # The long way for those of a batch: a call for each of them would be a tenth of what it costs.
-        return text % tuple(
-            [
-                value if (kind := type(value)) is int else f"x'{value.hex()}'" if kind is bytes else _LITERALS[kind](value)
-                for value in values
-            ]
-        )
+        return [
+            str(value)
+            if (kind := type(value)) is int
+            else f"x'{value.hex()}'"
+            if kind is bytes
+            else "NULL"
+            if value is None
+            else _LITERALS[kind](value)
+            for value in values
+        ]
     except KeyError:  # of a subclass
-        return text % tuple(map(literal, values))
+        return [literal(value) for value in values]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +13,7 @@ from asyncpg.pool import PoolConnectionProxy
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.postgres import checking, maintenance, statements
-from ackwise.stores.postgres.driver import Asyncpg
+from ackwise.stores.postgres.driver import Asyncpg, nothing
 from ackwise.stores.postgres.partitions import may_alter, partition_ahead
 from ackwise.stores.postgres.schema import layout
 from ackwise.stores.postgres.statements import Row
@@ -24,10 +24,10 @@ from ackwise.stores.protocol.requests import Answer, Asked
 from ackwise.stores.sql.claims import SQLClaims, exchange_in_rounds
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
-from ackwise.stores.sql.schema import complaints, create
+from ackwise.stores.sql.schema import Maintenance, complaints, create
 
 if TYPE_CHECKING:
-    from asyncpg import Connection
+    pass
 
 # Only the look-up of single keys in an index is left to the planner. It knows the tables as they were when it planned, and a plan
 # for an empty table reads all of a large one, for as long as the connection lives.
@@ -78,45 +78,20 @@ class PostgresStore(SQLClaims[Connections[Pool, PoolConnectionProxy]]):
             session={**SESSION, **_durability(synchronous_commit)},
             maintenance_session=SESSION,
             is_bounded=True,
-            reset=_nothing,
+            reset=nothing,  # exchanges leave nothing to reset
         )
-        super().__init__(Connections(driver), PostgresClaims(Tables(schema, prefix), driver.address))
+        tables = Tables(schema, prefix)
+        super().__init__(Connections(driver), exchanging(tables), _maintained(tables, driver.address))
 
 
-class PostgresClaims:
-    """The claims in `tables`. The server decides, each round in one statement: see `statements`."""
+def exchanging(tables: Tables) -> Callable[[Exchange], Steps[ExchangeResult]]:
+    """Return the exchange with the claims in `tables`. The server decides, each round in one statement: see `statements`.
 
-    def __init__(self, tables: Tables, address: str = "") -> None:
-        self._tables, self._address = tables, address
-        self._layout = layout(tables, CLAIMS, address)
+    In a transaction that is not READ COMMITTED, meeting somebody else is an error of serialization.
+    """
 
-    def exchange(self, exchange: Exchange) -> Steps[ExchangeResult]:
-        """See `Dialect`. In a transaction that is not READ COMMITTED, meeting somebody else is an error of serialization."""
-        return exchange_in_rounds(exchange, self._ask)
-
-    def prepare(self) -> Steps[None]:
-        """See `Dialect`; makes the partitions of the days to come."""
-        yield from create(self._layout)
-        (read_only,) = yield [Statement("SHOW transaction_read_only")]
-        if read_only.rows[0][0] == "on":
-            raise Failure(Problem.LOST, asyncpg.ReadOnlySQLTransactionError("read-only"))
-        if (yield from may_alter(self._tables)):
-            yield from partition_ahead(self._tables)
-        yield from checking.require_rights((self._tables.claims, self._tables.daily_claims), self._address)
-
-    def create(self) -> Steps[None]:
-        """See `Dialect`; makes the partitions that are missing."""
-        yield from create(self._layout)
-        yield from partition_ahead(self._tables)
-
-    def complaints(self) -> Steps[list[str]]:
-        return complaints(self._layout, lambda: checking.of_claims(self._tables))
-
-    def clean(self) -> Steps[int]:
-        return maintenance.clean_claims(self._layout, self._tables)
-
-    def _ask(self, some: Sequence[Asked], exchange: Exchange) -> Steps[Mapping[int, Answer]]:
-        (found,) = yield [statements.statement(self._tables, some, exchange)]
+    def ask(some: Sequence[Asked], exchange: Exchange) -> Steps[Mapping[int, Answer]]:
+        (found,) = yield [statements.statement(tables, some, exchange)]
         by_place = {one.place: one for one in some}
         answers: dict[int, Answer] = {}
         for row in starmap(Row, found.rows):
@@ -124,6 +99,30 @@ class PostgresClaims:
             if (said := statements.answer(one, row)) is not None:
                 answers[one.position] = said
         return answers
+
+    return lambda exchange: exchange_in_rounds(exchange, ask)
+
+
+def _maintained(tables: Tables, address: str) -> Maintenance[None]:
+    """Return what is done with the tables, which makes the partitions of the days to come as well."""
+    made = layout(tables, CLAIMS, address)
+
+    def prepare() -> Steps[None]:
+        yield from create(made)
+        (read_only,) = yield [Statement("SHOW transaction_read_only")]
+        if read_only.rows[0][0] == "on":
+            raise Failure(Problem.LOST, asyncpg.ReadOnlySQLTransactionError("read-only"))
+        if (yield from may_alter(tables)):
+            yield from partition_ahead(tables)
+        yield from checking.require_rights((tables.claims, tables.daily_claims), address)
+
+    def make() -> Steps[None]:
+        yield from create(made)
+        yield from partition_ahead(tables)
+
+    return Maintenance(
+        prepare, make, lambda: complaints(made, lambda: checking.of_claims(tables)), lambda: maintenance.clean_claims(made, tables)
+    )
 
 
 def from_url(url: str) -> PostgresStore:
@@ -134,10 +133,6 @@ def from_url(url: str) -> PostgresStore:
     """
     drivers, options = parse(url)
     return PostgresStore(drivers, **options._asdict())
-
-
-async def _nothing(connection: Connection) -> None:
-    """In place of asyncpg's reset of a returned connection, which is a round trip: exchanges leave nothing to reset."""
 
 
 def _durability(synchronous_commit: str | None) -> dict[str, str]:

@@ -63,7 +63,8 @@ class Asyncpg(Driver["Pool", "PoolConnectionProxy"]):
         return await asyncpg.create_pool(self._url, min_size=0, max_size=self._max_size, reset=self._reset, connect=_connect, **options)
 
     async def release(self, pool: Pool, connection: PoolConnectionProxy) -> None:
-        await pool.release(connection, timeout=self.timeout)  # which cuts it then
+        # It cuts the connection then. What has nothing to reset needs no timer.
+        await pool.release(connection, timeout=None if self._reset is nothing else self.timeout)
 
     async def close_pool(self, pool: Pool) -> None:
         await pool.close()
@@ -107,6 +108,10 @@ class Asyncpg(Driver["Pool", "PoolConnectionProxy"]):
             "server_settings": dict(session) if self._cache else None,
             **({} if names_servers else {"target_session_attrs": "read-write"}),
         }
+
+
+async def nothing(connection: Connection) -> None:
+    """In place of asyncpg's reset of a returned connection, which is a round trip."""
 
 
 def _limits(timeout: float) -> dict[str, str]:

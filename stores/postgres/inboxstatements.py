@@ -113,7 +113,7 @@ class PostgresStatements:
     def claim(self, ids: Sequence[bytes], mark: int, retention: float) -> Packet:
         return [Statement(self._claim, (_array(map(bytes.hex, ids)), retention, mark))]
 
-    def finish(self, records: Sequence[Record], retention: float, transaction: str | None) -> Packet:
+    def finish(self, records: Sequence[Record], retention: float, transaction: str | None, left: Sequence[bytes], mark: int) -> Packet:
         ids, outcomes, attempts, topics, *others = zip(*records, strict=True) if records else [()] * 7
         columns = _array(map(bytes.hex, ids)), _array(outcomes), _array(attempts), list(topics), *map(_array, others)
         return [Statement(self._finish, (*columns, transaction, retention))]

@@ -8,9 +8,8 @@ import asyncpg
 
 from ackwise.stores.postgres.partitions import BEGIN, COMMIT, ROLLBACK, may_alter, partition_ahead, partitions, patience, today
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.serverclock import refuse_jumped
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
-from ackwise.stores.sql.schema import Layout, require
+from ackwise.stores.sql.schema import Layout, refuse_jumped, require
 
 _PAGES_AT_ONCE = 128
 """Pages of one step, 1 MiB: some five thousand records."""

@@ -211,7 +211,6 @@ class PostgresOutbox(ServerOutbox):
         self._listening = Listening(channel, wakes) if statement_cache_size else None
 
     async def close(self) -> None:
-        """See `SQLStore.close`."""
         await self._waking.close()
         if self._listening is not None:
             await self._listening.close()
@@ -233,7 +232,6 @@ class PostgresOutbox(ServerOutbox):
         return share
 
     async def wait_for_rows(self, at_most: float) -> None:
-        """See `RelayStore.wait_for_rows`."""
         waiter = self._wakes.begin(self._seen)
         if not waiter.event.is_set() and await self._say_idle(at_most):
             return
@@ -276,10 +274,13 @@ def from_url(url: str) -> PostgresOutbox:
     return PostgresOutbox(drivers, **settings, **keeping.given)
 
 
+@functools.lru_cache(64)
 def _writes(table: str) -> Writes:
-    """Return the statements. Each answer says whether a transaction is open, and a failure breaks it, so that it needs no mark."""
+    """Return the statements. Each answer says whether a transaction is open, and a failure breaks it, so that it needs no mark.
 
-    return Writes(inserting(table), restore=[Statement("COMMIT")], is_marked=False, as_ours=_as_ours)
+    The rows prove that it is not broken, or a statement does: PostgreSQL answers the COMMIT of a broken one with ROLLBACK and no error.
+    """
+    return Writes(inserting(table), restore=[Statement("COMMIT")], is_marked=False, proof=[Statement("SELECT")], as_ours=_as_ours)
 
 
 def _as_ours(steps: Steps[None]) -> Steps[None]:

@@ -36,7 +36,6 @@ class Sending(abc.ABC):
         partition: int | None = None,
         message_id: str | None = None,
     ) -> str:
-        """See `Outbox.send`."""
         message_id = new_message_id() if message_id is None else message_id
         return self._take(Outgoing(topic, value, key, headers, partition, message_id=message_id))
 

@@ -74,7 +74,7 @@ INBOX: Final = Purpose(
     part="inbox",
     missing="the table of the inbox is missing",
     has="inbox has",
-    version=3,
+    version=4,
 )
 OUTBOX: Final = Purpose(
     name="outbox",

@@ -12,7 +12,6 @@ except ModuleNotFoundError as error:
         raise
     raise ConfigurationError("the Redis store needs redis; install it with pip install 'ackwise[redis]'") from None
 
-from ackwise.stores.redis.claims import RedisStore
-from ackwise.stores.redis.url import from_url
+from ackwise.stores.redis.claims import RedisStore, from_url
 
 __all__ = ["RedisStore", "from_url"]

@@ -1,4 +1,4 @@
-"""`Address`: host, user and TLS of a Redis; shown without user and password."""
+"""`Address`: host, user and TLS of a Redis; shown without user and password. Its connections write the keys of a question in one go."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.redis.packing import PlainConnection, SocketConnection, TLSConnection
 
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")
 _FORMS = "redis://host:6379/0, rediss:// for TLS, redis+cluster://host,host or rediss+cluster:// for a cluster, or redis+unix:///path"
@@ -122,3 +122,40 @@ def _host(place: str) -> tuple[str, int]:
     if not host:
         raise ConfigurationError(f"the URL of the Redis store has no host and port that can be read; write {_FORMS}")
     return host, port or 6379
+
+
+def packed(name: str, script: str, count: int, *rest: str | bytes) -> bytes:
+    """EVAL or EVALSHA in the protocol of Redis; the driver would look at each key by itself."""
+    keys, others = rest[:count], rest[count:]
+    head, tail = map(_bulk, (name, script, str(count))), map(_bulk, others)
+    return b"".join([b"*%d\r\n" % (3 + len(rest)), *head, _bulks(keys), *tail])
+
+
+def _bulks(keys: tuple[Any, ...]) -> bytes:
+    sizes = set(map(len, keys))
+    if len(sizes) != 1 or not isinstance(keys[0], bytes):
+        return b"".join(map(_bulk, keys))
+    begin = b"$%d\r\n" % sizes.pop()
+    return begin + (b"\r\n" + begin).join(keys) + b"\r\n"
+
+
+def _bulk(word: Any) -> bytes:
+    said = word if isinstance(word, bytes) else str(word).encode()
+    return b"$%d\r\n%b\r\n" % (len(said), said)
+
+
+class _Packing(AbstractConnection):
+    def pack_command(self, *args: Any) -> list[bytes]:
+        return [packed(*args)] if args[0] in ("EVALSHA", "EVAL") else super().pack_command(*args)
+
+
+class PlainConnection(_Packing, Connection):
+    """Over TCP."""
+
+
+class SocketConnection(_Packing, UnixDomainSocketConnection):
+    """Over a socket of this host."""
+
+
+class TLSConnection(_Packing, SSLConnection):
+    """Over TLS."""

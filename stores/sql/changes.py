@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from ackwise.middleware.changes import Change, Operation, SourceStatus, UnreadableChange
-from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.changes import Change, Committed, Operation, SourceStatus, UnreadableChange
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.sql.connections import Connections
@@ -29,6 +30,20 @@ class LogChanges(abc.ABC):
         self._reporting: asyncio.Task[None] | None = None
         self._end: AckwiseError | None = None
         self._found: tuple[str, ...] = ()
+        self._ready: deque[Change | Committed] = deque()
+
+    async def read(self, limit: int) -> Sequence[Change | Committed]:
+        """The next changes. What can't be read ends the source, once what stands before it was given out. Raises as `ChangeSource.read`."""
+        while not self._ready:
+            if self._end is not None:
+                raise self._end
+            try:
+                await self._receive(limit)
+            except AckwiseError:
+                if self._end is not None:
+                    raise self._end from None
+                raise
+        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     async def status(self) -> SourceStatus:
         """How far it has come. Raises `StoreUnavailable`, `ChangesLost` or `ConfigurationError`."""
@@ -41,7 +56,6 @@ class LogChanges(abc.ABC):
         await self._connections.close()
 
     def outbox_row(self, change: Change) -> OutboxRow | None:
-        """See `ChangeSource.outbox_row`."""
         return _inserted_row(change, self.address)
 
     @abc.abstractmethod
@@ -53,8 +67,24 @@ class LogChanges(abc.ABC):
         """See `status`."""
 
     @abc.abstractmethod
+    async def _receive(self, limit: int) -> None:
+        """Wait for `limit` pieces of the log at most, and make `_ready` or the `_end` of them."""
+
+    @abc.abstractmethod
     async def _stop_stream(self) -> None:
         """Report what was acknowledged, and read no more."""
+
+    async def _stop_reporting(self) -> bool:
+        """Return whether it was reported until now."""
+        reporting, self._reporting = self._reporting, None
+        if reporting is None:
+            return False
+        reporting.cancel()
+        await asyncio.wait({reporting})
+        return True
+
+    def _not_open(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.address}: change data capture is not open")
 
     async def _ask(self, steps: Steps[T]) -> T:
         return await self._connections.ask(lambda: steps, self._within)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.protocol import requests
@@ -18,36 +18,15 @@ AT_ONCE = 1000
 R = TypeVar("R", bound=Runs)
 
 
-class Dialect(Protocol):
-    """The claims of one database. All but `exchange` may raise `ConfigurationError`."""
-
-    def exchange(self, exchange: Exchange) -> Steps[ExchangeResult]:
-        """Apply everything; as a whole, or each of its rounds as a whole."""
-        ...
-
-    def prepare(self) -> Steps[None]:
-        """See `SQLStore.open`."""
-        ...
-
-    def create(self) -> Steps[None]:
-        """See `SQLStore.init`."""
-        ...
-
-    def complaints(self) -> Steps[list[str]]:
-        """See `SQLStore.check`."""
-        ...
-
-    def clean(self) -> Steps[int]:
-        """See `SQLStore.cleanup`."""
-        ...
-
-
 class SQLClaims(SQLStore[R]):
-    """A claim store. An exchange may be repeated, since each of its requests names the claim that it is about."""
+    """A claim store. `exchange` applies everything; as a whole, or each of its rounds as a whole.
 
-    def __init__(self, connections: R, dialect: Dialect) -> None:
-        super().__init__(connections, Maintenance(dialect.prepare, dialect.create, dialect.complaints, dialect.clean))
-        self._dialect = dialect
+    It may be repeated, since each of its requests names the claim that it is about.
+    """
+
+    def __init__(self, connections: R, exchange: Callable[[Exchange], Steps[ExchangeResult]], maintenance: Maintenance[None]) -> None:
+        super().__init__(connections, maintenance)
+        self._exchange = exchange
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
         """Apply everything in one trip, each of its transactions as a whole or not at all. Raises `StoreUnavailable`.
@@ -55,7 +34,7 @@ class SQLClaims(SQLStore[R]):
         Above 1000 keys, or if a key is asked for twice, a server takes several trips. A lost connection is replaced once, within the
         same `timeout`. When the caller is cancelled, the connection to a server is given up.
         """
-        return await self._connections.run(Owned(functools.partial(self._dialect.exchange, exchange)))
+        return await self._connections.run(Owned(functools.partial(self._exchange, exchange)))
 
 
 def exchange_in_rounds(

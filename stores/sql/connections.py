@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+import functools
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import Purpose
-from ackwise.stores.sql.atonce import at_once
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps, run
 
 MAINTENANCE_TIMEOUT: Final = 60.0
@@ -123,6 +124,7 @@ class Connections(Generic[P, C]):
         self.address, self.timeout = driver.address, driver.timeout
         self.pool: P | None = None  #: While open.
         self._failures: tuple[type[Exception], ...] = (Failure, *driver.failures)
+        self._quiet = contextlib.suppress(*driver.failures)
 
     async def open(self, begin: Callable[[], Steps[None]]) -> None:
         """Connect and run steps once, within the timeout. Opening twice does nothing.
@@ -162,8 +164,7 @@ class Connections(Generic[P, C]):
             async with asyncio.timeout(self.timeout):
                 while True:
                     try:
-                        async with self._using(pool, await self.driver.acquire(pool)) as connection:
-                            return await run(operation.begin(), self.driver.runner(connection))
+                        return await self._run_on(pool, await self.driver.acquire(pool), operation.begin)
                     except self._failures as raised:
                         error = _error(raised)
                         problem = self.driver.problem(error)
@@ -200,7 +201,7 @@ class Connections(Generic[P, C]):
 
     async def release(self, pool: P, connection: C) -> None:
         """Give a connection back, or cut it. Raises nothing of the driver's, which drops a connection that it can't take back."""
-        with contextlib.suppress(*self.driver.failures):
+        with self._quiet:
             await self.driver.release(pool, connection)
 
     async def replace(self, pool: P) -> None:
@@ -216,13 +217,12 @@ class Connections(Generic[P, C]):
         given = self.driver.given
         if given is not None:
             with self.errors(MAINTENANCE_TIMEOUT):
-                async with self._using(given, await self.acquire(given)) as connection:
-                    return await run(begin(), _Patient(self.driver.runner(connection)))
+                return await self._run_on(given, await self.acquire(given), begin, MAINTENANCE_TIMEOUT)
         with self.errors(self.timeout):
             connection = await self.driver.connect()
         try:
             with self.errors(MAINTENANCE_TIMEOUT):
-                found = await run(begin(), _Patient(self.driver.runner(connection)))
+                found = await run(begin(), Patient(self.driver.runner(connection), MAINTENANCE_TIMEOUT))
         except BaseException:
             self.driver.cut(connection)
             raise
@@ -241,11 +241,11 @@ class Connections(Generic[P, C]):
         except self._failures as raised:
             raise self.driver.as_store_error(_error(raised), timeout) from None
 
-    @contextlib.asynccontextmanager
-    async def _using(self, pool: P, connection: C) -> AsyncIterator[C]:
-        """Give `connection` back at the end, and cut it first where its state is unknown."""
+    async def _run_on(self, pool: P, connection: C, begin: Callable[[], Steps[T]], patience: float | None = None) -> T:
+        """Run steps on `connection`, and give it back; cut it first where its state is unknown."""
         try:
-            yield connection
+            runner = self.driver.runner(connection)
+            return await run(begin(), runner if patience is None else Patient(runner, patience))
         except BaseException as error:
             if not self.driver.is_usable(connection, _error(error)):
                 self.driver.cut(connection)
@@ -254,8 +254,8 @@ class Connections(Generic[P, C]):
             await self.release(pool, connection)
 
     async def _ask(self, pool: P, begin: Callable[[], Steps[T]], within: float) -> T:
-        async with asyncio.timeout(within), self._using(pool, await self.driver.acquire(pool)) as connection:
-            return await run(begin(), self.driver.runner(connection))
+        async with asyncio.timeout(within):
+            return await self._run_on(pool, await self.driver.acquire(pool), begin)
 
     async def _within(self, waiting: Awaitable[T]) -> T:
         async with asyncio.timeout(self.timeout):
@@ -274,17 +274,45 @@ class Connections(Generic[P, C]):
             raise
 
 
-class _Patient:
-    """Bounds each packet of maintenance."""
+class Patient:
+    """Bounds each packet by itself, of which some operations need many."""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, runner: Runner, timeout: float) -> None:
+        self._runner, self._timeout = runner, timeout
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        async with asyncio.timeout(MAINTENANCE_TIMEOUT):
+        async with asyncio.timeout(self._timeout):
             return await self._runner.send(packet)
 
 
 def _error(raised: T) -> T | Exception:
     """Return the driver's own error."""
     return raised.error if isinstance(raised, Failure) else raised
+
+
+async def at_once(coroutine: Coroutine[Any, Any, T], otherwise: Callable[[Coroutine[Any, Any, T]], Awaitable[T]]) -> T:
+    """Return what `coroutine` returns, without a timer or a task. If it has to wait, the rest of it is given to `otherwise`."""
+    try:
+        waits_for = coroutine.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    return await otherwise(_rest(coroutine, waits_for))
+
+
+async def _rest(begun: Coroutine[Any, Any, T], waits_for: object) -> T:
+    return await _going_on(begun, waits_for)
+
+
+@types.coroutine
+def _going_on(begun: Coroutine[Any, Any, T], waits_for: object) -> Generator[object, object, T]:
+    while True:
+        try:
+            value = yield waits_for
+        except BaseException as error:  # noqa: BLE001  # it is meant for what has begun
+            step = functools.partial(begun.throw, error)
+        else:
+            step = functools.partial(begun.send, value)
+        try:
+            waits_for = step()
+        except StopIteration as end:
+            return cast("T", end.value)

@@ -1,12 +1,13 @@
 """Inbox and offsets of an SQL database: what is asked of it and what its answers mean, without I/O.
 
 Keys are claimed by inserting or locking their rows, so who comes second waits for the first. Every row that a transaction claims
-carries its `mark`: where the row is there once the transaction was rolled back, somebody had committed it.
+carries its `mark`: where the row is there once the transaction was rolled back, somebody had committed it. Where that can go unseen, the
+row is CLAIMED until it is finished or left: who finds one of another transaction knows that its handler committed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -19,6 +20,8 @@ _TAKEN: Final = Taken()
 
 UNFINISHED: Final = 0
 """The outcome in the row of a key that is claimed, or was sent back."""
+CLAIMED: Final = 9
+"""The outcome in the row of a key that is claimed, where a handler can commit unseen; no transaction of ours commits it."""
 
 _LEAVE: Final = "leave commit and rollback to Ackwise, and raise to roll back"
 ENDED: Final = f"the handler ended the transaction that it writes in; {_LEAVE}"
@@ -61,8 +64,11 @@ class Statements(Protocol):
         """
         ...
 
-    def finish(self, records: Sequence[Record], retention: float, transaction: str | None) -> Packet:
-        """Write the records if this is still `transaction`. Where the last answer has a row, it says so; otherwise the packet fails."""
+    def finish(self, records: Sequence[Record], retention: float, transaction: str | None, left: Sequence[bytes], mark: int) -> Packet:
+        """Write the records if this is still `transaction`. Where the last answer has a row, it says so; otherwise the packet fails.
+
+        What is `left` was claimed with the `mark`, or finished before, and has no record: it is not CLAIMED any more.
+        """
         ...
 
     def lock(self, fence: Fence) -> Packet:
@@ -102,17 +108,28 @@ def claim(
             found[_bytes(row[0])] = row
             transaction = row[-1]
         missing = [id for id in missing if id not in found]
-    return [_answer(found[key.id], key.attempt) for key in keys], transaction
+    return [_answer(found[key.id], key.attempt, mark) for key in keys], transaction
 
 
-def finish(statements: Statements, finishes: Sequence[Finish], retention: float, transaction: str | None) -> Steps[None]:
-    """Write what became of keys. Raises `TransactionAborted` if the transaction is not the one that began."""
+class Done(NamedTuple):
+    """What a transaction has done: what it claimed with its `mark`, and what it finished."""
+
+    finishes: Sequence[Finish]
+    claimed: Collection[bytes]
+    mark: int
+    transaction: str | None
+
+
+def finish(statements: Statements, done: Done, retention: float, then: Packet = ()) -> Steps[None]:
+    """Write what became of keys, and send what comes `then`. Raises `TransactionAborted` if the transaction is not the one that began."""
     records = [
         (key.id, UNFINISHED if outcome is None else int(outcome), next_attempt, topic, partition, offset, exec_id)
-        for key, (topic, partition, offset), exec_id, outcome, next_attempt in finishes
+        for key, (topic, partition, offset), exec_id, outcome, next_attempt in done.finishes
     ]
+    left = sorted({*done.claimed} - {record[0] for record in records})
+    packet = statements.finish(sorted(records), retention, done.transaction, left, done.mark)
     try:
-        *_, answer = yield statements.finish(sorted(records), retention, transaction)
+        answer = (yield [*packet, *then])[len(packet) - 1]
     except Failure as failure:
         if failure.problem is not Problem.ENDED:
             raise
@@ -164,9 +181,11 @@ def was_committed(statements: Statements, ids: Sequence[bytes], mark: int) -> St
     return bool(answer.rows[0][0])
 
 
-def _answer(row: Sequence[Any], attempt: int) -> TransactionAnswer:
+def _answer(row: Sequence[Any], attempt: int, mark: int) -> TransactionAnswer:
     _, outcome, next_attempt, topic, partition, offset, exec_id, _ = row
-    if outcome != UNFINISHED:
+    if outcome == CLAIMED and exec_id != mark:
+        return Finished(None, (_text(topic), partition, offset), exec_id)
+    if outcome not in (UNFINISHED, CLAIMED):
         return Finished(Outcome(outcome), (_text(topic), partition, offset), exec_id)
     return Stale() if attempt < next_attempt else _TAKEN
 

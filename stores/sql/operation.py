@@ -94,7 +94,6 @@ async def run(steps: Steps[T], runner: Runner) -> T:
 
 
 def run_now(steps: Steps[T], runner: SyncRunner) -> T:
-    """See `run`."""
     try:
         packet = next(steps)
         while True:

@@ -53,6 +53,7 @@ class ServerSession(Session[C]):
         return self._look() if self._turning.is_about_to(effects) else None
 
     async def regain(self) -> None:
+        self._watch.stop()
         if self._turning.put_back:
             await self.send(self._turning.put_back)
 

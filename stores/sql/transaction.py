@@ -12,6 +12,7 @@ from ackwise.middleware.errors import StoreUnavailable, TransactionAborted, Tran
 from ackwise.middleware.store import ClaimKey
 from ackwise.middleware.transaction import Finish, Permit, Place, TransactionAnswer
 from ackwise.stores.sql import inbox
+from ackwise.stores.sql.connections import at_once
 from ackwise.stores.sql.inbox import Fence, Statements
 from ackwise.stores.sql.operation import Answer, Failure, Packet, run
 from ackwise.stores.sql.watching import ENDING, Effect, Effects
@@ -43,6 +44,8 @@ class Session(abc.ABC, Generic[C]):
     """Seconds that each of our statements may take; `None`: the driver sees to that."""
     connection: C
     """For the handler."""
+    commits_with: Packet = ()
+    """What commits in the trip that writes what is finished; no packet: `commit` is a step of its own."""
 
     @property
     @abc.abstractmethod
@@ -110,7 +113,8 @@ class InboxTransaction:
         self._mark = secrets.randbits(62) + 1
         self._transaction: str | None = None
         self._claimed: list[bytes] = []
-        self._is_finished = False
+        self._finishes: list[Finish] = []
+        self._is_regained = self._is_finished = False
 
     async def claim(self, keys: Sequence[ClaimKey]) -> list[TransactionAnswer]:
         self._claimed += [key.id for key in keys]
@@ -120,10 +124,12 @@ class InboxTransaction:
         return answers
 
     async def finish(self, finishes: Sequence[Finish]) -> None:
-        await self._within(self._finish(finishes), _SILENT)
-        if not self._session.is_open:
-            raise TransactionAborted(inbox.ENDED)
-        self._is_finished = True
+        self._finishes += finishes
+        self._is_finished = False
+        if self._session.commits_with:
+            await at_once(self._regain(), lambda rest: self._within(rest, _SILENT))
+        else:
+            await self._write()
 
     async def lock(self, owner: str, topic: str, partition: int, generation: int) -> int:
         steps = inbox.lock(self._statements, Fence(owner, topic, partition, generation))
@@ -131,8 +137,7 @@ class InboxTransaction:
         return next
 
     async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
-        if not self._is_finished:  # what a handler has ended would otherwise go on in a transaction of its own
-            await self.finish(())
+        await self._write()  # what a handler has ended would otherwise go on in a transaction of its own
         steps = inbox.advance(self._statements, Fence(owner, topic, partition, generation), next)
         await self._within(run(steps, self._session), _SILENT)
 
@@ -159,13 +164,30 @@ class InboxTransaction:
             raise TransactionCommitted(_COMMITTED) from error
 
     async def _commit(self) -> None:
-        if not self._is_finished:  # as above
-            await self.finish(())
+        if self._session.commits_with and not self._is_finished:
+            await self._within(self._finish(self._session.commits_with), _DOUBT)
+            return
+        await self._write()
         await self._within(self._session.commit(), _DOUBT)
 
-    async def _finish(self, finishes: Sequence[Finish]) -> None:
-        await self._session.regain()
-        await run(inbox.finish(self._statements, finishes, self._retention, self._transaction), self._session)
+    async def _write(self) -> None:
+        """Write what is finished, once."""
+        if self._is_finished:
+            return
+        await self._within(self._finish(()), _SILENT)
+        if not self._session.is_open:
+            raise TransactionAborted(inbox.ENDED)
+        self._is_finished = True
+
+    async def _regain(self) -> None:
+        if not self._is_regained:
+            self._is_regained = True
+            await self._session.regain()
+
+    async def _finish(self, then: Packet) -> None:
+        await self._regain()
+        done = inbox.Done(self._finishes, self._claimed, self._mark, self._transaction)
+        await run(inbox.finish(self._statements, done, self._retention, then), self._session)
 
     async def _roll_back(self) -> bool:
         """Return whether the transaction was there; cut the connection where that takes too long."""

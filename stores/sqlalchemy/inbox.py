@@ -18,6 +18,7 @@ from sqlalchemy.orm import SessionTransaction
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.transaction import Progress
+from ackwise.stores.sql.connections import Patient
 from ackwise.stores.sql.inbox import ENDED, Statements, take_over
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run
 from ackwise.stores.sql.schema import Maintenance
@@ -272,7 +273,6 @@ class SQLAlchemyInbox:
 
     @asynccontextmanager
     async def begin(self, *, retention: float) -> AsyncIterator[InboxTransaction]:
-        """See `TransactionalStore.begin`."""
         if self._begin is None:
             raise StoreUnavailable("the SQLAlchemy inbox is not open; open it before the first batch")
         session = SQLAlchemySession(self._sessions(), self._timeout)
@@ -285,11 +285,9 @@ class SQLAlchemyInbox:
                 await session.connection.close()
 
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
-        """See `OffsetsStore.take_over`."""
         return (await self.take_over_many(owner, {(topic, partition): position}))[topic, partition]
 
     async def take_over_many(self, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
-        """See `OffsetsStore`."""
         begin = self._begin
         if begin is None:
             raise StoreUnavailable("the SQLAlchemy inbox is not open; open it before the first batch")
@@ -335,7 +333,7 @@ class SQLAlchemyInbox:
         try:
             async with self._connected() as connection:
                 found = database(connection.dialect.name, self._schema, self._prefix)
-                return await run(steps(found), _Patient(connection, self._timeout))
+                return await run(steps(found), Patient(SQLAlchemyRunner(connection), self._timeout))
         except TimeoutError:
             raise StoreUnavailable(f"{ADDRESS}: no answer within {self._timeout} s; see whether the database runs") from None
         except Failure as failure:
@@ -352,15 +350,3 @@ class SQLAlchemyInbox:
                     await connection.execution_options(isolation_level="AUTOCOMMIT")
                 yield connection
                 await connection.commit()
-
-
-class _Patient(SQLAlchemyRunner):
-    """Bounds each packet by itself, of which some operations need many."""
-
-    def __init__(self, connection: AsyncConnection, timeout: float) -> None:
-        super().__init__(connection)
-        self._timeout = timeout
-
-    async def send(self, packet: Packet) -> Sequence[Answer]:
-        async with asyncio.timeout(self._timeout):
-            return await super().send(packet)

@@ -77,7 +77,6 @@ class SQLAlchemyOutbox(Sends):
             _once_ended(mine.sync_session, self.wake)
 
     def writer(self, session: AsyncSession | async_scoped_session[Any]) -> Rows:
-        """See `Outbox.writer`."""
         return Rows(self._through(_session(session)))
 
     def wake(self) -> None:
@@ -86,7 +85,6 @@ class SQLAlchemyOutbox(Sends):
             self._store.wake()
 
     async def barrier(self, session: AsyncSession | async_scoped_session[Any], tx_id: str) -> None:
-        """See `BarrierStore.barrier`."""
         mine = _session(session)
         if not mine.in_transaction():
             raise ConfigurationError(
@@ -95,7 +93,6 @@ class SQLAlchemyOutbox(Sends):
         await self._ask(mine, lambda words: set_barrier(words.sql, tx_id))
 
     async def database_id(self, session: AsyncSession | async_scoped_session[Any]) -> str:
-        """See `BarrierStore.database_id`."""
         return await self._ask(_session(session), lambda words: read_id(words.sql))
 
     def _through(self, session: AsyncSession) -> Business:

@@ -76,9 +76,9 @@ class SyncRunner:
         """The text and the values as the driver takes them. MariaDB gets literals, as through its own inbox."""
         text, values = statement.text, tuple(statement.values)
         if self._dialect.name in ("mysql", "mariadb"):
-            from ackwise.stores.mysql.runner import literal
+            from ackwise.stores.mysql.runner import literals
 
-            return text % tuple(map(literal, values)), ()
+            return text % tuple(literals(values)), ()
         if self._dialect.name == "postgresql" and self._dialect.paramstyle in ("format", "pyformat"):
             order = [int(number) - 1 for number in _PLACEHOLDER.findall(text)]
             return _PLACEHOLDER.sub("%s", text.replace("%", "%%")), tuple(values[place] for place in order)

@@ -6,6 +6,7 @@ The state is as wide as the file: workers on other hosts know nothing of it, and
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from ackwise.stores.protocol.purpose import CLAIMS
 from ackwise.stores.protocol.transitions import Record, decide
 from ackwise.stores.sql.claims import SQLClaims
 from ackwise.stores.sql.operation import Statement, Steps
+from ackwise.stores.sql.schema import Maintenance
 from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
 from ackwise.stores.sqlite.file import File, parse, seconds
 from ackwise.stores.sqlite.schema import CLAIMS as _PART
@@ -75,7 +77,9 @@ class SQLiteStore(SQLClaims[FileThread]):
             raise ConfigurationError(f"synchronous is {synchronous!r} for the SQLite store; it can be normal or full")
         self._file = File(CLAIMS, path, timeout, "an exchange")
         self._synchronous, self._clock = synchronous, clock
-        super().__init__(FileThread(self._file, synchronous), _SQLiteClaims(self._file, clock))
+        address, made = str(self._file.path), functools.partial(set_up, _PART, str(self._file.path))
+        maintenance = Maintenance(made, made, lambda: complaints(address, _PART, clock), lambda: clean(address, _PART, clock))
+        super().__init__(FileThread(self._file, synchronous), _Claims(self._file, clock).exchange, maintenance)
 
     async def init(self) -> None:
         """Create the file and its tables if need be, as `open` does. Raises as `open` does."""
@@ -88,19 +92,20 @@ class SQLiteStore(SQLClaims[FileThread]):
         return no_file(self._file) or await super().check()
 
 
-class _SQLiteClaims:
+class _Claims:
     """The claims of a file. SQLite can't decide: the records are read, `decide` says what is written, and a transaction holds both."""
 
     def __init__(self, file: File, clock: Callable[[], float] | Clocks) -> None:
-        self._address, self._clock = str(file.path), clock
         self._file_clock = FileClock(_PART.name, file.path, clocks_of(clock))
         self._forgot_at: float | None = None
 
     def exchange(self, exchange: Exchange) -> Steps[ExchangeResult]:
-        """See `Dialect`; forgets now and then what `decide` takes for unknown anyway."""
+        """Apply everything; forgets now and then what `decide` takes for unknown anyway."""
         # Asked after the wait for the other writers: a lease starts when it is granted.
-        now, keep_from, jump = yield from self._file_clock.instant(_BEGIN)
-        *_, found = yield [*([Statement(_MOVE_LEASES, (jump,))] if jump else []), _read(exchange)]
+        read = _read(exchange)
+        (now, keep_from, jump), (found,) = yield from self._file_clock.instant(_BEGIN, [read])
+        if jump:
+            _, found = yield [Statement(_MOVE_LEASES, (jump,)), read]
         records = {name: _record(*columns) for name, columns in json.loads(found.rows[0][0]).items()}
         result, written = decide(lambda place: records.get(_name(*place)), exchange, now)
         rows = [(_name(*place), *record[:-1], record.kept_until + keep_from - now, record.owner) for place, record in written.items()]
@@ -111,18 +116,6 @@ class _SQLiteClaims:
             *_, forgotten, _ = yield [*writes, Statement(_FORGET, (now, _FORGET_AT_ONCE)), _COMMIT]
             self._forgot_at = None if forgotten.changed == _FORGET_AT_ONCE else now
         return result
-
-    def prepare(self) -> Steps[None]:
-        return set_up(_PART, self._address)
-
-    def create(self) -> Steps[None]:
-        return set_up(_PART, self._address)
-
-    def complaints(self) -> Steps[list[str]]:
-        return complaints(self._address, _PART, self._clock)
-
-    def clean(self) -> Steps[int]:
-        return clean(self._address, _PART, self._clock)
 
 
 def from_url(url: str) -> SQLiteStore:

@@ -8,12 +8,12 @@ wall clock says otherwise, it is not believed until that has lasted an hour.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ackwise.middleware.log import Log
-from ackwise.stores.sql.operation import Failure, Packet, Problem, Statement, Steps
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
 
 log = Log()
 
@@ -132,14 +132,17 @@ class FileClock:
         self._part, self._path, self._clocks = part, path, clocks
         self._is_doubted = False
 
-    def instant(self, begin: Packet = ()) -> Steps[Instant]:
-        """How late it is after `begin`; writes down what the file has to know of it. In a transaction that writes."""
-        before, after = yield from _look(self._part, self._clocks, begin)
+    def instant(self, begin: Packet, then: Packet) -> Steps[tuple[Instant, Sequence[Answer]]]:
+        """How late it is after `begin`, and the answers of what comes `then`; writes down what the file has to know of it.
+
+        In a transaction that writes.
+        """
+        before, after, answers = yield from _look(self._part, self._clocks, begin, then)
         if before is None or after.doubted is not None or before.doubted is not None or after.now - before.now >= _STAMP_EVERY:
             yield [Statement(_WRITE, (self._part, *after))]
         self._log_doubt(after)
         jump = 0.0 if before is None else after.now - before.now - (_elapsed(before, after.wall, after.uptime, after.boot) or 0.0)
-        return Instant(after.now, max(after.now, after.wall), jump if abs(jump) > _TOLERANCE else 0.0)
+        return Instant(after.now, max(after.now, after.wall), jump if abs(jump) > _TOLERANCE else 0.0), answers
 
     def _log_doubt(self, stamp: Stamp) -> None:
         doubts = stamp.doubted is not None
@@ -156,14 +159,14 @@ class FileClock:
 
 def latest(part: str, clock: Callable[[], float] | Clocks) -> Steps[float]:
     """How late it is for a part of a file, which is not changed by asking."""
-    _, stamp = yield from _look(part, clocks_of(clock))
+    _, stamp, _ = yield from _look(part, clocks_of(clock))
     return stamp.now
 
 
 def doubt(part: str, clock: Callable[[], float] | Clocks) -> Steps[list[str]]:
     """A sentence if the wall clock is not believed."""
     try:
-        _, stamp = yield from _look(part, clocks_of(clock))
+        _, stamp, _ = yield from _look(part, clocks_of(clock))
     except Failure as failure:
         if failure.problem is not Problem.MISSING:
             raise
@@ -178,7 +181,8 @@ def doubt(part: str, clock: Callable[[], float] | Clocks) -> Steps[list[str]]:
     ]
 
 
-def _look(part: str, clocks: Clocks, begin: Packet = ()) -> Steps[tuple[Stamp | None, Stamp]]:
-    *_, found = yield [*begin, Statement(_READ, (part,))]
-    before = Stamp(*found.rows[0]) if found.rows else None
-    return before, advance(before, clocks.wall(), clocks.uptime(), clocks.boot)
+def _look(part: str, clocks: Clocks, begin: Packet = (), then: Packet = ()) -> Steps[tuple[Stamp | None, Stamp, Sequence[Answer]]]:
+    answers = yield [*begin, Statement(_READ, (part,)), *then]
+    (rows, _), others = answers[len(begin)], answers[len(begin) + 1 :]
+    before = Stamp(*rows[0]) if rows else None
+    return before, advance(before, clocks.wall(), clocks.uptime(), clocks.boot), others

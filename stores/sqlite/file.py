@@ -1,17 +1,20 @@
-"""`File`: the file of a SQLite store, the URL that names it, and the meaning of its errors."""
+"""`File`: the file of a SQLite store, the URL that names it, and the meaning of its errors; `SQLiteRunner` sends packets to it."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 import sqlite3
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import CLAIMS, Purpose
-from ackwise.stores.sql.operation import Problem
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem
 
 
 def parse(url: str, what: str, *known: str) -> tuple[str, dict[str, str]]:
@@ -53,6 +56,11 @@ _REFUSED: Final = "SQLite refused: {error}; check the file, its rights and the d
 #: SQLite has no code of its own for a transaction that is not open any more.
 _ENDED: Final = re.compile("no such savepoint|no transaction is active")
 
+#: Seconds between two tries for the file while another connection writes to it.
+_TRY_AGAIN: Final = 0.005
+
+T = TypeVar("T")
+
 
 class File:
     """The file at `path`, for which `waits` has to wait up to `timeout` seconds while others write. Raises `ConfigurationError`."""
@@ -86,6 +94,18 @@ class File:
         return StoreUnavailable(f"{self.path}: {reason}")
 
 
+async def when_free(step: Callable[[], T], timeout: float) -> T:
+    """Return what `step` returns, tried again for `timeout` seconds while others write; the event loop goes on. Raises `Failure`."""
+    give_up_at = time.monotonic() + timeout
+    while True:
+        try:
+            return step()
+        except Failure as failure:
+            if failure.problem is not Problem.BUSY or time.monotonic() > give_up_at:
+                raise
+        await asyncio.sleep(_TRY_AGAIN)
+
+
 def result_code(error: Exception) -> int:
     """Return SQLite's result code, without the details in its upper bits."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -102,3 +122,32 @@ def problem_of(error: Exception) -> Problem:
             return Problem.ENDED
         case _:
             return Problem.REFUSED
+
+
+_EMPTY: Final = Answer()
+
+
+class SQLiteRunner:
+    """Sends a statement at a time. Whatever the connection makes of rows and texts, answers have tuples and what SQLite stores."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection, self._cursor = connection, sqlite3.Cursor(connection)
+        self._cursor.row_factory = None
+
+    def send(self, packet: Packet) -> Sequence[Answer]:
+        cursor = self._cursor
+        answers: list[Answer] = []
+        factory = self._connection.text_factory
+        if factory is not str:
+            self._connection.text_factory = str
+        try:
+            for text, values in packet:
+                cursor.execute(text, values)
+                rows, count = cursor.fetchall() if cursor.description else (), cursor.rowcount
+                answers.append(Answer(rows, max(0, count)) if rows or count > 0 else _EMPTY)
+        except sqlite3.Error as error:
+            raise Failure(problem_of(error), error) from error
+        finally:
+            if factory is not str:
+                self._connection.text_factory = factory
+        return answers

@@ -8,25 +8,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.transaction import Progress
 from ackwise.stores.protocol.purpose import INBOX
 from ackwise.stores.sql.inbox import take_over
-from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, run, run_now
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Statement, run, run_now
 from ackwise.stores.sql.transaction import InboxTransaction, Session
 from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
-from ackwise.stores.sqlite.file import File, parse, seconds
+from ackwise.stores.sqlite.file import File, SQLiteRunner, parse, problem_of, seconds, when_free
 from ackwise.stores.sqlite.handlerconnection import HandlerConnection
 from ackwise.stores.sqlite.inboxstatements import SQLiteStatements, begin
-from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import INBOX as _PART
 from ackwise.stores.sqlite.schema import clean, complaints, no_file, set_up
 from ackwise.stores.sqlite.thread import maintain
-
-#: Seconds between two tries for the file while another process writes to it.
-_TRY_AGAIN: Final = 0.005
 
 
 class SQLiteInbox:
@@ -67,7 +62,10 @@ class SQLiteInbox:
         """
         if not self._is_open:
             self._file.require_folder()
-            self._connection = _connected(self._file, self._prepare, is_new=True)
+            try:
+                self._connection = await when_free(lambda: _connected(self._file, self._prepare, is_new=True), self._timeout)
+            except Failure as failure:
+                raise self._file.as_store_error(failure.error) from failure.error
             self._is_open = True
 
     @asynccontextmanager
@@ -82,7 +80,6 @@ class SQLiteInbox:
                 self._tidy(session)
 
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
-        """See `OffsetsStore.take_over`."""
         return (await self.take_over_many(owner, {(topic, partition): position}))[topic, partition]
 
     async def take_over_many(self, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
@@ -127,19 +124,13 @@ class SQLiteInbox:
         """Become the writer of the file, waiting for others without holding up the event loop."""
         if not self._is_open:
             raise StoreUnavailable(INBOX.not_open(str(self._path)))
-        self._connection = self._connection or _connected(self._file, self._prepare, is_new=False)
-        session = SQLiteSession(self._connection, self._file)
-        give_up_at = time.monotonic() + self._timeout
-        while True:
-            try:
-                session.begin(self._file_clock)
-            except Failure as failure:
-                session.end()
-                if failure.problem is not Problem.BUSY or time.monotonic() > give_up_at:
-                    raise session.unavailable(failure.error) from failure.error
-                await asyncio.sleep(_TRY_AGAIN)
-            else:
-                return session
+        try:
+            self._connection = self._connection or _connected(self._file, self._prepare, is_new=False)
+            session = SQLiteSession(self._connection, self._file)
+            await when_free(lambda: session.begin(self._file_clock), self._timeout)
+        except Failure as failure:
+            raise self._file.unavailable(failure.error) from failure.error
+        return session
 
     def _tidy(self, session: SQLiteSession) -> None:
         """SQLite has no reset: a connection on which a handler may have left something is not used again."""
@@ -149,22 +140,21 @@ class SQLiteInbox:
 
 
 def _connected(file: File, prepare: Callable[[sqlite3.Connection], object] | None, *, is_new: bool) -> HandlerConnection:
-    """Return a connection that waits for nobody, with all that `prepare` does. Raises our errors for those of SQLite."""
+    """Return a connection that waits for nobody, with all that `prepare` does. Raises `Failure`."""
     connection = None
     try:
-        connection = sqlite3.connect(file.path, timeout=file.timeout, isolation_level=None, factory=HandlerConnection)
+        # We wait ourselves, and let the event loop go on; SQLite waits for nobody where several switch a new file to WAL at once.
+        connection = sqlite3.connect(file.path, timeout=0, isolation_level=None, factory=HandlerConnection)
         if is_new:
             connection.execute("PRAGMA journal_mode = WAL")
             run_now(set_up(_PART, str(file.path)), SQLiteRunner(connection))
-        connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
         if prepare is not None:
             prepare(connection)
     except BaseException as raised:
         if connection is not None:
             connection.close()
-        error = raised.error if isinstance(raised, Failure) else raised
-        if isinstance(error, sqlite3.Error):
-            raise file.as_store_error(error) from error
+        if isinstance(raised, sqlite3.Error):
+            raise Failure(problem_of(raised), raised) from raised
         raise
     return connection
 
@@ -185,8 +175,12 @@ class SQLiteSession(Session[HandlerConnection]):
         return self.connection.in_transaction
 
     def begin(self, clock: FileClock) -> None:
-        """Raises `Failure`; the connection is to be cut then."""
-        self.statements = SQLiteStatements(run_now(begin(clock), self._runner))
+        """Raises `Failure`; then nothing is open."""
+        try:
+            self.statements = SQLiteStatements(run_now(begin(clock), self._runner))
+        except Failure:
+            self.end()
+            raise
         self._guard.enter_context(self.connection.guarded())
 
     async def send(self, packet: Packet) -> Sequence[Answer]:

@@ -15,6 +15,8 @@ from ackwise.stores.sqlite.clock import FileClock, Instant
 BEGAN: Final = "ackwise_began"
 """A savepoint at the start of the transaction, which is there as long as the transaction is."""
 
+_BEGIN: Final = (Statement("BEGIN IMMEDIATE"),)
+_MARK: Final = (Statement(f"SAVEPOINT {BEGAN}"),)
 _RELEASE: Final = Statement(f"RELEASE {BEGAN}")
 
 _CLAIM: Final = f"""
@@ -50,9 +52,7 @@ ORDER BY asked.key
 
 def begin(clock: FileClock) -> Steps[Instant]:
     """Become the writer of the file, and return how late it is."""
-    yield [Statement("BEGIN IMMEDIATE")]
-    instant = yield from clock.instant()
-    yield [Statement(f"SAVEPOINT {BEGAN}")]
+    instant, _ = yield from clock.instant(_BEGIN, _MARK)
     return instant
 
 
@@ -74,7 +74,7 @@ class SQLiteStatements:
         """See `Statements`; nothing needs to be locked."""
         return [Statement(_CLAIM, (json.dumps([id.hex() for id in ids]), self._instant.now))]
 
-    def finish(self, records: Sequence[Record], retention: float, transaction: str | None) -> Packet:
+    def finish(self, records: Sequence[Record], retention: float, transaction: str | None, left: Sequence[bytes], mark: int) -> Packet:
         """See `Statements`. It deletes what is forgotten as well."""
         written = json.dumps([(id.hex(), *others) for id, *others in records])
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import functools
 import os
@@ -18,13 +17,12 @@ from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
-from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps
+from ackwise.stores.sql.operation import Answer, Owned, Packet, Statement, Steps
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.writing import Business, Writes, require
 from ackwise.stores.sql.schema import Maintenance, SQLStore
-from ackwise.stores.sqlite.file import File, parse, seconds
+from ackwise.stores.sqlite.file import File, SQLiteRunner, parse, seconds, when_free
 from ackwise.stores.sqlite.outboxdialect import SQLite, inserting
-from ackwise.stores.sqlite.runner import SQLiteRunner
 from ackwise.stores.sqlite.schema import OUTBOX as _PART
 from ackwise.stores.sqlite.schema import complaints, no_file, require_set_up, set_up
 from ackwise.stores.sqlite.thread import FileThread
@@ -32,10 +30,8 @@ from ackwise.stores.sqlite.watching import is_free, watched
 
 _BEGIN: Final = Statement("BEGIN IMMEDIATE")
 
-#: Seconds between two tries for the file while another connection writes to it.
-_TRY_AGAIN: Final = 0.005
 
-
+@functools.lru_cache(64)
 def _writes(clock: Callable[[], float]) -> Writes:
     """Return the statements. A row is inserted at once: that is a call within the process, and nobody can write in an authorizer."""
     return Writes(inserting("ackwise_outbox", clock), begin=[_BEGIN], restore=[Statement("ROLLBACK")], at_once=True)
@@ -96,16 +92,7 @@ class _Runner:
         self._send([Statement("PRAGMA busy_timeout = 0")])
         self._leave_autocommit()
         try:
-            give_up_at = time.monotonic() + self._timeout
-            while True:
-                try:
-                    self._send([_BEGIN])
-                except Failure as failure:
-                    if failure.problem is not Problem.BUSY or time.monotonic() > give_up_at:
-                        raise
-                    await asyncio.sleep(_TRY_AGAIN)
-                else:
-                    break
+            await when_free(lambda: self._send([_BEGIN]), self._timeout)
         except BaseException:
             self._restore()
             raise

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Steps, run, run_now
-from ackwise.stores.sqlite.file import File, problem_of, result_code
-from ackwise.stores.sqlite.runner import SQLiteRunner
+from ackwise.stores.sqlite.file import File, SQLiteRunner, problem_of, result_code
 
 T = TypeVar("T")
 
@@ -28,6 +27,7 @@ class FileThread:
         self.address = str(file.path)
         self._file, self._synchronous = file, synchronous
         self._connection: sqlite3.Connection | None = None
+        self._runner: SQLiteRunner | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     async def open(self, begin: Callable[[], Steps[None]]) -> None:
@@ -72,7 +72,8 @@ class FileThread:
             self._connection = sqlite3.connect(self._file.path, timeout=self._file.timeout, isolation_level=None)
             self._write_ahead(self._connection)
             self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            _run_on(self._connection, begin)
+            self._runner = SQLiteRunner(self._connection)
+            self._run_steps(self._connection, self._runner, begin)
         except (sqlite3.Error, Failure) as raised:
             error = raised.error if isinstance(raised, Failure) else raised
             raise self._file.as_store_error(error) from error
@@ -92,15 +93,25 @@ class FileThread:
                 return
 
     def _run(self, operation: Owned[T], give_up_at: float) -> T:
-        if self._connection is None or time.monotonic() > give_up_at:
+        if self._connection is None or self._runner is None or time.monotonic() > give_up_at:
             before, time_limit = f"the {self._file.purpose.unit}s before this one", f"{self._file.timeout} s"
             raise StoreUnavailable(f"{self.address}: {before} took all of its {time_limit}; nothing was applied")
         try:
-            return _run_on(self._connection, operation.begin)
+            return self._run_steps(self._connection, self._runner, operation.begin)
         except Failure as failure:
             with suppress(sqlite3.Error):  # it may have set how long it waits, and not have come to the end where that is set back
                 self._connection.execute(f"PRAGMA busy_timeout = {int(self._file.timeout * 1000)}")
             raise self._file.unavailable(failure.error) from failure.error
+
+    @staticmethod
+    def _run_steps(connection: sqlite3.Connection, runner: SQLiteRunner, begin: Callable[[], Steps[T]]) -> T:
+        """Run steps, and roll back what they leave open, whatever ended them."""
+        try:
+            return run_now(begin(), runner)
+        finally:
+            if connection.in_transaction:
+                with suppress(sqlite3.Error):  # SQLite ended the transaction itself; the first error is the one to tell
+                    connection.execute("ROLLBACK")
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -140,13 +151,3 @@ class _Maintenance:
                 return SQLiteRunner(connection).send(packet)
         except sqlite3.Error as error:
             raise Failure(problem_of(error), error) from error
-
-
-def _run_on(connection: sqlite3.Connection, begin: Callable[[], Steps[T]]) -> T:
-    """Run steps, and roll back what they leave open, whatever ended them."""
-    try:
-        return run_now(begin(), SQLiteRunner(connection))
-    finally:
-        if connection.in_transaction:
-            with suppress(sqlite3.Error):  # SQLite ended the transaction itself; the first error is the one to tell
-                connection.execute("ROLLBACK")

@@ -35,6 +35,7 @@ class Database:
         self.fail: Callable[[str], bool] = lambda step: False
         self.abort: Callable[[], bool] = lambda: False
         self.commit_in_doubt = False
+        self.left: set[bytes] = set()  #: keys of transactions that their handlers committed
 
     async def open(self) -> None: ...
 
@@ -75,6 +76,8 @@ class Open:
 
     def _answer(self, key: ClaimKey) -> TransactionAnswer:
         row = self._database.rows.get(key.id)
+        if key.id in self._database.left and row is None:
+            return Finished(None, ("", 0, 0), 0)
         if row is None:
             return Taken()
         if row.outcome is not None:
@@ -164,6 +167,24 @@ async def test_its_own_row_tells_of_a_success_whose_event_was_never_written(make
     assert [event.code for event in told] == [EventCode.SUCCEEDED]
     assert told[0].exec_id == database.rows[next(iter(database.rows))].exec_id
     assert database.effects == [b"a"]
+
+
+@pytest.mark.parametrize("culprits", [(), (102,)])
+async def test_what_an_earlier_handler_committed_is_a_dead_letter_beside_what_runs(make: Any, database: Database, culprits: Any) -> None:
+    handler = Poison(*culprits)
+    spine = make(handler)
+    entries = spine.entries(3)
+    database.fail = lambda step: step == "claim"
+    await spine.run(entries)  # now each has its key
+    database.fail = lambda step: False
+    database.left = {entries[1].key.id}
+    spine.clock.now += 60
+    assert await spine.run(entries) == [Stage.SETTLED] * 3
+    assert sorted(topic for topic, _ in spine.sent()) == ["billing.delay.10s"] * len(culprits) + ["billing.dlq"]
+    (letter,) = [copy for copy in spine.publisher.sent if copy.topic == "billing.dlq"]
+    assert ("ackwise-reason", b"aborted-and-committed") in letter.headers
+    assert database.rows[entries[1].key.id].outcome is Outcome.DEAD
+    assert all(101 not in call for call in handler.calls)
 
 
 async def bury(batch: Batch[Any]) -> None:

@@ -109,7 +109,7 @@ class PostgresDatabase(SQLDatabase):
     async def holding(self, keys: Sequence[ClaimKey], token: int) -> AsyncIterator[Callable[[str], Awaitable[object]]]:
         import asyncpg
 
-        from ackwise.stores.postgres.claims import PostgresClaims
+        from ackwise.stores.postgres.claims import exchanging
         from ackwise.stores.postgres.runner import AsyncpgRunner
         from ackwise.stores.postgres.tables import Tables
         from ackwise.stores.sql.operation import run
@@ -117,7 +117,7 @@ class PostgresDatabase(SQLDatabase):
         connection = await asyncpg.connect(self.url())
         await connection.execute("BEGIN")
         exchange = Exchange([Claim(key, token) for key in keys])
-        await run(PostgresClaims(Tables()).exchange(exchange), AsyncpgRunner(connection))
+        await run(exchanging(Tables())(exchange), AsyncpgRunner(connection))
         yield connection.execute
         await connection.close()
 

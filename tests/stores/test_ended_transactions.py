@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.databases.proxy import proxy_to
 from tests.middleware.conftest import Spine
-from tests.stores.batches import HERE, Handler, consume, keys
+from tests.stores.batches import FINISHED, HERE, Handler, consume, done, keys, opened
 from tests.stores.dialects import MariaDBDatabase, SQLDatabase
 from tests.stores.mysql.database import MySQLDatabase
 from tests.tables import each
@@ -507,6 +507,61 @@ async def test_what_was_committed_though_its_transaction_is_gone_is_a_dead_lette
     assert [topic for topic, _ in spine.sent()] == ["billing.dlq"]
     assert ("ackwise-reason", b"aborted-and-committed") in spine.publisher.sent[0].headers
     assert await mysql.fetch("SELECT effect FROM effects") == [("paid",)]
+
+
+async def never(*_: object) -> None:
+    """As one does who is dead."""
+
+
+@pytest.mark.servers
+async def test_what_was_committed_right_before_its_worker_died_is_a_dead_letter_and_never_run_again(mysql: MySQLDatabase) -> None:
+    await mysql.fetch("CREATE TABLE effects (effect VARCHAR(60))")
+    await mysql.fetch("CREATE PROCEDURE settle() BEGIN INSERT INTO effects VALUES ('paid'); COMMIT; END")
+
+    async def handle(message: Message[bytes]) -> None:
+        await MariaDBDatabase(mysql).run(message.connection, "CALL settle()")
+        message.connection.close()  # as its death does: nobody can look for the row any more
+        raise RuntimeError
+
+    async with opened(MySQLInbox(mysql.url)) as inbox:
+        dying, next_owner = transactional(inbox, handle), transactional(inbox, handle)
+        dying.pipeline._mark = never  # type: ignore[attr-defined]
+        await dying.run([dying.entry(100)])
+        stages = [await next_owner.run([next_owner.entry(100)]) for _ in range(2)]
+    assert stages == [[Stage.SETTLED]] * 2
+    assert [topic for topic, _ in next_owner.sent()] == ["billing.dlq"], "and the second delivery finds it dead"
+    assert ("ackwise-reason", b"aborted-and-committed") in next_owner.publisher.sent[0].headers
+    assert await mysql.fetch("SELECT effect FROM effects") == [("paid",)]
+
+
+@pytest.mark.servers
+async def test_what_was_claimed_with_a_message_that_its_handler_committed_and_not_seen_runs(mysql: MySQLDatabase) -> None:
+    await mysql.fetch("CREATE TABLE effects (effect VARCHAR(60))")
+    await mysql.fetch("CREATE PROCEDURE settle() BEGIN INSERT INTO effects VALUES ('paid'); COMMIT; END")
+    seen = list[int]()
+
+    async def handle(message: Message[bytes]) -> None:
+        seen.append(message.offset)
+        if message.offset == 100:
+            await MariaDBDatabase(mysql).run(message.connection, "CALL settle()")
+            raise RuntimeError
+
+    async with opened(MySQLInbox(mysql.url)) as inbox:
+        spine = transactional(inbox, handle)
+        await spine.run([spine.entry(100), spine.entry(101)])
+        await spine.run([spine.entry(100), spine.entry(101)])
+    assert sorted(seen) == [100, 101], "each once"
+    assert [topic for topic, _ in spine.sent()] == ["billing.dlq"]
+
+
+@pytest.mark.servers
+async def test_mariadb_a_key_that_was_claimed_and_left_is_free_again(mysql: MySQLDatabase) -> None:
+    asked = keys(3)
+    async with opened(MySQLInbox(mysql.url)) as inbox:
+        async with inbox.begin(retention=60.0) as transaction:
+            assert await transaction.claim(asked) == [Taken()] * 3
+            await transaction.finish(done(asked[:1]))
+        assert await consume(inbox, asked) == [FINISHED, Taken(), Taken()]
 
 
 async def test_a_message_whose_transaction_an_error_undid_comes_later_and_pays_once(file: File) -> None:

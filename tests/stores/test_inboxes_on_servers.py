@@ -195,7 +195,8 @@ async def test_a_statement_that_is_cancelled_in_the_middle_does_not_answer_the_n
 async def test_a_batch_is_few_round_trips_whatever_its_size(far: TransactionalStore, proxy: Proxy) -> None:
     before = proxy.requests
     await consume(far, keys(100))
-    assert proxy.requests - before in (4, 5)  # asyncpg tidies up
+    # MariaDB writes what is finished in the trip that commits; asyncpg tidies up.
+    assert proxy.requests - before in ((3,) if "mariadb" in repr(far) else (4, 5))
 
 
 @pytest.mark.parametrize("step", ["begin", "claim", "finish", "commit", "committed", "unanswered"])
@@ -288,7 +289,7 @@ async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(sql: SQ
     await inbox.close()
     await sql.execute("UPDATE ackwise_schema SET version = 9")
     for act in (inbox.open, inbox.init, inbox.check, inbox.cleanup):
-        with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 3"):
+        with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 4"):
             await act()
 
 

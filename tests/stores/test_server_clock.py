@@ -14,7 +14,7 @@ from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import AlreadyDone, Claim, ClaimKey, Complete, Exchange, MaintainedStore, Outcome
 from ackwise.middleware.transaction import Finish
 from ackwise.plugin.registry import open_inbox, open_store
-from ackwise.stores.serverclock import refuse_jumped
+from ackwise.stores.sql.schema import refuse_jumped
 
 REFUSAL = r"its clock is \d+ s (ahead of|behind) that of this machine, so one of them is wrong; nothing was deleted"
 

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import re
 import zlib
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, SourceBusy, SourceStatus, UnreadableChange
+from ackwise.middleware.changes import ChangesLost, Operation, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.stores.mysql.binlog import memory, server
 from ackwise.stores.mysql.binlog.connection import BinlogConnection
@@ -75,7 +74,6 @@ class MySQLChanges(LogChanges):
         super().__init__(Connections(driver), name, tables, create=create, replace_lost=replace_lost, within=4 * options.timeout)
         self._server_id = 1 << 31 | zlib.crc32(f"{name} {self._server.database}".encode())
         self._known: dict[str, Columns] = {}
-        self._ready: deque[Change | Committed] = deque()
         self._stream: BinlogConnection | None = None
         self._reader: Reader | None = None
         self._progress: Progress | None = None
@@ -166,24 +164,11 @@ class MySQLChanges(LogChanges):
             for packet in await self._stream.receive(1):
                 self._ready += reader.read(packet)
 
-    async def read(self, limit: int) -> Sequence[Change | Committed]:
-        """The next changes. Raises as `ChangeSource.read`."""
-        while not self._ready:
-            if self._end is not None:
-                raise self._end
-            if self._stream is None or self._reader is None:
-                raise StoreUnavailable(f"{self.address}: change data capture is not open")
-            try:
-                packets = await self._stream.receive(limit)
-            except AckwiseError:
-                if self._end is not None:
-                    raise self._end from None
-                raise
-            await self._understand(packets, self._reader)
-        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
-
-    async def _understand(self, packets: Sequence[bytes], reader: Reader) -> None:
-        """Make changes of packets. What can't be read ends the source, once what stands before it was given out."""
+    async def _receive(self, limit: int) -> None:
+        reader = self._reader
+        if self._stream is None or reader is None:
+            raise self._not_open()
+        packets = await self._stream.receive(limit)
         try:
             for packet in packets:
                 self._ready += reader.read(packet)
@@ -261,10 +246,7 @@ class MySQLChanges(LogChanges):
         await self._close_stream()
 
     async def _stop_stream(self) -> None:
-        reporting, self._reporting = self._reporting, None
-        if reporting is not None:
-            reporting.cancel()
-            await asyncio.wait({reporting})
+        if await self._stop_reporting():
             with contextlib.suppress(AckwiseError):
                 await self._report()
                 await self._ask(memory.release(self._tables, self.name, self._token))

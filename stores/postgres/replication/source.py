@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ackwise.middleware.changes import Change, ChangesLost, Committed, SourceBusy, SourceStatus, UnreadableChange
+from ackwise.middleware.changes import Change, ChangesLost, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.stores.postgres.driver import Asyncpg
 from ackwise.stores.postgres.replication import publication, slot
@@ -98,6 +98,7 @@ class PostgresChanges(LogChanges):
         except BaseException:
             await stream.close()
             raise
+        self._ready.clear()
         self._progress = Progress(parse_lsn(start))
         identity = f"{system_id}-{timeline}-{self.name}"
         self._reader = Reader(wanted, identity, self._known, self._progress)
@@ -105,41 +106,23 @@ class PostgresChanges(LogChanges):
         self._create = self._replace_lost = False  # said for this beginning, not for one after the next loss
         self._reporting = asyncio.create_task(self._report_on(), name="ackwise reports its position to PostgreSQL")
 
-    async def read(self, limit: int) -> Sequence[Change | Committed]:
-        """The next changes. Raises as `ChangeSource.read`."""
-        while True:
-            if self._end is not None:
-                raise self._end
-            if self._stream is None or self._reader is None:
-                raise StoreUnavailable(f"{self.address}: change data capture is not open")
-            frames = await self._stream.receive(limit)
-            if found := self._understood(frames, self._reader):
-                return found
-
-    def _understood(self, frames: Sequence[bytes], reader: Reader) -> list[Change | Committed]:
-        """What the pieces of the stream say. What can't be read ends the source, once what stands before it was given out."""
-        found: list[Change | Committed] = []
+    async def _receive(self, limit: int) -> None:
+        if self._stream is None or self._reader is None:
+            raise self._not_open()
+        frames = await self._stream.receive(limit)
         try:
             for data in frames:
                 frame = parse_frame(data)
                 if isinstance(frame, LogData):
-                    if (said := reader.read(frame.payload)) is not None:
-                        found.append(said)
+                    if (said := self._reader.read(frame.payload)) is not None:
+                        self._ready.append(said)
+                        self._has_changes |= isinstance(said, Change)
                     continue
                 self._progress.passed(frame.end)
                 if frame.wants_reply:
                     self._report()
-        except UnreadableChange as error:
+        except (UnreadableChange, ValueError) as error:
             self._end = UnreadableChange(f"{self.address}: {error}")
-        except ValueError as error:
-            self._end = UnreadableChange(f"{self.address}: {error}")
-        self._has_changes |= any(isinstance(each, Change) for each in found)
-        return found or self._raised_end()
-
-    def _raised_end(self) -> list[Change | Committed]:
-        if self._end is not None:
-            raise self._end
-        return []
 
     def acknowledge(self, position: str) -> None:
         """Everything up to the end of this transaction was sent."""
@@ -261,10 +244,7 @@ class PostgresChanges(LogChanges):
             self._stream.send(status_update(self._reported))
 
     async def _stop_stream(self) -> None:
-        reporting, self._reporting = self._reporting, None
-        if reporting is not None:
-            reporting.cancel()
-            await asyncio.wait({reporting})
+        await self._stop_reporting()
         stream = self._stream
         if stream is not None:
             try:

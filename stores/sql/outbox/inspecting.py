@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.outbox import OutboxStatus, Parked, RowState, TransactionOutcome
 from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, parked_of, text_of
-from ackwise.stores.serverclock import refuse_jumped
 from ackwise.stores.sql.operation import Steps
 from ackwise.stores.sql.outbox.dialect import OF_RELAY, changed, missing_rights
 from ackwise.stores.sql.outbox.operations import Operations, asked
+from ackwise.stores.sql.schema import refuse_jumped
 
 _AT_ONCE: Final = 1000
 """Rows that one step of the cleanup deletes, which takes some milliseconds."""
@@ -64,23 +64,19 @@ class Inspecting(Operations):
 
     @asked(repeats=True)
     def status(self) -> Steps[OutboxStatus]:
-        """See `OutboxStore.status`."""
         return (yield from self._status())
 
     @asked(repeats=True)
     def parked(self, *, limit: int = 100, after: int = 0) -> Steps[list[Parked]]:
-        """See `OutboxStore.parked`."""
         return [parked_of(row) for row in (yield from self._sql.read(self._sql.say(_PARKED, limit=limit, after=after)))]
 
     @asked(repeats=True)
     def show(self, row: int) -> Steps[Parked | None]:
-        """See `OutboxStore.show`."""
         rows = yield from self._sql.read(self._sql.say(_SHOWN, id=row))
         return parked_of(rows[0]) if rows else None
 
     @asked(repeats=True)
     def requeue(self, rows: Collection[int] | None = None) -> Steps[int]:
-        """See `OutboxStore.requeue`."""
         requeue = self._sql.say(_REQUEUE_ALL) if rows is None else self._sql.say(_REQUEUE, ids=sorted(rows))
         return self._woken(changed((yield from self._sql.write(requeue))), TransactionOutcome.COMMIT)
 

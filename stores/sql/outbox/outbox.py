@@ -32,7 +32,6 @@ class SQLOutbox(Relaying, Preparing, Inspecting, Sends):
         return transaction(self._through(connection), self, self.wake)
 
     def writer(self, connection: Any) -> Rows:
-        """See `Outbox.writer`."""
         return Rows(self._through(connection))
 
 

@@ -51,13 +51,11 @@ class Preparing(Operations):
         return text_of((yield from self._sql.first(_DATABASE_ID)))
 
     async def database_id(self, connection: Any | None = None) -> str:
-        """See `BarrierStore.database_id`."""
         if connection is None:
             return await self._database_id()
         return await self._through(connection).run(read_id(self._sql))
 
     async def barrier(self, connection: Any, tx_id: str) -> None:
-        """See `BarrierStore.barrier`."""
         business = self._through(connection)
         if not (business.is_open() or business.begins_by_itself):
             raise ConfigurationError(f"the barrier of {tx_id} has to be in the local transaction, and none is open; begin one")
@@ -92,7 +90,6 @@ class Preparing(Operations):
 
     @asked(repeats=True)
     def decide(self, tx_id: str, outcome: TransactionOutcome) -> Steps[int]:
-        """See `PreparedStore.decide`."""
         if outcome is TransactionOutcome.UNKNOWN:
             return 0
         decided = yield from self._sql.write(self._sql.say(_DECIDED, tx_id=tx_id, state=DECIDED[outcome]))

@@ -53,7 +53,6 @@ class Relaying(Operations):
 
     @asked(repeats=True)
     def claim_relay(self, kind: str) -> Steps[None]:
-        """See `RelayStore.claim_relay`."""
         if missing := (yield from missing_rights(self._sql, OF_RELAY)):
             raise ConfigurationError(f"{self._address}: {missing[0]}")
         yield from self._sql.write(self._sql.say(_CLAIM, kind=kind))
@@ -65,7 +64,6 @@ class Relaying(Operations):
 
     @asked(repeats=True)
     def release_relay(self) -> Steps[None]:
-        """See `RelayStore.release_relay`."""
         if alive := (yield from self._sql.first(_RELAYS)):
             raise ConfigurationError(f"{self._address}: {alive} relays have a lease; stop them, and try again when it has ended")
         yield from self._sql.write(self._sql.say(_RELEASE))
@@ -87,12 +85,10 @@ class Relaying(Operations):
 
     @asked(repeats=True)
     def relays(self) -> Steps[int]:
-        """See `RelayStore.relays`."""
         return int((yield from self._sql.first(_RELAYS)))
 
     @asked(repeats=True)
     def leave(self, owner: str) -> Steps[None]:
-        """See `RelayStore.leave`."""
         yield from self._sql.write(*self._sql.say_all(_LEAVE, owner=owner))
         self._signed_out()
 
@@ -130,7 +126,6 @@ class Relaying(Operations):
 
     @asked(repeats=True)
     def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Steps[int]:
-        """See `RelayStore.sent`."""
         if not (mine := _mine(rows, shards)):
             return 0
         blank = "".join(f" , {column} = NULL" for column in self.keeping.blanked)
@@ -155,7 +150,6 @@ class Relaying(Operations):
 
     @asked(repeats=True)
     def next_due(self, shards: Mapping[int, int]) -> Steps[float | None]:
-        """See `RelayStore.next_due`."""
         seconds: float | None = yield from self._sql.first(_NEXT_DUE, shards=sorted(shards))
         return seconds
 

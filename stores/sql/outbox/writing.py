@@ -59,6 +59,8 @@ class Writes:
     """Fails where no transaction is open, if the driver does not know what an error did to it."""
     is_marked: bool = True
     """Whether a savepoint marks a transaction of ours: elsewhere the driver knows whether it is open, and no other begins by itself."""
+    proof: Packet = ()
+    """What fails in a transaction of ours that has no mark and is broken, which a commit would undo without a word."""
     proves_first: bool = False
     """Whether the savepoint is released before rows are written, in the same trip: elsewhere they can still be undone afterwards."""
     at_once: bool = False
@@ -174,7 +176,7 @@ class Block(Rows):
         """Write what is left, with the proof that the transaction is still the one that began. Nothing may come after it."""
         if not (self._sql.open or self._is_open()):
             raise self.ended()
-        proof = self._marked("RELEASE SAVEPOINT")
+        proof = self._marked("RELEASE SAVEPOINT") or (() if self.rows else self._sql.proof)
         if self._sql.proves_first and self.rows:
             self._proof, proof = proof, ()
         yield from self.flushing()

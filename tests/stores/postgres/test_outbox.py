@@ -224,6 +224,22 @@ async def test_an_error_that_was_swallowed_is_found_out_and_nothing_stays(
     assert not postgres_database.is_in_transaction()
 
 
+@pytest.mark.parametrize("flushes", [False, True])
+async def test_an_error_that_was_swallowed_is_found_out_where_no_rows_are_left_to_write(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection, flushes: bool
+) -> None:
+    with pytest.raises(TransactionAborted, match="an error of PostgreSQL was caught"):  # noqa: PT012  # the block is what is tried
+        async with outbox.transaction(postgres_database) as transaction:
+            await postgres_database.execute("INSERT INTO effects VALUES ('a')")
+            if flushes:
+                transaction.send("orders", b"1")
+                await transaction.flush()
+            with suppress(asyncpg.UndefinedTableError):
+                await postgres_database.execute("SELECT * FROM nowhere")
+    assert (await values(outbox), await count(postgres_database, "effects")) == ([], 0)
+    assert not postgres_database.is_in_transaction()
+
+
 async def test_a_transaction_that_was_begun_by_a_statement_is_joined(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
     await postgres_database.execute("BEGIN")
     async with outbox.transaction(postgres_database) as transaction:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ackwise.stores.sql.atonce import at_once
+from ackwise.stores.sql.connections import at_once
 
 
 async def refuse(rest: Coroutine[Any, Any, str]) -> str:

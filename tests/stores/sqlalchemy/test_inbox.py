@@ -304,7 +304,7 @@ async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(engine:
         inbox.cleanup,
     ]
     for act in refused:
-        with pytest.raises(ConfigurationError, match="has version 9, and this Ackwise knows version 3 alone"):
+        with pytest.raises(ConfigurationError, match="has version 9, and this Ackwise knows version 4 alone"):
             await act()
 
 

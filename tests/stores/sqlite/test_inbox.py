@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.stores.cases import case
+from tests.waiting import turns
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.transaction import TransactionalStore
@@ -46,6 +47,29 @@ async def run(inbox: SQLiteInbox, *statements: str) -> None:
     async with inbox.begin(retention=60.0) as transaction:
         for statement in statements:
             transaction.connection.execute(statement)
+
+
+async def test_it_waits_for_whoever_has_a_new_file_to_itself_and_lets_the_loop_go_on(path: Path) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")  # SQLite itself waits for nobody when it switches to WAL
+    inbox = SQLiteInbox(path, timeout=60.0)
+    opening = asyncio.create_task(inbox.open())
+    await turns()
+    assert not opening.done()
+    other.execute("ROLLBACK")
+    other.close()
+    await opening
+    await inbox.close()
+
+
+async def test_many_can_open_a_new_file_at_once(path: Path) -> None:
+    inboxes = [SQLiteInbox(path, timeout=60.0) for _ in range(8)]
+    await asyncio.gather(*(asyncio.to_thread(asyncio.run, _opened_and_closed(inbox)) for inbox in inboxes))
+
+
+async def _opened_and_closed(inbox: SQLiteInbox) -> None:
+    await inbox.open()
+    await inbox.close()
 
 
 async def test_a_commit_and_a_new_transaction_of_the_handler_are_found_out_too(path: Path) -> None:
@@ -104,7 +128,7 @@ async def test_files_that_can_not_be_an_inbox_are_refused_with_a_sentence(path: 
     await inbox.close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE ackwise_schema SET version = 9")
-    with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 3 alone"):
+    with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 4 alone"):
         await SQLiteInbox(path).open()
 
 
