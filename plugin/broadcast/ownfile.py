@@ -13,8 +13,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.plugin.broadcast.offsetsfile import OffsetsFile
 from ackwise.plugin.client.internals import hear_assignments
-from ackwise.plugin.client.offsets import Asked, Committed, Reach, Standing, reaches
-from ackwise.plugin.client.topicids import Topic, topics_of
+from ackwise.plugin.client.offsets import Asked, Committed, Reach, Standing, Topic, reaches, topics_of
 from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.member import Client, Member
 from ackwise.plugin.group.topics import connected

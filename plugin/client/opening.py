@@ -1,4 +1,4 @@
-"""Opening of an aiokafka client: it is closed whatever ends it, also in the middle of its start."""
+"""Opening and closing of an aiokafka client: it is closed in bounded time whatever ends it, also in the middle of its start."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from typing import Any, Final, TypeVar
 
 from aiokafka.errors import KafkaConnectionError
 
+from ackwise.middleware.log import Log, said
 from ackwise.plugin.client import internals, rawrecords, requests
-from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.bounded import answer
+from ackwise.plugin.client.internals import tear_down
 from ackwise.plugin.client.refusal import NotLetIn, find_refusal
 from ackwise.plugin.client.requests import AIOKAFKA
 
-__all__ = ["first_connection_closed", "opened", "require_known", "start"]
+__all__ = ["close_consumer", "first_connection_closed", "opened", "require_known", "start"]
 
 ClientT = TypeVar("ClientT")
 
-#: Seconds for a client to say goodbye; then its connections are closed.
-_CLOSE: Final = 2.0
+log = Log()
+
+#: Seconds for a client to say goodbye, and then for closing its connections.
+_LEAVE: Final = 2.0
+_CLOSE: Final = 1.0
 
 #: What aiokafka calls the connection that it asks for the brokers first. It closes it when that answers or fails, and forgets it otherwise.
 _FIRST_CONNECTION: Final = "bootstrap_conn"
@@ -73,4 +78,22 @@ async def opened(client: ClientT) -> AsyncIterator[ClientT]:
         await asyncio.sleep(0)  # stopped before its tasks have begun, the client gives up half-way
         yield client
     finally:
-        await close_consumer(client, within=_CLOSE)
+        await close_consumer(client, within=_LEAVE)
+
+
+async def close_consumer(client: Any, *, within: float) -> BaseException | None:
+    """Close a consumer, which leaves its group, a producer or an admin client, for at most `within` seconds and one more.
+
+    Return what kept it from closing by itself, if anything did. Raise nothing of the client's.
+
+    aiokafka gives up half-way where one of its requests failed: its `Fetcher.close` raises what these end with, cancellation
+    included, and neither its connections nor its heartbeats end then. Asked again it does nothing, and says that it is closed.
+    """
+    try:
+        await answer((client.stop if hasattr(client, "stop") else client.close)(), within=within)
+    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it, and the broker misses a member that said no goodbye
+        log.debug("a Kafka client did not close by itself", error=said(error))
+        return error
+    finally:
+        await tear_down(client, within=_CLOSE)
+    return None

@@ -21,8 +21,8 @@ from faust.types.tuples import FutureMessage
 from mode import Service
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending, show_alive
+from ackwise.plugin.client.opening import close_consumer
 from ackwise.plugin.faust.internals import FaustConductor, FaustConsumer, FaustProducer
 from ackwise.plugin.faust.thread import Fetched, Reading, ReliableThread
 from ackwise.plugin.faust.work import current_work

@@ -30,8 +30,7 @@ from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.run import Run
 from ackwise.middleware.streaming import StreamingPipeline
 from ackwise.plugin.client.internals import partition_counts
-from ackwise.plugin.client.offsets import ask
-from ackwise.plugin.client.topicids import topics_of
+from ackwise.plugin.client.offsets import ask, topics_of
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import ReliableConductor, ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.declaredagents import Declared, declared, discover, is_fed

@@ -21,7 +21,6 @@ from mode import Service
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer, ended
-from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import (
     configure,
     has_left_the_group,
@@ -36,6 +35,7 @@ from ackwise.plugin.client.internals import (
 )
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import committed_by, offsets_of, reaches
+from ackwise.plugin.client.opening import close_consumer
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.client.taking import Taking

@@ -18,8 +18,8 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.progress import Finished, agents_hash, measure
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.client.topicids import Topic
 from ackwise.plugin.group.lane import MAX_SPAN, MOST_IN_PLACE, Lane, Told
 from ackwise.plugin.group.position import Position
 

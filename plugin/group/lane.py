@@ -24,7 +24,7 @@ from ackwise.middleware.progress import MAP_SPAN, Finished, holds, is_of
 from ackwise.middleware.run import Run, Stage, Taker, count, in_order, pick, ranges_of
 from ackwise.middleware.suspects import LONGEST, Suspects
 from ackwise.middleware.watermark import Watermark
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.backlog import MAX_MESSAGES, Backlog, Fresh, InSequence
 from ackwise.plugin.group.budget import LANE_BYTES, Budget, size_of
 from ackwise.plugin.group.parking import Parking

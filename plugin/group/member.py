@@ -49,7 +49,7 @@ from ackwise.middleware.usercode import class_name, is_a
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.client.bounded import answer, ended
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.budget import LANE_BYTES, Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
 from ackwise.plugin.group.control import Control

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Topic
 
 __all__ = ["Position"]
 

@@ -16,8 +16,7 @@ from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.transaction import OffsetsStore, Progress, take_over_all
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.offsets import Asked, Standing
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Asked, Standing, Topic
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.position import Position
 

@@ -19,10 +19,9 @@ from ackwise.middleware.refusals import Place, RecordRefusals
 from ackwise.middleware.silence import Silence
 from ackwise.middleware.wire import BUDGET, Copy
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.opening import close_consumer, start
 from ackwise.plugin.client.produceerrors import Refusal, is_certain, refusal_of
 from ackwise.plugin.client.refusal import reason
 from ackwise.plugin.group.outlet import Outlet

@@ -22,9 +22,8 @@ from ackwise.middleware.ladder import ladder_of, width
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.client.bounded import is_asked_to_end
-from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_controller
-from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.opening import close_consumer, start
 from ackwise.plugin.client.refusal import NotLetIn, is_refusal
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, MadeTopic, Topic, TopicPlan, control_topic, plan_topics

@@ -14,7 +14,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.lane import Lane
 
 __all__ = ["TopicWatch"]

@@ -29,11 +29,10 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.client.bounded import answer, until
-from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_no_partitions, missing_topics
-from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.offsets import topics_of
+from ackwise.plugin.client.opening import close_consumer, start
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.client.topicids import topics_of
 from ackwise.plugin.consume.fetching import Fetching
 from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.consume.staticmember import instance_of_this_process

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import AIOKafkaClient
-from ackwise.plugin.client.opening import first_connection_closed
+from ackwise.plugin.client.opening import close_consumer, first_connection_closed
 
 __all__ = ["brokers_answer"]
 

@@ -13,9 +13,8 @@ from aiokafka.structs import RecordMetadata
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
 from ackwise.middleware.outgoing import Acked, Outgoing
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending
-from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.opening import close_consumer, start
 from ackwise.plugin.client.refusal import reason
 
 __all__ = ["IdempotentClient", "OnItsWay", "SenderSettings", "connected"]

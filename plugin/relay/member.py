@@ -14,7 +14,7 @@ from ackwise.middleware.outgoing import MessageSender
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.budget import Budget
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member

@@ -23,13 +23,11 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import MAX_DELAY
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.client.bounded import answer, until
-from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import cluster_id, has_no_partitions, keep_awake, look_for_topics, missing_topics, partitions_of
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.offsets import ask
-from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.offsets import ask, topics_of
+from ackwise.plugin.client.opening import close_consumer, start
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.client.topicids import topics_of
 from ackwise.plugin.consume.fetching import Fetching
 from ackwise.plugin.consume.listener import GroupListener
 from ackwise.plugin.consume.opening import Opening

@@ -20,8 +20,7 @@ from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.run import Run
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client import offsets as standing
-from ackwise.plugin.client.offsets import Asked, Standing
-from ackwise.plugin.client.topicids import Topic, topics_of
+from ackwise.plugin.client.offsets import Asked, Standing, Topic, topics_of
 from ackwise.plugin.faust import use
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.thread import Fetched

@@ -14,8 +14,7 @@ from tests.faust.desk import desk, reading
 from tests.waiting import turns
 
 from ackwise.middleware.commitmetadata import CommitMetadata, Tried, group_hash
-from ackwise.plugin.client.offsets import Asked, Committed, Standing
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Asked, Committed, Standing, Topic
 
 MANY = [TopicPartition(topic, number) for topic in ("orders", "billing.retry") for number in range(10, 210)]
 

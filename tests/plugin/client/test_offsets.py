@@ -22,8 +22,7 @@ from aiokafka.errors import (
 from tests.waiting import turns
 
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.offsets import Committed, Standing, ask
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Committed, Standing, Topic, ask
 
 ORDERS = TopicPartition("orders", 0)
 OTHERS = TopicPartition("orders", 1)

@@ -14,8 +14,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 from tests.plugin.client.broker import API_VERSIONS, METADATA, Broker
 
-from ackwise.plugin.client.closing import close_consumer
-from ackwise.plugin.client.opening import opened
+from ackwise.plugin.client.opening import close_consumer, opened
 
 CLIENTS = [AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient]
 

@@ -16,8 +16,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.middleware.policies import DeadLetter, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.transaction import Progress
-from ackwise.plugin.client.offsets import Asked, Committed, Standing
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Asked, Committed, Standing, Topic
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.positions import Position, Positions
 from ackwise.plugin.settings.hostsettings import HostSettings

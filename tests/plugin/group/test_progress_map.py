@@ -18,7 +18,7 @@ from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.progress import MAP_SPAN, agents_hash
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.lane import MAX_SPAN, Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.position import Position

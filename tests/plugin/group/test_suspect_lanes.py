@@ -23,7 +23,7 @@ from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.suspects import LONGEST
-from ackwise.plugin.client.topicids import Topic
+from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.position import Position
 from ackwise.plugin.settings.hostsettings import HostSettings

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaConnectionError
 from tests.tables import each
 from tests.waiting import until
 
-from ackwise.plugin.client.topicids import Topic, topics_of
+from ackwise.plugin.client.offsets import Topic, topics_of
 from ackwise.plugin.group.owntopics import OwnTopics
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topicwatch import TopicWatch

@@ -176,7 +176,7 @@ async def test_a_pipeline_that_raises_begins_anew_and_loses_nothing(scene: Scene
 async def test_a_client_that_never_ends_does_not_keep_a_worker_from_stopping(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_END", "_LEAVE"):
         monkeypatch.setattr(delay, name, 0.05)
-    monkeypatch.setattr("ackwise.plugin.client.closing._CLOSE", 0.05)
+    monkeypatch.setattr("ackwise.plugin.client.opening._CLOSE", 0.05)
     is_released, calls = False, list[str]()
 
     async def never(*_: Any, **__: Any) -> None:
