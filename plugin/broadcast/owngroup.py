@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, Unavailable
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.internals import member_id_of, partitions_of
-from ackwise.plugin.client.offsets import Asked, ask
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.consume.listener import GroupListener
+from ackwise.plugin.consume.consumer import AiokafkaClient
 from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.group.member import Client, Member
+from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.lifespan import StoppedWhileStarting
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -43,20 +41,16 @@ class OwnGroup:
         self._settings = settings
 
     @asynccontextmanager
-    async def opened(self, member: Member, consumer: AIOKafkaConsumer) -> AsyncIterator[Client]:
+    async def opened(self, member: Member, client: AiokafkaClient) -> AsyncIterator[AiokafkaClient]:
         """See `MessageModel.opened`. Raises `ConfigurationError` if an instance of the same name is running, and what Kafka refuses."""
         self._settings = member.settings
         await member.opening.insist(partial(self._require_alone, member))
-        yield consumer
+        yield client
 
-    async def ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
-        """See `MessageModel.ask`."""
-        return await ask(consumer, self._settings.group, partitions)
-
-    def join(self, member: Member, consumer: AIOKafkaConsumer, topics: Sequence[str], opening: Opening) -> None:
+    def join(self, member: Member, client: AiokafkaClient, topics: Sequence[str], opening: Opening) -> None:
         """See `MessageModel.join`."""
-        consumer.subscribe([*topics], listener=GroupListener(member, opening))
-        member.keep(partial(self._stay_alone, consumer, topics), "instance")
+        client.subscribe(topics, member, opening)
+        member.keep(partial(self._stay_alone, client.consumer, topics), "instance")
 
     async def _require_alone(self, member: Member) -> None:
         """Wait until the group is empty: one that was killed is in it until its session is over."""

@@ -148,14 +148,9 @@ def hear_assignments(consumer: Any, hear: Callable[[], None]) -> None:
 def look_for_topics(consumer: Any) -> asyncio.Future[bool]:
     """Let the client ask for its metadata now, which it would do every five minutes; what is new makes the group join anew.
 
-    Return what ends with the answer of a broker, see `has_answered`.
+    Return what ends with whether a broker answered.
     """
     return cast("asyncio.Future[bool]", consumer._client.force_metadata_update())
-
-
-def has_answered(looking: asyncio.Future[bool]) -> bool:
-    """Whether `look_for_topics` came to its end with the answer of a broker."""
-    return looking.done() and not looking.cancelled() and looking.exception() is None and looking.result()
 
 
 def is_closed(consumer: Any) -> bool:
@@ -237,17 +232,12 @@ def buffered(consumer: Any) -> list[TopicPartition]:
     return list(consumer._fetcher._records)
 
 
-def stands_before_an_error(consumer: Any, partition: TopicPartition) -> bool:
-    """Whether the client has an error of `partition` that nobody was told of yet.
+def standing_before_errors(consumer: Any) -> set[TopicPartition]:
+    """The partitions of which the client has an error that nobody was told of yet.
 
     Its position says nothing then: of bytes that are no whole record batch it moves one further without having read anything. And a
     seek would drop the error, so that nobody ever hears of it.
     """
-    return isinstance(consumer._fetcher._records.get(partition), FetchError) and position_of(consumer, partition) is not None
-
-
-def standing_before_errors(consumer: Any) -> set[TopicPartition]:
-    """The partitions of which `stands_before_an_error` is true."""
     raising = [partition for partition, found in consumer._fetcher._records.items() if isinstance(found, FetchError)]
     return positions_of(consumer, raising).keys() & raising
 

@@ -1,67 +1,41 @@
-"""Fetching with aiokafka: positions, polls and quarantine. It feeds the member's lanes, as far as they have room.
+"""Fetching: each fetch begins where its partition stands. What raises is found and left alone, and the others go on.
 
-A fetch that raises may have moved the client's position over what it drained and never gave. So the position is remembered after
-each fetch that returned, and no fetch begins anywhere else: what moved meanwhile is sought back to its lane's own position.
+A fetch that raises, or that somebody drops, may have moved the client's position over what nobody was given. So the position is
+remembered once what was fetched is given, and no fetch begins anywhere else: what moved meanwhile is sought back to where its lane is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
-from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.internals import (
-    has_answered,
-    has_left_the_group,
-    idle_wait,
-    keep_awake,
-    look_for_topics,
-    positions_of,
-    raise_group_errors,
-    rejoin_if_broken,
-    revive,
-    set_fetch_wait,
-    standing_before_errors,
-)
+from ackwise.plugin.client.bounded import answer, is_asked_to_end
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
+from ackwise.plugin.client.offsets import Reach
+from ackwise.plugin.client.rawrecords import is_about_a_header
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.client.taking import Taking
-from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.consume.staticmember import StaticMember
 from ackwise.plugin.group.budget import size_of
+from ackwise.plugin.group.client import Source
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.quarantine import Quarantine
 
-__all__ = ["Fetching"]
+__all__ = ["FETCHED", "Fetched", "Fetching", "give", "spoken"]
 
 log = Log()
 
-#: Records that one poll takes of a partition at most.
-_FETCHED = 500
+#: Records that one fetch takes of a partition at most; without a bound it is a megabyte, whatever room there is.
+FETCHED: Final = 500
 
-#: Seconds until it is polled again after an error.
-_POLL_AGAIN = 1.0
-
-#: Seconds that a full lane is only passed over; then its partition is paused. aiokafka throws away what it has fetched of a
-#: paused partition and fetches a megabyte anew, so pausing is for handlers that take long.
-_PASSED_OVER = 1.0
-
-#: Seconds until other partitions are looked at again while one is full.
-_LOOK_AGAIN = 0.02
-
-#: Seconds between two looks for topics that are missing.
-_LOOK_FOR_TOPICS = 5.0
+#: Seconds until it is fetched again after an error that no partition raises by itself.
+_FETCH_AGAIN = 1.0
 
 #: Seconds that all partitions are asked singly after an error, to find the one that raises. Its bytes are fetched anew before.
 _SEARCH = 10.0
@@ -69,11 +43,25 @@ _SEARCH = 10.0
 #: Seconds for reading a record batch past the client.
 _RAW_TIMEOUT = 15.0
 
-#: The log does not have the position of a partition, or the client has none; what was drained is given before either is raised.
-_NO_POSITION = (OffsetOutOfRangeError, NoOffsetForPartitionError)
+#: Seconds at least until brokers that did not say what their logs hold are asked again, and no fewer than that answer took: the other
+#: partitions wait for it.
+_LOOK: Final = 1.0
 
-#: Asked where nobody has anything: what is raised then is about no partition.
-_NOBODYS = TopicPartition("", -1)
+#: The log does not have the position of a partition, or the client has none; what was drained is given before either is raised.
+_NO_POSITION: Final = (OffsetOutOfRangeError, NoOffsetForPartitionError)
+
+_Reaches = Callable[[list[TopicPartition]], Awaitable[tuple[Mapping[TopicPartition, Reach], Mapping[TopicPartition, KafkaError]]]]
+
+
+class Fetched(dict[Any, Any]):
+    """Records by partition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes: dict[TopicPartition, Lane] = {}  #: those that it was fetched for, from where they are
+        self.left_at: dict[TopicPartition, int] = {}  #: where the client stands after it
+        self.lost: list[TopicPartition] = []  #: the log does not have the position of these, or the client has none
+        self.has_waited = False  #: until there was something, or for as long as it was to
 
 
 class _FetchFailed(Exception):
@@ -85,320 +73,312 @@ class _FetchFailed(Exception):
 
 
 class Fetching:
-    """Polls `consumer` for the lanes of `member`. `opening` opens them, and looks after a position that was lost."""
+    """Fetches from `source` for lanes. What was fetched counts once it was given to them, see `give`."""
 
     def __init__(
         self,
-        member: Member,
-        consumer: AIOKafkaConsumer,
-        opening: Opening,
+        source: Source,
+        lanes: Callable[[], Mapping[TopicPartition, tuple[Lane, ...]]],
         *,
-        wait: int | None = None,
+        group: str,
+        reaches: _Reaches | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wait`: milliseconds that the broker keeps a fetch which finds nothing, while a lane is at work; `None` leaves it as it is."""
-        self._member = member
-        self._consumer = consumer
-        self._taking = Taking(consumer)
-        self._opening = opening
-        self._wait = wait
+        """`lanes` are all that there are now. `clock` is monotonic.
+
+        `reaches` asks what logs hold: for a client that begins elsewhere by itself, in silence, where a log does not have its position.
+        """
+        self._source = source
+        self._lanes = lanes
+        self._group = group
+        self._reaches = reaches
         self._clock = clock
         self._quarantine = Quarantine(clock)
         self._searching_until = 0.0
-        self._doubted = WeakSet[Lane]()  #: those that raised once in this search
-        self._next_look = 0.0  #: when it is looked again whether topics are missing
-        self._sought: Sequence[str] = ()  #: topics that the client was asked to look for
-        self._answer: asyncio.Future[bool] | None = None  #: to that
-        self._missing: Sequence[str] = ()  #: topics that the log has named as missing
+        self._doubted = WeakSet[Lane]()  #: those that raised once in this search: they are asked record by record
+        self._look_at = WeakKeyDictionary[Lane, float]()  #: when it is asked again what the log holds
         self._has_joined = False  #: the group; nothing is fetched before
-        #: The client's positions after the fetch that returned last. It keeps no lane alive that is gone.
-        self._left_at = WeakKeyDictionary[Lane, int]()
         self._throttle = LogThrottle(clock=clock)
-        self._static = StaticMember.of(consumer)
 
-    async def poll(self) -> None:
-        """Feed the lanes until the member stops.
+    @property
+    def is_searching(self) -> bool:
+        """Whether partitions are asked singly, to find the one that raises."""
+        return self._clock() < self._searching_until
 
-        Raises `AckwiseError` if the client has left the group for good, or another process has its place, and what Kafka refuses a
-        member with that has never joined.
+    def is_left_alone(self, partition: TopicPartition, lane: Lane) -> bool:
+        """Whether it can't be read, and is not asked now."""
+        return self._quarantine.holds(partition, lane)
+
+    def seek_back(self, partition: TopicPartition) -> None:
+        """Let the client stand where the lane of `partition` is, in the loop that it lives in."""
+        lane, *_ = self._lanes()[partition]
+        if partition in self._source.assignment():
+            self._source.seek(partition, lane.position)
+            lane.left_at = lane.position
+
+    async def fetch(
+        self, partitions: Collection[Any] | None = None, *, beside: Collection[Any] = (), timeout: float, most: int | None = FETCHED
+    ) -> Fetched:
+        """Take what there is of `partitions`, or of all, waiting for at most `timeout` seconds: up to `most` records of each.
+
+        `beside` are partitions without a lane that are asked with the others. After an error it is empty, and what the client may have
+        drained is fetched again.
+
+        Raises `AckwiseError` if the client has left the group for good, or another process has its place; what Kafka refuses a member
+        with that has never joined; and `ConsumerStoppedError` if somebody has closed the client.
         """
-        keep_awake(self._consumer)
-        if self._static is not None:
-            self._member.keep(self._static.keep_covered, "static membership")
-        while not self._member.stop.is_set():
-            self._look_for_topics()
-            polled, is_any_full = self._regulate()
-            try:
-                await self._fetch(polled, is_any_full)
-            except _FetchFailed as failed:
-                await self._recover(failed.error)
+        stood = self._source.positions(beside)
+        try:
+            return await self._fetch(partitions, beside, timeout, most)
+        except _FetchFailed as failed:
+            await self._recover(failed.error, stood)
+            return Fetched()
 
-    def _look_for_topics(self) -> None:
-        """Ask for what is subscribed and missing, which may have been away for a moment or be created later.
-
-        It is told once they were asked for: a client that has just subscribed knows no topic, and a broker learns late of a new one.
-        """
-        if (now := self._clock()) < self._next_look:
-            return
-        self._next_look = now + _LOOK_FOR_TOPICS
-        if self._answer is not None and not self._answer.done():
-            return
-        unknown = self._member.missing_topics()
-        looked_for = self._sought if self._answer is not None and has_answered(self._answer) else self._missing
-        missing = [topic for topic in unknown if topic in looked_for]
-        self._sought, self._answer = unknown, look_for_topics(self._consumer) if unknown else None
-        if missing and missing != self._missing:
-            log.warning(
-                "topics are missing, they are looked for until they are there",
-                group=self._member.settings.group,
-                topics=", ".join(missing),
-                retry_in=_LOOK_FOR_TOPICS,
-            )
-        self._missing = missing
-
-    def _regulate(self) -> tuple[list[TopicPartition], bool]:
-        """The partitions to poll, and whether one is passed over; pauses lanes that stay full, lets go on what has room.
-
-        What is paused is polled all the same: it answers nothing, and shows the group that this member is alive.
-        """
-        paused, assigned = ({*each} - self._opening.ignored for each in (self._consumer.paused(), self._consumer.assignment()))
-        polled = []
-        passed_over = is_any_at_work = False
-        for partition, (lane,) in self._member.lanes.items():
-            if partition not in assigned or lane.is_stopping or self._opening.is_halted(partition):
-                continue
-            if self._quarantine.holds(partition, lane):
-                if partition not in paused:
-                    self._consumer.pause(partition)
-                continue
-            is_any_at_work = is_any_at_work or lane.is_at_work
-            if not lane.is_full():
-                if partition in paused:
-                    self._consumer.resume(partition)
-            elif partition not in paused:
-                if not lane.is_full_for(_PASSED_OVER):
-                    passed_over = True
-                    continue
-                self._consumer.pause(partition)
-            polled.append(partition)
-        self._set_wait(len(assigned), is_idle=len(polled) == len(assigned) and not paused and not is_any_at_work)
-        return polled, passed_over
-
-    def _set_wait(self, partitions: int, *, is_idle: bool) -> None:
-        """Let a fetch that finds nothing last, while it is for all partitions: whatever is written to one of them ends it at once.
-
-        While a lane is at work the client may fetch for some of them alone, and what the others have waits for that answer.
-        """
-        if self._wait is not None:
-            set_fetch_wait(self._consumer, idle_wait(partitions) if is_idle else self._wait)
-
-    async def _fetch(self, polled: Sequence[TopicPartition], is_any_full: bool) -> None:
-        """Take what there is for the partitions that have room. While one is full the wait ends as soon as a lane has moved.
-
-        The wait is not cancelled within aiokafka: only outside of it is it certain that no record is on its way to us.
-        """
-        if (ended := revive(self._consumer)) is not None:
+    async def _fetch(self, partitions: Collection[Any] | None, beside: Collection[Any], timeout: float, most: int | None) -> Fetched:
+        self._source.require_membership()
+        if (ended := self._source.revive()) is not None:
             raise _FetchFailed(ended)
-        singly = self._quarantine.asked_again(self._member.lanes)
-        if is_searching := self._clock() < self._searching_until:
-            singly = [*polled]
-        if not (singly or is_searching or is_any_full):
-            await self._ask(timeout_ms=200)
+        fetched = Fetched()
+        lanes = self._readable(partitions)
+        if alone := self._asked_alone(lanes):
+            await self._take((), 0.0, most)  # what is raised here is about no partition
+        for partition in alone:
+            await self._fetch_alone(partition, lanes.pop(partition), fetched, most or FETCHED)
+        if lanes or beside or not alone:
+            await self._fetch_together(lanes, beside, fetched, 0.0 if alone else timeout, most, is_all=partitions is None and not alone)
+        await self._prove(fetched)
+        return fetched
+
+    def _readable(self, partitions: Collection[Any] | None) -> dict[TopicPartition, Lane]:
+        lanes = self._lanes()
+        wanted = dict(lanes) if partitions is None else [TopicPartition(*each) for each in partitions]
+        found = {partition: its_lanes[0] for partition in wanted if (its_lanes := lanes.get(partition))}
+        return {each: lane for each, lane in found.items() if not (lane.is_stopping or self._quarantine.holds(each, lane))}
+
+    def _asked_alone(self, lanes: Mapping[TopicPartition, Lane]) -> list[TopicPartition]:
+        """Those that can't be read perhaps: what they raise must not keep the others from being read."""
+        doubtful = {*self._quarantine.asked_again(self._lanes()), *self._source.raising()}
+        is_searching = self.is_searching
+        return [partition for partition in lanes if is_searching or partition in doubtful]
+
+    async def _fetch_together(
+        self,
+        lanes: Mapping[TopicPartition, Lane],
+        beside: Collection[Any],
+        fetched: Fetched,
+        timeout: float,
+        most: int | None,
+        *,
+        is_all: bool,
+    ) -> None:
+        asked = {*await self._stand(lanes, fetched), *beside}
+        if not (asked or is_all):
             return
-        self._member.has_moved.clear()
-        came = await self._ask_singly(singly) if singly or is_searching else False
-        if not is_searching and (polled or not is_any_full):
-            came = await self._ask(*(polled if is_any_full else ()), timeout_ms=0) or came
-        if not came:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN):
-                    await self._member.has_moved.wait()
-
-    async def _ask_singly(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Ask each of `partitions` by itself: the one that raises can't be read. Returns whether one had anything."""
-        await self._ask(_NOBODYS, timeout_ms=0)
-        came = False
-        for partition in partitions:
-            if not (lanes := self._member.lanes.get(partition)) or self._quarantine.holds(partition, lanes[0]):
-                continue
-            try:
-                came = await self._ask_one(partition, lanes[0]) or came
-            except _FetchFailed as failed:
-                if isinstance(failed.error, _NO_POSITION):
-                    raise
-                if not await self._read_raw(partition, lanes[0], failed.error):
-                    self._doubt(partition, lanes[0], failed.error)
-            else:
-                self._quarantine.answered(partition, self._consumer.last_poll_timestamp(partition))
-        return came
-
-    async def _ask_one(self, partition: TopicPartition, lane: Lane) -> bool:
-        """As `_ask`. Of a partition that raised, record by record: what is before the one that raises is given."""
-        if lane.unreadable is None and lane not in self._doubted:
-            return await self._ask(partition, timeout_ms=0)
-        came = False
-        for _ in range(_FETCHED):
-            if not await self._ask(partition, timeout_ms=0, most=1):
-                break
-            came = True
-        return came
-
-    async def _read_raw(self, partition: TopicPartition, lane: Lane, error: BaseException) -> bool:
-        """Whether the record batch that the client can't read could be read past it, and was given: it is about a header's name alone."""
-        self._return(partition, lane)
-        if not is_about_a_header(error):
-            return False
+        fetched.has_waited = timeout > 0
         try:
-            found = await answer(read_raw(self._consumer, partition, lane.position), within=_RAW_TIMEOUT)
-        except Exception as another:  # noqa: BLE001  # whatever a parser raises: then nobody can read it
-            log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
-            return False
-        if self._member.lanes.get(partition, ())[:1] != (lane,) or partition not in self._consumer.assignment():
-            return True  # revoked meanwhile
-        if found.records:
-            self._member.offer(partition, found.records, proved=True)
-        self._consumer.seek(partition, found.goes_on_at)
-        self._left_at[lane] = found.goes_on_at
-        self._doubted.discard(lane)
-        return True
+            fetched.update(await self._take(None if is_all else asked, timeout, most))
+        except _FetchFailed as failed:
+            if not isinstance(failed.error, _NO_POSITION):
+                raise
+            fetched.lost += _named(failed.error)
+            return
+        fetched.left_at.update(self._source.positions(asked))  # now: the client may move by itself in whatever is awaited next
 
-    async def _ask(self, *partitions: TopicPartition, timeout_ms: int, most: int = _FETCHED) -> bool:
-        """Take what the client has of `partitions`, or of all; returns whether it had anything. Raises `_FetchFailed`."""
-        self._require_membership()
-        begun = self._stand(partitions or self._member.lanes)
+    async def _fetch_alone(self, partition: TopicPartition, lane: Lane, fetched: Fetched, most: int) -> None:
+        """Ask it by itself. Of one that raised before, record by record: what is before the one that raises is given."""
+        if not await self._stand({partition: lane}, fetched):
+            return
+        records: list[Any] = []
+        at_once = 1 if lane.unreadable is not None or lane in self._doubted else most
         try:
-            raise_group_errors(self._consumer)
-            fetched = await self._taking.take(*partitions, timeout_ms=timeout_ms, most=most)
+            while len(records) < most and (found := (await self._take({partition}, 0.0, at_once)).get(partition)):
+                records += found
+                fetched.left_at.update(self._source.positions([partition]))
+                if at_once == most:
+                    break
+        except _FetchFailed as failed:
+            if isinstance(failed.error, _NO_POSITION):
+                fetched.lost += _named(failed.error)
+            elif not await self._read_past(partition, lane, records, fetched, failed.error):
+                self._doubt(partition, lane, fetched, failed.error, came=bool(records))
+        else:
+            fetched.left_at.update(self._source.positions([partition]))  # where nothing came the log may have nothing to give
+            self._quarantine.answered(partition, self._source.answered_at(partition))
+        if records:
+            fetched[partition] = records
+
+    async def _take(self, partitions: Collection[Any] | None, timeout: float, most: int | None) -> Mapping[Any, Sequence[Any]]:
+        """What the client has. Raises `_FetchFailed`."""
+        try:
+            taken = await self._source.take(partitions, timeout=timeout, most=most)
         except ConsumerStoppedError:
             raise
         except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+            if is_asked_to_end():
                 raise
             raise _FetchFailed(error) from error  # from within the client: nobody asked us to end
         except Exception as error:
             raise _FetchFailed(error) from error
         self._has_joined = True
         self._throttle.reset()
-        for partition, records in fetched.items():
-            self._feed(partition, records, begun.get(partition))
-        self._remember(begun)
-        return bool(fetched)
+        return taken
 
-    def _stand(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Lane]:
-        """Return the lanes of `partitions`; the client stands where the last fetch left it, or where the lane is."""
-        begun = {}
-        assigned = self._consumer.assignment()
-        positions, before_errors = positions_of(self._consumer, partitions), standing_before_errors(self._consumer)
-        for partition in partitions:
-            if not (lanes := self._member.lanes.get(partition)) or partition not in assigned:
-                continue
-            lane = lanes[0]
-            if self._quarantine.holds(partition, lane):
-                continue
-            begun[partition] = lane
-            if partition in before_errors:
-                continue  # it is raised first; what raised is sought back then
-            if positions.get(partition) != self._left_at.get(lane, lane.position):
-                self._return(partition, lane)
-        return begun
+    async def _stand(self, lanes: Mapping[TopicPartition, Lane], fetched: Fetched) -> Collection[TopicPartition]:
+        """Let the client stand where `lanes` are, and return those of which it does; but leave it before an error that it has to raise."""
+        assigned, raising = self._source.assignment(), self._source.raising()
+        positions = self._source.positions(lanes)
+        stood = {partition: lane for partition, lane in lanes.items() if partition in assigned}
+        moved = {
+            partition: lane
+            for partition, lane in stood.items()
+            if lane.left_at is None or (positions.get(partition) != lane.left_at and partition not in raising)
+        }
+        if moved:
+            there = await self._look_for(moved, fetched)
+            assigned = self._source.assignment()  # it may have been taken away while the broker was asked
+            for partition, lane in moved.items():
+                if partition in there and partition in assigned:
+                    self._source.seek(partition, lane.position)
+                    lane.left_at = lane.position
+                else:
+                    del stood[partition]
+        fetched.lanes.update(stood)
+        return stood
 
-    def _return(self, partition: TopicPartition, lane: Lane) -> None:
-        """Seek back to where `lane` is; the client forgets what it has fetched beyond."""
-        if partition in self._consumer.assignment():
-            self._consumer.seek(partition, lane.position)
-            self._left_at[lane] = lane.position
+    async def _prove(self, fetched: Fetched) -> None:
+        """Where a fetch did not begin at its lane there is a hole, or the client has begun elsewhere by itself: the log says which.
 
-    def _feed(self, partition: TopicPartition, records: Sequence[Any], begun: Lane | None) -> None:
-        """Give `records` to their lane. What begins behind a hole that this fetch does not prove is fetched again."""
-        if not (lanes := self._member.lanes.get(partition)):
-            return  # the assignment seeks back to its start
-        if lanes[0] is not begun and records[0].offset > lanes[0].position:
-            self._return(partition, lanes[0])
+        What a broker does not say that of is fetched again.
+        """
+        if self._reaches is None:
             return
-        lane = lanes[0]
-        room = lane.budget.room(lane.bytes, is_empty=not lane.in_hand, most=lane.thresholds.bytes)
-        kept = _fitting(records, room, at_least=0 if lane.in_hand else 1)
-        if kept:
-            self._member.offer(partition, records[:kept], proved=True)
-        if kept < len(records):  # fetched again once there is room
-            lane.overflow()
-            self._return(partition, lane)
+        begun = {each: found[0].offset if (found := fetched.get(each)) else fetched.left_at.get(each) for each in fetched.lanes}
+        jumped = {each: lane for each, lane in fetched.lanes.items() if begun[each] not in (None, lane.position)}
+        for partition in jumped.keys() - (await self._look_for(jumped, fetched) if jumped else ()):
+            jumped[partition].left_at = None
+            del fetched.lanes[partition]
 
-    def _remember(self, begun: Mapping[TopicPartition, Lane]) -> None:
-        """Where this fetch has left the client: beyond a lane too, where the log has nothing that is given to anybody."""
-        positions, before_errors = positions_of(self._consumer, begun), standing_before_errors(self._consumer)
-        for partition, lane in begun.items():
-            if partition in before_errors:
-                continue
-            position = positions.get(partition)
-            if position is not None and self._member.lanes.get(partition, ())[:1] == (lane,):
-                self._left_at[lane] = position
-                self._member.skip(partition, position)
-            else:
-                self._left_at.pop(lane, None)
+    async def _look_for(self, lanes: Mapping[TopicPartition, Lane], fetched: Fetched) -> Collection[TopicPartition]:
+        """Those of `lanes` whose log has their position, as far as that is known; a client that would raise for others need not ask."""
+        if self._reaches is None:
+            return lanes.keys()
+        asked_at = self._clock()
+        due = [partition for partition, lane in lanes.items() if asked_at >= self._look_at.get(lane, 0.0)]
+        known, unknown = await self._reaches(due) if due else ({}, {})
+        if unknown:
+            self._wait_for_brokers(lanes, unknown, asked_at)
+        lost = [partition for partition, reach in known.items() if not reach.start <= lanes[partition].position <= reach.end]
+        fetched.lost += lost
+        return known.keys() - lost
 
-    async def _recover(self, error: BaseException) -> None:
+    def _wait_for_brokers(
+        self, lanes: Mapping[TopicPartition, Lane], unknown: Mapping[TopicPartition, KafkaError], asked_at: float
+    ) -> None:
+        """Fetch nothing of these until they are asked for again, as it is not known what their logs hold."""
+        now = self._clock()
+        again = max(_LOOK, now - asked_at)
+        self._look_at.update((lanes[partition], now + again) for partition in unknown)
+        if self._throttle.is_due("reaches"):
+            partition, error = min(unknown.items())
+            log.warning(
+                "what logs hold can't be read now, their partitions wait and it is asked again",
+                group=self._group,
+                partitions=len(unknown),
+                topic=partition.topic,
+                partition=partition.partition,
+                error=said(error),
+                retry_in=again,
+            )
+
+    async def _read_past(self, partition: TopicPartition, lane: Lane, records: list[Any], fetched: Fetched, error: BaseException) -> bool:
+        """Whether what the client can't read behind `records` could be read past it, and was added: it is about a header's name alone."""
+        if not is_about_a_header(error):
+            return False
+        position = records[-1].offset + 1 if records else lane.position
+        try:
+            found = await answer(self._source.read_past(partition, position), within=_RAW_TIMEOUT)
+        except Exception as another:  # noqa: BLE001  # whatever a parser raises: then nobody can read it
+            log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
+            return False
+        if partition in self._source.assignment():
+            self._source.seek(partition, found.goes_on_at)
+            fetched.left_at[partition] = found.goes_on_at
+            records += found.records
+            self._doubted.discard(lane)
+        return True
+
+    def _doubt(self, partition: TopicPartition, lane: Lane, fetched: Fetched, error: BaseException, *, came: bool) -> None:
+        """It raised, asked by itself. Asked for a single record it raises of that one, and is left alone once what came before is given."""
+        is_doubted = lane.unreadable is not None or lane in self._doubted
+        if is_doubted and came:
+            return
+        self._doubted.add(lane)
+        lane.left_at = None
+        del fetched.lanes[partition]
+        if is_doubted:
+            self._source.pause(partition)
+            self._quarantine.admit(partition, lane, error)
+
+    async def _recover(self, error: BaseException, beside: Mapping[Any, int]) -> None:
         """Lose nothing of what the client may have drained, then look for the partition that raises."""
-        if isinstance(error, _NO_POSITION):
-            named = error.args[0]  # one partition that has no position yet, or several that lost theirs
-            self._opening.lost([named] if isinstance(named, TopicPartition) else named)
-            return
-        for partition, (lane, *_) in self._member.lanes.items():
-            self._return(partition, lane)
-        self._require_membership()
-        rejoin_if_broken(self._consumer)
-        if not self._has_joined and not self._consumer.assignment():
+        for lane, *_ in dict(self._lanes()).values():
+            lane.left_at = None
+        assigned = self._source.assignment()
+        for partition, position in beside.items():
+            if partition in assigned:
+                self._source.seek(TopicPartition(*partition), position)
+        self._source.require_membership()
+        self._source.rejoin_if_broken()
+        if not self._has_joined and not assigned:
             if is_refusal(error):
                 raise error
             await self._back_off(error)
             return
-        was_searching = self._clock() < self._searching_until
+        was_searching = self.is_searching
         self._searching_until = self._clock() + _SEARCH
         if was_searching:  # asked singly, none of them raises it
             await self._back_off(error)
         else:
             self._doubted.clear()
-            log.warning(
-                "fetching failed, nothing is lost and partitions are asked singly", group=self._member.settings.group, error=_spoken(error)
-            )
-
-    def _require_membership(self) -> None:
-        """The client's task that keeps the membership may have ended, though nobody asked it to; nothing begins it anew.
-
-        And another process may have the id of a static member.
-        """
-        if self._static is not None:
-            self._static.require()
-        if has_left_the_group(self._consumer):
-            raise AckwiseError(
-                f"the Kafka client of group {self._member.settings.group!r} has left the group and does not come back; the worker stops, "
-                "start it again"
-            )
+            log.warning("fetching failed, nothing is lost and partitions are asked singly", group=self._group, error=spoken(error))
 
     async def _back_off(self, error: BaseException) -> None:
         """Rest, and say why: at once, and then once in a minute for as long as nothing is fetched."""
         if self._throttle.is_due():
-            group = self._member.settings.group
             if is_refusal(error):
                 log.error(
                     "Kafka refuses a member that it had let in, nothing is fetched or lost until it lets it in again",
-                    group=group,
+                    group=self._group,
                     error=said(error),
-                    retry_in=_POLL_AGAIN,
+                    retry_in=_FETCH_AGAIN,
                 )
             else:
-                log.warning("fetching failed, nothing is lost", group=group, error=_spoken(error), retry_in=_POLL_AGAIN)
-        await asyncio.sleep(_POLL_AGAIN)
+                log.warning("fetching failed, nothing is lost", group=self._group, error=spoken(error), retry_in=_FETCH_AGAIN)
+        await asyncio.sleep(_FETCH_AGAIN)
 
-    def _doubt(self, partition: TopicPartition, lane: Lane, error: BaseException) -> None:
-        """It raised, asked by itself. Asked for a single record it raises of that one, and is left alone."""
-        self._return(partition, lane)
-        if lane.unreadable is None and lane not in self._doubted:
-            self._doubted.add(lane)
-            return
-        if partition in self._consumer.assignment():
-            self._consumer.pause(partition)
-        self._quarantine.admit(partition, lane, error)
+
+def give(member: Member, fetched: Fetched, is_halted: Callable[[TopicPartition], bool]) -> list[TopicPartition]:
+    """Give the lanes of `member` what was fetched for them, as far as they have room; returns those that had too little.
+
+    What was fetched for a lane that its partition has no more, or that `is_halted`, is dropped; it is fetched again where that goes on.
+    """
+    overflown = []
+    for partition, lane in fetched.lanes.items():
+        if member.lanes.get(partition, ())[:1] != (lane,) or lane.is_stopping or is_halted(partition):
+            continue
+        records = fetched.get(partition, ())
+        room = lane.budget.room(lane.bytes, is_empty=not lane.in_hand, most=lane.thresholds.bytes) if records else 0
+        kept = _fitting(records, room, at_least=0 if lane.in_hand else 1)
+        if kept:
+            member.offer(partition, records[:kept], proved=True)
+        if kept < len(records):  # fetched again once there is room
+            lane.overflow()
+            lane.left_at = None
+            overflown.append(partition)
+        elif (position := fetched.left_at.get(partition)) is not None:
+            lane.left_at = position  # beyond the lane too, where the log has nothing that is given to anybody
+            member.skip(partition, position)
+    return overflown
 
 
 def _fitting(records: Sequence[Any], room: int, *, at_least: int) -> int:
@@ -409,9 +389,15 @@ def _fitting(records: Sequence[Any], room: int, *, at_least: int) -> int:
         if room < 0:
             break
         fitting += 1
-    return max(fitting, at_least)
+    return min(max(fitting, at_least), len(records))
 
 
-def _spoken(error: BaseException) -> str:
+def _named(error: BaseException) -> list[TopicPartition]:
+    """One partition that has no position yet, or several that lost theirs."""
+    named: Any = error.args[0]
+    return [named] if isinstance(named, TopicPartition) else [*named]
+
+
+def spoken(error: BaseException) -> str:
     """What the client raised, without the bytes that a parser repeats."""
     return said(error) if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException) else type(error).__name__

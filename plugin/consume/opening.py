@@ -8,27 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 
-from ackwise.plugin.client.offsets import Asked, Standing
+from ackwise.plugin.client.offsets import Standing
+from ackwise.plugin.group.client import Joined
+from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.positions import ASK_AGAIN, Position, Positions
 
-__all__ = ["Opening"]
+__all__ = ["Opening", "Role"]
+
+Role = Literal["source", "retry"]
+
+_Lanes = Callable[[TopicPartition, Role, Position], Sequence[Lane]]
 
 
 class Opening:
-    """The assignment of one consumer of aiokafka. `ask` is `standing.ask` of it and its group."""
+    """The assignment of one client. It is told what comes and what goes."""
 
-    def __init__(self, member: Member, consumer: AIOKafkaConsumer, ask: Callable[[Collection[TopicPartition]], Awaitable[Asked]]) -> None:
+    def __init__(
+        self, member: Member, client: Joined, lanes: Callable[[TopicPartition, Role, Position], Sequence[Lane]] | None = None
+    ) -> None:
+        """`lanes` makes those of a partition that begins; one of the member by default."""
         self._member = member
-        self._consumer = consumer
-        self._ask = ask
-        self._positions = Positions(member, ask)
+        self._client = client
+        self._make_lanes = lanes or self._one_lane
+        self._positions = Positions(member, client.ask)
         self._epochs = itertools.count(1)
         self._assigned: dict[TopicPartition, int] = {}
         self._waiting: set[TopicPartition] = set()
@@ -40,21 +49,21 @@ class Opening:
         """These are ours from now on."""
         if self._member.stop.is_set():
             return
-        for partition in assigned:
-            if partition in self.ignored:
-                self._halt(partition)
-                continue
-            self._assigned[partition] = next(self._epochs)
-            self._await_lane(partition)
+        partitions = list(assigned)
+        self._halt(partitions)
+        for partition in partitions:
+            if partition not in self.ignored:
+                self._assigned[partition] = next(self._epochs)
+                self._waiting.add(partition)
         self._noted.set()
 
-    async def give_up(self, revoked: Iterable[TopicPartition]) -> None:
-        """These were ours: drain them, and begin with none of them any more."""
-        partitions = list(revoked)
+    async def give_up(self, revoked: Iterable[TopicPartition], *, stopping: bool = False) -> None:
+        """These were ours: drain them, and begin with none of them any more. With `stopping` there is as much time as a stop has."""
+        partitions, settings = list(revoked), self._member.settings
         for partition in partitions:
             self._assigned.pop(partition, None)
             self._waiting.discard(partition)
-        await self._member.drain(partitions, self._member.settings.revoke_timeout)
+        await self._member.drain(partitions, settings.drain_timeout if stopping else settings.revoke_timeout, stopping=stopping)
 
     async def keep(self) -> None:
         """Open what was noted, for as long as it is ours and not opened. Raises `ConfigurationError`."""
@@ -79,7 +88,7 @@ class Opening:
         for partition in partitions:
             if partition in self._member.lanes and partition not in self._looked_after and partition in self._assigned:
                 self._looked_after.add(partition)
-                self._halt(partition)
+                self._halt([partition])
                 self._member.spawn(self._look_after(partition, self._assigned[partition]), "position")
 
     def begin_again(self, partitions: Iterable[TopicPartition]) -> None:
@@ -87,8 +96,7 @@ class Opening:
         ours = {each: self._assigned[each] for each in partitions if each in self._assigned and each not in self._looked_after}
         if ours:
             self._looked_after.update(ours)
-            for partition in ours:
-                self._halt(partition)
+            self._halt(ours)
             self._member.spawn(self._open_anew(ours), "position")
 
     def is_halted(self, partition: TopicPartition) -> bool:
@@ -99,45 +107,45 @@ class Opening:
         """Open what can be opened now; returns how many lanes that made."""
         asked = {partition: self._assigned[partition] for partition in self._waiting}
         found = await self._positions.find(asked) if asked else {}
-        found = {partition: position for partition, position in found.items() if self._awaits(partition, asked[partition])}
-        may_begin = await self._member.announce(found)
-        opened = 0
-        for partition, position in found.items():
-            if partition in may_begin and self._awaits(partition, asked[partition]):
-                self._begin(partition, position)
-                opened += 1
-        return opened
+        awaiting = self._awaiting(asked)
+        may_begin = await self._member.announce({each: position for each, position in found.items() if each in awaiting})
+        awaiting = self._awaiting(asked)
+        begins = [each for each in found if each in may_begin and each in awaiting]
+        for partition in begins:
+            self._begin(partition, found[partition])
+        return len(begins)
 
-    def _awaits(self, partition: TopicPartition, epoch: int) -> bool:
-        """Whether it is ours as it was in that epoch, and has no lane yet."""
-        return self._assigned.get(partition) == epoch and partition in self._waiting and self._is_ours(partition)
+    def _awaiting(self, epochs: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Those that are ours as they were in these epochs, and have no lane yet."""
+        ours = self._client.assignment()
+        return {each for each, epoch in epochs.items() if self._assigned.get(each) == epoch and each in self._waiting and each in ours}
 
     def _begin(self, partition: TopicPartition, position: Position) -> None:
         """The lane and the seek to its position are one step without an await, so that nothing that was fetched can be missing from it."""
         self._waiting.discard(partition)
         self._seek(partition, position.next)
-        role: Literal["source", "retry"] = "retry" if partition.topic == self._member.names.retry else "source"
-        lane = self._member.lane(*partition, role, position.next, generation=position.generation)
+        lanes = self._make_lanes(partition, self._role(partition), position)
         self._member.add_lanes(
-            partition, (lane,), from_commit=position.committed, metadata=position.metadata, topic=position.topic, end=position.end
+            partition, tuple(lanes), from_commit=position.committed, metadata=position.metadata, topic=position.topic, end=position.end
         )
 
-    def _await_lane(self, partition: TopicPartition) -> None:
-        self._waiting.add(partition)
-        self._halt(partition)
+    def _role(self, partition: TopicPartition) -> Role:
+        return "retry" if partition.topic == self._member.names.retry else "source"
 
-    def _halt(self, partition: TopicPartition) -> None:
-        """Fetch nothing of it. With any position the client asks nobody for one, and reports none that is missing."""
-        if self._is_ours(partition):
-            self._consumer.pause(partition)
-            self._consumer.seek(partition, 0)
+    def _one_lane(self, partition: TopicPartition, role: Role, position: Position) -> Sequence[Lane]:
+        return [self._member.lane(*partition, role, position.next, generation=position.generation)]
+
+    def _halt(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch nothing of these. With any position the client asks nobody for one, and reports none that is missing."""
+        ours = self._client.assignment()
+        for partition in partitions:
+            if partition in ours:
+                self._client.pause(partition)
+                self._client.seek(partition, 0)
 
     def _seek(self, partition: TopicPartition, offset: int) -> None:
-        self._consumer.seek(partition, offset)
-        self._consumer.resume(partition)
-
-    def _is_ours(self, partition: TopicPartition) -> bool:
-        return partition in self._consumer.assignment()
+        self._client.seek(partition, offset)
+        self._client.resume(partition)
 
     async def _look_after(self, partition: TopicPartition, epoch: int) -> None:
         try:
@@ -162,7 +170,7 @@ class Opening:
     async def _insist(self, partition: TopicPartition, epoch: int) -> Standing | None:
         """What is known of it; `None` once it is no longer ours, or ours anew, and nobody needs to know."""
         while self._assigned.get(partition) == epoch:
-            known, _ = await self._ask([partition])
+            known, _ = await self._client.ask([partition])
             if partition in known:
                 return known[partition]
             await asyncio.sleep(ASK_AGAIN)

@@ -23,8 +23,9 @@ from mode import Service
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.client.internals import has_stopped_sending, show_alive
 from ackwise.plugin.client.opening import close_consumer
+from ackwise.plugin.consume.fetching import Fetched
 from ackwise.plugin.faust.internals import FaustConductor, FaustConsumer, FaustProducer
-from ackwise.plugin.faust.thread import Fetched, Reading, ReliableThread
+from ackwise.plugin.faust.thread import Reading, ReliableThread
 from ackwise.plugin.faust.work import current_work
 
 __all__ = ["HostCalls", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]

@@ -11,10 +11,10 @@ import atexit
 import functools
 import sys
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableSet, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableSet, Sequence, Set
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
@@ -30,7 +30,9 @@ from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.run import Run
 from ackwise.middleware.streaming import StreamingPipeline
 from ackwise.plugin.client.internals import partition_counts
-from ackwise.plugin.client.offsets import ask, topics_of
+from ackwise.plugin.client.offsets import Asked, ask, topics_of
+from ackwise.plugin.consume.fetching import Fetched, give
+from ackwise.plugin.consume.opening import Opening, Role
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import ReliableConductor, ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.declaredagents import Declared, declared, discover, is_fed
@@ -46,17 +48,15 @@ from ackwise.plugin.faust.internals import (
     wrap_transport,
 )
 from ackwise.plugin.faust.message import decoder, says_types
-from ackwise.plugin.faust.opening import Opening
 from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.startretry import create, insist
 from ackwise.plugin.faust.stream import Stream
-from ackwise.plugin.faust.thread import Cursor, Fetched
 from ackwise.plugin.faust.web import add_view
 from ackwise.plugin.faust.workerexit import bound
 from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.positions import Position, Positions
+from ackwise.plugin.group.position import Position
 from ackwise.plugin.group.topicwatch import TopicWatch
 from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.inspect.outboxstate import look_at_outbox
@@ -87,7 +87,6 @@ class FaustHost:
         self.slots = Slots(config)
         self.intakes: dict[str, Intake] = {}
         self.channels: MutableSet[Any] = weakref.WeakSet()  #: those that Ackwise feeds
-        self.cursors: dict[TopicPartition, Cursor] = {}
         self._declared = Declared([], (), ())
         self._member: Member | None = None
         self._opening: Opening | None = None
@@ -215,7 +214,7 @@ class FaustHost:
                 intake.handler, self._member.worker, hand_over=intake.hand_over, flush=self.flush
             )
             if late := [partition for partition in self._member.lanes if partition.topic in (*intake.topics, self._member.names.retry)]:
-                self._take_up_anew(late)  # others read it already, and would commit past what this one has not seen
+                self._opened_opening().begin_again(late)  # others read it already, and would commit past what this one has not seen
         inlet = getattr(channel, "ackwise_inlet", None)
         if inlet is None:
             inlet = channel.ackwise_inlet = intake.inlet(stream.active_partitions)
@@ -258,15 +257,14 @@ class FaustHost:
         )
         async with AsyncExitStack() as opened:
             await opened.enter_async_context(member.opened(with_topics=False, others=[agent.name for agent in self._declared.agents]))
-            await opened.enter_async_context(member.working(_Client(consumer)))
+            client = _Client(settings.group, consumer)
+            await opened.enter_async_context(member.working(client))
             if numbers is not None:
                 opened.enter_context(numbers.shown(member))
                 member.keep(numbers.keep_looking, "watch")
-            positions = Positions(member, functools.partial(consumer.call, ask, settings.group))
-            self._opening = Opening(member, positions, self._begin)
+            self._opening = Opening(member, client, self._lanes_of)
             member.keep(self._opening.keep, "assignment")
-            watch = TopicWatch(lambda: member.lanes, functools.partial(consumer.call, topics_of), self._take_up_anew)
-            member.keep(watch.keep, "topic ids")
+            member.keep(TopicWatch(lambda: member.lanes, client.topics_of, self._opening.begin_again).keep, "topic ids")
             member.spawn(self._watch(member), "watch")
             self._opened = opened.pop_all()
 
@@ -348,24 +346,15 @@ class FaustHost:
 
     async def assigned(self, assigned: Iterable[TP]) -> None:
         """These partitions are ours now: those that agents read get lanes, at their committed offsets, as soon as those are known."""
-        self._opened_member()
-        assert self._opening is not None
-        wanted = [TopicPartition(*tp) for tp in sorted(assigned) if self._readers(tp, self._role(tp))]
-        self._opening.note(partition for partition in wanted if partition not in self.lanes)
+        retry = self._opened_member().names.retry
+        wanted = [TopicPartition(*tp) for tp in sorted(assigned) if self._readers(tp, "retry" if tp.topic == retry else "source")]
+        self._opened_opening().note(partition for partition in wanted if partition not in self.lanes)
 
-    def _role(self, tp: TP) -> Literal["source", "retry"]:
-        return "retry" if tp.topic == self._opened_member().names.retry else "source"
-
-    def _begin(self, partition: TopicPartition, position: Position) -> None:
-        member, tp = self._opened_member(), TP(*partition)
-        role = self._role(tp)
-        lanes = [self._lane(intake, partition, role, position.next) for intake in self._readers(tp, role)]
+    def _lanes_of(self, partition: TopicPartition, role: Role, position: Position) -> list[Lane]:
+        lanes = [self._lane(intake, partition, role, position.next) for intake in self._readers(TP(*partition), role)]
         if role == "retry":
-            lanes.append(member.lane(*partition, "retry", position.next, make=self._undeliverable))
-        self.cursors[partition] = Cursor(position.next)
-        member.add_lanes(
-            partition, tuple(lanes), from_commit=position.committed, metadata=position.metadata, topic=position.topic, end=position.end
-        )
+            lanes.append(self._opened_member().lane(*partition, "retry", position.next, make=self._undeliverable))
+        return lanes
 
     def _readers(self, tp: TP, role: str) -> list[Intake]:
         return [intake for intake in self.intakes.values() if role == "retry" or tp.topic in intake.topics]
@@ -399,21 +388,18 @@ class FaustHost:
 
     async def revoked(self, revoked: Iterable[TP]) -> None:
         """Settle what runs for at most `revoke_timeout`, commit, and let go."""
-        if self._member is not None:
-            await self._let_go([TopicPartition(*tp) for tp in revoked], self._member.settings.revoke_timeout)
+        if self._opening is not None:
+            await self._opening.give_up(TopicPartition(*tp) for tp in revoked)
 
     async def drain(self) -> None:
         """Settle what runs for at most `drain_timeout`, commit, and take nothing more."""
-        if self._member is not None:
-            await self._let_go(list(self._member.lanes), self._member.settings.drain_timeout, stopping=True)
-
-    async def _let_go(self, partitions: Collection[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
-        member = self._opened_member()
         if self._opening is not None:
-            self._opening.forget(partitions)
-        for partition in partitions:
-            self.cursors.pop(partition, None)
-        await member.drain(partitions, timeout, stopping=stopping)
+            await self._opening.give_up(self.lanes, stopping=True)
+
+    def _opened_opening(self) -> Opening:
+        self._opened_member()
+        assert self._opening is not None
+        return self._opening
 
     @property
     def lanes(self) -> Mapping[TopicPartition, tuple[Lane, ...]]:
@@ -422,21 +408,19 @@ class FaustHost:
 
     def reads(self, tp: TP) -> bool:
         """Whether an agent reads this partition through Ackwise."""
-        return TopicPartition(*tp) in self.cursors
+        return TopicPartition(*tp) in self.lanes
 
     def awaits(self, partition: TopicPartition) -> bool:
-        """Whether it will be read, once it is known where that goes on."""
-        return (partition in self.lanes and partition not in self.cursors) or (
-            self._opening is not None and self._opening.awaits(partition)
-        )
+        """Whether it will be read, once it is known where that goes on, or its lanes are drained."""
+        is_halted = self._opening is not None and self._opening.is_halted(partition)
+        return is_halted or any(lane.is_stopping for lane in self.lanes.get(partition, ()))
 
     def is_full(self, tp: TP) -> bool:
         """Whether nothing more should be fetched of it now, for want of room or of a lane."""
         partition = TopicPartition(*tp)
         if self.awaits(partition):
             return True
-        lanes = self.lanes.get(partition, ())
-        full = [lane.is_full() for lane in lanes]  # each of them, since each remembers since when
+        full = [lane.is_full() for lane in self.lanes.get(partition, ())]  # each of them, since each remembers since when
         return any(full)
 
     async def has_room(self, seconds: float) -> None:
@@ -452,33 +436,10 @@ class FaustHost:
 
         What was fetched from elsewhere than where its partition stands is forgotten; it is fetched again from there.
         """
-        member, conductor = self._opened_member(), cast(ReliableConductor, self.app.topics)
-        rest = {}
-        for partition, records in fetched.items():
-            cursor = self.cursors.get(partition)
-            if cursor is not None and fetched.after.get(partition, (None,))[0] is cursor:
-                member.offer(partition, records, proved=True)
-            if conductor.others(partition):
-                rest[partition] = records
-        for partition, (cursor, position) in fetched.after.items():
-            if self.cursors.get(partition) is cursor:
-                cursor.expected = cursor.resume = position
-                member.skip(partition, position)
-        if lost := [partition for partition in fetched.lost if partition in self.cursors]:
-            self._take_up_anew(lost)
-        return rest
-
-    def _take_up_anew(self, partitions: Collection[TopicPartition]) -> None:
-        """Settle what was read of them, and begin again where `Positions` says."""
-        member = self._opened_member()
-
-        async def anew() -> None:
-            await self._let_go(partitions, member.settings.revoke_timeout)
-            await self.assigned([TP(*partition) for partition in partitions if TP(*partition) in self.app.consumer.assignment()])
-
-        for partition in partitions:
-            self.cursors.pop(partition, None)
-        member.spawn(anew(), "assignment")
+        conductor, opening = cast(ReliableConductor, self.app.topics), self._opened_opening()
+        give(self._opened_member(), fetched, opening.is_halted)
+        opening.lost(fetched.lost)
+        return {partition: records for partition, records in fetched.items() if conductor.others(partition)}
 
     async def commit(self) -> None:
         """Commit what is settled."""
@@ -504,9 +465,13 @@ class FaustHost:
 
 
 class _Client:
-    """What a member asks of Faust's consumer."""
+    """Faust's consumer, in the loop of the app, as `Joined`: its client lives in a thread of its own.
 
-    def __init__(self, consumer: ReliableConsumer) -> None:
+    Nothing is fetched but what has lanes, and each from where they are. So nothing is to be sought or paused here.
+    """
+
+    def __init__(self, group: str, consumer: ReliableConsumer) -> None:
+        self._group = group
         self._consumer = consumer
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:
@@ -518,6 +483,30 @@ class _Client:
 
     async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
         return cast(Mapping[TopicPartition, int], await self._consumer.call(_ends, partitions))
+
+    async def ask(self, partitions: Collection[TopicPartition], /) -> Asked:
+        return cast(Asked, await self._consumer.call(ask, self._group, partitions))
+
+    async def topics_of(self, partitions: Collection[TopicPartition], /) -> Any:
+        return await self._consumer.call(topics_of, partitions)
+
+    def missing_topics(self) -> Sequence[str]:
+        return ()
+
+    def is_gone(self, topic: str, /) -> bool:
+        return False
+
+    def assignment(self) -> Set[TopicPartition]:
+        return cast(Set[TopicPartition], self._consumer.assignment())  # Faust's kind of tuples, which are equal
+
+    def seek(self, partition: TopicPartition, offset: int, /) -> None: ...
+
+    def pause(self, partition: TopicPartition, /) -> None: ...
+
+    def resume(self, partition: TopicPartition, /) -> None: ...
+
+    def paused(self) -> Set[TopicPartition]:
+        return set()
 
 
 @contextmanager

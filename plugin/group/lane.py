@@ -110,6 +110,7 @@ class Lane:
         self.agent = agent
         self.handler = handler
         self.position = position  #: the next offset that the broker is asked for
+        self.left_at: int | None = None  #: where the client stands for it; `None`: to be sought back to `position` before the next fetch
         self.generation = generation
         self.log = Topic()  #: whose log it is, and how many partitions the topic had when the group began with it
         self.is_closed = False  #: nothing is at work here any more, and its end was in order

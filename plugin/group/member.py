@@ -14,11 +14,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
-from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.agent import Agent, readers_of
 from ackwise.middleware.commitmetadata import CommitMetadata
@@ -51,6 +50,7 @@ from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.client.bounded import answer, ended
 from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.budget import LANE_BYTES, Budget
+from ackwise.plugin.group.client import Broker
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
 from ackwise.plugin.group.control import Control
 from ackwise.plugin.group.keyed import ByKey
@@ -74,7 +74,7 @@ from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.settings.redaction import shown_store
 
-__all__ = ["Client", "Member", "owner_of"]
+__all__ = ["Member", "owner_of"]
 
 log = Log()
 
@@ -101,28 +101,13 @@ _LOOK_TIMEOUT = 2.0
 _BROKER_OFFSETS_EVERY = 30.0
 
 
-class Client(Protocol):
-    """What a member asks of the client that fetches for it. Each call may raise `KafkaError`."""
-
-    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:
-        """Commit these next offsets."""
-
-    async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
-        """The first offset that each log still has."""
-        ...
-
-    async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
-        """The offset after the last that may be read."""
-        ...
-
-
 class Member:
     """One member of a group. A host opens it, works inside of `working`, and tells it what it was assigned and has fetched."""
 
     leases: Leases | None
     worker: Worker
     pipelines: dict[str, Pipeline]  #: by the name of their agent, for its sources; for copies as well, where those need no other
-    _client: Client
+    _client: Broker
 
     def __init__(
         self,
@@ -173,8 +158,8 @@ class Member:
         self.delay_counts = DelayCounts()  #: of the relay beside this member
         self.share_counts: ShareCounts | None = None  #: of its part in a share group, which its sources are consumed by
         self.budget = Budget(settings.max_buffered_bytes)
-        self.missing_topics: Callable[[], Sequence[str]] = tuple  #: those that are subscribed and have no partitions
-        self.is_gone: Callable[[str], bool] = lambda _: False  #: whether a topic has no partitions any more
+        self.missing_topics: Callable[[], Sequence[str]] = tuple  #: see `Broker`, of which this is
+        self.is_gone: Callable[[str], bool] = lambda _: False  #: and this
         self.flow = flow or FlowControl()
         self.waiting = Waiting(settings.group, lambda: _each_of(self.lanes), self.flow.burials, wall=clock)
         self._agents = [replace(agent, call=self.flow.guarded(agent.name, agent.call)) for agent in agents]
@@ -291,9 +276,10 @@ class Member:
         return {agent.name: CopiesPipeline(agent, self.worker, offsets, self.owner) for agent in self._agents}
 
     @asynccontextmanager
-    async def working(self, client: Client) -> AsyncIterator[None]:
+    async def working(self, client: Broker) -> AsyncIterator[None]:
         """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
         self._client = client
+        self.missing_topics, self.is_gone = client.missing_topics, client.is_gone
         unlisten = self.flow.listen(self._look_again)
         control = Control(self.settings, self.names, self.flow, self.waiting.obey)
         state = WorkerState(

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from functools import partial
 from typing import Any, Protocol, cast
 
 from aiokafka import AIOKafkaConsumer
@@ -29,15 +28,14 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.client.bounded import answer, until
-from ackwise.plugin.client.internals import has_no_partitions, missing_topics
-from ackwise.plugin.client.offsets import topics_of
+from ackwise.plugin.client.internals import keep_awake
 from ackwise.plugin.client.opening import close_consumer, start
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.consumer import AiokafkaClient
 from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.consume.staticmember import instance_of_this_process
+from ackwise.plugin.consume.polling import Polling
+from ackwise.plugin.consume.staticmember import StaticMember, instance_of_this_process
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.topicwatch import TopicWatch
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.host.following import Following
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
@@ -62,8 +60,8 @@ _LEAVE_TIMEOUT = 0.5
 #: Seconds for a client to connect, which may try several addresses.
 _START_TIMEOUT = 60.0
 
-#: Seconds for which a start, and a poll, that has begun may go on after a stop. A member that starts waits for a second.
-_START_GRACE, _POLL_GRACE = 0.25, 1.5
+#: Seconds for which a start that has begun may go on after a stop. A member that starts waits for a second.
+_START_GRACE = 0.25
 
 #: Seconds for what a second signal cancels.
 _CANCEL_TIMEOUT = 5.0
@@ -250,21 +248,20 @@ class AiokafkaHost:
             await member.opening.insist(self._connect)
         else:
             self._consumer = self._users_own
-        opening = Opening(member, self._consumer, partial(self._model.ask, self._consumer))
-        member.missing_topics = partial(missing_topics, self._consumer)
-        member.is_gone = partial(has_no_partitions, self._consumer)
-        fetching = Fetching(member, self._consumer, opening, wait=self._fetch_wait if self._users_own is None else None)
+        static, wait = StaticMember.of(self._consumer), self._fetch_wait if self._users_own is None else None
+        connected = AiokafkaClient(self._consumer, member.settings.group, wait=wait, static=static)
         try:
-            async with self._model.opened(member, self._consumer) as client, member.working(client), self._relaying(), self._shared():
+            async with self._model.opened(member, connected) as client, member.working(client), self._relaying(), self._shared():
                 if self._watching is not None:
                     self._watching.begin()
-                self._model.join(member, self._consumer, member.sources.topics if self._sharing is None else [], opening)
-                member.keep(opening.keep, "assignment")
-                member.keep(TopicWatch(lambda: member.lanes, partial(topics_of, self._consumer), opening.begin_again).keep, "topic ids")
+                opening = Opening(member, client)
+                self._model.join(member, client, member.sources.topics if self._sharing is None else [], opening)
+                keep_awake(self._consumer)
+                if static is not None:
+                    member.keep(static.keep_covered, "static membership")
                 if member.sources.patterns:
                     member.keep(Following(member, self._consumer).follow, "topics")
-                await until(member.stop, fetching.poll(), grace=_POLL_GRACE)
-                await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
+                await Polling(member, client, opening).run()
         finally:
             if self._users_own is None:
                 await self._leave()

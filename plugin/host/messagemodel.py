@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
-from ackwise.plugin.client.offsets import Asked, ask
-from ackwise.plugin.consume.listener import GroupListener
+from ackwise.plugin.consume.consumer import AiokafkaClient
 from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.group.member import Client, Member
+from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["Clustering", "MessageModel"]
@@ -25,18 +22,14 @@ class MessageModel(Protocol):
         """The group that the client joins; `None`: none."""
         ...
 
-    def opened(self, member: Member, consumer: AIOKafkaConsumer) -> AbstractAsyncContextManager[Client]:
-        """With the positions at hand; gives whom commits go to. `consumer` is connected and has no partitions yet.
+    def opened(self, member: Member, client: AiokafkaClient) -> AbstractAsyncContextManager[AiokafkaClient]:
+        """With the positions at hand; gives what asks for them. `client` is connected and has no partitions yet.
 
         Raises `ConfigurationError` where another worker is in the way.
         """
         ...
 
-    async def ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
-        """Where `partitions` go on, as `offsets.ask`."""
-        ...
-
-    def join(self, member: Member, consumer: AIOKafkaConsumer, topics: Sequence[str], opening: Opening) -> None:
+    def join(self, member: Member, client: AiokafkaClient, topics: Sequence[str], opening: Opening) -> None:
         """Take partitions of `topics` from now on; `opening` is told which."""
 
 
@@ -45,17 +38,12 @@ class Clustering:
 
     def __init__(self, settings: HostSettings) -> None:
         self.group_id: str | None = settings.group
-        self._group = settings.group
 
     @asynccontextmanager
-    async def opened(self, member: Member, consumer: AIOKafkaConsumer) -> AsyncIterator[Client]:
+    async def opened(self, member: Member, client: AiokafkaClient) -> AsyncIterator[AiokafkaClient]:
         """See `MessageModel.opened`."""
-        yield consumer
+        yield client
 
-    async def ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
-        """See `MessageModel.ask`."""
-        return await ask(consumer, self._group, partitions)
-
-    def join(self, member: Member, consumer: AIOKafkaConsumer, topics: Sequence[str], opening: Opening) -> None:
+    def join(self, member: Member, client: AiokafkaClient, topics: Sequence[str], opening: Opening) -> None:
         """See `MessageModel.join`."""
-        consumer.subscribe([*topics, member.names.retry], listener=GroupListener(member, opening))
+        client.subscribe([*topics, member.names.retry], member, opening)

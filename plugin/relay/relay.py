@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, Final
@@ -23,19 +23,17 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import MAX_DELAY
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.client.bounded import answer, until
-from ackwise.plugin.client.internals import cluster_id, has_no_partitions, keep_awake, look_for_topics, missing_topics, partitions_of
+from ackwise.plugin.client.internals import cluster_id, keep_awake, partitions_of
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.offsets import ask, topics_of
 from ackwise.plugin.client.opening import close_consumer, start
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.consume.fetching import Fetching
-from ackwise.plugin.consume.listener import GroupListener
+from ackwise.plugin.consume.consumer import AiokafkaClient
 from ackwise.plugin.consume.opening import Opening
+from ackwise.plugin.consume.polling import Polling
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.group.topicwatch import TopicWatch
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.relay.cancellations import Cancellations, CancelPartition
 from ackwise.plugin.relay.member import DelayMember
@@ -59,9 +57,6 @@ _SET_BY_HAND: Final = 0.02
 
 #: Seconds for a client to connect, and for which a start may go on after a stop; for what hangs at a stop; for leaving the group.
 _START_TIMEOUT, _START_GRACE, _END, _LEAVE = 60.0, 0.25, 14.0, 3.0
-
-#: Seconds for which a poll that has begun may go on after a stop.
-_POLL_GRACE: Final = 1.5
 
 #: Milliseconds after which the client asks for the partitions again: what is written to one that was added waits until then.
 _METADATA_AGE: Final = 10_000
@@ -193,22 +188,17 @@ class DelayRelay:
 
     async def _consume(self, member: DelayMember, consumer: AIOKafkaConsumer) -> None:
         delay = self._names.delay
-        opening = Opening(member, consumer, partial(ask, consumer, self._names.relay_group))
+        client = AiokafkaClient(consumer, self._names.relay_group, wait=_FETCH_WAIT)
+        opening = Opening(member, client)
         opening.ignored = frozenset({TopicPartition(delay, CANCELLATIONS)})
-        member.missing_topics = partial(self._missing_topics, consumer)
-        member.is_gone = partial(has_no_partitions, consumer)
         member.find_ladder = lambda: ladder_of(len(partitions_of(consumer, [delay])))
-        fetching = Fetching(member, consumer, opening, wait=_FETCH_WAIT)
-        async with member.working(consumer):
-            consumer.subscribe([delay], listener=GroupListener(member, opening))
-            look_for_topics(consumer)
-            member.keep(opening.keep, "assignment")
-            member.keep(TopicWatch(lambda: member.lanes, partial(topics_of, consumer), opening.begin_again).keep, "topic ids")
-            await until(member.stop, fetching.poll(), grace=_POLL_GRACE)
-            await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
+        async with member.working(client):
+            member.missing_topics = partial(self._missing_topics, client)
+            client.subscribe([delay], member, opening)
+            await Polling(member, client, opening).run()
 
-    def _missing_topics(self, consumer: AIOKafkaConsumer) -> list[str]:
-        if missing := missing_topics(consumer):
+    def _missing_topics(self, client: AiokafkaClient) -> Sequence[str]:
+        if missing := client.missing_topics():
             self._suspect()
         return missing
 

@@ -23,7 +23,7 @@ from ackwise.testing import MemoryKafka, TestApp
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("_LOOK_EVERY", 0.05), ("_CONFIRM", 1.0), ("_FIRST", 0.05), ("_LONGEST", 0.05)):
         monkeypatch.setattr(f"ackwise.plugin.group.owntopics.{name}", seconds)
-    monkeypatch.setattr("ackwise.plugin.consume.fetching._LOOK_FOR_TOPICS", 0.2)
+    monkeypatch.setattr("ackwise.plugin.consume.polling._LOOK_FOR_TOPICS", 0.2)
     monkeypatch.setattr("ackwise.plugin.relay.relay._BEGIN_ANEW", (0.05, 0.2))
     monkeypatch.setattr("ackwise.plugin.group.workerstate.EVERY", 0.5)
     monkeypatch.setattr("ackwise.plugin.group.publisher._TIMEOUT", 1.0)

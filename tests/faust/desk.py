@@ -21,9 +21,9 @@ from ackwise.middleware.run import Run
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.client.offsets import Asked, Standing, Topic, topics_of
+from ackwise.plugin.consume.fetching import Fetched
 from ackwise.plugin.faust import use
 from ackwise.plugin.faust.host import FaustHost
-from ackwise.plugin.faust.thread import Fetched
 from ackwise.plugin.group.lane import Lane
 
 __all__ = ["Desk", "Publisher", "desk", "flown", "reading"]
@@ -115,9 +115,21 @@ class Desk:
 
     async def assign(self, *topics: str) -> None:
         """As if the group had given us partition 3 of `topics`, and the broker had said where they go on."""
-        self.broker.assigned |= {TP(topic, 3) for topic in topics}
-        await self.host.assigned([TP(topic, 3) for topic in topics])
-        await self.until(lambda: all(TopicPartition(topic, 3) in self.host.cursors for topic in topics), "a lane for each partition")
+        await self.assign_all([TP(topic, 3) for topic in topics])
+        await self.until(lambda: all(self.is_read(TopicPartition(topic, 3)) for topic in topics), "a lane for each partition")
+
+    async def assign_all(self, assigned: Collection[TP]) -> None:
+        """As if the group had given us these."""
+        self.broker.assigned |= {*assigned}
+        await self.host.assigned(assigned)
+
+    def is_read(self, partition: TopicPartition) -> bool:
+        """Whether it is known where it goes on."""
+        return partition in self.host.lanes and not self.host.awaits(partition)
+
+    def resume(self, partition: TopicPartition) -> int:
+        """The offset that is fetched next."""
+        return self.host.lanes[partition][0].position
 
     async def stop(self) -> None:
         await self.host.drain()
@@ -149,8 +161,9 @@ class Desk:
         partition = TopicPartition(topic, 3)
         about = {"topic": topic, "partition": 3, "timestamp": 1_700_000_000_000, "key": b"k", "headers": (), **fields}
         records = [SimpleNamespace(offset=start + index, value=value, **about) for index, value in enumerate(values)]
-        fetched = Fetched({partition: records})
-        fetched.after, fetched.lost = {partition: (self.host.cursors[partition], start + len(values))}, []
+        fetched = Fetched()
+        fetched[partition] = records
+        fetched.lanes, fetched.left_at = {partition: self.host.lanes[partition][0]}, {partition: start + len(values)}
         return fetched
 
     def bring_back(self, copy: Copy, offset: int = 100) -> None:

@@ -22,8 +22,9 @@ from tests.plugin.client.broker import Broker
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.client.offsets import Asked, Committed, Standing
+from ackwise.plugin.consume.fetching import Fetched
 from ackwise.plugin.faust.consumer import ReliableConsumer, ReliableProducer
-from ackwise.plugin.faust.thread import Cursor, ReliableThread
+from ackwise.plugin.faust.thread import ReliableThread
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -46,9 +47,21 @@ def at(position: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(subscription=SimpleNamespace(assignment=SimpleNamespace(state_value=lambda partition: position)))
 
 
-def thread_of(**cursors: Cursor) -> Any:
+class Stand:
+    """A lane, as far as it is asked where reading of its partition stands."""
+
+    is_stopping = False
+    unreadable: str | None = None
+
+    def __init__(self, position: int, left_at: int | None = None) -> None:
+        self.position = position
+        self.left_at = left_at
+
+
+def thread_of(**lanes: Stand) -> Any:
     thread: Any = ReliableThread.__new__(ReliableThread)
-    reading = SimpleNamespace(cursors={TopicPartition(topic, 0): cursor for topic, cursor in cursors.items()}, lanes={})
+    reading = SimpleNamespace(lanes={TopicPartition(topic, 0): (lane,) for topic, lane in lanes.items()}, awaits=lambda partition: False)
+    thread.consumer = SimpleNamespace(flow_active=True)
     thread.app = SimpleNamespace(ackwise=reading, conf=SimpleNamespace(id="billing"))
     return thread
 
@@ -66,7 +79,7 @@ async def test_no_fetch_begins_beside_one_that_was_given_up(monkeypatch: pytest.
     given_up = asyncio.create_task(thread._fetch_records(client, {("before", 0)}))
     await asyncio.sleep(0)
     beside = await thread._fetch_records(client, {("after", 0)})
-    assert (beside, beside.after, begun) == ({}, {}, [{("before", 0)}])
+    assert (beside, beside.lanes, begun) == ({}, {}, [{("before", 0)}])
     answered.set()
     await given_up
     await thread._fetch_records(client, {("after", 0)})
@@ -86,11 +99,10 @@ async def test_a_position_that_moved_without_a_record_is_looked_at(monkeypatch: 
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
     monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", ask)
-    cursor = Cursor(3)
-    cursor.expected = 3
-    fetched = await thread_of(orders=cursor)._fetch_records(client_of(assignment=lambda: {ORDERS}, _subscription=at(state)), {ORDERS})
+    lane = Stand(3, left_at=3)
+    fetched = await thread_of(orders=lane)._fetch_records(client_of(assignment=lambda: {ORDERS}, _subscription=at(state)), {ORDERS})
     assert fetched.lost == ([ORDERS] if is_lost else [])
-    assert fetched.after == ({} if is_lost else {ORDERS: (cursor, 9)})
+    assert (fetched.lanes, fetched.left_at[ORDERS]) == ({} if is_lost else {ORDERS: lane}, 9)
 
 
 async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_the_others_go_on(
@@ -111,10 +123,9 @@ async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_th
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
     monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", ask)
-    cursors = {"orders": Cursor(3), "calm": Cursor(3)}
-    cursors["calm"].expected = 3
-    thread, now = thread_of(**cursors), [100.0]
-    thread._clock = lambda: now[0]
+    lanes = {"orders": Stand(3), "calm": Stand(3, left_at=3)}
+    thread, now = thread_of(**lanes), [100.0]
+    thread.clock = lambda: now[0]
     client = client_of(
         assignment=lambda: {ORDERS, calm},
         seek=lambda partition, offset: sought.append((partition, offset)),
@@ -122,9 +133,9 @@ async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_th
     )
     for _ in range(2):  # it is not asked again at once
         unanswered = await thread._fetch_records(client, {ORDERS, calm})
-        assert (unanswered.after, sought) == ({calm: (cursors["calm"], 3)}, [])
+        assert (unanswered.lanes, unanswered.left_at, sought) == ({calm: lanes["calm"]}, {calm: 3}, [])
     now[0] += 1.0
-    assert (await thread._fetch_records(client, {ORDERS, calm})).after.keys() == {ORDERS, calm}
+    assert (await thread._fetch_records(client, {ORDERS, calm})).lanes.keys() == {ORDERS, calm}
     assert sought == [(ORDERS, 3)]
     assert asked == [{calm}, {calm}, {ORDERS, calm}]
     assert caplog.text.count("what logs hold can't be read now") == 1
@@ -138,11 +149,12 @@ async def test_a_broker_that_is_slow_to_say_what_a_log_holds_keeps_the_others_ha
         return {}, dict.fromkeys(partitions, KafkaConnectionError())
 
     monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", reaches)
-    cursor = Cursor(3)
-    thread = thread_of(orders=cursor)
-    thread._clock = lambda: now[0]
-    assert await thread._look_for(client_of(), {ORDERS: cursor}) == set()
-    assert cursor.look_at == 110.0
+    lane: Any = Stand(3)
+    thread = thread_of(orders=lane)
+    thread.clock = lambda: now[0]
+    fetching = thread.source_of(client_of()).fetching
+    assert await fetching._look_for({ORDERS: lane}, Fetched()) == set()
+    assert fetching._look_at[lane] == 110.0
 
 
 async def test_a_partition_that_was_served_waits_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,11 +180,10 @@ async def test_a_poll_takes_no_more_than_lanes_have_room_for_and_what_a_table_re
         return {}
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
-    cursor = Cursor(0)
-    cursor.expected = 0
+    lane = Stand(0, left_at=0)
     client = client_of(assignment=lambda: {ORDERS, changes}, _subscription=at(SimpleNamespace(position=0, has_valid_position=True)))
     for polled, configured in ((ORDERS, None), (ORDERS, 50), (changes, None)):
-        await thread_of(orders=cursor)._fetch_records(client, {polled}, timeout=0.0, max_records=configured)
+        await thread_of(orders=lane)._fetch_records(client, {polled}, timeout=0.0, max_records=configured)
     assert asked == [500, 50, None]
 
 
@@ -198,7 +209,7 @@ async def test_faust_seeks_with_one_request_and_asks_nothing_of_what_ackwise_rea
 
     monkeypatch.setattr(standing, "_fetch_committed", fetch_committed)
     thread = asks_its_thread(thread_of())
-    thread.app.ackwise.cursors = {partition: Cursor(5) for partition in mine}
+    thread.app.ackwise.lanes = {partition: (Stand(5),) for partition in mine}
     thread.app.ackwise.awaits = lambda partition: partition == waits
     thread._consumer = client_of(
         assignment=lambda: [*mine, *theirs, waits],
@@ -268,7 +279,7 @@ async def test_what_keeps_the_client_out_of_its_group_is_heard_so_that_it_tries_
         hears(client, [GroupAuthorizationFailedError("billing")])._hear(client)
     thread = hears(client, [])
     client._coordinator._coordination_task.cancel()  # from inside, while it joins
-    with pytest.raises(AckwiseError, match="has left its group and does not come back"):
+    with pytest.raises(AckwiseError, match="has left the group and does not come back"):
         thread._hear(client)
 
 
@@ -314,9 +325,10 @@ async def test_a_partition_that_is_taken_away_while_the_broker_is_asked_is_left(
         raise AssertionError("it is not assigned")
 
     monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", ask)
-    cursor = Cursor(3)
-    assert await thread_of(orders=cursor)._stand(client_of(assignment=lambda: assigned, seek=seek), [ORDERS]) == {}
-    assert cursor.expected is None
+    lane: Any = Stand(3)
+    fetching = thread_of(orders=lane).source_of(client_of(assignment=lambda: assigned, seek=seek)).fetching
+    assert await fetching._stand({ORDERS: lane}, Fetched()) == {}
+    assert lane.left_at is None
 
 
 def producer_that_flushes_at_once(monkeypatch: pytest.MonkeyPatch, *, stopped: bool) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
@@ -41,59 +41,59 @@ class Coordinator:
 async def test_hundreds_of_partitions_are_asked_for_at_once_and_the_callback_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
-        await here.host.assigned([TP(*partition) for partition in MANY])
+        await here.assign_all([TP(*partition) for partition in MANY])
         await here.until(lambda: bool(coordinator.asked))
         assert here.host.is_full(TP(*MANY[0])), "nothing is fetched before it is known from where"
         coordinator.say(7, *MANY)
-        await here.until(lambda: len(here.host.cursors) >= len(MANY))
+        await here.until(lambda: all(map(here.is_read, MANY)))
         assert len(coordinator.asked) == 1
         assert not here.host.is_full(TP(*MANY[0]))
-        assert here.host.cursors[MANY[0]].resume == 7
+        assert here.resume(MANY[0]) == 7
 
 
 async def test_what_nobody_can_say_waits_and_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.faust.opening.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consume.opening.ASK_AGAIN", 0.0)
     first, second = MANY[:2]
     async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
-        await here.host.assigned([TP(*first), TP(*second)])
+        await here.assign_all([TP(*first), TP(*second)])
         await here.until(lambda: bool(coordinator.asked))
         coordinator.say(7, first)
-        await here.until(lambda: first in here.host.cursors)
-        assert second not in here.host.cursors
+        await here.until(lambda: here.is_read(first))
+        assert not here.is_read(second)
         await here.until(lambda: len(coordinator.asked) == 2)
         assert coordinator.asked[1] == [second]
         coordinator.say(9, second)
-        await here.until(lambda: second in here.host.cursors)
+        await here.until(lambda: here.is_read(second))
 
 
 async def test_an_answer_to_what_was_asked_before_a_rebalance_opens_nothing_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.faust.opening.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consume.opening.ASK_AGAIN", 0.0)
     partition = MANY[0]
     async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
-        await here.host.assigned([TP(*partition)])
+        await here.assign_all([TP(*partition)])
         await here.until(lambda: bool(coordinator.asked))
         await here.host.revoked([TP(*partition)])
-        await here.host.assigned([TP(*partition)])
+        await here.assign_all([TP(*partition)])
         coordinator.say(7, partition)
         await here.until(lambda: len(coordinator.asked) == 2)
-        assert partition not in here.host.cursors
+        assert not here.is_read(partition)
         coordinator.say(9, partition)
-        await here.until(lambda: partition in here.host.cursors)
-        assert here.host.cursors[partition].resume == 9
+        await here.until(lambda: here.is_read(partition))
+        assert here.resume(partition) == 9
 
 
 async def test_what_is_not_ours_any_more_is_opened_by_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = MANY[0]
     async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
-        await here.host.assigned([TP(*partition)])
+        await here.assign_all([TP(*partition)])
         await here.until(lambda: bool(coordinator.asked))
         await here.host.revoked([TP(*partition)])
         coordinator.say(7, partition)
         await turns(20)
-        assert partition not in here.host.cursors
+        assert not here.is_read(partition)
         assert not here.host.is_full(TP(*partition))
 
 
@@ -102,12 +102,12 @@ async def test_what_opens_begins_anew_with_what_waits_when_something_else_has_ca
     partition = MANY[0]
     async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
-        await here.host.assigned([TP(*partition)])
+        await here.assign_all([TP(*partition)])
         await here.until(lambda: bool(coordinator.asked))
         coordinator.answers[-1].cancel()
         await here.until(lambda: len(coordinator.asked) == 2)
         coordinator.say(7, partition)
-        await here.until(lambda: partition in here.host.cursors)
+        await here.until(lambda: here.is_read(partition))
 
 
 async def test_what_was_fetched_before_its_partition_moved_is_forgotten_and_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ async def test_what_was_fetched_before_its_partition_moved_is_forgotten_and_fetc
         await here.revoke()
         await here.assign("orders")
         here.host.take(before)
-        assert (here.host.cursors[here.orders].resume, here.lanes()[0].watermark.commit) == (100, 100)
+        assert (here.resume(here.orders), here.lanes()[0].watermark.commit) == (100, 100)
         here.fetch(*[b"v"] * 7)
         await here.until_passed(107)
 
@@ -135,10 +135,10 @@ async def test_a_topic_that_is_made_again_is_read_from_its_start_though_nothing_
             return Asked(dict.fromkeys(partitions, Standing(None, 0, 150, here.broker.topic)), {})
 
         here.broker.topic, here.broker.say_where = Topic("old", 4), say
-        here.host._take_up_anew(places)
-        await here.until(lambda: [here.host.cursors[place].resume for place in places if place in here.host.cursors] == [150, 0])
+        cast(Any, here.host)._opening.begin_again(places)
+        await here.until(lambda: [here.resume(place) for place in places if here.is_read(place)] == [150, 0])
         here.broker.topic = Topic("new", 4)
-        await here.until(lambda: [here.host.cursors[place].resume for place in places if place in here.host.cursors] == [0, 0])
+        await here.until(lambda: [here.resume(place) for place in places if here.is_read(place)] == [0, 0])
 
 
 async def test_where_a_partition_begins_is_committed_before_anything_of_it_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ async def test_where_a_partition_begins_is_committed_before_anything_of_it_is_fe
 async def test_what_a_fetch_has_proved_to_be_empty_behind_the_last_record_is_committed_past(monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(monkeypatch, reading()) as here:
         fetched = here.fetched(b"v")
-        fetched.after = {here.orders: (here.host.cursors[here.orders], 108)}
+        fetched.left_at = {here.orders: 108}
         assert here.host.take(fetched) == {}
         await here.until_passed(108)
         assert await here.committed() == 108
@@ -164,7 +164,7 @@ async def test_what_the_last_owner_may_have_ended_at_is_tried_alone_by_the_loop_
 
         here.broker.say_where = say
         lanes = here.lanes()
-        here.host._take_up_anew([here.orders])
+        cast(Any, here.host)._opening.begin_again([here.orders])
         await here.until(lambda: here.orders in here.host.lanes and here.lanes() is not lanes)
         async with asyncio.timeout(30):
             here.fetch(b"a", b"b", b"c")

@@ -27,8 +27,10 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.client.offsets import Asked, Standing
 from ackwise.plugin.client.taking import Taking
+from ackwise.plugin.consume.consumer import AiokafkaClient
+from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.faust.host import FaustHost
-from ackwise.plugin.faust.thread import Cursor, ReliableThread
+from ackwise.plugin.faust.thread import ReliableThread
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -60,12 +62,13 @@ class Desk:
         self.member = Member(settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
         self.host = cast(Any, FaustHost.__new__(FaustHost))
         self.host.app = SimpleNamespace(topics=SimpleNamespace(others=lambda partition: partition in by_faust))
-        self.host._member, self.host.cursors = self.member, {}
+        self.host._member = self.member
+        self.host._opening = Opening(self.member, AiokafkaClient(self.consumer, "shop"))
         self.thread = cast(Any, ReliableThread.__new__(ReliableThread))
         self.thread.app = SimpleNamespace(ackwise=self.host, conf=SimpleNamespace(id="shop"))
         self.read: dict[TopicPartition, int] = {}  #: the last that Faust has passed on
         self.thread.consumer = SimpleNamespace(flow_active=True, _read_offset=self.read)
-        self.thread._clock = lambda: self.now
+        self.thread.clock = lambda: self.now
         self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
         self.faust: list[int] = []
         for partition in logs.logs:
@@ -80,7 +83,6 @@ class Desk:
             self.given[partition] += [record.offset for record in records]
             return [Run(place, [record], line) for record in records]
 
-        self.host.cursors[partition] = Cursor(0)
         self.member.add_lanes(partition, (self.member.lane(*partition, "source", 0, make=make),), from_commit=0)
 
     async def fetch(self) -> Any:
@@ -88,7 +90,7 @@ class Desk:
 
     async def poll(self) -> None:
         fetched = await self.fetch()
-        rest = self.host.take(fetched) if hasattr(fetched, "after") else fetched
+        rest = self.host.take(fetched)
         self.faust += [record.offset for records in rest.values() for record in records]
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -106,8 +108,8 @@ class Desk:
 @asynccontextmanager
 async def reads(monkeypatch: pytest.MonkeyPatch, logs: Logs, **options: Any) -> AsyncIterator[Desk]:
     desk = Desk(logs, **options)
-    for name in ("_POLL_AGAIN", "_LOOK_AGAIN"):
-        monkeypatch.setattr(f"ackwise.plugin.faust.thread.{name}", 0.0)
+    for name in ("consume.fetching._FETCH_AGAIN", "faust.thread._POLL_AGAIN", "faust.thread._LOOK_AGAIN"):
+        monkeypatch.setattr(f"ackwise.plugin.{name}", 0.0)
     monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", desk.ask)
     try:
         yield desk
@@ -209,7 +211,7 @@ async def test_bytes_without_a_whole_batch_are_not_passed_while_another_partitio
         await desk.until(lambda: lane.unreadable is not None and len(desk.given[GOOD]) == 8000)
         assert lane.unreadable == "RecordTooLargeError"
         assert desk.given[BAD] == [*range(10)]
-        assert (desk.host.cursors[BAD].resume, desk.gaps()) == (10, [])
+        assert (desk.member.lanes[BAD][0].position, desk.gaps()) == (10, [])
         logs.logs[BAD][1] = batch(10, *VALUES)
         desk.now += 1.01
         await desk.until(lambda: len(desk.given[BAD]) == 30)
@@ -230,7 +232,7 @@ async def test_a_position_that_an_error_has_moved_while_another_partition_was_dr
         desk.consumer._fetcher.fetched_records = at_last
         await desk.poll()
         assert desk.given[GOOD] == [*range(10)]
-        assert (desk.host.cursors[BAD].resume, desk.gaps()) == (0, [])
+        assert (desk.member.lanes[BAD][0].position, desk.gaps()) == (0, [])
 
 
 async def test_a_client_that_begins_elsewhere_while_the_broker_is_asked_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,8 +246,8 @@ async def test_a_client_that_begins_elsewhere_while_the_broker_is_asked_is_not_b
             return await ask(*args, **options)
 
         monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", moving)
-        monkeypatch.setattr("ackwise.plugin.faust.thread._FETCHED", 5)
-        desk.host.cursors[GOOD].expected = 0  # it stands there: the first to ask is who proves the hole
+        monkeypatch.setattr("ackwise.plugin.faust.thread.FETCHED", 5)
+        desk.member.lanes[GOOD][0].left_at = 0  # it stands there: the first to ask is who proves the hole
         await desk.until(lambda: desk.given[GOOD][-1:] == [34])
         assert desk.given[GOOD] == [*range(5, 35)]
 
@@ -316,7 +318,7 @@ async def test_an_error_that_may_pass_about_what_faust_reads_itself_costs_no_rec
             return found
 
         desk.consumer._fetcher.fetched_records = drains_and_raises
-        desk.thread._searching_until = math.inf  # it is asked alone
+        desk.thread.source_of(desk.consumer).fetching._searching_until = math.inf  # it is asked alone
         await desk.until(lambda: len(desk.given[GOOD]) == 10 and len(desk.faust) >= 20)
         assert len(raised) == times
         assert (desk.faust, desk.given[GOOD]) == ([*range(20)], [*range(10)])
@@ -351,7 +353,7 @@ async def test_a_client_that_left_its_group_for_good_stops_the_worker_with_a_sen
         ended = asyncio.ensure_future(asyncio.sleep(0))
         await ended
         desk.consumer._coordinator._coordination_task = ended
-        with pytest.raises(AckwiseError, match="has left its group"):
+        with pytest.raises(AckwiseError, match="has left the group"):
             await desk.poll()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +13,9 @@ from tests.plugin.lines import Line, deliveries, end
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
-from ackwise.plugin.client.offsets import Asked
-from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.consumer import AiokafkaClient
 from ackwise.plugin.consume.opening import Opening
+from ackwise.plugin.consume.polling import Polling
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -55,10 +54,6 @@ class Consumer:
         return self.records
 
 
-async def _ask(partitions: Collection[TopicPartition]) -> Asked:
-    return Asked({}, {})
-
-
 class Desk:
     """A member with a full lane and an empty one; `now` is the lanes' time."""
 
@@ -67,7 +62,8 @@ class Desk:
         self.consumer = Consumer()
         self.member = Member(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
         consumer: Any = self.consumer
-        self.fetching = Fetching(self.member, consumer, Opening(self.member, consumer, _ask))
+        client = AiokafkaClient(consumer, "billing")
+        self.polling = Polling(self.member, client, Opening(self.member, client))
         self.full, roomy = self._lane(FULL), self._lane(ROOMY)
         self.member.lanes = {FULL: (self.full,), ROOMY: (roomy,)}
         self.full.offer(deliveries(0, MAX_MESSAGES + 1))
@@ -87,33 +83,33 @@ async def desk() -> Desk:
 
 async def test_a_full_lane_is_passed_over_for_a_second_then_paused_and_polled_and_resumed_once_it_has_room(desk: Desk) -> None:
     for _ in range(2):
-        assert desk.fetching._regulate() == ([ROOMY], True)
+        assert desk.polling._regulate() == ([ROOMY], True)
         assert desk.consumer.stopped == set(), "what the client has of it is kept"
         desk.now += 0.99
     desk.now = 101.0
-    assert desk.fetching._regulate() == ([FULL, ROOMY], False), "so that the group sees this member alive"
+    assert desk.polling._regulate() == ([FULL, ROOMY], False), "so that the group sees this member alive"
     assert desk.consumer.stopped == {FULL}
     desk.full.start()
     while desk.consumer.stopped:
         await asyncio.wait_for(desk.member.has_moved.wait(), 30)
         desk.member.has_moved.clear()
-        assert desk.fetching._regulate() == ([FULL, ROOMY], False)
+        assert desk.polling._regulate() == ([FULL, ROOMY], False)
     await end(desk.full)
 
 
 async def test_while_a_lane_is_full_only_the_others_are_polled_and_the_client_waits_for_none_of_them(desk: Desk) -> None:
     desk.consumer.records = {ROOMY: [SimpleNamespace(topic="orders", partition=1, offset=0, timestamp=0, key=None, value=b"", headers=())]}
-    await desk.fetching._fetch([ROOMY], True)
+    await desk.polling._poll_once([ROOMY], True)
     assert (desk.member.lanes[ROOMY][0].in_hand, desk.consumer.polls) == (1, [((ROOMY,), 0)])
-    await desk.fetching._fetch([], True)  # a poll for none would be one for all
+    await desk.polling._poll_once([], True)  # a poll for none would be one for all
     assert len(desk.consumer.polls) == 1
-    await desk.fetching._fetch([FULL, ROOMY], False)
+    await desk.polling._poll_once([FULL, ROOMY], False)
     assert desk.consumer.polls[1:] == [((), 200)]
 
 
 async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.consume.fetching._LOOK_AGAIN", 600.0)
-    fetching = asyncio.create_task(desk.fetching._fetch([], True))
+    monkeypatch.setattr("ackwise.plugin.consume.polling._LOOK_AGAIN", 600.0)
+    fetching = asyncio.create_task(desk.polling._poll_once([], True))
     await asyncio.sleep(0)
     desk.full.start()
     async with asyncio.timeout(30):

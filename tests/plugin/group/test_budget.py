@@ -137,7 +137,7 @@ async def test_no_topic_is_called_missing_before_the_brokers_were_asked_for_it(c
     def look(*unknown: str) -> None:
         desk.now += 5.0
         desk.member.missing_topics = lambda: unknown
-        desk.fetching._look_for_topics()
+        desk.polling._look_for_topics()
 
     desk.consumer._client = SimpleNamespace(force_metadata_update=ask)
     look("shop", "stock")

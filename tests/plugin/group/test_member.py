@@ -80,6 +80,12 @@ class Client:
     async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(partitions, 110)
 
+    def missing_topics(self) -> Sequence[str]:
+        return ()
+
+    def is_gone(self, topic: str, /) -> bool:
+        return False
+
 
 class World:
     """A member of group `billing` with two lanes over the same partition, whose offsets the test finishes."""

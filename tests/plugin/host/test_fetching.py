@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -35,18 +35,15 @@ from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.client.internals import idle_wait, keep_awake
-from ackwise.plugin.client.offsets import Asked
 from ackwise.plugin.client.rawrecords import read_raw
-from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.consumer import AiokafkaClient
+from ackwise.plugin.consume.fetching import Fetched, _FetchFailed, give
 from ackwise.plugin.consume.opening import Opening
+from ackwise.plugin.consume.polling import Polling
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
-
-
-async def _ask(partitions: Collection[TopicPartition]) -> Asked:
-    return Asked({}, {})
 
 
 class Desk:
@@ -65,7 +62,14 @@ class Desk:
         self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
         for partition in logs.logs:
             self.add_lane(partition, 0)
-        self.fetching = Fetching(self.member, self.consumer, Opening(self.member, self.consumer, _ask), wait=50, clock=lambda: self.now)
+        client = AiokafkaClient(self.consumer, "billing", wait=50)
+        self.taking = client._taking
+        self.polling = Polling(self.member, client, Opening(self.member, client), clock=lambda: self.now)
+        self.fetching = self.polling.fetching
+
+    async def poll(self) -> None:
+        keep_awake(self.consumer)  # as hosts do
+        await self.polling.poll()
 
     def add_lane(self, partition: TopicPartition, position: int) -> None:
         def make(place: Place, records: Sequence[Any]) -> list[Run]:
@@ -103,7 +107,7 @@ def _more_than(asked: int, logs: Logs) -> bool:
 @asynccontextmanager
 async def polling(logs: Logs, **told: Any) -> AsyncIterator[Desk]:
     desk = Desk(logs, **told)
-    task = asyncio.create_task(desk.fetching.poll())
+    task = asyncio.create_task(desk.poll())
     try:
         yield desk
     finally:
@@ -116,8 +120,8 @@ async def polling(logs: Logs, **told: Any) -> AsyncIterator[Desk]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.consume.fetching._POLL_AGAIN", 0.0)
-    monkeypatch.setattr("ackwise.plugin.consume.fetching._LOOK_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consume.fetching._FETCH_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consume.polling._LOOK_AGAIN", 0.0)
 
 
 TEN = [b"%d" % number for number in range(10)]
@@ -173,15 +177,17 @@ async def test_an_error_that_the_client_has_still_to_raise_is_not_dropped_by_a_s
     """The poll that finds it drains another partition first, and the position has moved for it."""
     logs = Logs({GOOD: [batch(0, *TEN)], BAD: [endless(batch(0, *TEN))]})
     desk = Desk(logs)
+    lanes = {partition: lane for partition, (lane,) in desk.member.lanes.items()}
     while len(desk.consumer._fetcher._records) < 2:
-        desk.fetching._stand(desk.member.lanes)
+        await desk.fetching._stand(lanes, Fetched())
         await asyncio.sleep(0)
-    desk.fetching._stand(desk.member.lanes)
     desk.consumer._fetcher._records.move_to_end(BAD)
-    assert await desk.fetching._ask(timeout_ms=0)
-    assert desk.member.lanes[BAD][0] not in desk.fetching._left_at
-    with pytest.raises(Exception, match="larger than the fetch size"):
-        await desk.fetching._ask(timeout_ms=0)
+    fetched = Fetched()
+    await desk.fetching._fetch_together(lanes, (), fetched, 0.0, 500, is_all=True)
+    assert ({*fetched}, {*fetched.left_at}) == ({GOOD}, {GOOD})
+    give(desk.member, fetched, lambda _: False)
+    with pytest.raises(_FetchFailed, match="larger than the fetch size"):
+        await desk.fetching._fetch_together(lanes, (), fetched, 0.0, 500, is_all=True)
     assert desk.given[BAD] == []
     await desk.close()
 
@@ -224,7 +230,7 @@ async def test_an_error_that_is_about_no_partition_backs_off_and_puts_none_in_qu
 async def test_whatever_the_client_raises_after_it_moved_is_fetched_again(caplog: pytest.LogCaptureFixture) -> None:
     for error in (asyncio.CancelledError(), AssertionError(), UnicodeDecodeError("utf-8", b"secret", 0, 1, "no"), KafkaConnectionError()):
         async with polling(three()) as desk:
-            take, raised = desk.fetching._taking.take, list[Any]()
+            take, raised = desk.taking.take, list[Any]()
 
             async def raising(*args: Any, take: Any = take, raised: Any = raised, error: Any = error, **keywords: Any) -> Any:
                 found = await take(*args, **keywords)
@@ -233,7 +239,7 @@ async def test_whatever_the_client_raises_after_it_moved_is_fetched_again(caplog
                     raise error
                 return found
 
-            desk.fetching._taking.take = raising  # type: ignore[method-assign]
+            desk.taking.take = raising  # type: ignore[method-assign]
 
             def all_given(desk: Desk = desk) -> bool:
                 desk.now += 0.1
@@ -267,7 +273,7 @@ async def test_a_header_name_that_is_not_utf8_costs_nobody_anything_and_its_reco
 async def test_what_was_fetched_for_a_lane_of_before_is_no_proof_of_a_hole_for_the_one_that_begins_earlier() -> None:
     logs, moved = Logs({GOOD: [batch(0, *TEN)]}), list[int]()
     async with polling(logs) as desk:
-        take = desk.fetching._taking.take
+        take = desk.taking.take
 
         async def assigned_anew(*args: Any, **keywords: Any) -> Any:
             found = await take(*args, **keywords)
@@ -276,7 +282,7 @@ async def test_what_was_fetched_for_a_lane_of_before_is_no_proof_of_a_hole_for_t
                 desk.add_lane(GOOD, 5)
             return found
 
-        desk.fetching._taking.take = assigned_anew  # type: ignore[method-assign]
+        desk.taking.take = assigned_anew  # type: ignore[method-assign]
         await until(lambda: desk.given[GOOD] == [*range(10)])
         logs.logs[GOOD].append(batch(10, *TEN))
         await until(lambda: desk.given[GOOD][-1] == 19)
@@ -293,7 +299,7 @@ async def test_what_was_read_past_the_client_for_a_lane_of_before_is_not_given_t
             desk.add_lane(GOOD, 5)
         return found
 
-    monkeypatch.setattr("ackwise.plugin.consume.fetching.read_raw", assigned_anew)
+    monkeypatch.setattr("ackwise.plugin.consume.consumer.read_raw", assigned_anew)
     async with polling(Logs({GOOD: [batch(0, *TEN), batch(10, *TEN, header=b"caf\xe9"), batch(20, *TEN)]})) as desk:
         await until(lambda: desk.given[GOOD][-1:] == [29])
     assert (moved, desk.given[GOOD], desk.gaps()) == ([19], [*range(19), *range(5, 30)], [])
@@ -301,7 +307,7 @@ async def test_what_was_read_past_the_client_for_a_lane_of_before_is_not_given_t
 
 async def test_a_cancellation_that_was_asked_for_ends_the_polling() -> None:
     desk = Desk(three())
-    task = asyncio.create_task(desk.fetching.poll())
+    task = asyncio.create_task(desk.poll())
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -338,7 +344,7 @@ async def test_nothing_of_a_client_that_its_owner_has_closed_is_begun_anew() -> 
     ended = desk.consumer._fetcher._fetch_task
     with pytest.raises(ConsumerStoppedError):
         async with asyncio.timeout(30):
-            await desk.fetching.poll()
+            await desk.poll()
     assert desk.consumer._fetcher._fetch_task is ended
 
 
@@ -350,7 +356,7 @@ async def test_a_client_that_has_left_the_group_for_good_ends_the_worker_with_a_
     with pytest.raises(
         AckwiseError, match="the Kafka client of group 'billing' has left the group and does not come back; the worker stops"
     ):
-        await desk.fetching.poll()
+        await desk.poll()
     await desk.close()
 
 
@@ -362,7 +368,7 @@ async def test_a_defect_of_ours_is_not_taken_for_one_of_the_client(monkeypatch: 
 
     monkeypatch.setattr(desk.member, "offer", broken)
     with pytest.raises(ValueError, match="ours"):
-        await desk.fetching.poll()
+        await desk.poll()
     await desk.close()
 
 
@@ -372,7 +378,7 @@ async def test_a_client_that_is_cancelled_from_inside_while_it_joins_does_not_ke
     coordination = asyncio.get_running_loop().create_future()
     desk.consumer._coordinator._coordination_task = coordination
     desk.consumer._subscription._subscription = None
-    task = asyncio.create_task(desk.fetching.poll())
+    task = asyncio.create_task(desk.poll())
     await until(lambda: bool(desk.consumer._subscription._assignment_waiters))
     coordination.cancel()
     with pytest.raises(AckwiseError, match="has left the group and does not come back; the worker stops"):
@@ -398,7 +404,7 @@ async def test_a_worker_whom_the_group_refuses_as_it_joins_ends(monkeypatch: pyt
         desk = joining(monkeypatch, refusal)
         with pytest.raises(type(refusal)):
             async with asyncio.timeout(30):
-                await desk.fetching.poll()
+                await desk.poll()
         await desk.close()
 
 
@@ -407,7 +413,7 @@ async def test_a_worker_that_can_t_join_now_says_so_and_tries_again(
 ) -> None:
     for number, error in enumerate((KafkaError("UnknownError()"), KafkaConnectionError("gone")), 1):
         desk = joining(monkeypatch, error)
-        polling = asyncio.create_task(desk.fetching.poll())
+        polling = asyncio.create_task(desk.poll())
         await until(lambda: desk.fetching._has_joined or polling.done())  # noqa: B023
         desk.member.stop.set()
         await polling
@@ -471,7 +477,7 @@ async def test_a_read_past_the_client_that_is_cancelled_from_inside_ends_nobody(
             raise asyncio.CancelledError
         return await read_raw(consumer, partition, position)
 
-    monkeypatch.setattr("ackwise.plugin.consume.fetching.read_raw", leaking)
+    monkeypatch.setattr("ackwise.plugin.consume.consumer.read_raw", leaking)
     async with polling(Logs({GOOD: [batch(0, b"a", b"b", header=b"caf\xe9"), batch(2, b"c")]})) as desk:
 
         def all_given() -> bool:
@@ -538,7 +544,7 @@ async def test_a_client_that_was_cancelled_as_it_learns_metadata_learns_again_wi
     client._md_synchronizer = synchronize
     client._sync_task = asyncio.create_task(synchronize())
     keep_awake(desk.consumer)
-    polling = asyncio.create_task(desk.fetching.poll())  # keeps it awake as well
+    polling = asyncio.create_task(desk.poll())  # keeps it awake as well
     await asyncio.sleep(0)
     client._sync_task.cancel()
     await until(lambda: len(begun) > 1)

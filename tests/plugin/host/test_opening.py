@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.waiting import until
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.client.offsets import Asked, Committed, Standing
-from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.fetching import _named
 from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -58,6 +58,12 @@ class Consumer:
     async def end_offsets(self, partitions: Any) -> Any:
         return {}
 
+    def missing_topics(self) -> Sequence[str]:
+        return ()
+
+    def is_gone(self, topic: str) -> bool:
+        return False
+
 
 class Scene:
     """A member with an assignment, whose brokers answer when the test lets them."""
@@ -71,8 +77,9 @@ class Scene:
         self.answers = asyncio.Event()
         self.answers.set()
         self.asked: list[set[TopicPartition]] = []
-        consumer: Any = self.consumer
-        self.opening = Opening(self.member, consumer, self._ask)
+        client: Any = self.consumer
+        client.ask = self._ask
+        self.opening = Opening(self.member, client)
 
     async def _ask(self, partitions: Collection[TopicPartition]) -> Asked:
         self.asked.append(set(partitions))
@@ -202,8 +209,7 @@ async def test_a_position_that_is_looked_after_when_its_partition_is_revoked_mak
 async def test_a_position_is_looked_after_without_the_one_who_fetches_and_a_broker_that_is_away_ends_nobody(scene: Scene) -> None:
     await opened(scene)
     scene.known = {}
-    consumer: Any = scene.consumer
-    await Fetching(scene.member, consumer, scene.opening)._recover(OffsetOutOfRangeError({ORDERS: 5}))
+    scene.opening.lost(_named(OffsetOutOfRangeError({ORDERS: 5})))
     await until(lambda: len(scene.asked) > 3)
     scene.known = {ORDERS: at(5)}
     await until(lambda: not scene.opening.is_halted(ORDERS))

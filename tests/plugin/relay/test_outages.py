@@ -30,7 +30,7 @@ from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.sendlater import send_later
 from ackwise.middleware.wire import VERSION, retry_copy
-from ackwise.plugin.consume.fetching import Fetching
+from ackwise.plugin.consume.polling import Polling
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.relay import relay as delay
 from ackwise.plugin.relay.cancellations import CANCELLED, CancelPartition
@@ -108,7 +108,7 @@ class Scene:
 @pytest.fixture
 async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     monkeypatch.setattr(delay, "_BEGIN_ANEW", (0.01, 0.05))
-    monkeypatch.setattr("ackwise.plugin.consume.fetching._POLL_AGAIN", 0.01)
+    monkeypatch.setattr("ackwise.plugin.consume.fetching._FETCH_AGAIN", 0.01)
     async with MemoryKafka() as kafka:
         kafka.create_topic(NAMES.delay, partitions=27)
         kafka.create_topic(NAMES.retry, partitions=2)
@@ -144,14 +144,14 @@ def _refusal_of(api: str) -> type[BrokerResponseError]:
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), ValueError("odd"), OSError("gone"), KafkaConnectionError("gone")], ids=repr)
 async def test_whatever_ends_a_membership_another_one_begins(scene: Scene, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    poll, left = Fetching.poll, [error]
+    poll, left = Polling.poll, [error]
 
     async def raising(self: Any) -> None:
         if left:
             raise left.pop()
         await poll(self)
 
-    monkeypatch.setattr(Fetching, "poll", raising)
+    monkeypatch.setattr(Polling, "poll", raising)
     scene.put(1, 2)
     async with scene.running():
         await until(lambda: scene.committed() == 2)

@@ -1,0 +1,168 @@
+"""aiokafka's consumer as a `Client`. Hosts on aiokafka, and what Faust fetches with, ask it through this alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, cast
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.client import internals
+from ackwise.plugin.client.offsets import Asked, Topic, ask, topics_of
+from ackwise.plugin.client.rawrecords import RawRecords, read_raw
+from ackwise.plugin.client.taking import Taking
+from ackwise.plugin.consume.fetching import FETCHED
+from ackwise.plugin.consume.opening import Opening
+from ackwise.plugin.consume.staticmember import StaticMember
+from ackwise.plugin.group.member import Member
+
+__all__ = ["AiokafkaClient"]
+
+#: Asked where nobody has anything.
+_NOBODYS: Final = TopicPartition("", -1)
+
+
+class AiokafkaClient:
+    """`consumer`, which is started, for the group `group`. What its methods do is said in `plugin/group/client.py`."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, group: str, *, wait: int | None = None, static: StaticMember | None = None) -> None:
+        """`wait`: milliseconds that the broker keeps a fetch which finds nothing, while something is expected; `None` leaves it as it is.
+
+        `static` is the membership of a worker with an id of its own.
+        """
+        self.consumer: Any = consumer
+        self._group = group
+        self._wait = wait
+        self._static = static
+        self._taking = Taking(consumer)
+
+    def subscribe(self, topics: Iterable[str], member: Member, opening: Opening) -> None:
+        """Join the group for `topics`; `opening` is told what is assigned, and drains what is taken away."""
+        self.consumer.subscribe([*topics], listener=_Listener(member, opening))
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:
+        """See `Broker`."""
+        await self.consumer.commit(offsets)
+        return None
+
+    async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        """See `Broker`."""
+        offsets: Mapping[TopicPartition, int] = await self.consumer.beginning_offsets(partitions)
+        return offsets
+
+    async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        """See `Broker`."""
+        offsets: Mapping[TopicPartition, int] = await self.consumer.end_offsets(partitions)
+        return offsets
+
+    async def ask(self, partitions: Collection[TopicPartition], /) -> Asked:
+        """See `Broker`."""
+        return await ask(self.consumer, self._group, partitions)
+
+    async def topics_of(
+        self, partitions: Collection[TopicPartition], /
+    ) -> tuple[Mapping[TopicPartition, Topic], Mapping[TopicPartition, KafkaError]]:
+        """See `Broker`."""
+        return await topics_of(self.consumer, partitions)
+
+    def missing_topics(self) -> Sequence[str]:
+        """See `Broker`."""
+        return internals.missing_topics(self.consumer)
+
+    def is_gone(self, topic: str, /) -> bool:
+        """See `Broker`."""
+        return internals.has_no_partitions(self.consumer, topic)
+
+    def assignment(self) -> AbstractSet[TopicPartition]:
+        """See `Assignment`."""
+        return cast("AbstractSet[TopicPartition]", self.consumer.assignment())
+
+    def seek(self, partition: TopicPartition, offset: int, /) -> None:
+        """See `Assignment`."""
+        self.consumer.seek(partition, offset)
+
+    def pause(self, partition: TopicPartition, /) -> None:
+        """See `Assignment`."""
+        self.consumer.pause(partition)
+
+    def resume(self, partition: TopicPartition, /) -> None:
+        """See `Assignment`."""
+        self.consumer.resume(partition)
+
+    def paused(self) -> AbstractSet[TopicPartition]:
+        """See `Assignment`."""
+        return cast("AbstractSet[TopicPartition]", self.consumer.paused())
+
+    def positions(self, partitions: Iterable[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        """See `Source`."""
+        raising = self.raising()
+        return internals.positions_of(self.consumer, [each for each in partitions if each not in raising] if raising else partitions)
+
+    def raising(self) -> AbstractSet[TopicPartition]:
+        """See `Source`."""
+        return internals.standing_before_errors(self.consumer)
+
+    async def take(
+        self, partitions: Collection[TopicPartition] | None, /, *, timeout: float, most: int | None
+    ) -> Mapping[Any, Sequence[Any]]:
+        """See `Source`."""
+        internals.raise_group_errors(self.consumer)
+        asked = () if partitions is None else partitions or (_NOBODYS,)
+        return await self._taking.take(*asked, timeout_ms=round(timeout * 1000), most=most or FETCHED)
+
+    async def read_past(self, partition: TopicPartition, position: int, /) -> RawRecords:
+        """See `Source`."""
+        return await read_raw(self.consumer, partition, position)
+
+    def answered_at(self, partition: TopicPartition, /) -> int | None:
+        """See `Source`."""
+        return cast("int | None", self.consumer.last_poll_timestamp(partition))
+
+    def revive(self) -> BaseException | None:
+        """See `Source`."""
+        return internals.revive(self.consumer)
+
+    def require_membership(self) -> None:
+        """See `Source`."""
+        if self._static is not None:
+            self._static.require()
+        if internals.has_left_the_group(self.consumer):
+            raise AckwiseError(
+                f"the Kafka client of group {self._group!r} has left the group and does not come back; the worker stops, start it again"
+            )
+
+    def rejoin_if_broken(self) -> None:
+        """See `Source`."""
+        internals.rejoin_if_broken(self.consumer)
+
+    def look_for_topics(self) -> asyncio.Future[bool]:
+        """See `Client`."""
+        return internals.look_for_topics(self.consumer)
+
+    def expect(self, idle: int | None, /) -> None:
+        """See `Client`. While a lane is at work the client may fetch for some alone, and what the others have waits for that answer."""
+        if self._wait is not None:
+            internals.set_fetch_wait(self.consumer, self._wait if idle is None else internals.idle_wait(idle))
+
+
+class _Listener(ConsumerRebalanceListener):
+    """aiokafka logs and swallows what a listener raises; a partition without a lane would then never be consumed."""
+
+    def __init__(self, member: Member, opening: Opening) -> None:
+        self._member = member
+        self._opening = opening
+
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, revoked: Iterable[TopicPartition]
+    ) -> None:
+        await asyncio.wait({self._member.spawn(self._opening.give_up(revoked), "revoke")})
+
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, assigned: Iterable[TopicPartition]
+    ) -> None:
+        self._opening.note(assigned)
