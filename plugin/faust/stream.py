@@ -29,7 +29,7 @@ from ackwise.plugin.faust.internals import FaustStream, maybe_forward
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
 from ackwise.plugin.faust.work import Work, current_work
 
-__all__ = ["LeftUndecided", "Source", "Stream", "is_cancelled"]
+__all__ = ["LeftUndecided", "Source", "Stream"]
 
 log = Log()
 
@@ -37,12 +37,6 @@ _SKIPPED: Any = object()
 
 #: Messages that an agent may keep unacknowledged before it is looked at how many it does keep.
 _KEPT: Final = 100
-
-
-def is_cancelled() -> bool:
-    """Whether it is this task that was cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 class LeftUndecided(AckwiseError):

@@ -16,7 +16,7 @@ from aiokafka.record.util import calc_crc32c
 from tests.plugin.logs import Logs, batch, buffers, corrupt, reading
 
 from ackwise.plugin.client import taking
-from ackwise.plugin.client.internals import position_of
+from ackwise.plugin.client.internals import positions_of
 from ackwise.plugin.client.taking import Taking, is_known
 
 ORDERS, OTHER = TopicPartition("orders", 0), TopicPartition("other", 0)
@@ -60,6 +60,10 @@ async def client(logs: Logs) -> AsyncIterator[tuple[Any, Taking]]:
     finally:
         await consumer._fetcher.close()
         consumer._closed = True
+
+
+def position_of(consumer: Any, partition: TopicPartition) -> int | None:
+    return positions_of(consumer, [partition]).get(partition)
 
 
 async def offsets(taker: Taking, most: int = 500, partition: TopicPartition = ORDERS) -> list[int]:
