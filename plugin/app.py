@@ -93,9 +93,10 @@ class App(Router):
     def use(self, *things: Usable) -> None:
         """Add policies, one of a kind and in any order; middleware, of which the first used is the outermost; and observers.
 
-        A middleware is `async def mw(message, call_next)` or `async def mw(batch, call_next)`, for the agents of that
-        kind. Its `None` means: as the handler said, errors included. An observer is `def observe(event)`: it sees every
-        event and can change nothing; what it raises is counted and logged. Raises `ConfigurationError`, also after the start.
+        A middleware is `async def mw(work, call_next)`; the annotation of `work` says whether it wraps handlers of a `Batch`, of a
+        `Message`, or all (`Batch[Any] | Message[Any]`). Its `None` means: as the handler said, errors included. An observer is
+        `def observe(event)`: it sees every event and can change nothing; what it raises is counted and logged. Raises
+        `ConfigurationError`, also after the start.
         """
         if self._is_started:
             raise ConfigurationError("use() was called after the app was started; call it before")
@@ -152,12 +153,7 @@ class App(Router):
                 agent, group=self.settings.group, dead_letter=self._slots.dead_letter.topic, topic_names=self.settings.topic_names
             )
         self._slots.lifespans.check()
-        kinds = {agent.kind for agent in self._agents}
-        for around in self._slots.arounds:
-            if around.kind not in kinds:
-                raise ConfigurationError(
-                    f"middleware {around.name!r} takes a {around.kind}, and no agent of this app does; it would never run"
-                )
+        self._slots.check_middleware({agent.kind for agent in self._agents}, "no agent of this app does; it would never run")
         return [
             dataclasses.replace(agent, call=self._slots.wrapped(agent, lambda: self.settings.group))
             for agent in self._config.agents(self._agents)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal, Union
 
 from ackwise.middleware.assigned import check_cut_off
 from ackwise.middleware.batch import Batch
@@ -21,7 +22,9 @@ CallNext = Callable[[Any], Awaitable[object]]
 """What a middleware goes on with: takes the message or the batch, and returns what the handler said."""
 
 Middleware = Callable[[Message[Any], CallNext], Coroutine[Any, Any, object]] | Callable[[Batch[Any], CallNext], Coroutine[Any, Any, object]]
-"""Around the handlers of messages, or around those of batches."""
+"""Around the handlers of messages, around those of batches, or, if it takes either, around all."""
+
+_BOTH: Final = frozenset[Literal["batch", "message"]](("batch", "message"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +32,35 @@ class Around:
     """A middleware and what it wraps."""
 
     name: str
-    kind: Literal["batch", "message"]
+    kinds: frozenset[Literal["batch", "message"]]
     function: Callable[[Any, CallNext], Awaitable[object]]
 
 
 def inspect_middleware(function: Callable[..., Any]) -> Around:
-    """What `function` wraps: its first parameter is annotated or named `batch` or `message`. Raises `ConfigurationError`."""
+    """What `function` wraps: its first parameter is annotated or named `batch`, `message`, or `work` for either.
+
+    Raises `ConfigurationError`.
+    """
     name = name_of(function)
     if not is_async(function):
         raise ConfigurationError(f"middleware {name!r} is not an `async def`; write `async def {name}(message, call_next)`")
     first = first_parameter(function, what=f"middleware {name!r}", arity=2)
-    origin = typing.get_origin(first.annotation) or first.annotation
-    if origin is Batch or (first.annotation is inspect.Parameter.empty and first.name == "batch"):
-        return Around(name, "batch", function)
-    if origin is Message or (first.annotation is inspect.Parameter.empty and first.name == "message"):
-        return Around(name, "message", function)
+    if kinds := _kinds(first):
+        return Around(name, kinds, function)
     raise ConfigurationError(
-        f"middleware {name!r} does not say what it wraps; name its first parameter message or batch, or annotate it so"
+        f"middleware {name!r} does not say what it wraps; annotate its first parameter with Message, Batch or Batch | Message, or name it "
+        "message, batch or work"
     )
+
+
+def _kinds(first: inspect.Parameter) -> frozenset[Literal["batch", "message"]]:
+    if first.annotation is inspect.Parameter.empty:
+        return _BOTH if first.name == "work" else _BOTH & {first.name}
+    is_union = typing.get_origin(first.annotation) in (Union, types.UnionType)
+    members = typing.get_args(first.annotation) if is_union else (first.annotation,)
+    origins = {typing.get_origin(member) or member for member in members}
+    found = {"batch" if origin is Batch else "message" for origin in origins if origin in (Batch, Message)}
+    return _BOTH & found if len(found) == len(origins) else frozenset()
 
 
 def wrap(call: CallNext, arounds: Sequence[Around]) -> CallNext:

@@ -97,8 +97,7 @@ def reliable(
     slots = Slots(config)
     for thing in things:
         slots.use(thing)
-    if slots.arounds:
-        raise ConfigurationError(f"middleware {slots.arounds[0].name!r} wraps handlers; in a loop of your own, write it into the loop")
+    slots.check_middleware((), "a loop of your own has no handler to wrap; write it into the loop")
     slots.refuse_tracing("a loop of your own has none; begin a span in the loop")
     if slots.broadcasting is not None:
         raise ConfigurationError(

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from ackwise.middleware.store import ClaimStore
     from ackwise.middleware.transaction import TransactionalStore
 
-__all__ = ["announced", "has_inbox", "open_changes", "open_inbox", "open_outbox", "open_sink", "open_store"]
+__all__ = ["announced", "has_inbox", "installed_middleware", "open_changes", "open_inbox", "open_outbox", "open_sink", "open_store"]
 
 _STORES: Final = "ackwise.stores"
 _INBOXES: Final = "ackwise.inboxes"
 _OUTBOXES: Final = "ackwise.outboxes"
 _CHANGES: Final = "ackwise.changes"
 _EVENTS: Final = "ackwise.events"
+_MIDDLEWARE: Final = "ackwise.middleware"
 
 
 def open_store(url: str) -> ClaimStore:
@@ -96,6 +97,11 @@ def open_sink(
     only_files = {"file_mode": permissions} if name == "file" else {}
     sink: EventSink = _factory(_EVENTS, name, what="event sink")(location, group=group, mode=mode, attrs=facts, **only_files)
     return sink
+
+
+def installed_middleware() -> list[Any]:
+    """The middleware of installed distributions, by name. Raises `ConfigurationError` for one that can't be loaded."""
+    return [_loaded(point, "middleware") for point in sorted(announced(_MIDDLEWARE), key=lambda point: point.name)]
 
 
 @functools.cache

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -29,7 +30,7 @@ from ackwise.plugin.around import Around, inspect_middleware, wrap
 from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
 from ackwise.plugin.producer.outside import Outside
-from ackwise.plugin.registry import open_inbox, open_outbox, open_sink, open_store
+from ackwise.plugin.registry import installed_middleware, open_inbox, open_outbox, open_sink, open_store
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.tracing import Tracing
@@ -60,7 +61,7 @@ _NEVER: Final = ConsumeLater(0)
 
 _USABLE: Final = (
     "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Outbox(…), Events(…), Breaker(…), RateLimit(…), "
-    "Broadcasting(…), Share(…), Watch(…), Tracing()), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
+    "Broadcasting(…), Share(…), Watch(…), Tracing()), a middleware (async def mw(work, call_next)) or an observer (def observe(event))"
 )
 
 
@@ -72,7 +73,7 @@ class Slots:
 
     def __init__(self, config: Config | None = None) -> None:
         self._config = config or Config()
-        self.arounds: list[Around] = []
+        self._used: list[Around] = []  #: middleware, in the order of use
         self.observers: list[Observer] = []
         self.pausing = Pausing()  #: by code, in this process
         self.watch_port: int | None = None  #: of a command line, which wins over all else
@@ -87,7 +88,7 @@ class Slots:
         elif callable(thing) and not isinstance(thing, type) and is_observer(thing):
             self.observers.append(check_observer(thing))
         elif callable(thing) and not isinstance(thing, type):
-            self.arounds.append(inspect_middleware(thing))
+            self._used.append(inspect_middleware(thing))
         else:
             hint = f"; write {thing.__name__}(…)" if isinstance(thing, type) and thing in _SLOTS else ""
             raise ConfigurationError(f"{thing!r} can't be used{hint}; use takes {_USABLE}")
@@ -97,6 +98,28 @@ class Slots:
         if slot in self._policies:
             raise ConfigurationError(f"{slot.__name__} was used twice; an app has one")
         self._policies[slot] = policy
+
+    @functools.cached_property
+    def _installed(self) -> list[Around]:
+        return [inspect_middleware(function) for function in installed_middleware()]
+
+    @functools.cached_property
+    def _configured(self) -> list[Around]:
+        return [inspect_middleware(function) for function in self._config.middleware()]
+
+    @property
+    def arounds(self) -> list[Around]:
+        """The middleware, the outermost first: what is installed, what the configuration names, and what was used.
+
+        It is loaded when it is first asked for. Raises `ConfigurationError`.
+        """
+        return [*self._installed, *self._configured, *self._used]
+
+    def check_middleware(self, kinds: Collection[str], why: str) -> None:
+        """Refuse middleware that would never run beside handlers of these `kinds`; what is installed is for any app."""
+        for around in [*self._configured, *self._used]:
+            if not around.kinds & {*kinds}:
+                raise ConfigurationError(f"middleware {around.name!r} takes a {' or a '.join(sorted(around.kinds))}, and {why}")
 
     @property
     def later(self) -> ConsumeLater:
@@ -174,7 +197,7 @@ class Slots:
 
     def wrapped(self, agent: Agent, group: Callable[[], str]) -> Callable[[Any], Awaitable[object]]:
         """What an agent calls, with the middleware around it, and the span around that."""
-        call = wrap(agent.call, [around for around in self.arounds if around.kind == agent.kind])
+        call = wrap(agent.call, [around for around in self.arounds if agent.kind in around.kinds])
         if self.tracing is None:
             return call
         keeps = agent.keep_ack_index_on_error

@@ -241,6 +241,16 @@ async def test_in_order_books_each_account_in_order_and_lets_others_pass(raw_kaf
     assert await raw_kafka.records("ledger.retry") == []
 
 
+async def test_classic_listener_stops_a_batch_at_its_first_failure(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "bookings")
+    await write(raw_kafka, "bookings", *({"amount": amount} for amount in (1, 2, -3, 4)))
+    async with running("classic_listener.py", tmp_path, raw_kafka) as worker:
+        said = await worker.lines(5)
+        assert await worker.stop() == ""
+    assert said[:3] == ["booked 1", "booked 2", "entry 2 failed: ValueError('the account is closed today')"]
+    assert sorted(said[3:]) == ["booked -3", "booked 4"]
+
+
 async def test_side_by_side_waits_for_nothing_slow_and_brings_back_what_hangs(raw_kafka: RawKafka, tmp_path: Path) -> None:
     for topic in ("pages", "pictures"):
         await create(raw_kafka, topic)

@@ -132,12 +132,8 @@ class FaustHost:
         if conf.Agent is not Agent or conf.Stream is not Stream:
             raise ConfigurationError("the configuration object sets Agent or Stream, and Ackwise brings its own; leave them out")
         kinds = {function.kind for agent in self.app.agents.values() if (function := getattr(agent, "handler", None)) is not None}
-        for around in self.slots.arounds:
-            if around.kind not in kinds:
-                raise ConfigurationError(
-                    f"middleware {around.name!r} takes a {around.kind}, and no handler function of this app does, so it would never run; "
-                    "the agents of Faust are loops: write it into those"
-                )
+        why = "no handler function of this app does, so it would never run; the agents of Faust are loops: write it into those"
+        self.slots.check_middleware(kinds, why)
         if not kinds:
             self.slots.refuse_tracing("this app has agents of Faust alone, which are loops; begin a span in the loop")
         if self.slots.broadcasting is not None:

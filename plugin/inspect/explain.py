@@ -24,7 +24,7 @@ from ackwise.plugin.registry import open_store
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.credentials import is_made_here
-from ackwise.plugin.settings.entries import ENTRIES, SettingEntry, dotted, spelled
+from ackwise.plugin.settings.entries import ENTRIES, MIDDLEWARE, SettingEntry, dotted, spelled
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.settings.redaction import shown_options, shown_url
 from ackwise.plugin.signature import name_of
@@ -127,7 +127,9 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     if slots.tracing is not None:
         yield ChainLink("execute", "tracing", "a span of OpenTelemetry around each call of a handler")
     for place, around in enumerate(slots.arounds, 1):
-        yield ChainLink("execute", f"{around.name}", f"middleware {place}, around every handler that takes a {around.kind}")
+        yield ChainLink(
+            "execute", f"{around.name}", f"middleware {place}, around every handler that takes a {' or a '.join(sorted(around.kinds))}"
+        )
     for agent in agents:
         yield ChainLink("execute", agent.name, "loop over a stream" if agent.kind == "stream" else f"handler that takes a {agent.kind}")
     if broadcasting is None:
@@ -256,11 +258,15 @@ def _options(settings: HostSettings, config: Config, origins: Mapping[str, str])
             yield Setting(f"{table}.{name}", shown_options({name: value})[name] if table == EVERY_CLIENT else str(value), source)
 
 
+#: Entries that are shown by themselves.
+_NOT_OF_A_TABLE: Final = (EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER, MIDDLEWARE)
+
+
 def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterator[Setting]:
     """The entries of one table: as `holder` has them, with where each was set."""
     given = config.of_agent(table[1]) if table[:1] == ("agents",) else config.of(*table)
     for entry in ENTRIES.values():
-        if entry.path[:-1] == (*table[:1], "NAME")[: len(table)] and entry.path[0] not in (EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER):
+        if entry.path[:-1] == (*table[:1], "NAME")[: len(table)] and entry.path[0] not in _NOT_OF_A_TABLE:
             name = entry.path[-1]
             value = getattr(holder, name)
             source = given[name].source if name in given else _source_in_code(entry, value)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import importlib
 import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
@@ -25,7 +27,7 @@ from ackwise.middleware.share import Share
 from ackwise.middleware.watch import Watch
 from ackwise.plugin.handler import check_agent
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER
-from ackwise.plugin.settings.entries import ENTRIES, PREFIX, dotted, entry_of, variable_of
+from ackwise.plugin.settings.entries import ENTRIES, MIDDLEWARE, PREFIX, dotted, entry_of, variable_of
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 
 __all__ = ["UI_TOKEN", "Config", "Given", "read_config", "working_folder"]
@@ -119,13 +121,18 @@ class Config:
         `ConfigurationError`.
         """
         fixed = fixed or {}
-        given = {name: value for name, value in self.of().items() if name not in fixed}
+        given = {name: value for name, value in self.of().items() if name not in fixed and name != MIDDLEWARE}
         for table in (EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER):
             options = self.options(table)
             if options and table not in fixed:
                 keywords[table] = {**keywords.get(table, {}), **options}
         with self.sourced(EVERY_CLIENT), self.sourced(OWN_CONSUMER), self.sourced(OWN_PRODUCER):
             return _made(lambda **set_here: HostSettings(group=group, **{"brokers": brokers, **keywords, **set_here, **fixed}), given, ())
+
+    def middleware(self) -> list[Any]:
+        """The functions that the entry `middleware` names, imported now. Raises `ConfigurationError`."""
+        given = self.of().get(MIDDLEWARE)
+        return [] if given is None else [_imported(name, given.source) for name in cast(list[str], given.value)]
 
     def later(self, used: ConsumeLater | None) -> ConsumeLater:
         """`ConsumeLater` as it holds, from the one that the code uses, if any. Raises `ConfigurationError`."""
@@ -257,6 +264,14 @@ def _refuse_ambiguous(spelled: str, variable: str, names: Sequence[str]) -> None
 def _nearest(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"the agents are {', '.join(map(repr, known))}"
+
+
+def _imported(name: str, source: str) -> Any:
+    module, _, path = name.partition(":")
+    try:
+        return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"middleware {name!r}, set by {source}, can't be imported: {error}") from error
 
 
 def _as_variable(name: str) -> str:

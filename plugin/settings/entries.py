@@ -24,12 +24,16 @@ from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OW
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 from ackwise.plugin.settings.redaction import shown_url
 
-__all__ = ["ENTRIES", "PREFIX", "SettingEntry", "dotted", "entry_of", "spelled", "table", "variable_of"]
+__all__ = ["ENTRIES", "MIDDLEWARE", "PREFIX", "SettingEntry", "dotted", "entry_of", "spelled", "table", "variable_of"]
 
 PREFIX: Final = "ACKWISE_"
 
+MIDDLEWARE: Final = "middleware"  #: the one entry at the top that is no setting of a host
+
 #: Stands in a path for the name of an agent or of an option of the Kafka clients.
 _ANY: Final = "NAME"
+
+_FUNCTION: Final = re.compile(r"[\w.]+:[\w.]+")
 
 #: Tables of options of the Kafka clients.
 _OPTIONS: Final = (EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER)
@@ -100,6 +104,8 @@ def _kind(hint: Any) -> _EntryKind:
         return _choice(typing.get_args(members[0]))
     if Sequence in origins:
         return _EntryKind("durations", _levels)
+    if list in origins:
+        return _EntryKind("list of `module:function`", _functions)
     if float in members:
         return _EntryKind("duration", lambda value, what, _: parse_duration(typing.cast(float, value), what=what))
     if bool in members:
@@ -133,6 +139,13 @@ def _levels(value: object, what: str, _: bool) -> object:
         return str(DelayLevels(value))
     except ConfigurationError as error:
         raise ConfigurationError(f"{what} can't be used: {error}") from None
+
+
+def _functions(value: object, what: str, from_text: bool) -> object:
+    names = [name.strip() for name in value.split(",")] if from_text and isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) and _FUNCTION.fullmatch(name) for name in names):
+        raise ConfigurationError(f'{what} is {names!r}; write each as "module:function", such as ["shop.hooks:timed"]')
+    return names
 
 
 def _boolean(value: object, what: str, from_text: bool) -> object:
@@ -193,6 +206,7 @@ def _all() -> dict[tuple[str, ...], SettingEntry]:
         entry.path: entry
         for entry in (
             *host,
+            SettingEntry((MIDDLEWARE,), list[str], None, "middleware around every handler that it takes, the first the outermost"),
             *_of_consume_later(),
             *_of_fields(("dead_letter",), DeadLetter),
             *_of_fields(("dedup",), Dedup),

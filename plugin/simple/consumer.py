@@ -106,8 +106,7 @@ class SimpleConsumer(Generic[T]):
         self._slots = slots = Slots(config)
         for thing in things if store is None else (*things, Dedup(store)):
             slots.use(thing)
-        if slots.arounds:
-            raise ConfigurationError(f"middleware {slots.arounds[0].name!r} wraps handlers, and a SimpleConsumer has none; leave it out")
+        slots.check_middleware((), "a SimpleConsumer has no handler to wrap; leave it out")
         slots.refuse_tracing("a SimpleConsumer has none; leave it out")
         if slots.dedup is None:
             raise ConfigurationError(

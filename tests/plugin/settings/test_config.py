@@ -370,8 +370,8 @@ def test_an_app_may_be_given_its_configuration(folder: Path) -> None:
     assert App("billing", config=own(folder, "commit_interval = 0")).settings.commit_interval == 0.0
 
 
-def test_every_field_of_the_settings_but_the_group_is_an_entry() -> None:
-    names = {field.name for field in dataclasses.fields(HostSettings)} - {"group", "instance"}
+def test_every_field_of_the_settings_but_the_group_is_an_entry_and_middleware_is_one_beside_them() -> None:
+    names = {field.name for field in dataclasses.fields(HostSettings)} - {"group", "instance"} | {"middleware"}
     assert names == {path[0] for path in ENTRIES if len(path) == 1} | {path[0] for path in ENTRIES if path[0].endswith("_options")}
 
 
