@@ -396,7 +396,11 @@ async def middleware(batch: Batch[bytes], call_next: Any) -> None:
 @each(
     ("arguments", "settings", "why"),
     [
-        (("orders", middleware), {}, "middleware 'middleware' wraps handlers; in a loop of your own, write it into the loop"),
+        (
+            ("orders", middleware),
+            {},
+            "middleware 'middleware' takes a batch, and a loop of your own has no handler to wrap; write it into the loop",
+        ),
         (("orders", SOON, SOON), {}, "ConsumeLater was used twice"),
         ((), {"topics": []}, "agent 'loop' has no topic"),
         (("g.retry",), {}, "a topic that group 'g' writes itself"),
