@@ -115,14 +115,13 @@ class Figures:
         measured = self.contests[contest]
         made = Table(title=str(contest))
         made.add_column("way", no_wrap=True)
-        for name in ("messages/s", "CPU µs/message", "× classic", "× classic with as many tasks"):
+        for name in ("messages/s", "CPU µs/message", "× classic"):
             made.add_column(name, justify="right")
         for way, turns in measured.turns.items():
-            alike = f"{BASE}, {way.removeprefix('coalescer, ')}" if way.startswith("coalescer") else ""
             walls, cpus = [turn.wall for turn in turns], [turn.cpu for turn in turns]
             made.add_row(
                 way, f"{1e6 / statistics.median(walls):.0f}", f"{statistics.median(cpus):.1f}",
-                _spread(measured.ratios(way)), _spread(measured.ratios(way, alike)),
+                _spread(measured.ratios(way)),
             )  # fmt: skip
         return made
 

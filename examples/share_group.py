@@ -24,7 +24,7 @@ class NotUploaded(Exception):
 
 app = App("resize")
 app.use(
-    Share(consumers=4, max_records=20, lock="30s"),
+    Share(consumers=4, lock="30s"),
     Dedup("sqlite:///claims.db", key=lambda message: message.value.name),
     ConsumeLater(5, retry=Exponential(initial=1.0, maximum=60.0)),
 )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Message
-from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
+from ackwise.middleware.ordering import Order, RetryInPlace
 from ackwise.middleware.wire import HANDLER_LIMIT
 
 __all__ = ["CONSUME_TIMEOUT", "MOST_THREADS", "Agent", "readers_of"]
@@ -43,7 +43,6 @@ class Agent:
     consume_timeout: Annotated[float, "time that a call of its handler may take; 0 for any"] = CONSUME_TIMEOUT
     in_thread: bool = False  #: its handler is a plain `def`, which nothing can cancel
     order: Order = None  #: what runs one after the other
-    commit: CommitMode = "auto"  #: `manual`: what succeeded is done once the handler returns `COMMIT`
     order_by: Callable[[Message[Any]], object] | None = None  #: finds the key of a message for the order `key`; `None`: the record's
     in_place: RetryInPlace | None = None  #: how a message comes back where there is an order; `None` without one
     max_messages: Annotated[

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.assigned import uncommitted
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import DONE, ConsumeStatus, Disposition, Duplicate, Later, Suspended
+from ackwise.middleware.disposition import DONE, Disposition, Later, Suspended
 from ackwise.middleware.errors import InvalidHandlerResult
-from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Origin
-from ackwise.middleware.ordering import RetryInPlace, nothing_done_behind
+from ackwise.middleware.ordering import nothing_done_behind
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.publishing import Publication, Publications, apart_with_publishes, identified
 from ackwise.middleware.rulings import dispositions_of, is_success
-from ackwise.middleware.run import Run, Stage, count, pick
+from ackwise.middleware.run import Run, pick
 from ackwise.middleware.usercode import Raised, Returned, Stops
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Decisions"]
 
 log = Log()
-
-#: Uncommitted messages of a partition between two warnings about them.
-_MANY: Final = 500
 
 
 class Decisions:
@@ -93,7 +88,7 @@ class Decisions:
         fallen: list[Run] = []
         unnamed: list[Run] = []
         if is_success(result) and not batch.is_ruled:
-            self.succeed(runs, ready, result, publications)
+            self.succeed(runs, ready, publications)
             return fallen, unnamed
         error = result.error if isinstance(result, Raised) else None
         dispositions = dispositions_of(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
@@ -106,7 +101,7 @@ class Decisions:
             failed = [place for place in range(size) if dispositions[start + place] is not DONE]
             singles = pick(runs, run, failed)
             if len(failed) < size:
-                self.succeed(runs, [run], result, publications)
+                self.succeed(runs, [run], publications)
             for single, place in zip(singles, failed, strict=True):
                 was_named = batch.ruling(start + place) is not None
                 raised = self._rule(single, dispositions[start + place], None if was_named else error)
@@ -132,21 +127,10 @@ class Decisions:
                 offset=ready[0].origin.offset,
             )
 
-    def succeed(
-        self, runs: list[Run], done: Sequence[Run], result: Returned[Any] | Raised, publications: Publications | None = None
-    ) -> None:
-        """They are done; with `commit="manual"` not before the handler says so, which may be now.
-
-        What publishes something has not succeeded before that is acknowledged: settling says so.
-        """
+    def succeed(self, runs: list[Run], done: Sequence[Run], publications: Publications | None = None) -> None:
+        """They are done. What publishes something has not succeeded before that is acknowledged: settling says so."""
         if publications:
             done = apart_with_publishes(runs, done, publications, self._identified)
-        if self._agent.commit == "manual" and not _has(result, ConsumeStatus.COMMIT):
-            for run in done:
-                runs.remove(run)
-                run.call = None
-            self._keep_uncommitted(done)
-            return
         for run in done:
             run.succeeded = not run.publishes
             run.rule(DONE)
@@ -155,59 +139,6 @@ class Decisions:
     def _identified(self, publications: Sequence[Publication], origin: Origin) -> list[Outgoing]:
         worker = self._worker
         return identified(publications, origin, group=worker.group, handler=self._agent.name, delayed=worker.delayed)
-
-    def _keep_uncommitted(self, done: Sequence[Run]) -> None:
-        """Say so now and then: without a `COMMIT` the partition fills up to its bounds, and stands still."""
-        kept = uncommitted()
-        before = count(kept)
-        kept.extend(done)
-        if count(kept) // _MANY > before // _MANY:
-            log.warning(
-                "messages succeeded and are not committed, their partition stops when it is full of them",
-                handler=self._agent.name,
-                messages=count(kept),
-                topic=kept[0].origin.topic,
-                partition=kept[0].origin.partition,
-                offset=kept[0].origin.offset,
-            )
-
-    def conclude_earlier(self, runs: list[Run], result: Returned[Any] | Raised) -> bool:
-        """With `commit="manual"` the handler says of what succeeded before whether it is done, or comes again with this; then `True`.
-
-        Source: RocketMQ `ProcessQueue.commit`, `ProcessQueue.rollback`.
-        """
-        if self._agent.commit != "manual" or not (_has(result, ConsumeStatus.COMMIT) or _has(result, ConsumeStatus.ROLLBACK)):
-            return False
-        earlier = uncommitted()
-        concluded = [*earlier]
-        earlier.clear()
-        runs += concluded
-        if _has(result, ConsumeStatus.COMMIT):
-            for run in concluded:
-                if run.leader is None:
-                    run.succeeded = not run.publishes
-                    run.rule(DONE)
-                else:
-                    run.rule(Duplicate(leader=str(run.leader.origin)))
-            self._remember(concluded)
-            return False
-        self._roll_back([run for run in runs if run.began and run.stage is Stage.ADMITTED])
-        for run in concluded:
-            if not run.began:
-                run.leader = None
-                run.postpone(run.not_before, "it waits for what it is a duplicate of")
-        return True
-
-    def _roll_back(self, back: Sequence[Run]) -> None:
-        """They come again, at no attempt, after the time of a suspension."""
-        in_place = cast(RetryInPlace, self._agent.in_place)
-        for run in back:
-            run.error = ConsumeStatus.ROLLBACK.value
-            self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error)
-            if self._leases is not None:
-                self._leases.give_back(run)
-            run.forget_claim()
-            run.postpone(self._worker.monotonic() + float(in_place.delay), "its handler rolled back")
 
     def log_outcomes(
         self, decided: Sequence[Run], raised: Mapping[Run, BaseException], broken: Sequence[Raised | Stops], *, batch: int
@@ -247,7 +178,3 @@ class Decisions:
             for run in ruled:
                 if run.succeeded and run.ids is not None:
                     self._leases.remember_successes(run.ids)
-
-
-def _has(result: Returned[Any] | Raised, status: ConsumeStatus) -> bool:
-    return isinstance(result, Returned) and result.value is status

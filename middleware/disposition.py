@@ -34,15 +34,10 @@ __all__ = [
 
 
 class ConsumeStatus(enum.Enum):
-    """What a handler may return besides `None`, in RocketMQ's words (ConsumeConcurrentlyStatus, ConsumeOrderlyStatus).
-
-    `COMMIT` and `ROLLBACK` are for `commit="manual"`: what was consumed since the last `COMMIT` is done, or comes again.
-    """
+    """What a handler may return besides `None`, in RocketMQ's words (ConsumeConcurrentlyStatus, ConsumeOrderlyStatus)."""
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
     CONSUME_LATER = "CONSUME_LATER"
-    COMMIT = "COMMIT"
-    ROLLBACK = "ROLLBACK"
 
 
 CONSUME_SUCCESS: Final = ConsumeStatus.CONSUME_SUCCESS

@@ -249,8 +249,6 @@ class Execution:
         elif isinstance(result, Raised) and call.transaction is not None:
             self._fail(work.runs, ready, call, result)
         elif result is not None:
-            if self.decisions.conclude_earlier(work.runs, result):
-                return None
             unnamed = self.decisions.decide_and_log(work.runs, ready, batch, result, call.publications)
             doomed = [run for run in unnamed if self._is_doomed(run)]
             return doomed if len(doomed) > 1 and call.transaction is None else []
@@ -331,10 +329,8 @@ class Execution:
                 if len(work.ready) > 1:
                     return False
             work.raised[run] = result.error
-        if self.decisions.conclude_earlier(work.runs, result):
-            return False
         if is_success(result):
-            self.decisions.succeed(work.runs, [run], result, call.publications)
+            self.decisions.succeed(work.runs, [run], call.publications)
         else:
             self.decisions.decide(work.runs, [run], Batch([message]), result, work.broken)
         return call.raised is None

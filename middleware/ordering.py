@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from ackwise.middleware.disposition import DONE, Dead, Disposition, Done, Later, Reason, Suspended
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.retry import ConsumeLater
 
-__all__ = ["COMMIT_MODES", "LONGEST_DELAY", "SHORTEST_DELAY", "CommitMode", "Order", "RetryInPlace", "nothing_done_behind"]
+__all__ = ["LONGEST_DELAY", "SHORTEST_DELAY", "Order", "RetryInPlace", "nothing_done_behind"]
 
 Order = Literal["key", "partition"] | None
-CommitMode = Literal["auto", "manual"]
-COMMIT_MODES: Final[tuple[CommitMode, ...]] = get_args(CommitMode)
 
 #: Seconds that a message waits in place, at least and at most, whatever was asked. RocketMQ: 10 ms and 30 s.
 SHORTEST_DELAY: Final = 0.01

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.assigned import ManualPartition, go_along
 from ackwise.middleware.disposition import Dead, Duplicate, Suspended
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.execution import Execution
@@ -98,8 +96,6 @@ class Pipeline:
             call = HandlerCall()
             async with self._execution.starts.turn(runs, assignment, call) as may_claim:
                 if may_claim:
-                    if self.agent.commit == "manual":
-                        go_along(runs, cast(ManualPartition, assignment))
                     await self._admission.claim(runs)
                     settle = partial(self._settle_finished, runs, assignment)
                     stopped = (await self._execution.run(runs, assignment, call, meanwhile=settle)).stopped

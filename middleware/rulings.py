@@ -15,7 +15,6 @@ from ackwise.middleware.disposition import (
     CONSUME_LATER,
     CONSUME_SUCCESS,
     DONE,
-    ConsumeStatus,
     Dead,
     Disposition,
     Failure,
@@ -33,11 +32,8 @@ _POLICY: Final = 'which is a policy for app.use; raise Later("30s"), Later(level
 
 
 def is_success(result: Returned[Any] | Raised) -> bool:
-    """Whether the handler succeeded. `COMMIT` is a success; what it says besides is the business of `commit="manual"`."""
-    if not isinstance(result, Returned):
-        return False
-    value = result.value
-    return value is None or value is CONSUME_SUCCESS or value is ConsumeStatus.COMMIT
+    """Whether the handler succeeded."""
+    return isinstance(result, Returned) and (result.value is None or result.value is CONSUME_SUCCESS)
 
 
 def dispositions_of(
@@ -69,7 +65,7 @@ def _returned(value: object) -> str:
     close_coroutine(value)
     if is_a(value, raising.Later, raising.Reject):
         return f"{class_name(value)}; raise it"
-    kind = "ROLLBACK" if value is ConsumeStatus.ROLLBACK else class_name(value)
+    kind = class_name(value)
     return f"{kind}; it must return None, CONSUME_SUCCESS or CONSUME_LATER"
 
 

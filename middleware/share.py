@@ -11,7 +11,7 @@ from ackwise.middleware.errors import ConfigurationError
 
 __all__ = ["Share"]
 
-#: Seconds between the end of the consume timeout and that of the lock: for the copies, and for the acknowledgement to arrive.
+#: Seconds before the end of the lock in which nothing runs, or a quarter of the lock: for copies and acknowledgements to arrive.
 _RESERVE: Final = 5.0
 
 #: What the client is told by the host, and what to do instead.
@@ -19,7 +19,6 @@ _NOT_YOURS: Final = {
     "bootstrap.servers": "it is brokers of App",
     "group.id": "it is the group of App with .share behind it",
     "client.id": "it is client_id of App",
-    "max.poll.records": "it is max_records",
     "share.acknowledgement.mode": "each record is acknowledged once it is settled",
     "error_cb": "what the client reports is logged",
 }
@@ -29,38 +28,26 @@ _NOT_YOURS: Final = {
 class Share:
     """Consume the sources in the share group `<group>.share`. Experimental, as the client calls its own part "preview".
 
-    A broker locks what it hands to a worker for `lock` seconds. What has not begun `consume_timeout` seconds after that, or
+    A broker locks what it hands to a worker for `lock` seconds. What has not begun 5 s before its lock ends, or
     can't begin, goes to the retry topic, and no attempt is charged. Handlers, `Dedup`, `Transactional`, delays, dead letters and
     events are as anywhere; there is no order. Needs Kafka 4.2 and `ackwise[share]`. Raises `ConfigurationError` for a setting that
     can't work.
     """
 
     consumers: Annotated[int, "consumers of the share group in this worker, each with a thread; turns Share on"] = 1
-    max_records: Annotated[int, "records that a poll asks for; a broker hands out whole batches of producers, so it may get more"] = 100
     lock: Annotated[
         float | str, "time that a broker keeps others from a record that it handed out; set for the share group at the start"
     ] = 30.0
-    consume_timeout: Annotated[
-        float | str | None,
-        "time from the lock until what runs is cancelled and what has not begun is copied; 5 s less than the lock unless set",
-    ] = None
     client_options: Mapping[str, str | int | float | bool] = field(default_factory=dict, repr=False)  # they may hold a password
-    """Options of librdkafka, such as `ssl.ca.location`."""
+    """Options of librdkafka, such as `ssl.ca.location`, or `max.poll.records` (100 here)."""
 
     def __post_init__(self) -> None:
-        for name in ("consumers", "max_records"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigurationError(f"{name} of Share is {value!r}; it is a whole number from 1")
+        if not isinstance(self.consumers, int) or isinstance(self.consumers, bool) or self.consumers < 1:
+            raise ConfigurationError(f"consumers of Share is {self.consumers!r}; it is a whole number from 1")
         lock = parse_duration(self.lock, what="lock of Share")
         object.__setattr__(self, "lock", lock)
-        if self.consume_timeout is not None:
-            object.__setattr__(self, "consume_timeout", parse_duration(self.consume_timeout, what="consume_timeout of Share"))
-        if not 0 < self.seconds < lock:
-            raise ConfigurationError(
-                f"consume_timeout of Share is {self.seconds:g} s and its lock {lock:g} s; it must be above 0 s and below the lock, with "
-                "time left to acknowledge what is done"
-            )
+        if not lock:
+            raise ConfigurationError("lock of Share is 0 s; it must be above 0, with time left to acknowledge what is done")
         if not isinstance(self.client_options, Mapping):
             raise ConfigurationError(
                 f"client_options of Share is a {type(self.client_options).__name__}; give a dict of options of librdkafka"
@@ -76,5 +63,5 @@ class Share:
 
     @property
     def seconds(self) -> float:
-        """`consume_timeout` as it holds, in seconds."""
-        return float(self.lock) - _RESERVE if self.consume_timeout is None else float(self.consume_timeout)
+        """Seconds from the lock until what runs is cancelled, and what has not begun is copied."""
+        return float(self.lock) - min(_RESERVE, float(self.lock) / 4)

@@ -18,7 +18,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.keys import check_key_function
 from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import COMMIT_MODES, RetryInPlace
+from ackwise.middleware.ordering import RetryInPlace
 from ackwise.plugin.decoder import Decoder, Decoding, decoder_of, own_decoding
 from ackwise.plugin.lifespan import WithResources
 from ackwise.plugin.signature import UNTYPED, bare, first_parameter, is_async, name_of, resolved, spelled
@@ -202,10 +202,6 @@ def _check_order(agent: Agent) -> None:
             f"agent {name!r} has order='partition' and consume_timeout={agent.consume_timeout:g}; nothing passes a handler that hangs "
             "there, so there is none: leave it out"
         )
-    if agent.commit not in COMMIT_MODES:
-        raise ConfigurationError(f"commit of agent {name!r} is {agent.commit!r}; it is one of {', '.join(map(repr, COMMIT_MODES))}")
-    if agent.commit == "manual" and order != "partition":
-        raise ConfigurationError(f"agent {name!r} has commit='manual' and order={order!r}; it holds for order='partition', leave it out")
     if agent.order_by is not None and order != "key":
         raise ConfigurationError(f"agent {name!r} has order_by and order={order!r}; it finds the key for order='key'")
     if agent.order_by is not None and agent.decodes_own:

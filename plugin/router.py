@@ -12,7 +12,7 @@ from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
+from ackwise.middleware.ordering import Order, RetryInPlace
 from ackwise.plugin.group.patterns import parse_pattern
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler
 from ackwise.plugin.lifespan import WithResources
@@ -54,7 +54,6 @@ class Router:
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = None,
-        commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
@@ -74,7 +73,6 @@ class Router:
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = None,
-        commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
@@ -93,7 +91,6 @@ class Router:
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = None,
-        commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
@@ -112,7 +109,6 @@ class Router:
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = None,
-        commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
@@ -131,7 +127,6 @@ class Router:
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = None,
-        commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
@@ -188,7 +183,6 @@ class Router:
                 consume_timeout=_timeout(consume_timeout, order),
                 in_thread=seen.in_thread,
                 order=order,
-                commit=commit,
                 order_by=order_by,
                 in_place=in_place,
                 max_messages=max_messages,

@@ -264,10 +264,6 @@ class Slots:
                     f"agent {agent.name!r} has order={agent.order!r}, and Transactional(mode='offsets') passes one offset for all: use "
                     "mode='inbox', or leave the order out"
                 )
-            if self.transactional is not None and agent.commit == "manual":
-                raise ConfigurationError(
-                    f"agent {agent.name!r} has commit='manual', and Transactional commits what each call wrote; leave one of them out"
-                )
             if self.transactional is not None and agent.in_thread:
                 raise ConfigurationError(
                     f"agent {agent.name!r} is a plain `def`, and the connection of Transactional belongs to the event loop; write it as an "

@@ -1,4 +1,4 @@
-"""Ackwise's ways to claim and complete: batches in one trip or in two, and single messages through the coalescer."""
+"""Ackwise's ways to claim and complete: batches in one trip or in two."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 from benchmarks.claiming.way import Step
 
 from ackwise.middleware.store import Acquired, Claim, ClaimKey, ClaimStore, Complete, Exchange, ExchangeResult, Outcome
-from ackwise.stores.protocol.coalescer import Coalescer
 
-__all__ = ["coalesced", "one_trip", "two_trips"]
+__all__ = ["one_trip", "two_trips"]
 
 
 @asynccontextmanager
@@ -47,13 +46,6 @@ async def two_trips(make: Callable[[], ClaimStore], size: int) -> AsyncIterator[
 
     yield step
     await store.close()
-
-
-@asynccontextmanager
-async def coalesced(make: Callable[[], ClaimStore]) -> AsyncIterator[Step]:
-    """Claim one message, then complete it, beside other tasks that share the trips."""
-    async with two_trips(lambda: Coalescer(make()), 1) as step:
-        yield step
 
 
 def _claims(size: int) -> list[Claim]:

@@ -93,7 +93,6 @@ def _local(by_hand: Callable[[int], AbstractAsyncContextManager[Step]], store: C
         Way(BASE, partial(by_hand, 1)),
         *(Way(f"batch of {size}, one trip", partial(batches.one_trip, store, size)) for size in SIZES),
         *(Way(f"batch of {size}, two trips", partial(batches.two_trips, store, size)) for size in SIZES),
-        *(Way(f"coalescer, {tasks} tasks", partial(batches.coalesced, store), tasks) for tasks in SIZES),
     ]
 
 

@@ -148,8 +148,6 @@ class Lane:
         self._is_alone = False  #: this lane alone works, on one message
         self._is_blocked = False  #: what was tried alone came back without having run
         self._try_at = 0.0  #: when suspects are tried again, monotonic seconds
-        self.uncommitted: list[Run] = []  #: what succeeded, and is done once its handler says so (`commit="manual"`)
-        self._has_said_stalled = False
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
         self._lent: set[Run] = set()  #: what was taken out of its batch, and is settled or brought back in its own time
         self._full_since: float | None = None
@@ -284,7 +282,7 @@ class Lane:
     @property
     def in_hand(self) -> int:
         """How many messages were fetched and are not settled."""
-        return len(self._backlog) + len(self._suspects or ()) + count(self.running) + count(self._lent) + count(self.uncommitted)
+        return len(self._backlog) + len(self._suspects or ()) + count(self.running) + count(self._lent)
 
     @property
     def committed(self) -> int | None:
@@ -323,27 +321,7 @@ class Lane:
             self._full_since = None
         elif self._full_since is None:
             self._full_since = self._clock()
-        self._say_if_stalled()
         return self._full_since is not None
-
-    @property
-    def stalled(self) -> str | None:
-        """Why it stands still for good, and what to do: its handler never said that what it consumed is done, and nothing else is left."""
-        if not self.uncommitted or self._full_since is None or self._running or len(self._backlog) or self._suspects:
-            return None
-        number, (capacity, most_bytes, most_span) = count(self.uncommitted), self._bounds
-        if 2 * number <= capacity and 2 * self.bytes <= most_bytes and 2 * self.watermark.span <= most_span:
-            return None  # others have spent the budget, or its handler is paused
-        return (
-            f"it is full with {number} messages that its handler has consumed and not committed (commit='manual'), so nothing is fetched; "
-            "let it return COMMIT after fewer messages and restart the worker, which brings these back"
-        )
-
-    def _say_if_stalled(self) -> None:
-        stalled = self.stalled
-        if stalled is not None and not self._has_said_stalled:
-            log.warning("a partition stands still", topic=self.topic, partition=self.partition, handler=self.handler, why=stalled)
-        self._has_said_stalled = stalled is not None
 
     @property
     def _bounds(self) -> tuple[int, int, int]:
@@ -395,7 +373,7 @@ class Lane:
 
     def unsettled(self) -> list[Run]:
         """Everything that was fetched and is not settled, once the lane has come to its end."""
-        return [*self.uncommitted, *self._backlog.held, *self.queued]
+        return [*self._backlog.held, *self.queued]
 
     def lend(self, run: Run) -> None:
         """Its pipeline takes `run` out of its batch: the lane neither waits for it nor gives its claim back, and counts it in hand.
@@ -471,7 +449,7 @@ class Lane:
 
     @property
     def _unsettled(self) -> Iterator[Run]:
-        return chain(self._lent, self.uncommitted, self.running, self._backlog.held, self.queued)
+        return chain(self._lent, self.running, self._backlog.held, self.queued)
 
     async def _work(self, after: Collection[asyncio.Task[None]]) -> None:
         try:

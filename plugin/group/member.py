@@ -243,7 +243,6 @@ class Member:
             error_text=self.settings.error_text,
             clock_skew=self.settings.clock_skew,
             wall=self.clock,
-            settle_interval=self.settings.settle_interval,
             isolation=self._isolation,
         )
         self.pipelines = {agent.name: self._pipeline(agent) for agent in self._agents}

@@ -134,5 +134,5 @@ def _troubles(worker: Worker, lanes: Iterable[Lane]) -> Iterator[str]:
     for handler in worker.flow.stopped:
         yield f"the breaker has stopped {handler}"
     for lane in lanes:
-        if (why := lane.unreadable or lane.stalled) is not None:
+        if (why := lane.unreadable) is not None:
             yield f"{lane.topic}/{lane.partition} stands still: {why}"

@@ -228,8 +228,7 @@ def _settings(
     if slots.rate_limit is not None:
         yield from _of_table(("rate_limit",), slots.rate_limit, config)
     if (share := slots.share) is not None:
-        for setting in _of_table(("share",), share, config):
-            yield replace(setting, value=spelled(share.seconds)) if setting.name == "share.consume_timeout" else setting
+        yield from _of_table(("share",), share, config)
         for name, value in shown_options(share.client_options).items():
             yield Setting(f"share.client_options.{name}", value, "code")
     if slots.watch is not None:
@@ -241,8 +240,6 @@ def _settings(
         if agent.order is not None:
             order = agent.order if agent.order_by is None else f"{agent.order}, by {name_of(agent.order_by)}"
             yield Setting(f"agents.{agent.name}.order", order, "code")
-            if agent.commit == "manual":
-                yield Setting(f"agents.{agent.name}.commit", "manual: once the handler returns COMMIT", "code")
             yield Setting(f"agents.{agent.name}.in_place", str(agent.in_place), "code")
 
 

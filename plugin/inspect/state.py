@@ -38,8 +38,7 @@ class LaneState:
     """How far one agent is with one partition. `agent` is `None` where a lane is not one agent's.
 
     `position` is fetched next and `watermark` would be committed now; `lag` is how far that is from `end`. Offsets are
-    `None` while they are unknown. `unreadable` is why nothing can be read from `position` on, where that is so; `stalled` why it
-    stands still, and what to do.
+    `None` while they are unknown. `unreadable` is why nothing can be read from `position` on, where that is so.
     """
 
     topic: str
@@ -55,7 +54,6 @@ class LaneState:
     running: int
     held: tuple[HeldMessages, ...]
     unreadable: str | None = None
-    stalled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +194,6 @@ def _lane(lane: Lane, end: int | None, now: float) -> LaneState:
         running=count(lane.running),
         held=tuple(_held(lane.held, now)),
         unreadable=lane.unreadable,
-        stalled=lane.stalled,
     )
 
 

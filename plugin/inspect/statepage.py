@@ -27,7 +27,7 @@ def _tables(state: State) -> Iterator[Table]:
     yield Table("Agents", columns, [[one[name.replace(" ", "_")] for name in columns] for one in agents])
     columns = (
         *("topic", "partition", "agent", "position", "committed", "watermark", "end", "lag", "in hand", "running", "held"),
-        *("unreadable", "stalled"),
+        "unreadable",
     )
     yield Table("Partitions", columns, [_partition(lane, columns) for lane in state.lanes])
     held = [(lane, held) for lane in state.lanes for held in lane.held]

@@ -12,7 +12,6 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.ladder import width
 from ackwise.middleware.limits import check_threshold
-from ackwise.middleware.worker import SETTLE_INTERVAL
 from ackwise.plugin.settings.addresses import parse_brokers
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER, checked_options
 from ackwise.plugin.settings.credentials import with_credentials
@@ -43,7 +42,6 @@ _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _DURATIONS: Final = (
     "pattern_interval",
     "commit_interval",
-    "settle_interval",
     "revoke_timeout",
     "drain_timeout",
     "start_timeout",
@@ -72,9 +70,6 @@ class HostSettings:
     topic_names: Annotated[str, "names of the group's own topics, in which `{group}` and `{kind}` stand"] = DEFAULT_TOPIC_NAMES
     pattern_interval: Annotated[float, "interval of looks for topics that an agent's `pattern` matches"] = 30.0
     commit_interval: Annotated[float, "interval of commits; 0 is after every batch"] = 5.0
-    settle_interval: Annotated[
-        float, "messages of a handler of single messages that are finished for so long are settled while the rest of their batch goes on"
-    ] = SETTLE_INTERVAL
     revoke_timeout: Annotated[float, "time for running batches when their partition is taken away; at most 30 s"] = 25.0
     drain_timeout: Annotated[float, "time for running batches when the app stops"] = 25.0
     start_timeout: Annotated[float, "wait of a start for absent brokers and stores; 0 is without a limit"] = 0.0
@@ -195,7 +190,6 @@ class AppSettings(LoopSettings, total=False):
     """All settings of `HostSettings` but the group and the brokers, as keywords."""
 
     pattern_interval: float | str
-    settle_interval: float | str
     session_timeout: float | str
     client_id: str
     group_instance_id: str

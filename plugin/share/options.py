@@ -21,6 +21,9 @@ _ALIKE: Final = {
 #: What a client proves itself with, and can't be told to another one. Others, such as `fetch_max_bytes`, are for its own client.
 _PROOF: Final = ("ssl_context", "sasl_kerberos_service_name", "sasl_kerberos_domain_name", "sasl_oauth_token_provider")
 
+#: Records that a poll asks for. A broker hands out whole batches of producers, so it may get more.
+_POLLED: Final = 100
+
 #: Only errors: the client says once that it is a preview, which the page says too.
 _LOG_LEVEL: Final = 3
 
@@ -50,5 +53,5 @@ def consumer_config(settings: HostSettings, share: Share) -> dict[str, Any]:
         **admin_config(settings, share),
         "group.id": share.group_of(settings.group),
         "share.acknowledgement.mode": "explicit",
-        "max.poll.records": share.max_records,
+        "max.poll.records": share.client_options.get("max.poll.records", _POLLED),
     }

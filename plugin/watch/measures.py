@@ -85,7 +85,7 @@ def _of_lanes(member: Member, seen: Seen, now: float) -> Iterator[Sample]:
                 yield Sample("ackwise_lag_messages", labels, max(0, end - commit))
             at, since = seen.standing.get(key_of(lane), (commit, now))
             yield Sample("ackwise_commit_age_seconds", labels, now - since if lane.in_hand and at == commit else 0.0)
-            yield Sample("ackwise_stalled", labels, lane.unreadable is not None or lane.stalled is not None)
+            yield Sample("ackwise_stalled", labels, lane.unreadable is not None)
     yield from (Sample("ackwise_assigned_partitions", (role,), number) for role, number in roles.items())
 
 

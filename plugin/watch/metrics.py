@@ -76,7 +76,7 @@ _ENTRIES: Final = (
         "gauge",
         "",
         _LANE,
-        "1 if the partition stands still until somebody acts: it can't be read on, or everything waits for one message",
+        "1 if the partition stands still until somebody acts: it can't be read on",
     ),
     MetricEntry("ackwise_in_hand", "gauge", "messages", ("agent",), "messages fetched and not settled"),
     MetricEntry("ackwise_running", "gauge", "messages", ("agent",), "those of them that a handler has now"),

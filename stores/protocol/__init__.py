@@ -1,1 +1,1 @@
-"""The store protocol that all databases share: the transition table, the requests of an exchange, and the coalescer."""
+"""The store protocol that all databases share: the transition table and the requests of an exchange."""

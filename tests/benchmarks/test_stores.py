@@ -36,7 +36,7 @@ def test_ratios_are_taken_round_by_round_and_aims_are_judged() -> None:
     turns = {
         "classic": [Turn(200.0, 1.0), Turn(100.0, 1.0)],
         "classic, 10 tasks": [Turn(100.0, 1.0), Turn(25.0, 1.0)],
-        "coalescer, 10 tasks": [Turn(50.0, 1.0), Turn(50.0, 1.0)],
+        "batch of 1, one trip": [Turn(50.0, 1.0), Turn(50.0, 1.0)],
         "batch of 100, one trip": [Turn(10.0, 1.0), Turn(10.0, 1.0)],
     }
     figures = Figures({Contest("redis", far=False): Measured(turns, [], {"compact": 31.0})}, EchoTimes(1e-5, 6e-4), "made up")
@@ -45,7 +45,7 @@ def test_ratios_are_taken_round_by_round_and_aims_are_judged() -> None:
     with console.capture() as printed:
         console.print(*figures.tables())
     lines = printed.get().splitlines()
-    assert any("coalescer, 10 tasks" in line and "3.0 (2.0–4.0)" in line and "1.2 (0.5–2.0)" in line for line in lines)
+    assert any("batch of 1, one trip" in line and "3.0 (2.0–4.0)" in line for line in lines)
     assert any("15 × classic" in line and "reached" in line for line in lines)
     assert any("at most 30" in line and "missed" in line for line in lines)
 

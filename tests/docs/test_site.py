@@ -107,7 +107,7 @@ def test_what_a_page_imports_is_in_the_reference(page: str) -> None:
 
 
 #: What a user may import; Spark, pytest and commands load more by its name.
-PUBLIC = {"ackwise", "ackwise.stores", "ackwise.testing", "ackwise.plugin.faust", "ackwise.stores.protocol.coalescer"}
+PUBLIC = {"ackwise", "ackwise.stores", "ackwise.testing", "ackwise.plugin.faust"}
 
 
 def test_pages_and_examples_import_nothing_but_what_is_public() -> None:

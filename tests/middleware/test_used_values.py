@@ -14,7 +14,7 @@ from tests.waiting import turns
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import ConsumeStatus, Later
+from ackwise.middleware.disposition import Later
 from ackwise.middleware.errors import CodecUnavailable
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import RetryInPlace
@@ -115,22 +115,6 @@ async def test_what_can_not_be_decoded_again_goes_back_and_runs_once_it_can(make
         104,
         [],
     )
-
-
-async def test_what_was_rolled_back_by_its_handler_comes_again_as_it_was_written(make_spine: Any) -> None:
-    posted: list[int] = []
-
-    async def handler(message: Message[Any]) -> ConsumeStatus:
-        posted.append(message.value.pop("amount", 0))
-        return ConsumeStatus.ROLLBACK if len(posted) == 1 else ConsumeStatus.COMMIT
-
-    spine = spine_of(make_spine, handler, Decoder(), "message", order="partition", commit="manual", in_place=RetryInPlace(3))
-    spine.partition.uncommitted = []
-    entries = spine.entries(1)
-    await spine.run(entries)
-    spine.clock.now += 31
-    await spine.run(entries)
-    assert (posted, spine.watermark.commit) == ([100, 100], 101)
 
 
 async def test_what_was_called_off_comes_again_as_it_was_written(make_spine: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from tests.waiting import until
 
-from ackwise import App, Batch, ConfigurationError, ConsumeStatus, Dedup, Message, RetryInPlace, Transactional, message_id
+from ackwise import App, Batch, ConfigurationError, Dedup, Message, Transactional, message_id
 from ackwise.middleware.policies import Outbox
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.registry import open_outbox
@@ -174,25 +174,6 @@ async def test_under_transactional_it_is_a_row_of_the_transaction_or_refused(tmp
         "app.publish under Transactional needs an outbox in the same database, or the message could be sent and the transaction "
         "rolled back; add app.use(Outbox(url)) with the URL of Transactional"
     ]
-
-
-async def test_with_commit_manual_it_is_sent_at_the_commit_and_not_before() -> None:
-    app, handled = App("billing", brokers="127.0.0.1:1"), asyncio.Event()
-
-    @app.agent("orders", order="partition", commit="manual", in_place=RetryInPlace(3))
-    async def bill(message: Message[bytes]) -> ConsumeStatus | None:
-        await app.publish("invoices", b"of " + message.value)
-        handled.set()
-        return ConsumeStatus.COMMIT if message.value == b"2" else None
-
-    async with TestApp(app) as worker:
-        worker.kafka.create_topic("invoices")
-        worker.kafka.produce("orders", b"1")
-        async with asyncio.timeout(60):
-            await handled.wait()
-        assert worker.kafka.records("invoices") == []
-        assert (await worker.deliver("orders", b"2")).kind == "done"
-        assert [record.value for record in worker.kafka.records("invoices")] == [b"of 1", b"of 2"]
 
 
 async def test_a_publish_without_key_to_a_compacted_topic_fails_its_message_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ async def test_options_that_the_client_refuses_are_a_sentence() -> None:
 
 def test_credentials_of_the_app_are_those_of_its_share_consumers() -> None:
     options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "u", "sasl_plain_password": "p"}
-    share = Share(max_records=7, client_options={"ssl.ca.location": "ca.pem"})
+    share = Share(client_options={"ssl.ca.location": "ca.pem", "max.poll.records": 7})
     assert consumer_config(HostSettings("b:1", "billing", client_options=options, client_id="c"), share) == {
         "bootstrap.servers": "b:1", "client.id": "c", "log_level": 3, "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN",
         "sasl.username": "u", "sasl.password": "p", "ssl.ca.location": "ca.pem", "group.id": "billing.share",

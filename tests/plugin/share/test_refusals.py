@@ -29,9 +29,8 @@ def refusals(app: App) -> str:
 def test_settings_that_can_not_work_are_refused() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"consumers": 0}, "consumers of Share is 0; it is a whole number from 1"),
-        ({"max_records": True}, "max_records of Share is True"),
-        ({"lock": 4}, "consume_timeout of Share is -1 s and its lock 4 s"),
-        ({"lock": 20, "consume_timeout": "20s"}, "consume_timeout of Share is 20 s and its lock 20 s"),
+        ({"consumers": True}, "consumers of Share is True"),
+        ({"lock": 0}, "lock of Share is 0 s; it must be above 0"),
         ({"client_options": [1]}, "client_options of Share is a list"),
         ({"client_options": {"group.id": "x"}}, "'group.id', which is not for users to set: it is the group of App"),
     ]
@@ -60,7 +59,8 @@ def test_explain_says_who_gets_what_and_what_becomes_of_failures() -> None:
     chain = {link.what: link.how for link in explanation.chain}
     assert chain["share group billing.share"] == "any worker gets any record, locked for 20s; 2 consumers here"
     settings = {setting.name: (setting.value, setting.source) for setting in explanation.settings}
-    assert settings["share.consume_timeout"] == ("15s", "default")
+    assert settings["share.lock"] == ("20s", "code")
+    assert any("has not begun 15s after it was locked" in path.when for path in explanation.failures)
     assert settings["share.consumers"] == ("2", "code")
     paths = {path.when: path.then for path in explanation.failures}
     assert paths["another worker holds the claim"].startswith("copied to the retry topic, no attempt is charged")

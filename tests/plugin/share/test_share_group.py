@@ -78,7 +78,7 @@ async def test_what_a_worker_can_not_finish_when_it_stops_runs_at_another(scenar
         await asyncio.Event().wait()
 
     await scenario.raw.produce(scenario.topic, b"v0", b"v1")
-    leaving = await scenario.join(handler=hang, share={"lock": 30.0, "consume_timeout": 25.0}, app={"drain_timeout": 0.2})
+    leaving = await scenario.join(handler=hang, share={"lock": 30.0}, app={"drain_timeout": 0.2})
     await began.wait()
     await leaving.leave()
     assert leaving.counts.released == 2
@@ -117,7 +117,7 @@ async def test_what_an_aborted_transaction_wrote_is_not_consumed(scenario: Scena
 async def test_a_start_configures_the_share_group_and_a_second_one_changes_nothing(
     scenario: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings, share = HostSettings(scenario.brokers, scenario.group, start="latest"), Share(lock=3.0, consume_timeout=1.0)
+    settings, share = HostSettings(scenario.brokers, scenario.group, start="latest"), Share(lock=3.0)
     caplog.set_level("INFO", "ackwise")
     await ensure_share_group(settings, share)
     assert await read_share_group(settings, share) == {

@@ -40,7 +40,7 @@ def make_app(
     """An app that writes down what it runs; a `handler` is awaited before that."""
     quick: dict[str, Any] = {"commit_interval": 0.1, "clock_skew": 0.0, "drain_timeout": 5.0, "session_timeout": 6.0}
     made = App(group, brokers=brokers, **(quick | app))
-    made.use(Share(**{"lock": 2.0, "consume_timeout": 1.5, **share}), ConsumeLater(levels="0.2s 0.5s"))
+    made.use(Share(**{"lock": 2.0, **share}), ConsumeLater(levels="0.2s 0.5s"))
     if dedup:
         made.use(Dedup(store or f"sqlite:///{folder}/claims.db", lease=1.0))
 
