@@ -40,6 +40,9 @@ __all__ = ["Execution", "is_stuck"]
 
 log = Log()
 
+#: Settles what is finished of the runs of an assignment.
+Meanwhile = Callable[[list[Run], Assignment], Awaitable[None]]
+
 
 class Execution:
     """The second phase of the pipeline of `agent`."""
@@ -59,8 +62,8 @@ class Execution:
         assignment: Assignment,
         call: HandlerCall,
         *,
-        meanwhile: Callable[[], Awaitable[None]] | None = None,
-    ) -> HandlerCall:
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
         """Run what is ADMITTED in one task; `meanwhile` settles what is finished of it while the partition drains.
 
         In a transaction a failure of several messages rules on none of them: the caller rolls back and finds the
@@ -68,7 +71,7 @@ class Execution:
         """
         admitted = [run for run in runs if run.stage is Stage.ADMITTED]
         if not admitted:
-            return call
+            return
         if not assignment.cut_off:
             if self._agent.kind == "batch":
                 ready = in_order(runs, admitted)
@@ -89,14 +92,13 @@ class Execution:
                 self.give_up_unstarted(runs, [run for run in runs if run.stage is Stage.ADMITTED and not run.began])
                 await self.release()
             self.give_up(runs, [run for run in runs if run.stage is Stage.ADMITTED], call)
-        return call
 
     @property
     def running(self) -> int:
         """How many calls of the handler have not ended."""
         return sum(not task.done() for task in self._calls)
 
-    async def _work_off(self, work: Work, meanwhile: Callable[[], Awaitable[None]] | None) -> None:
+    async def _work_off(self, work: Work, meanwhile: Meanwhile | None) -> None:
         """In one task; in several where messages may run side by side, each of which is settled as soon as it is finished."""
         beside = self.starts.runs_beside(work.call)
         calls = [work.call.part() for _ in range(min(self._agent.concurrency or 1, len(work.ready)))] if beside else [work.call]
@@ -458,7 +460,7 @@ class Execution:
         if run.began and not run.unprotected:
             self._worker.record(EventCode.RELEASED, self._agent.name, run, with_exec_id=True)
 
-    async def _wait(self, work: Work, meanwhile: Callable[[], Awaitable[None]] | None, *, settles: bool) -> None:
+    async def _wait(self, work: Work, meanwhile: Meanwhile | None, *, settles: bool) -> None:
         """Until all of `work` has come to its end, or its calls are abandoned. `settles`: what is finished meanwhile is settled."""
         call, loop = work.call, asyncio.get_running_loop()
         portions = self._settles_in_portions(call) and meanwhile is not None
@@ -493,11 +495,11 @@ class Execution:
         """In a transaction the commit settles; an instance that broadcasts has nothing but its offsets."""
         return self._agent.kind == "message" and call.transaction is None and self._worker.dropping is None
 
-    async def _settle_portion(self, work: Work, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    async def _settle_portion(self, work: Work, meanwhile: Meanwhile) -> None:
         """Settle what is finished. If that can't be done now nothing more starts, and it is repeated, as that of a whole batch is."""
         if self._agent.in_place is not None:  # what is suspended has no disposition after that
             self._log_outcomes(work, [run for run in work.ready if run.stage is Stage.RULED and run not in work.told])
-        await meanwhile()
+        await meanwhile(work.runs, work.assignment)
         if not work.is_stuck and self._settles_in_portions(work.call) and any(map(is_stuck, work.runs)):
             work.is_stuck = True
             await self._empty(work)

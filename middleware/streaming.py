@@ -1,4 +1,4 @@
-"""Streaming pipeline: the spine around a loop that takes messages in its own time, such as an agent of a stream processor.
+"""Streaming: the steps of a batch that a loop takes in its own time, message by message, such as an agent of a stream processor.
 
     admit a batch → hand it over → settle what comes back, as it comes back
 
@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
 from ackwise.middleware.execution import is_stuck
-from ackwise.middleware.fate import is_last, log_spared
+from ackwise.middleware.fate import batch_limit, is_last, log_spared
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.inflight import Flight, InFlight
 from ackwise.middleware.log import Log
-from ackwise.middleware.pipeline import Pipeline, follow
+from ackwise.middleware.pipeline import Phases, follow
 from ackwise.middleware.run import Run, Stage, apart, in_order
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.usercode import class_name
-from ackwise.middleware.worker import Worker
 
-__all__ = ["StreamingPipeline", "Stretch"]
+__all__ = ["Streaming", "Stretch"]
 
 log = Log()
 
@@ -37,7 +35,7 @@ HANG_WARNING: Final = 60.0
 
 
 class Stretch(Assignment, Protocol):
-    """What the streaming pipeline asks of the partition besides."""
+    """What these steps ask of the partition besides."""
 
     @property
     def turn(self) -> asyncio.Lock:
@@ -48,55 +46,54 @@ class Stretch(Assignment, Protocol):
 class _Away(HandlerCall):
     """A batch in the hands of a loop."""
 
-    __slots__ = ("flight",)
+    __slots__ = ("company", "flight")
 
     def __init__(self) -> None:
         super().__init__()
         self.flight = Flight(())
+        self.company = AsyncExitStack()  #: beside other batches, until all of it is back
 
     def stir(self) -> None:
         super().stir()
         self.flight.stir()
 
 
-class StreamingPipeline(Pipeline):
-    """The spine for one loop.
+class Streaming:
+    """The steps for one loop.
 
     `hand_over` gives it messages, each of which it takes and decides on once. `flush` returns when everything that the
     loop has sent so far is acknowledged: nothing counts as done before what it led to.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        worker: Worker,
-        *,
-        hand_over: Callable[[Sequence[InFlight]], None],
-        flush: Callable[[], Awaitable[None]],
-    ) -> None:
-        super().__init__(agent, worker)
+    fails_together = True
+
+    def __init__(self, phases: Phases, *, hand_over: Callable[[Sequence[InFlight]], None], flush: Callable[[], Awaitable[None]]) -> None:
+        self._agent, self._worker = phases.agent, phases.worker
+        self._admission = phases.admission
+        self._execution = phases.execution
+        self._settle = phases.settlement
         self._give = hand_over
         self._flush = flush
-        self._slice = worker.settle_interval  #: seconds after which what has come back is settled, while the rest is still away
+        self._slice = phases.worker.settle_interval  #: seconds after which what has come back is settled, while the rest is still away
 
-    async def _process(self, runs: list[Run], assignment: Assignment) -> None:
-        stretch, call = cast(Stretch, assignment), _Away()
-        async with AsyncExitStack() as company:
-            async with stretch.turn:
-                stopped = await self._admission.prepare(runs)
-                begins = stopped is None and await self._may_begin(runs, stretch)
-                if begins and await company.enter_async_context(self._execution.starts.turn(runs, stretch, call)):
-                    await self._admit(runs, stretch, call)
-            await self._land(call, stretch)
-        follow(runs)
-        await self._flush()
-        await self._settle(runs, stretch)
-        if stopped is None:
-            stopped = next((member.stopped for member in call.flight.members if member.stopped is not None), None)
-        self._stop_if(stopped)
+    def new_call(self) -> _Away:
+        """A batch in the hands of the loop."""
+        return _Away()
 
-    async def _admit(self, runs: list[Run], stretch: Stretch, call: _Away) -> None:
+    def turn(self, stretch: Stretch) -> AbstractAsyncContextManager[object]:
+        """Batches of a partition are handed over in the order of their offsets."""
+        return stretch.turn
+
+    async def execute(self, runs: list[Run], stretch: Stretch, call: _Away) -> None:
         """Claim and hand over; a partition that is stopping by then is handed nothing."""
+        try:
+            if await call.company.enter_async_context(self._execution.starts.turn(runs, stretch, call)):
+                await self._hand_over(runs, stretch, call)
+        except BaseException:
+            await call.company.aclose()
+            raise
+
+    async def _hand_over(self, runs: list[Run], stretch: Stretch, call: _Away) -> None:
         await self._admission.claim(runs)
         admitted = in_order(runs, [single for run in [*runs] if run.stage is Stage.ADMITTED for single in apart(runs, run)])
         call.unstarted = call.flight
@@ -106,6 +103,16 @@ class StreamingPipeline(Pipeline):
         else:
             self._give_to(call, admitted, stretch)
 
+    async def settle(self, runs: list[Run], stretch: Stretch, call: _Away) -> None:
+        """Settle what comes back, as it comes back, and the rest once all of it is."""
+        async with call.company:
+            await self._land(call, stretch)
+        follow(runs)
+        await self._flush()
+        await self._settle(runs, stretch)
+        if call.stopped is None:
+            call.stopped = next((member.stopped for member in call.flight.members if member.stopped is not None), None)
+
     def _begin(self, call: _Away, member: InFlight) -> bool:
         assert member.assignment is not None
         if self._execution.starts.is_shut(member.assignment, member.run.place, call):
@@ -114,7 +121,7 @@ class StreamingPipeline(Pipeline):
         return bool(self._execution.begin([member.run], [member.run], member))
 
     def _due_in(self, member: InFlight) -> float:
-        return self._worker.flow.start_after(self.agent.name, [member.run])
+        return self._worker.flow.start_after(self._agent.name, [member.run])
 
     def _give_to(self, call: _Away, runs: Sequence[Run], stretch: Stretch, *, again_until: float | None = None) -> None:
         """The loop may take `runs`, in no larger company than each of them bears."""
@@ -134,7 +141,7 @@ class StreamingPipeline(Pipeline):
         self._give(members)
 
     def _company(self, run: Run) -> int:
-        limit = 1 if run.alone else self.batch_limit(run)
+        limit = 1 if run.alone else batch_limit(run, self._agent.max_batch, self._worker.later, self._agent.in_place)
         return limit if run.at_most is None else min(limit, run.at_most)
 
     async def _land(self, call: _Away, stretch: Stretch) -> None:
@@ -187,7 +194,7 @@ class StreamingPipeline(Pipeline):
             self._execution.end(member.run.ids or (), member)
             self._execution.spare(member.run, at_most=max(1, member.company // 2), error=class_name(member.error))
         at = None if doomed[0].error is None else where_raised(doomed[0].error)
-        log_spared(self.agent.name, [member.run for member in doomed], batch=doomed[0].company, at=at)
+        log_spared(self._agent.name, [member.run for member in doomed], batch=doomed[0].company, at=at)
         if now < until and not stretch.is_stopping:
             self._give_to(call, await self._execution.renew([member.run for member in doomed]), stretch, again_until=until)
             return [*known, *(member for member in doomed if member.run.stage is not Stage.ADMITTED)]
@@ -222,7 +229,7 @@ class StreamingPipeline(Pipeline):
             origin = taken[0].message
             log.warning(
                 "a handler does not come back, its partition waits and nothing is lost",
-                handler=self.agent.name,
+                handler=self._agent.name,
                 seconds=seconds,
                 messages=len(taken),
                 topic=origin.topic,

@@ -1,4 +1,4 @@
-"""Transactional pipeline: the spine around a transaction of the database.
+"""Transactions: the steps of a batch whose handler writes in a transaction of the database.
 
 What the handler writes and "done" come true together, or not at all.
 
@@ -7,63 +7,132 @@ What the handler writes and "done" come true together, or not at all.
 Where the handler fails, everything is rolled back and run again in halves, until the culprit is alone. The events of
 success follow the commit; where it is not known whether the commit came through, the keys tell when they are claimed again.
 What the handler publishes are rows of the outbox in the same transaction: a relay sends them once it has committed.
+
+What is claimed and marked in the database are its `Rows`: a row for each key (`Inbox`), or one for each partition (`offsets.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final, Protocol
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason, Suspended
 from ackwise.middleware.errors import AckwiseError, StoreUnavailable, TransactionAborted, TransactionCommitted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.outboxrows import OutboxRows
-from ackwise.middleware.pipeline import Pipeline, follow
+from ackwise.middleware.pipeline import AT_ONCE, Phases, follow
 from ackwise.middleware.run import Run, Stage, apart
 from ackwise.middleware.sequence import first_unfinished
-from ackwise.middleware.settlement import Assignment
+from ackwise.middleware.settlement import PUBLISH_AGAIN, Assignment
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, Transaction, TransactionalStore, TransactionAnswer
 from ackwise.middleware.usercode import is_a
 from ackwise.middleware.worker import Worker
 
-__all__ = ["UNDONE", "RollBack", "TransactionalPipeline", "finish_of", "finishes_of", "one_by_one"]
+__all__ = ["UNDONE", "Inbox", "RollBack", "Rows", "Transactions", "Unacknowledged", "finish_of", "finishes_of", "one_by_one"]
 
 #: What a transaction raises in which no handler runs: nothing of it stays, or that is not known, and it is tried again.
 UNDONE: Final = (StoreUnavailable, TransactionAborted)
 
-
 _COMMITTED: Final = "an earlier handler ended the transaction that it wrote in, and what it wrote until then is committed"
+
+_Begin = Callable[[], AbstractAsyncContextManager[Transaction]]
 
 
 class RollBack(Exception):
     """Leaves the block of a transaction so that nothing of it stays."""
 
 
-class TransactionalPipeline(Pipeline):
-    """The spine for one handler under `Transactional`, on `store`."""
+class Unacknowledged(RollBack):
+    """A copy is not acknowledged, and what was written for others can't stay without it."""
 
-    def __init__(self, agent: Agent, worker: Worker, store: TransactionalStore) -> None:
-        super().__init__(agent, worker)
+
+class Rows(Protocol):
+    """What a transaction claims and marks in the database. `assignment` is of the kind that they need."""
+
+    keeps_order: bool
+    """Whether nothing is passed before what is in front of it."""
+
+    async def is_clear(self, runs: Sequence[Run], assignment: Any, /) -> bool:
+        """Return whether transactions for `runs` may begin."""
+        ...
+
+    async def claim(self, transaction: Transaction, fetched: Sequence[Run], assignment: Any, /) -> list[Run]:
+        """Return what is ours, which is ADMITTED; what was finished before is RULED."""
+        ...
+
+    async def mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Any, /) -> None:
+        """Publish the copies, then mark what needs none or has one: a copy is there before anybody is told of it.
+
+        Raises `Unacknowledged` where all of it can be marked together only.
+        """
+
+    async def mark_alone(self, runs: Sequence[Run], assignment: Any, unseen: Sequence[Run] = (), /) -> None:
+        """As `mark`, in a transaction without anything that a handler wrote. Raises what is `UNDONE`, and `Unacknowledged`.
+
+        `unseen` was committed by a handler that has not seen it, and is free again.
+        """
+
+    def doubt(self, runs: Sequence[Run], /) -> Collection[Run]:
+        """Those of `runs`, after a commit without an answer, that wait until the database is asked for it."""
+        ...
+
+    def stands(self, run: Run, /) -> bool:
+        """Whether it is parked or dead, whatever becomes of the transaction."""
+        ...
+
+    def is_passed(self, run: Run, /) -> bool:
+        """Whether what must not overtake it may go on."""
+        ...
+
+    async def passed(self, runs: list[Run], assignment: Any, /) -> list[Run]:
+        """Return those of `runs`, in order, that may be settled."""
+        ...
+
+
+class Transactions:
+    """The steps for one handler under `Transactional`, on `store`. `rows` are made of the phases and of what begins a transaction."""
+
+    fails_together = True
+
+    def __init__(self, phases: Phases, store: TransactionalStore, rows: Callable[[Phases, _Begin], Rows] | None = None) -> None:
+        self._agent, self._worker = phases.agent, phases.worker
+        self._admission = phases.admission
+        self._execution = phases.execution
+        self._settle = phases.settlement
         self._store = store
-        self._retention = 0.0 if worker.dedup is None else float(worker.dedup.retention)
+        self._retention = 0.0 if phases.worker.dedup is None else float(phases.worker.dedup.retention)
+        self._rows = (rows or Inbox)(phases, self._begin)
 
-    async def _process(self, runs: list[Run], assignment: Assignment) -> None:
+    def _begin(self) -> AbstractAsyncContextManager[Transaction]:
+        return self._store.begin(retention=self._retention)
+
+    def new_call(self) -> HandlerCall:
+        """Whose `stopped` is told; each transaction has a call of its own."""
+        return HandlerCall()
+
+    def turn(self, _: Assignment) -> AbstractAsyncContextManager[object]:
+        """None: a lane gives one batch at a time, or its keys are locked in the database."""
+        return AT_ONCE
+
+    async def execute(self, runs: list[Run], assignment: Assignment, call: HandlerCall) -> None:
+        """Take `runs` as far as a commit, in as many transactions as it needs."""
         one_by_one(runs)
-        stopped = await self._admission.prepare(runs)
-        if stopped is None and await self._may_begin(runs, assignment):
-            stopped = await self._transact(self._in_order(runs, self._admission.elect(runs)), assignment)
+        if await self._rows.is_clear(runs, assignment):
+            call.stopped = await self._transact(self._in_order(runs, self._admission.elect(runs)), assignment)
+
+    async def settle(self, runs: list[Run], assignment: Assignment, _: HandlerCall) -> None:
+        """Settle what is passed, and due."""
         follow(runs)
-        await self._settle(runs, assignment, due=self._worker.monotonic())
-        self._stop_if(stopped)
+        passed = await self._rows.passed(runs, assignment)
+        await self._settle(passed, assignment, due=self._worker.monotonic())
 
     def _in_order(self, runs: list[Run], elected: list[Run]) -> list[Run]:
         """Those of `elected` that nothing waits in front of, where the partition has an order."""
-        if self.agent.order != "partition":
+        if not self._rows.keeps_order:
             return elected
         waiting = first_unfinished([run for run in runs if run.stage is not Stage.FETCHED])
         if waiting is None:
@@ -75,7 +144,7 @@ class TransactionalPipeline(Pipeline):
         return [run for run in elected if run.last < waiting]
 
     async def _transact(self, runs: Sequence[Run], assignment: Assignment) -> BaseException | None:
-        """Take `runs` as far as a commit, in as many transactions as it needs; returns what stops the app."""
+        """Take `runs` as far as a commit, in halves where they fail; returns what stops the app."""
         fetched = [run for run in runs if run.stage is Stage.FETCHED]
         if not fetched or assignment.cut_off:
             return None
@@ -85,8 +154,9 @@ class TransactionalPipeline(Pipeline):
         if not fetched:
             return None
         call = await self._attempt(fetched, assignment)
-        with suppress(*UNDONE):  # settling publishes them; the mark alone is missing then
-            await self._mark([run for run in fetched if _is_buried(run)], assignment)
+        if buried := [run for run in fetched if _is_buried(run)]:
+            with suppress(RollBack, *UNDONE):  # settling publishes them; the mark alone is missing then
+                await self._rows.mark_alone(buried, assignment)
         if call.raised is None or call.stopped is not None:
             return call.stopped
         if len(fetched) == 1:
@@ -94,7 +164,7 @@ class TransactionalPipeline(Pipeline):
             return None
         middle = len(fetched) // 2
         stopped = await self._transact(fetched[:middle], assignment)
-        if stopped is not None or (self.agent.order == "partition" and not all(map(_is_finished, fetched[:middle]))):
+        if stopped is not None or (self._rows.keeps_order and not all(map(self._rows.is_passed, fetched[:middle]))):
             return stopped
         return await self._transact(fetched[middle:], assignment)
 
@@ -105,19 +175,22 @@ class TransactionalPipeline(Pipeline):
             async with self._execution.starts.turn(fetched, assignment, waiting) as may_claim:
                 if not may_claim:
                     return call
-                async with self._store.begin(retention=self._retention) as transaction:
-                    mine = await self._claim(transaction, fetched, assignment)
+                async with self._begin() as transaction:
+                    mine = await self._rows.claim(transaction, fetched, assignment)
                     call = HandlerCall(transaction)
                     waiting.unstarted, waiting.parts = (), [call]
                     await self._execution.run(mine, assignment, call)
                     if call.raised is not None or any(run.stage is Stage.ADMITTED for run in mine):
                         raise RollBack
-                    rows = OutboxRows(self._worker, self.agent.name, mine)
-                    await self._publish_and_mark(transaction, mine, assignment)
+                    rows = OutboxRows(self._worker, self._agent.name, mine)
+                    await self._rows.mark(transaction, mine, assignment)
                     await rows.write(transaction.connection)
                 rows.tell()
-        except RollBack:
-            self._roll_back(mine, call, alone=len(fetched) == 1)
+        except RollBack as why:
+            if isinstance(why, Unacknowledged) and not call.called_off and call.stopped is None:
+                self._await_copies(mine)
+            else:
+                self._roll_back(mine, call, alone=len(fetched) == 1)
         except TransactionCommitted as error:
             call.raised = None
             await self._give_up(mine, error, assignment)
@@ -126,13 +199,94 @@ class TransactionalPipeline(Pipeline):
                 self._undo_and_postpone(fetched, error)
                 return call
             call.raised = error
-            self._roll_back([run for run in mine if not self._stands(run)], call, alone=len(fetched) == 1)
+            self._roll_back([run for run in mine if not self._rows.stands(run)], call, alone=len(fetched) == 1)
         except StoreUnavailable as error:
             self._undo_and_postpone(fetched, error)
         return call
 
-    async def _claim(self, transaction: Transaction, fetched: Sequence[Run], assignment: Assignment) -> list[Run]:
+    def _roll_back(self, mine: Sequence[Run], call: HandlerCall, *, alone: bool) -> None:
+        """One that failed `alone` keeps its decision, or is given one; of several each is told to have failed, and is fetched again.
+
+        So is one that was left of several, since the others were finished before or have their copies: only what was fetched alone is
+        marked as failed.
+        """
+        if call.raised is None:
+            for run in mine:
+                if call.stopped is None and run.began and run.ids is not None:
+                    self._worker.record(EventCode.RELEASED, self._agent.name, run, with_exec_id=True)
+                run.undo()
+            if call.stopped is None:
+                self._worker.postpone(mine, "its handler was called off, or decided nothing")
+        elif alone and mine:
+            self._blame(mine[0], call.raised)
+        else:
+            for run in mine:
+                self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error="RolledBack")
+                run.undo()
+
+    def _await_copies(self, runs: Sequence[Run]) -> None:
+        """Nothing of it stays, since the copy of one is not acknowledged."""
+        for run in runs:
+            run.undo()
+        self._worker.postpone(runs, "copies are not acknowledged", wait=PUBLISH_AGAIN)
+
+    def _blame(self, run: Run, error: BaseException) -> None:
+        if is_a(error, TransactionAborted):  # it was taken for a success until it was to be committed
+            broken = decide(run, Later(failure=Failure.of(error)), self._worker.later, error, in_place=self._agent.in_place)
+            self._worker.report_broken(self._agent.name, [] if broken is None else [broken])
+        run.succeeded = False
+
+    async def _give_up(self, mine: Sequence[Run], error: TransactionCommitted, assignment: Assignment) -> None:
+        """What the handler saw and committed by itself never runs again: nobody knows how much of it came true."""
+        unseen = [run for run in mine if not run.began]
+        for run in mine:
+            if not run.began:
+                run.undo()
+            elif not self._rows.stands(run):
+                _bury(run, error, self._worker)
+        with suppress(RollBack, *UNDONE):
+            await self._rows.mark_alone([run for run in mine if _is_buried(run)], assignment, unseen)
+
+    async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:
+        """What failed alone: its copy is published and its row marked, without anything that the handler wrote."""
+        try:
+            await self._rows.mark_alone(runs, assignment)
+        except Unacknowledged:
+            self._await_copies(runs)
+        except UNDONE as error:
+            self._undo_and_postpone(runs, error)
+
+    def _undo_and_postpone(self, runs: Sequence[Run], error: AckwiseError) -> None:
+        """Nothing of it stays, or it is not known whether it committed. Only what has its copy, or was finished before, goes on."""
+        doubtful = self._rows.doubt(runs)
+        self._worker.postpone([*doubtful], "it is not known whether they were committed", error)
+        others = [run for run in runs if run not in doubtful]
+        undone = [run for run in others if not (self._rows.stands(run) or isinstance(run.disposition, Duplicate))]
+        for run in undone:
+            run.undo()
+        self._worker.postpone(undone, "the database is not available", error)
+
+
+class Inbox:
+    """A row for each key. `permitted` are those of FETCHED runs that may be claimed; all unless given."""
+
+    def __init__(
+        self, phases: Phases, begin: _Begin, permitted: Callable[[Transaction, Sequence[Run]], Awaitable[list[Run]]] | None = None
+    ) -> None:
+        self.keeps_order = phases.agent.order == "partition"
+        self._worker = phases.worker
+        self._publish = phases.settlement.publish
+        self._begin = begin
+        self._permitted = permitted
+
+    async def is_clear(self, _: Sequence[Run], __: Assignment) -> bool:
+        """Always: a key tells by itself whether it was committed."""
+        return True
+
+    async def claim(self, transaction: Transaction, fetched: Sequence[Run], _assignment: Assignment) -> list[Run]:
         """Who is ours under the lock of its row is ADMITTED and answered; who was finished before is RULED."""
+        if self._permitted is not None:
+            fetched = await self._permitted(transaction, fetched)
         keyed = [(run, run.key) for run in fetched if run.key is not None]
         answers = await transaction.claim([key for _, key in keyed]) if keyed else []
         for (run, _), answer in zip(keyed, answers, strict=True):
@@ -151,76 +305,25 @@ class TransactionalPipeline(Pipeline):
                 run.exec_ids, run.started_at = [exec_id], self._worker.monotonic()
                 run.rule(Done())
             case Finished(None):
-                self._bury(run, TransactionCommitted(_COMMITTED))
+                _bury(run, TransactionCommitted(_COMMITTED), self._worker)
             case Finished(outcome):
                 run.rule(Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
                 run.rule(Duplicate(stale=True))
 
-    async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Assignment) -> None:
-        """Publish the copies, and mark what needs none or has one: a copy is there before anybody is told of it."""
-        await self._settle.publish(mine, assignment)
+    async def mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Assignment) -> None:
+        """What has no copy yet is not marked, and comes up again."""
+        await self._publish(mine, assignment)
         await transaction.finish(finishes_of([run for run in mine if run.stage is Stage.PUBLISHED]))
 
-    def _roll_back(self, mine: Sequence[Run], call: HandlerCall, *, alone: bool = True) -> None:
-        """One that failed `alone` keeps its decision, or is given one; of several each is told to have failed, and is fetched again.
-
-        So is one that was left of several, since the others were finished before or have their copies: only what was fetched alone is
-        marked as failed.
-        """
-        if call.raised is None:
-            for run in mine:
-                if call.stopped is None and run.began and run.ids is not None:
-                    self._worker.record(EventCode.RELEASED, self.agent.name, run, with_exec_id=True)
-                run.undo()
-            if call.stopped is None:
-                self._worker.postpone(mine, "its handler was called off, or decided nothing")
-        elif alone and mine:
-            self._blame(mine[0], call.raised)
-        else:
-            for run in mine:
-                self._worker.record(EventCode.FAILED, self.agent.name, run, with_exec_id=True, error="RolledBack")
-                run.undo()
-
-    def _blame(self, run: Run, error: BaseException) -> None:
-        if is_a(error, TransactionAborted):  # it was taken for a success until it was to be committed
-            broken = decide(run, Later(failure=Failure.of(error)), self._worker.later, error, in_place=self.agent.in_place)
-            self._worker.report_broken(self.agent.name, [] if broken is None else [broken])
-        run.succeeded = False
-
-    async def _give_up(self, mine: Sequence[Run], error: TransactionCommitted, assignment: Assignment) -> None:
-        """What the handler saw and committed by itself never runs again: nobody knows how much of it came true."""
-        unseen = [run for run in mine if not run.began]
-        for run in mine:
-            if not run.began:
-                run.undo()
-            elif not self._stands(run):
-                self._bury(run, error)
-        with suppress(*UNDONE):
-            await self._mark([run for run in mine if _is_buried(run)], assignment, unseen)
-
-    def _bury(self, run: Run, error: TransactionCommitted) -> None:
-        decide(run, Dead(Reason.ABORTED_AND_COMMITTED, Failure.of(error)), self._worker.later)
-        run.succeeded, run.send_back = False, None
-
-    async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:
-        """What failed alone: its copy is published and its row marked, without anything that the handler wrote."""
-        try:
-            await self._mark(runs, assignment)
-        except UNDONE as error:
-            self._undo_and_postpone(runs, error)
-
-    async def _mark(self, runs: Sequence[Run], assignment: Assignment, unseen: Sequence[Run] = ()) -> None:
-        """Publish the copies of what is ruled on, and mark it. What has no key needs no mark: settling publishes it.
-
-        What its handler has not seen, though it was committed with what it saw, is free again.
-        """
+    async def mark_alone(self, runs: Sequence[Run], assignment: Assignment, unseen: Sequence[Run] = ()) -> None:
+        """Publish the copies of what is ruled on, and mark it. What has no key needs no mark: settling publishes it."""
         ruled = [(run, run.key) for run in runs if run.stage is Stage.RULED and not isinstance(run.disposition, Suspended)]
         keyed = [(run, key) for run, key in ruled if key is not None]
         if not keyed:
             return
         left = [(run, run.key) for run in unseen if run.key is not None]
-        async with self._store.begin(retention=self._retention) as transaction:
+        async with self._begin() as transaction:
             answers = await transaction.claim([key for _, key in (*keyed, *left)])
             taken = list[Run]()
             for (run, _), answer in zip(keyed, answers, strict=False):
@@ -234,20 +337,30 @@ class TransactionalPipeline(Pipeline):
                 if _is_committed(answer)
             ]
             if taken:
-                await self._publish_and_mark(transaction, taken, assignment)
+                await self.mark(transaction, taken, assignment)
             if free:
                 await transaction.finish(free)
 
-    def _undo_and_postpone(self, runs: Sequence[Run], error: AckwiseError) -> None:
-        """Nothing of it stays, or it is not known whether it committed. Only what has its copy, or was finished before, goes on."""
-        undone = [run for run in runs if not (self._stands(run) or isinstance(run.disposition, Duplicate))]
-        for run in undone:
-            run.undo()
-        self._worker.postpone(undone, "the database is not available", error)
+    def doubt(self, _: Sequence[Run]) -> Collection[Run]:
+        """None: their keys tell when they are claimed again."""
+        return ()
 
-    def _stands(self, run: Run) -> bool:
-        """Whether it is parked or dead, whatever becomes of the transaction."""
+    def stands(self, run: Run) -> bool:
+        """What has its copy."""
         return run.stage is Stage.PUBLISHED and isinstance(run.disposition, Later | Dead)
+
+    def is_passed(self, run: Run) -> bool:
+        """What has its copy, or needs none."""
+        return run.stage >= Stage.PUBLISHED or isinstance(run.disposition, Done | Duplicate)
+
+    async def passed(self, runs: list[Run], _: Assignment) -> list[Run]:
+        """All of them: settling looks at each."""
+        return runs
+
+
+def _bury(run: Run, error: TransactionCommitted, worker: Worker) -> None:
+    decide(run, Dead(Reason.ABORTED_AND_COMMITTED, Failure.of(error)), worker.later)
+    run.succeeded, run.send_back = False, None
 
 
 def _is_buried(run: Run) -> bool:
@@ -257,11 +370,6 @@ def _is_buried(run: Run) -> bool:
 
 def _is_committed(answer: TransactionAnswer) -> bool:
     return isinstance(answer, Finished) and answer.outcome is None
-
-
-def _is_finished(run: Run) -> bool:
-    """Whether what must not overtake it may go on."""
-    return run.stage >= Stage.PUBLISHED or isinstance(run.disposition, Done | Duplicate)
 
 
 def one_by_one(runs: list[Run]) -> None:

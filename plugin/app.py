@@ -399,7 +399,9 @@ class App(Router):
                 f"a call of handler {left[0]!r} has not ended since the app was stopped, and beside it a message could run twice; "
                 "end it, or start in a new process"
             )
-        host = self._slots.host(self._placed(), self.agents(), before=before)
+        from ackwise.plugin.hosting import host_of  # the Kafka client is imported by those who run it
+
+        host = host_of(self._slots, self._placed(), self.agents(), before=before)
         self._host, self._is_started, self._is_running = host, True, True
         return host
 

@@ -22,6 +22,7 @@ from ackwise.plugin.client.internals import ConsumerOptions, addresses_of, ident
 from ackwise.plugin.client.opening import require_known
 from ackwise.plugin.decoder import decoder_of
 from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
+from ackwise.plugin.hosting import host_of
 from ackwise.plugin.loopbatch import Handover, LoopBatch
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings.addresses import Address
@@ -265,7 +266,7 @@ class Reliable(Generic[T]):
 
     async def _run(self) -> None:
         try:
-            await self._slots.host(self._settings, [self._agent], self._consumer).run(self._stop)
+            await host_of(self._slots, self._settings, [self._agent], self._consumer).run(self._stop)
         except ConsumerStoppedError as error:
             raise AckwiseError(
                 "the consumer was stopped while reliable() was reading; leave `async with reliable(…)` first. Nothing that was not settled "

@@ -6,8 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
@@ -32,15 +31,7 @@ from ackwise.plugin.observers import Observed, Observer, check_observer, is_obse
 from ackwise.plugin.producer.outside import Outside
 from ackwise.plugin.registry import installed_middleware, open_inbox, open_outbox, open_sink, open_store
 from ackwise.plugin.settings.config import Config
-from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.tracing import Tracing
-
-if TYPE_CHECKING:
-    from aiokafka import AIOKafkaConsumer
-
-    from ackwise.plugin.group.member import Member
-    from ackwise.plugin.host.host import AiokafkaHost
-    from ackwise.plugin.watch.watching import Watching
 
 __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
@@ -72,7 +63,7 @@ class Slots:
     """
 
     def __init__(self, config: Config | None = None) -> None:
-        self._config = config or Config()
+        self.config = config or Config()
         self._used: list[Around] = []  #: middleware, in the order of use
         self.observers: list[Observer] = []
         self.pausing = Pausing()  #: by code, in this process
@@ -105,7 +96,7 @@ class Slots:
 
     @functools.cached_property
     def _configured(self) -> list[Around]:
-        return [inspect_middleware(function) for function in self._config.middleware()]
+        return [inspect_middleware(function) for function in self.config.middleware()]
 
     @property
     def arounds(self) -> list[Around]:
@@ -113,11 +104,11 @@ class Slots:
 
         It is loaded when it is first asked for. Raises `ConfigurationError`.
         """
-        return [*self._installed, *self._configured, *self._used]
+        return [*self._installed, *self.configured, *self._used]
 
     def check_middleware(self, kinds: Collection[str], why: str) -> None:
         """Refuse middleware that would never run beside handlers of these `kinds`; what is installed is for any app."""
-        for around in [*self._configured, *self._used]:
+        for around in [*self.configured, *self._used]:
             if not around.kinds & {*kinds}:
                 raise ConfigurationError(f"middleware {around.name!r} takes a {' or a '.join(sorted(around.kinds))}, and {why}")
 
@@ -126,22 +117,22 @@ class Slots:
         """How messages come back; in broadcasting they don't."""
         if self.broadcasting is not None:
             return _NEVER
-        return self._config.later(self._get(ConsumeLater))
+        return self.config.later(self._get(ConsumeLater))
 
     @property
     def dead_letter(self) -> DeadLetter:
         """Where messages go that can't be consumed."""
-        return self._config.dead_letter(self._get(DeadLetter))
+        return self.config.dead_letter(self._get(DeadLetter))
 
     @property
     def dedup(self) -> Dedup | None:
         """How messages are run once; off unless used or set."""
-        return self._config.dedup(self._get(Dedup))
+        return self.config.dedup(self._get(Dedup))
 
     @property
     def transactional(self) -> Transactional | None:
         """How messages are run in a transaction; off unless used or set. Raises `ConfigurationError` beside `Dedup`."""
-        policy = self._config.transactional(self._get(Transactional))
+        policy = self.config.transactional(self._get(Transactional))
         if policy is not None and self.dedup is not None:
             raise ConfigurationError("Dedup and Transactional are both on, and each would keep the keys; use one of them")
         return policy
@@ -149,22 +140,22 @@ class Slots:
     @property
     def outbox(self) -> Outbox | None:
         """Where messages wait until a broker has acknowledged them; off unless used or set."""
-        return self._config.outbox(self._get(Outbox))
+        return self.config.outbox(self._get(Outbox))
 
     @property
     def events(self) -> Events | None:
         """What is exported; off unless used or set."""
-        return self._config.events(self._get(Events))
+        return self.config.events(self._get(Events))
 
     @property
     def breaker(self) -> Breaker:
         """When a handler is stopped; on for values that can't be decoded."""
-        return self._config.breaker(self._get(Breaker))
+        return self.config.breaker(self._get(Breaker))
 
     @property
     def rate_limit(self) -> RateLimit | None:
         """How many messages a handler may begin in a second; off unless used or set."""
-        return self._config.rate_limit(self._get(RateLimit))
+        return self.config.rate_limit(self._get(RateLimit))
 
     def flow_control(self, *, first_wait: float | None = None) -> FlowControl:
         """The flow control of a new worker. `first_wait`, in seconds, is that of a breaker which nobody has used.
@@ -179,15 +170,15 @@ class Slots:
     @property
     def share(self) -> Share | None:
         """How a share group consumes the sources; off unless used or set."""
-        return self._config.share(self._get(Share))
+        return self.config.share(self._get(Share))
 
     @property
     def watch(self) -> Watch | None:
         """Where the worker is shown; off unless used or set. Raises `ConfigurationError`."""
         used, port = self._get(Watch), self.watch_port
         if port is None:
-            return self._config.watch(used)
-        watch = self._config.watch(used or Watch(port))
+            return self.config.watch(used)
+        watch = self.config.watch(used or Watch(port))
         return None if watch is None else dataclasses.replace(watch, port=port)
 
     @property
@@ -215,18 +206,18 @@ class Slots:
     @property
     def broadcasting(self) -> Broadcasting | None:
         """Whether every instance gets everything, and what this one is called; off unless used or set."""
-        return self._config.broadcasting(self._get(Broadcasting))
+        return self.config.broadcasting(self._get(Broadcasting))
 
     def log_overrides(self, group: str) -> None:
         """Log which variables change what the code says, since nobody sees them in a file. Their values may be secrets."""
-        if variables := self._config.variables:
+        if variables := self.config.variables:
             log.info("environment variables override settings", group=group, variables=", ".join(variables))
 
     def open_store(self) -> ClaimStore | None:
         """The claim store of `Dedup`, not yet connected. Raises `ConfigurationError`, also for one that would forget too early."""
         if (dedup := self.dedup) is None:
             return None
-        with self._config.sourced("dedup"):
+        with self.config.sourced("dedup"):
             refuse_short_memory(dedup, self.later)
             store = open_store(dedup.store) if isinstance(dedup.store, str) else dedup.store
         if type(store).__module__ == "ackwise.stores.memory":
@@ -237,7 +228,7 @@ class Slots:
         """The database of `Transactional`, not yet connected. Raises `ConfigurationError`."""
         if (policy := self.transactional) is None:
             return None
-        with self._config.sourced("transactional"):
+        with self.config.sourced("transactional"):
             refuse_short_memory(policy, self.later)
             inbox = open_inbox(policy.store) if isinstance(policy.store, str) else policy.store
             if policy.mode == "offsets" and not hasattr(inbox, "take_over"):
@@ -248,7 +239,7 @@ class Slots:
         """The outbox of `Outbox`, not yet connected. Raises `ConfigurationError`."""
         if (policy := self.outbox) is None:
             return None
-        with self._config.sourced("outbox"):
+        with self.config.sourced("outbox"):
             return open_outbox(policy.store) if isinstance(policy.store, str) else policy.store
 
     def check(self, agents: Sequence[Agent]) -> None:
@@ -288,7 +279,7 @@ class Slots:
                 raise ConfigurationError(
                     f"Broadcasting drops what fails, and {kind.__name__} was used, which would do nothing; leave it out"
                 )
-            for name, given in self._config.of(table).items():
+            for name, given in self.config.of(table).items():
                 raise ConfigurationError(
                     f"Broadcasting drops what fails, and {table}.{name} is set by {given.source}, which would do nothing; leave it out"
                 )
@@ -337,65 +328,6 @@ class Slots:
         """Refuse `Watch` on a `host` that shows itself. Raises `ConfigurationError`."""
         if self.watch is not None:
             raise ConfigurationError(f"Watch was used, and {host} has no pages of Ackwise; {instead}")
-
-    def host(
-        self,
-        settings: HostSettings,
-        agents: Sequence[Agent],
-        consumer: AIOKafkaConsumer | None = None,
-        *,
-        before: AiokafkaHost | None = None,
-    ) -> AiokafkaHost:
-        """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one, after the host `before`.
-
-        Raises `ConfigurationError`.
-        """
-        from ackwise.plugin.broadcast.models import model_of  # the Kafka client is imported by those who run it
-        from ackwise.plugin.host.host import AiokafkaHost
-
-        self.check(agents)
-        self.log_overrides(settings.group)
-        store, inbox = self.open_store(), self.open_inbox()
-        sink = self.open_sink(settings.group, [topic for agent in agents for topic in agent.topics])
-        if (watching := self.watching(settings, agents)) is not None:
-            store, sink = watching.timed(store), watching.counted(sink)
-        return AiokafkaHost(
-            settings,
-            agents,
-            later=self.later,
-            dead_letter=self.dead_letter,
-            dedup=self.dedup or self.transactional,
-            store=store,
-            inbox=inbox,
-            outbox=self.open_outbox(),
-            outbox_policy=self.outbox,
-            sink=sink,
-            flow=self.flow_control(),
-            consumer=consumer,
-            model=model_of(settings, self.broadcasting),
-            sharing=None if (share := self.share) is None else self._sharing(share),
-            watching=watching,
-            lifespans=self.lifespans,
-            before=before,
-        )
-
-    def watching(self, settings: HostSettings, agents: Sequence[Agent]) -> Watching | None:
-        """What shows the worker. Raises `ConfigurationError` without the packages of its extra."""
-        if (policy := self.watch) is None:
-            return None
-        try:
-            from ackwise.plugin.watch.watching import Watching  # what it needs is installed by those who watch
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(f"Watch needs {error.name}, which is not installed; pip install 'ackwise[watch]'") from None
-        from ackwise.plugin.inspect.explain import explain
-
-        slots: Any = self  # a checkout has any name, and type checkers see this module under two
-        return Watching(policy, lambda: explain(settings, slots, agents, self._config))
-
-    def _sharing(self, share: Share) -> Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]]:
-        from ackwise.plugin.share.sharing import Sharing  # its client is imported by those who run it
-
-        return lambda topics, member: Sharing(share, topics, member).working()
 
     def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
         """Who takes the events: the sink of `Events`, not yet open, and the observers. `sources` are the topics that the group reads.

@@ -27,8 +27,9 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.message import TopicPartition as Place
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.run import Run
-from ackwise.middleware.streaming import StreamingPipeline
+from ackwise.middleware.streaming import Streaming
 from ackwise.plugin.client.internals import partition_counts
 from ackwise.plugin.client.offsets import Asked, ask, topics_of
 from ackwise.plugin.consume.fetching import Fetched, give
@@ -206,8 +207,8 @@ class FaustHost:
             prefetch = self._declared.max_batch(agent.name)
             function = None if derived else self._declared.function(name)
             intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=prefetch, derive=derive, function=function)
-            intake.pipeline = self._member.pipelines[name] = StreamingPipeline(
-                intake.handler, self._member.worker, hand_over=intake.hand_over, flush=self.flush
+            intake.pipeline = self._member.pipelines[name] = Pipeline(
+                intake.handler, self._member.worker, functools.partial(Streaming, hand_over=intake.hand_over, flush=self.flush)
             )
             if late := [partition for partition in self._member.lanes if partition.topic in (*intake.topics, self._member.names.retry)]:
                 self._opened_opening().begin_again(late)  # others read it already, and would commit past what this one has not seen

@@ -31,7 +31,7 @@ from ackwise.middleware.leases import Leases
 from ackwise.middleware.limits import Thresholds, share_of
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import TopicPartition as Place
-from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
+from ackwise.middleware.offsets import for_copies, for_sources
 from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
@@ -43,7 +43,7 @@ from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.suspects import Suspects, agent_hash
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
-from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.transactional import Transactions
 from ackwise.middleware.usercode import class_name, is_a
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.checkback.counts import CheckCounts
@@ -265,14 +265,14 @@ class Member:
         if self._inbox is None:
             return Pipeline(agent, self.worker)
         if self.offsets is None:
-            return TransactionalPipeline(agent, self.worker, self._inbox)
-        return OffsetsPipeline(agent, self.worker, self.offsets, self.owner)
+            return Pipeline(agent, self.worker, partial(Transactions, store=self._inbox))
+        return Pipeline(agent, self.worker, for_sources(self.offsets, self.owner))
 
     def _pipelines_of_copies(self) -> dict[str, Pipeline]:
         offsets = self.offsets
         if offsets is None:
             return self.pipelines
-        return {agent.name: CopiesPipeline(agent, self.worker, offsets, self.owner) for agent in self._agents}
+        return {agent.name: Pipeline(agent, self.worker, for_copies(offsets, self.owner)) for agent in self._agents}
 
     @asynccontextmanager
     async def working(self, client: Broker) -> AsyncIterator[None]:

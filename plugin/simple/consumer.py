@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
@@ -12,6 +13,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Later
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, InvalidReceipt, InvalidRuling
+from ackwise.middleware.pipeline import Phases, Pipeline
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.receiving import Answer, Invisibility
 from ackwise.middleware.store import ClaimStore
@@ -20,12 +22,13 @@ from ackwise.plugin.decoder import decoder_of
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
 from ackwise.plugin.host.host import AiokafkaHost
+from ackwise.plugin.hosting import watching_of
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings.config import read_config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
 from ackwise.plugin.simple.desk import Desk
-from ackwise.plugin.simple.pipeline import ReceivingPipeline
 from ackwise.plugin.simple.received import Received
+from ackwise.plugin.simple.receivers import Receivers
 from ackwise.plugin.slots import Policy, Slots
 
 if TYPE_CHECKING:
@@ -125,7 +128,7 @@ class SimpleConsumer(Generic[T]):
         self._clock = clock
         self._desk = Desk()
         self._stop = asyncio.Event()
-        self._pipeline: ReceivingPipeline | None = None
+        self._receivers: Receivers | None = None
         self._hosting: asyncio.Task[None] | None = None
         self._stopped_by: BaseException | None = None
 
@@ -145,8 +148,8 @@ class SimpleConsumer(Generic[T]):
         assert self._hosting is not None
         unwanted = self._desk.close()
         try:
-            if self._pipeline is not None and not self._hosting.done():
-                await self._pipeline.close(unwanted)
+            if self._receivers is not None and not self._hosting.done():
+                await self._receivers.close(unwanted)
             self._stop.set()
             await asyncio.wait({self._hosting})
         except asyncio.CancelledError:  # no patience for an orderly end: nothing more is committed
@@ -166,8 +169,8 @@ class SimpleConsumer(Generic[T]):
             raise ConfigurationError(f"receive was asked for {number!r} messages; ask for a whole number, 1 or more")
         seconds, patience = self._invisibility.seconds(invisible), parse_duration(wait, what="wait")
         hosting = self._running()
-        if self._pipeline is not None:
-            self._pipeline.expire()
+        if self._receivers is not None:
+            self._receivers.expire()
         order = self._desk.ask(number)
         try:
             await asyncio.wait({order.filled, hosting}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -191,7 +194,7 @@ class SimpleConsumer(Generic[T]):
         """As `ack`, of several messages in one exchange with the store. An invalid receipt keeps none of the others."""
         self._running()
         receipts = [each.receipt for each in received]
-        return [Answer.INVALID_RECEIPT] * len(receipts) if self._pipeline is None else await self._pipeline.ack(receipts)
+        return [Answer.INVALID_RECEIPT] * len(receipts) if self._receivers is None else await self._receivers.ack(receipts)
 
     async def change_invisible(self, received: Received[T], seconds: float | str) -> Received[T]:
         """The same message, invisible for `seconds` from now on, with a new receipt; the old one counts no more.
@@ -200,7 +203,7 @@ class SimpleConsumer(Generic[T]):
         """
         self._running()
         invisible = self._invisibility.seconds(seconds)
-        if self._pipeline is None or (receipt := self._pipeline.change(received.receipt, invisible)) is None:
+        if self._receivers is None or (receipt := self._receivers.change(received.receipt, invisible)) is None:
             raise InvalidReceipt(_invalid(received))
         return Received(received, receipt)
 
@@ -214,7 +217,7 @@ class SimpleConsumer(Generic[T]):
         if delay is not None and delay_level is not None:
             raise InvalidRuling("later() was given both delay and delay_level; give one of them")
         disposition = Later(delay_level or 0, None if delay is None else parse_duration(delay, what="delay of later()"))
-        if self._pipeline is None or not await self._pipeline.send_back(received.receipt, disposition):
+        if self._receivers is None or not await self._receivers.send_back(received.receipt, disposition):
             raise InvalidReceipt(_invalid(received))
 
     def _host(self) -> AiokafkaHost:
@@ -222,7 +225,7 @@ class SimpleConsumer(Generic[T]):
         slots.check([self._agent])
         slots.log_overrides(self._settings.group)
         store, sink = slots.open_store(), slots.open_sink(self._settings.group, topics)
-        if (watching := slots.watching(self._settings, [self._agent])) is not None:
+        if (watching := watching_of(slots, self._settings, [self._agent])) is not None:
             store, sink = watching.timed(store), watching.counted(sink)
         return AiokafkaHost(
             self._settings,
@@ -237,9 +240,12 @@ class SimpleConsumer(Generic[T]):
             watching=watching,
         )
 
-    def _make_pipeline(self, agent: Agent, member: Member) -> ReceivingPipeline:
-        self._pipeline = ReceivingPipeline(agent, member, self._desk, clock=self._clock)
-        return self._pipeline
+    def _make_pipeline(self, agent: Agent, member: Member) -> Pipeline:
+        def make(phases: Phases) -> Receivers:
+            self._receivers = Receivers(phases, member, self._desk, clock=self._clock)
+            return self._receivers
+
+        return Pipeline(replace(agent, concurrency=None), member.worker, make)
 
     async def _run(self, host: AiokafkaHost) -> None:
         try:
@@ -264,10 +270,10 @@ class SimpleConsumer(Generic[T]):
         if not self._hosting.cancelled():
             self._hosting.result()
 
-    def _opened(self) -> ReceivingPipeline:
+    def _opened(self) -> Receivers:
         """Whose messages were taken."""
-        assert self._pipeline is not None
-        return self._pipeline
+        assert self._receivers is not None
+        return self._receivers
 
 
 def _invalid(received: Received[Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +22,12 @@ from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.outbox import Outbox
 from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
 from ackwise.middleware.transaction import Finish, TransactionalStore
-from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.transactional import Transactions
 from ackwise.middleware.wire import Copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.registry import open_inbox, open_outbox
@@ -109,7 +111,7 @@ async def _work(url: str, broker: Path, ids: Sequence[str], reach: Callable[[str
         "billing", ConsumeLater(3), NoCopies(), "retry", "dlq", "delay", dedup=policy, outbox=cast(Outbox, Stepping(outbox, reach))
     )
     agent = Agent("pay", ("orders",), "batch", pay, lambda value: value)
-    pipeline = TransactionalPipeline(agent, worker, cast(TransactionalStore, Stepping(inbox, reach)))
+    pipeline = Pipeline(agent, worker, partial(Transactions, store=cast(TransactionalStore, Stepping(inbox, reach))))
     reach("opened")
     await pipeline(list(runs), Lane())
     await drain(outbox, FileSender(broker, reach))

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.hosting import host_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
@@ -61,7 +62,7 @@ class Shop:
     async def working(self) -> AsyncIterator[None]:
         stop = asyncio.Event()
         group: Group = self._module.app.group()
-        running = asyncio.create_task(group.slots.host(group.settings, group.agents).run(stop))
+        running = asyncio.create_task(host_of(group.slots, group.settings, group.agents).run(stop))
         try:
             yield
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from tests.tables import each
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import TransactionAborted
-from ackwise.middleware.offsets import OffsetsPipeline
+from ackwise.middleware.offsets import for_sources
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.run import Stage
-from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.transactional import Transactions
 
 
 async def fail(batch: Batch[Any]) -> None:
@@ -30,14 +32,14 @@ def undecodable(value: bytes | None) -> object:
 def by_keys(spine: Any) -> Database:
     database = Database()
     _give(spine, Transactional(database, key=lambda message: message.raw))
-    spine.pipeline = TransactionalPipeline(spine.agent, spine.worker, database)
+    spine.pipeline = Pipeline(spine.agent, spine.worker, partial(Transactions, store=database))
     return database
 
 
 def by_offsets(spine: Any) -> Database:
     database = Offsets()
     _give(spine, Transactional(database, mode="offsets"))
-    spine.pipeline = OffsetsPipeline(spine.agent, spine.worker, database, "ackwise/0/billing")
+    spine.pipeline = Pipeline(spine.agent, spine.worker, for_sources(database, "ackwise/0/billing"))
     spine.partition = Owned()
     return database
 

@@ -126,7 +126,7 @@ async def test_a_store_that_goes_away_before_a_take_over_leaves_its_other_answer
     spine.leases._witness = host.witness("b")
     host.gone = {"a"}
     entries = done, elsewhere, orphan, _ = spine.entries(4)
-    await spine.pipeline._admission.prepare(entries)
+    await spine.pipeline.admission.prepare(entries)
     others = [(done, "c"), (elsewhere, "c"), (orphan, "a")]
     for entry, owner in others:
         await spine.store.inner.exchange(Exchange([Claim(entry.key, 7)], owner=owner))

@@ -107,7 +107,7 @@ async def test_a_message_that_waited_for_its_slot_does_not_begin_after_the_cut_o
         ran.append(message.offset)
 
     spine = make_spine(handler, kind="message")
-    spine.pipeline._execution.starts._slots = slots = asyncio.Semaphore(0)
+    spine.pipeline.execution.starts._slots = slots = asyncio.Semaphore(0)
     running = asyncio.create_task(spine.run(spine.entries(1)))
     await turns(30)
     spine.partition.cut_off = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +15,10 @@ from ackwise.middleware.columns import in_columns
 from ackwise.middleware.disposition import Duplicate
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Claim, Complete, Exchange, Outcome
-from ackwise.middleware.streaming import StreamingPipeline
+from ackwise.middleware.streaming import Streaming
 
 
 class Slow:
@@ -51,8 +52,8 @@ async def test_what_becomes_of_a_renewal_says_nothing_of_a_claim_that_the_messag
 
     spine = make_spine(handler, kind="message", dedup=True)
     entry = spine.entry(100)
-    await spine.pipeline._admission.prepare([entry])
-    await spine.pipeline._admission.claim([entry])
+    await spine.pipeline.admission.prepare([entry])
+    await spine.pipeline.admission.claim([entry])
     slow = Slow(spine.store)
     spine.leases._columns = in_columns(slow)
     spine.store.fail = lambda exchange: bool(exchange.renews) and not answered
@@ -83,16 +84,16 @@ async def test_a_lease_is_counted_from_when_it_was_asked_for_less_what_two_trips
         return False
 
     spine.store.fail = take_four_seconds
-    await spine.pipeline._admission.prepare([entry])
-    await spine.pipeline._admission.claim([entry])
+    await spine.pipeline.admission.prepare([entry])
+    await spine.pipeline.admission.claim([entry])
     assert entry.deadline == asked_at + 30 - 2 * 4
 
 
 async def test_an_expired_claim_that_could_not_be_renewed_is_lost(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     entry = spine.entry(100)
-    await spine.pipeline._admission.prepare([entry])
-    await spine.pipeline._admission.claim([entry])
+    await spine.pipeline.admission.prepare([entry])
+    await spine.pipeline.admission.claim([entry])
     spine.store.fail = lambda exchange: True
     spine.clock.now += 12
     await spine.leases.beat()
@@ -105,8 +106,8 @@ async def test_an_expired_claim_that_could_not_be_renewed_is_lost(make_spine: An
 async def test_a_claim_that_was_given_back_while_it_was_renewed_is_not_lost_afterwards(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     entry = spine.entry(100)
-    await spine.pipeline._admission.prepare([entry])
-    await spine.pipeline._admission.claim([entry])
+    await spine.pipeline.admission.prepare([entry])
+    await spine.pipeline.admission.claim([entry])
     slow = Slow(spine.store)
     spine.leases._columns = in_columns(slow)
     spine.store.fail = lambda exchange: bool(exchange.renews)
@@ -157,7 +158,7 @@ async def test_what_waited_until_its_claim_had_run_out_is_not_begun_and_claimed_
 async def test_a_loop_does_not_take_what_waited_until_its_claim_had_run_out(make_spine: Any) -> None:
     spine = make_spine(None, dedup=True)
     given: list[InFlight] = []
-    pipeline = StreamingPipeline(spine.agent, spine.worker, hand_over=given.extend, flush=turns)
+    pipeline = Pipeline(spine.agent, spine.worker, partial(Streaming, hand_over=given.extend, flush=turns))
     spine.partition.turn = asyncio.Lock()
     entry = spine.entry(100)
     running = asyncio.create_task(pipeline([entry], spine.partition))

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -17,10 +18,11 @@ from ackwise.middleware.disposition import DONE, Dead, Disposition, Duplicate, L
 from ackwise.middleware.fate import outcome_of
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.message import Message
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.raising import Reject
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import Exchange, Outcome
-from ackwise.middleware.streaming import StreamingPipeline
+from ackwise.middleware.streaming import Streaming
 
 Answer = Literal["heard", "refused", "unheard"]
 DECISIONS: dict[str, Disposition] = {"done": DONE, "later": Later(), "dead": Dead("rejected")}
@@ -85,7 +87,7 @@ class World:
         self.clock, self.store = self.spine.clock, self.spine.store
         self.pipeline = self.spine.pipeline
         if self.streaming:
-            self.pipeline = StreamingPipeline(self.spine.agent, self.spine.worker, hand_over=self.hand_over, flush=self.flush)
+            self.pipeline = Pipeline(self.spine.agent, self.spine.worker, partial(Streaming, hand_over=self.hand_over, flush=self.flush))
         self.open = {offset: Run.of(entry.delivery) for offset, entry in self.open.items()}
 
     async def flush(self) -> None: ...

@@ -16,7 +16,8 @@ from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import ConfigurationError, Fenced, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Origin
-from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
+from ackwise.middleware.offsets import for_copies, for_sources
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.run import Stage
 from ackwise.middleware.store import ClaimKey, Outcome
@@ -102,7 +103,7 @@ def make(make_spine: Any, database: Offsets) -> Callable[..., Any]:
         kept = {name: getattr(spine.worker, name) for name in spine.worker.__slots__ if name not in ("dedup", "leases")}
         spine.worker = type(spine.worker)(**kept, dedup=Transactional(database, mode="offsets"))
         spine.agent = Agent(spine.agent.name, spine.agent.topics, "batch", handler, spine.agent.decode)
-        spine.pipeline = OffsetsPipeline(spine.agent, spine.worker, database, OWNER)
+        spine.pipeline = Pipeline(spine.agent, spine.worker, for_sources(database, OWNER))
         spine.partition = Owned()
         return spine
 
@@ -241,7 +242,7 @@ async def returning(batch: Batch[Any]) -> object:
 async def test_a_copy_runs_once_its_original_was_passed_with_it(make: Any, database: Offsets) -> None:
     spine = make(returning)
     await spine.run(spine.entries(1))
-    spine.pipeline = CopiesPipeline(spine.agent, spine.worker, database, OWNER)
+    spine.pipeline = Pipeline(spine.agent, spine.worker, for_copies(database, OWNER))
     assert await spine.run([spine.returned(spine.publisher.sent[0])]) == [Stage.SETTLED]
     assert await spine.run([spine.returned(spine.publisher.sent[0], offset=1)]) == [Stage.SETTLED]
     assert database.effects == [(b"v100", 0), (b"v100", 1)]
@@ -253,7 +254,7 @@ async def test_what_an_operator_redrives_runs_though_no_transaction_sent_it_back
     spine = make(bury)
     await spine.run(spine.entries(1))
     retry = make(write)
-    retry.pipeline = CopiesPipeline(retry.agent, retry.worker, database, OWNER)
+    retry.pipeline = Pipeline(retry.agent, retry.worker, for_copies(database, OWNER))
     replay = retry.entry(0, value=b"v100", origin=Origin("orders", 3, 100, 1), replay_id=b"redrive-1")
     assert await retry.run([replay]) == [Stage.SETTLED]
     assert database.effects == [b"v100"]
@@ -269,11 +270,11 @@ async def test_a_copy_of_a_transaction_that_was_rolled_back_waits_and_is_then_dr
     database.fail = lambda at: False
 
     retry = make(write)
-    retry.pipeline = CopiesPipeline(retry.agent, retry.worker, database, OWNER)
+    retry.pipeline = Pipeline(retry.agent, retry.worker, for_copies(database, OWNER))
     premature = retry.returned(copy)
     assert await retry.run([premature]) == [Stage.FETCHED], "its original will tell"
     spine.clock.now += 60
-    spine.pipeline = OffsetsPipeline(Agent("bill", ("orders",), "batch", write, spine.agent.decode), spine.worker, database, OWNER)
+    spine.pipeline = Pipeline(Agent("bill", ("orders",), "batch", write, spine.agent.decode), spine.worker, for_sources(database, OWNER))
     entry.undo()
     assert await spine.run([entry]) == [Stage.SETTLED], "the original was run again, and succeeded"
     retry.clock.now += 60

@@ -215,8 +215,8 @@ async def test_a_pause_during_the_question_makes_its_claims_doubtful(make_spine:
 
     spine.store.fail = pause
     entry = spine.entry(100)
-    await spine.pipeline._admission.prepare([entry])
-    await spine.pipeline._admission.claim([entry])
+    await spine.pipeline.admission.prepare([entry])
+    await spine.pipeline.admission.claim([entry])
     assert spine.leases.doubtful(entry)
     spine.clock.now += 1
     await spine.leases.beat()
@@ -226,8 +226,8 @@ async def test_a_pause_during_the_question_makes_its_claims_doubtful(make_spine:
 async def test_a_handler_goes_on_where_only_a_pause_makes_its_claim_doubtful_and_the_store_is_away(make_spine: Any) -> None:
     spine = make_spine(fail, kind="message", dedup=True)
     entry = spine.entry(100)
-    await spine.pipeline._admission.prepare([entry])
-    await spine.pipeline._admission.claim([entry])
+    await spine.pipeline.admission.prepare([entry])
+    await spine.pipeline.admission.claim([entry])
     spine.paused += 11.0
     spine.store.fail = lambda exchange: True
     await spine.leases.beat()

@@ -42,8 +42,8 @@ class Between:
 
 async def granted(spine: Any, count: int) -> list[Run]:
     runs = [spine.together(count)]
-    await spine.pipeline._admission.prepare(runs)
-    await spine.pipeline._admission.claim(runs)
+    await spine.pipeline.admission.prepare(runs)
+    await spine.pipeline.admission.claim(runs)
     assert [run.stage for run in runs] == [Stage.ADMITTED]
     return runs
 

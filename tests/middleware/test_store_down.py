@@ -229,7 +229,7 @@ async def test_marks_that_come_in_while_others_can_not_be_delivered_are_bounded_
 
 async def test_a_handler_is_given_the_fencing_token_of_its_claim(spine: Any, handler: Handler) -> None:
     entry = spine.entry(100, value=b"a")
-    await spine.pipeline._admission.prepare([entry])
+    await spine.pipeline.admission.prepare([entry])
     assert entry.key is not None
     await spine.store.inner.exchange(Exchange(claims=[Claim(entry.key, 7)]))
     await spine.store.inner.exchange(Exchange(releases=[Release(entry.key, 7)]))

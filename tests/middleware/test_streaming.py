@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +17,10 @@ from ackwise.middleware.events import EventCode
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.pausing import Target
-from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import Exchange, Release
-from ackwise.middleware.streaming import StreamingPipeline
+from ackwise.middleware.streaming import Streaming
 
 SETTLED, FETCHED = Stage.SETTLED, Stage.FETCHED
 
@@ -44,7 +45,7 @@ class Loop:
         self.stretch = Stretch()
         self.given: list[InFlight] = []
         self.flush: Callable[[], Any] = self._flush
-        self.pipeline = StreamingPipeline(spine.agent, spine.worker, hand_over=self.given.extend, flush=lambda: self.flush())
+        self.pipeline = Pipeline(spine.agent, spine.worker, partial(Streaming, hand_over=self.given.extend, flush=lambda: self.flush()))
         self.runs: list[asyncio.Task[None]] = []
 
     async def _flush(self) -> None: ...
@@ -70,7 +71,8 @@ async def loops(make_spine: Any) -> AsyncIterator[Callable[..., Loop]]:
 
     def make(**options: Any) -> Loop:
         made.append(Loop(make_spine(None, **options)))
-        made[-1].pipeline._slice = 0
+        steps: Any = made[-1].pipeline.steps
+        steps._slice = 0
         return made[-1]
 
     yield make
@@ -404,7 +406,7 @@ async def test_a_loop_that_does_not_come_back_is_told_about_by_its_first_message
 ) -> None:
     monkeypatch.setattr("ackwise.middleware.streaming.HANG_WARNING", 0.002)
     loop = loops()
-    loop.pipeline._slice = 0.001
+    loop.pipeline.steps._slice = 0.001
     await loop.begin(loop.spine.entries(2))
     loop.take()
     await until(lambda: "a handler does not come back" in caplog.text)

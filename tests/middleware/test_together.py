@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Dead, Failure, Later, Reason
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.inflight import InFlight
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.raising import Reject
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.streaming import StreamingPipeline
+from ackwise.middleware.streaming import Streaming
 
 SETTLED, FETCHED = Stage.SETTLED, Stage.FETCHED
 LAST = 17
@@ -181,7 +183,7 @@ class Taking:
     def __init__(self, spine: Any, culprit: int) -> None:
         self.spine, self.culprit = spine, culprit
         self.ran: list[list[int]] = []
-        self.pipeline = StreamingPipeline(spine.agent, spine.worker, hand_over=self.hand_over, flush=self.flush)
+        self.pipeline = Pipeline(spine.agent, spine.worker, partial(Streaming, hand_over=self.hand_over, flush=self.flush))
 
     async def flush(self) -> None: ...
 
@@ -211,10 +213,10 @@ class Stretch:
     def pass_settled(self, runs: Sequence[Run]) -> None: ...
 
 
-async def test_of_ten_that_a_loop_took_together_nine_succeed_and_one_is_dead(make_spine: Any) -> None:
+async def test_of_ten_that_a_loop_took_together_nine_succeed_and_one_is_dead(make_spine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spine = make_spine(None, dedup=True, later=ConsumeLater(1))
     loop = Taking(spine, 103)
-    loop.pipeline.batch_limit = lambda run: 10  # type: ignore[method-assign]  # as messages that were admitted before the limit was lowered
+    monkeypatch.setattr("ackwise.middleware.streaming.batch_limit", lambda *_: 10)  # they were admitted before the limit was lowered
     entries = spine.entries(10, attempt=2)
     await loop.pipeline(entries, Stretch())
     assert [entry.stage for entry in entries] == [SETTLED] * 10
@@ -235,7 +237,8 @@ async def test_a_loop_is_given_nothing_again_for_a_partition_that_takes_nothing_
         stretch.cut_off = stretch.is_stopping = True
         give(members)
 
-    loop.pipeline._give = cut_then
+    steps: Any = loop.pipeline.steps
+    steps._give = cut_then
     entries = spine.entries(10)
     await loop.pipeline(entries, stretch)
     assert [entry.stage for entry in entries] == [FETCHED] * 10

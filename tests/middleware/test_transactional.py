@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -16,13 +17,13 @@ from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable, StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.raising import Later, Reject
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
-from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.transactional import Transactions
 
 
 class Database:
@@ -107,7 +108,7 @@ def make(make_spine: Any, database: Database) -> Callable[..., Any]:
             dedup=Transactional(database, key=lambda message: message.raw),
         )
         spine.agent = Agent(spine.agent.name, spine.agent.topics, kind, handler, spine.agent.decode)
-        spine.pipeline = TransactionalPipeline(spine.agent, spine.worker, database)
+        spine.pipeline = Pipeline(spine.agent, spine.worker, partial(Transactions, store=database))
         return spine
 
     return made
@@ -445,7 +446,7 @@ async def test_a_handler_of_single_messages_shares_the_transaction_and_its_culpr
 
 async def test_a_message_without_a_key_is_run_in_the_transaction_and_marked_nowhere(make: Any, database: Database) -> None:
     spine = make(write)
-    spine.pipeline._admission._dedup = Transactional(database, key=lambda message: None)
+    spine.pipeline.admission._dedup = Transactional(database, key=lambda message: None)
     assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
     assert (database.effects, database.rows) == ([b"v100"], {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.run import Run, Stage
+from ackwise.middleware.transactional import Transactions
 
 __all__ = ["make"]  # a fixture
 
@@ -82,7 +85,7 @@ def publishing(make: Any, outbox: Outbox) -> Callable[..., tuple[Any, list[Run]]
         spine.worker = type(spine.worker)(
             **{name: getattr(spine.worker, name) for name in spine.worker.__slots__ if name != "outbox"}, outbox=outbox
         )
-        spine.pipeline = type(spine.pipeline)(spine.agent, spine.worker, spine.pipeline._store)
+        spine.pipeline = Pipeline(spine.agent, spine.worker, partial(Transactions, store=spine.pipeline.steps._store))
         entries += spine.entries(count)
         return spine, entries
 
@@ -156,6 +159,6 @@ async def test_without_an_outbox_a_message_is_never_dropped_in_silence(publishin
     spine.worker = type(spine.worker)(
         **{name: getattr(spine.worker, name) for name in spine.worker.__slots__ if name != "outbox"}, outbox=None
     )
-    spine.pipeline = type(spine.pipeline)(spine.agent, spine.worker, database)
+    spine.pipeline = Pipeline(spine.agent, spine.worker, partial(Transactions, store=database))
     assert await spine.run(entries) == [Stage.SETTLED]
     assert (database.effects, spine.sent()) == ([], [("billing.delay.10s", b"v100")])

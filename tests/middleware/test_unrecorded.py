@@ -148,7 +148,7 @@ async def test_another_record_of_what_succeeded_here_is_not_given_back_to_be_run
     """As the copy of what succeeded late: the run that succeeded has been told of by its own event."""
     first = worker_of(make_spine, dedup=BY_KEY, full=True)
     (run,) = runs = first.entries(1)
-    first.pipeline._admission.decode(runs)  # its key is known then
+    first.pipeline.admission.decode(runs)  # its key is known then
     first.leases.remember_successes(run.ids)
     assert await first.run(runs) == [Stage.PUBLISHED]
     await leave(first, runs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -18,10 +19,11 @@ from ackwise.middleware.disposition import Later
 from ackwise.middleware.errors import CodecUnavailable
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import RetryInPlace
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Stage
-from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.transactional import Transactions
 
 
 class Payments:
@@ -160,7 +162,7 @@ def make(make_spine: Any) -> Callable[..., Any]:
             dedup=Transactional(database, key=lambda message: message.raw),
         )
         spine.agent = Agent("bill", ("orders",), kind, handler, Decoder())
-        spine.pipeline = TransactionalPipeline(spine.agent, spine.worker, database)
+        spine.pipeline = Pipeline(spine.agent, spine.worker, partial(Transactions, store=database))
         return spine
 
     return made

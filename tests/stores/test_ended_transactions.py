@@ -10,6 +10,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from tests.tables import each
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
 from ackwise.middleware.message import Message
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Outcome
 from ackwise.middleware.transaction import Finished, Taken, TransactionalStore
-from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.transactional import Transactions
 from ackwise.plugin.registry import open_inbox
 from ackwise.stores.mysql.inbox import MySQLInbox
 from ackwise.stores.mysql.outbox import MySQLOutbox
@@ -480,7 +482,7 @@ def transactional(inbox: TransactionalStore, handler: Callable[[Message[bytes]],
         dedup=Transactional(inbox, key=lambda message: message.raw),
     )
     spine.agent = Agent(spine.agent.name, spine.agent.topics, "message", handler, spine.agent.decode)
-    spine.pipeline = TransactionalPipeline(spine.agent, spine.worker, inbox)
+    spine.pipeline = Pipeline(spine.agent, spine.worker, partial(Transactions, store=inbox))
     return spine
 
 

@@ -97,7 +97,7 @@ class Shop:
     async def until_idle(self) -> None:
         """Until the calls that were abandoned have ended."""
         async with asyncio.timeout(30):
-            await asyncio.gather(*self.pipeline._execution.overtime.abandoned)
+            await asyncio.gather(*self.pipeline.execution.overtime.abandoned)
         await asyncio.sleep(0)
 
     def returned(self, copy: Copy) -> Run:

@@ -106,7 +106,7 @@ async def test_batches_run_side_by_side_up_to_the_number(shop: Any) -> None:
 async def test_the_number_holds_over_all_partitions_of_a_worker(shop: Any) -> None:
     gate = Gate()
     here, there = shop(gate, concurrency=2), shop(gate, concurrency=2)
-    there.pipeline._execution.starts._slots = here.pipeline._execution.starts._slots  # one worker has one pipeline for both
+    there.pipeline.execution.starts._slots = here.pipeline.execution.starts._slots  # one worker has one pipeline for both
     here.offer(2)
     there.offer(2, start=200)
     await here.until(lambda: len(gate.inside) == 2)

@@ -78,7 +78,7 @@ async def test_T03_T06_a_call_is_left_alone_within_its_time_and_over_it_only_aft
     await here.until(lambda: here.seen)
     call = here.lane.running[0].call
     for when, over in ((-60, False), (0, False), (0.001, True)):
-        assert list(here.pipeline._execution.overtime.sweep([call], call.deadline + when)) == []
+        assert list(here.pipeline.execution.overtime.sweep([call], call.deadline + when)) == []
         assert (call.timed_out, here.pipeline.timed_out) == (over, over)
     await here.settled(1)
 
@@ -105,7 +105,7 @@ async def test_T04_a_message_over_its_time_whose_copy_is_not_acknowledged_is_hel
 
 async def test_T09_it_is_looked_at_ten_times_in_the_time_and_at_least_once_a_minute(shop: Any) -> None:
     for timeout, every in ((30.0, 3.0), (600.0, 60.0), (900.0, 60.0)):
-        assert shop(hang, consume_timeout=timeout).pipeline._execution.overtime.every == every
+        assert shop(hang, consume_timeout=timeout).pipeline.execution.overtime.every == every
 
 
 async def test_A29_a_success_within_the_time_to_end_is_a_success(shop: Any) -> None:

@@ -20,6 +20,7 @@ from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.wire import retry_copy
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.leftovers import REPAIR, find_leftovers
+from ackwise.plugin.hosting import host_of
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import Place, TestApp
 from ackwise.testing.kafka.broker import MemoryKafka
@@ -74,7 +75,7 @@ async def test_a_start_is_refused_while_a_copy_waits_for_a_handler_with_an_order
             wait(kafka, topic)
             group = app(kafka, order).group()
             with pytest.raises(ConfigurationError) as refused:
-                await asyncio.wait_for(group.slots.host(group.settings, group.agents).run(asyncio.Event()), 30)
+                await asyncio.wait_for(host_of(group.slots, group.settings, group.agents).run(asyncio.Event()), 30)
         assert str(refused.value) == (
             f"topic {topic!r} has a copy for agent 'bill' from before it had order={order!r} (partition {PLACE[topic]}, offset 1), and it "
             "would run out of order; let workers without the order run the delay and retry topics dry, or cancel what waits (ackwise "

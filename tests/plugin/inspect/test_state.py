@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -21,10 +22,11 @@ from ackwise.middleware.columns import ColumnExchange, ColumnResult
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
-from ackwise.middleware.streaming import StreamingPipeline
+from ackwise.middleware.streaming import Streaming
 from ackwise.plugin.group.lane import Lane, Told
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.inspect.state import State, by_agent, look
@@ -142,8 +144,8 @@ async def test_what_waits_for_a_loop_is_told_from_what_it_has_taken() -> None:
     async def flush() -> None: ...
 
     member = make_member(agent("bill", "orders"))
-    member.pipelines["bill"] = pipeline = StreamingPipeline(
-        member.pipelines["bill"].agent, member.worker, hand_over=given.extend, flush=flush
+    member.pipelines["bill"] = pipeline = Pipeline(
+        member.pipelines["bill"].agent, member.worker, partial(Streaming, hand_over=given.extend, flush=flush)
     )
     member.routes._by_topic["orders"] = pipeline
     lane = give(member, ORDERS, 3, overlapping=True)

@@ -121,8 +121,8 @@ async def test_what_is_acknowledged_without_a_store_after_its_partition_has_move
         store.is_away = True
         assert await one.ack_all(received) == [Answer.UNSETTLED] * 2
         store.is_away = False
-        assert one._pipeline is not None
-        await one._pipeline._release()
+        assert one._receivers is not None
+        await one._receivers._release()
         assert await nothing_comes(one)
         assert await nothing_comes(other)
         await are_all_committed(wide)
@@ -171,8 +171,8 @@ async def test_what_is_claimed_while_its_partition_moves_is_given_to_nobody_and_
 
 def _stopping(consumer: SimpleConsumer[bytes]) -> int:
     """How many of its lanes take nothing new."""
-    assert consumer._pipeline is not None
-    return sum(lane.is_stopping for lanes in consumer._pipeline._member.lanes.values() for lane in lanes)
+    assert consumer._receivers is not None
+    return sum(lane.is_stopping for lanes in consumer._receivers._member.lanes.values() for lane in lanes)
 
 
 async def test_what_had_come_for_a_receiver_when_the_consumer_is_closed_is_given_back_at_once(world: World) -> None:
@@ -215,8 +215,8 @@ async def test_a_claim_that_was_lost_while_a_receiver_worked_is_taken_again_and_
     world.kafka.produce(TOPIC, b"a")
     async with world.consumer() as consumer:
         (received,) = await receive(consumer, 1, invisible="1h")
-        assert consumer._pipeline is not None
-        leases = consumer._pipeline._worker.leases
+        assert consumer._receivers is not None
+        leases = consumer._receivers._worker.leases
         assert leases is not None
         (run,) = leases._held
         stolen = run.column()._replace(tokens=[99])
@@ -270,8 +270,8 @@ async def test_a_message_that_processes_died_of_is_received_while_nobody_has_ano
     world.kafka.produce(TOPIC, b"killer", b"innocent")
     async with world.consumer(client_id="c") as consumer:
         _, innocent = await receive(consumer, 2)
-        assert consumer._pipeline is not None
-        leases = consumer._pipeline._worker.leases
+        assert consumer._receivers is not None
+        leases = consumer._receivers._worker.leases
         assert leases is not None
         assert await consumer.ack(innocent) is Answer.ACKED
         (run,) = leases._held

@@ -22,6 +22,7 @@ from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, Simpl
 from ackwise.middleware.policies import DeadLetter
 from ackwise.plugin.doctor.extras import needs
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.hosting import watching_of
 from ackwise.plugin.pages import server as connections
 from ackwise.plugin.pages.render import Answer
 from ackwise.plugin.pages.server import bound
@@ -129,7 +130,7 @@ def test_without_its_packages_it_is_refused_with_the_extra_that_brings_them(monk
     app.use(Watch())
     app.agent("orders")(bill)
     with pytest.raises(ConfigurationError, match=r"^Watch needs aiohttp, which is not installed; pip install 'ackwise\[watch\]'$"):
-        app._slots.watching(app.settings, app.agents())
+        watching_of(app._slots, app.settings, app.agents())
 
 
 def test_the_doctor_knows_the_extra_that_it_needs() -> None:

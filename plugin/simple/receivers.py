@@ -1,4 +1,4 @@
-"""Receiving pipeline: the spine for receivers, who take messages in their own time and say one by one what became of them.
+"""Receivers: the steps for those who take messages in their own time and say one by one what became of them.
 
     wait for an order → claim as many → lend them → settle each when it is acknowledged, sent back, or its receipt expires
 
@@ -10,24 +10,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Final
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE, Dead, Disposition, Reason
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import Pipeline, follow
+from ackwise.middleware.pipeline import AT_ONCE, Phases, follow
 from ackwise.middleware.receiving import EXPIRED, Answer, Receipts
 from ackwise.middleware.run import Run, Stage, apart, count, in_order
-from ackwise.middleware.settlement import Assignment
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.simple.desk import Desk, Held
 
-__all__ = ["ReceivingPipeline"]
+__all__ = ["Receivers"]
 
 #: Seconds that a batch waits for an order before its lane looks at what it holds besides, such as a dead letter to be sent again.
 _OFFERED: Final = 1.0
@@ -36,12 +33,17 @@ _OFFERED: Final = 1.0
 _SETTLE_TIMEOUT: Final = 10.0
 
 
-class ReceivingPipeline(Pipeline):
-    """The spine for the receivers of one consumer, who ask at `desk`. `clock`: seconds that never go back, by which receipts expire."""
+class Receivers:
+    """The steps for the receivers of one consumer, who ask at `desk`. `clock`: seconds that never go back, by which receipts expire."""
 
-    def __init__(self, agent: Agent, member: Member, desk: Desk, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(replace(agent, concurrency=None), member.worker)
+    fails_together = False
+
+    def __init__(self, phases: Phases, member: Member, desk: Desk, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._agent, self._worker = phases.agent, phases.worker
+        self._admission = phases.admission
         self._admission.ahead = 0.0  # a receiver that asks does not wait for the rate of what is claimed
+        self._execution = phases.execution
+        self._settle = phases.settlement
         self._member = member
         self._desk = desk
         self._clock = clock
@@ -50,23 +52,21 @@ class ReceivingPipeline(Pipeline):
         self._is_watching = False
         self._settling: set[asyncio.Task[None]] = set()
 
-    def batch_limit(self, run: Run) -> int:
-        """As many as there are: each message is decided on by itself, and takes no neighbour with it."""
-        return self.agent.max_batch
+    def new_call(self) -> HandlerCall:
+        """Whose `stopped` is told; what is lent has calls of its own."""
+        return HandlerCall()
 
-    async def _process(self, runs: list[Run], assignment: Assignment) -> None:
-        assert isinstance(assignment, Lane)
-        stopped = await self._admission.prepare(runs)
-        await self._settle(runs, assignment)
-        assignment.pass_settled(runs)
-        if stopped is None and await self._may_begin(runs, assignment):
-            await self._serve(runs, assignment)
-        follow(runs)
-        await self._settle(runs, assignment)
-        self._stop_if(stopped)
+    def turn(self, _: Lane) -> AbstractAsyncContextManager[object]:
+        """None: a lane gives one batch at a time."""
+        return AT_ONCE
 
-    async def _serve(self, runs: list[Run], lane: Lane) -> None:
-        """Lend as many of `runs` as somebody wants. What has succeeded here, and lost its claim, is claimed anew in any case."""
+    async def execute(self, runs: list[Run], lane: Lane, _: HandlerCall) -> None:
+        """Lend as many of `runs` as somebody wants, once what is decided is settled.
+
+        What has succeeded here, and lost its claim, is claimed anew in any case.
+        """
+        await self._settle(runs, lane)
+        lane.pass_settled(runs)
         ready = [run for run in runs if run.stage is Stage.FETCHED]
         again = [run for run in ready if run.succeeded]
         promises = [] if again or not ready else await self._desk.sell(ready, count(ready), within=_OFFERED)
@@ -80,6 +80,11 @@ class ReceivingPipeline(Pipeline):
             unwanted = self._desk.bring(promises, brought)
         for held in unwanted:
             self.give_back(held)
+
+    async def settle(self, runs: list[Run], lane: Lane, _: HandlerCall) -> None:
+        """Settle what was not lent."""
+        follow(runs)
+        await self._settle(runs, lane)
 
     async def _claim(self, runs: list[Run], chosen: list[Run], lane: Lane) -> list[Held]:
         """Claim `chosen`, which are among `runs`; what is granted is lent by `lane` from now on."""
@@ -132,7 +137,7 @@ class ReceivingPipeline(Pipeline):
         return held.message, self._give(held, invisible)
 
     def _is_early(self, held: Held) -> bool:
-        return self._worker.flow.start_after(self.agent.name, [held.run]) > 0
+        return self._worker.flow.start_after(self._agent.name, [held.run]) > 0
 
     def _give(self, held: Held, invisible: float) -> str:
         """A receipt that counts for `invisible` seconds: so long a message that is to run alone waits for it."""
