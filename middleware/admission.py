@@ -65,19 +65,21 @@ class Admission:
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     async def prepare(self, runs: list[Run]) -> BaseException | None:
-        """As `decode_fully`; and what the rate of the handler does not let begin now is withheld."""
-        stopped = await self.decode_fully(runs)
-        return self._worker.flow.limit(self._agent.name, runs, ahead=self.ahead) if stopped is None else stopped
+        """As `decode`, whatever the decoder has to wait for; and what the rate of the handler does not let begin now is withheld."""
+        if self._agent.decodes_async:
+            await self._decode_ahead(runs)
+        stopped = self.decode(runs)
+        if stopped is not None or self._worker.flow.rate_limit is None:
+            return stopped
+        return self._worker.flow.limit(self._agent.name, runs, ahead=self.ahead)
 
-    async def decode_fully(self, runs: list[Run]) -> BaseException | None:
-        """As `decode`, whatever the decoder has to wait for."""
+    async def renew(self, runs: list[Run]) -> BaseException | None:
+        """As `decode`, where a handler has had values that are to run again."""
+        if not any(map(_is_due, runs)):
+            return None
         if self._agent.decodes_async:
             await self._decode_ahead(runs)
         return self.decode(runs)
-
-    async def renew(self, runs: list[Run]) -> BaseException | None:
-        """As `decode_fully`, where a handler has had values that are to run again."""
-        return await self.decode_fully(runs) if any(map(_is_due, runs)) else None
 
     def decode(self, runs: list[Run]) -> BaseException | None:
         """Decode values, again where a handler has had them, and find keys, once per message.
@@ -88,10 +90,14 @@ class Admission:
         broken: list[Raised | Stops] = []
         stopped: BaseException | None = None
         away: CodecUnavailable | None = None
-        settling = _come_up(runs)
+        for run in runs:
+            if run.stage is Stage.WITHHELD:  # it is as it was fetched
+                run.stage, run.disposition = Stage.FETCHED, None
+        settling = [run for run in runs if run.stage is not Stage.FETCHED]  # what is decided, and not for the first time here
         for run in [run for run in runs if run.stage is Stage.FETCHED and _is_due(run)]:
             is_known = run.prepared
-            self._refuse_raw_names(runs, run)
+            if any(map(_headers, run.records)):
+                self._refuse_raw_names(runs, run)
             if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
                 continue
             if away is None:
@@ -104,15 +110,15 @@ class Admission:
                 stopped = self._find_order(runs, run, self._agent.order_by, broken)
             if stopped is None and run.stage is Stage.FETCHED and len(run):
                 stopped = self._identify(runs, run, unidentified, broken)
-        self._log_unidentified(unidentified)
-        self._worker.report_broken(self._agent.name, broken)
+        if unidentified:
+            self._log_unidentified(unidentified)
+        if broken:
+            self._worker.report_broken(self._agent.name, broken)
         if stopped is None:
             self._worker.flow.judge(self._agent.name, runs, settling)
         return stopped
 
     def _refuse_raw_names(self, runs: list[Run], run: Run) -> None:
-        if not any(map(_headers, run.records)):
-            return
         raw = [place for place, record in enumerate(run.records) if record.headers and has_raw_names(record.headers)]
         for single in pick(runs, run, raw):
             single.rule(Dead(Reason.UNDECODABLE, Failure.of(UndecodableHeader("the name of a header is not UTF-8"))))
@@ -137,13 +143,15 @@ class Admission:
                 if behind is run:
                     return None, away
                 values, bad = values[:place], {before: error for before, error in bad.items() if before < place}
-                self._take(runs, run, values, bad)
+                take(run, values, self._agent)
+                self._fall_out(runs, run, bad)
                 return None, away
-        self._take(runs, run, values, bad)
+        take(run, values, self._agent)
+        if bad:
+            self._fall_out(runs, run, bad)
         return None, None
 
-    def _take(self, runs: list[Run], run: Run, values: list[object], bad: Mapping[int, Raised | Stops]) -> None:
-        take(run, values, self._agent)
+    def _fall_out(self, runs: list[Run], run: Run, bad: Mapping[int, Raised | Stops]) -> None:
         broken: list[Raised | Stops] = []
         for single, raised in zip(pick(runs, run, bad), bad.values(), strict=True):
             single.prepared = False  # it must never run: if it comes up again, it is decoded again
@@ -200,8 +208,6 @@ class Admission:
         log.debug("what the function of order_by raised", handler=self._agent.name, raised=error)
 
     def _log_unidentified(self, unidentified: Sequence[tuple[Run, BaseException]]) -> None:
-        if not unidentified:
-            return
         first, error = unidentified[0]
         log.warning(
             "the key function of Dedup raised, its messages count as failed",
@@ -332,7 +338,8 @@ class Admission:
         if unanswered and self._on_store_down != "fail_open":  # nothing overtakes what a dead process began
             self._await_store(claimants, unanswered[0])
             return
-        self._log_busy(claimants, answers)
+        if any(answers):
+            self._log_busy(claimants, answers)
         waiting: list[Run] = []
         for run, of_run in zip(claimants, answers, strict=True):
             waiting += self._answer(runs, run, of_run, asked_at, leases)
@@ -344,7 +351,11 @@ class Admission:
     ) -> list[Run]:
         """Grant `run`; what was answered otherwise, or succeeded here before, falls out. Returns what was not answered."""
         assert run.ids is not None
-        again = set(() if run.succeeded else leases.succeeded(run.ids))
+        again = () if run.succeeded else leases.succeeded(run.ids)
+        if not answers and not again:
+            leases.add([run], asked_at)
+            self._grant(run, FIRST, leases, succeeded=False)
+            return []
         answers = {**dict.fromkeys(again, FIRST), **answers}
         waiting = []
         fallen = pick(runs, run, answers)
@@ -415,7 +426,7 @@ class Admission:
                 self._worker.postpone(elsewhere, "its key is running here, and the store is not available")
             if len(run) and run not in elsewhere:
                 run.unprotected = True
-                run.fencing_token = 0
+                run.grant = Acquired(0)
                 for message in run.made or ():
                     message.fencing_token = None
                 run.stage = Stage.ADMITTED
@@ -463,20 +474,20 @@ class Admission:
         return [run for run in runs if run.stage is Stage.FETCHED and run.leader is None]
 
     def _grant(self, run: Run, claim: Acquired, leases: Leases, *, succeeded: bool) -> None:
-        run.fencing_token, run.lost, run.took_unreleased = claim
+        run.grant = claim
         run.unprotected, run.tries = False, 0
         for message in run.made or ():
-            message.fencing_token = run.fencing_token
+            message.fencing_token = claim.epoch
         if run.succeeded:
             run.rule(Done())
         elif succeeded:
             run.rule(Duplicate())  # another record of this key succeeded here: completed at once, never run
-        elif run.lost >= DEAD_AFTER:
+        elif claim.lost >= DEAD_AFTER:
             run.rule(Dead(Reason.CRASHED_WORKER))
-        elif run.lost >= ALONE_AFTER and not run.alone:
+        elif claim.lost >= ALONE_AFTER and not run.alone:
             run.alone = True
             leases.give_back(run)
-            run.postpone(self._worker.monotonic(), f"{run.lost} workers died of it: it runs alone")
+            run.postpone(self._worker.monotonic(), f"{claim.lost} workers died of it: it runs alone")
             log.warning(
                 "a message runs alone from now on, workers ended while they ran it",
                 handler=self._agent.name,
@@ -484,7 +495,7 @@ class Admission:
                 partition=run.origin.partition,
                 offset=run.origin.offset,
                 attempt=run.attempt,
-                workers=run.lost,
+                workers=claim.lost,
             )
         else:
             run.stage = Stage.ADMITTED
@@ -506,11 +517,3 @@ class Admission:
 def _is_due(run: Run) -> bool:
     """Whether its values are to be decoded: nobody did, or a handler has had them. What has succeeded is not run again."""
     return not run.prepared or (run.is_used and not run.succeeded)
-
-
-def _come_up(runs: Sequence[Run]) -> list[Run]:
-    """What was withheld is as it was fetched. Returns those of `runs` that are decided, and not for the first time here."""
-    for run in runs:
-        if run.stage is Stage.WITHHELD:
-            run.stage, run.disposition = Stage.FETCHED, None
-    return [run for run in runs if run.stage is not Stage.FETCHED]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import (
@@ -140,19 +140,14 @@ def checked(exchange: ColumnExchange, result: ColumnResult) -> ColumnResult:
     asked = (exchange.claims, exchange.completes, exchange.releases, exchange.renews)
     answered = (result.claims, result.completes, result.releases, result.renews)
     for columns, answers in zip(asked, answered, strict=True):
-        if (columns or answers) and not _are_answered(columns, answers):
+        if [answer.keys for answer in answers] != [len(column.ids) for column in columns] or any(
+            not 0 <= place < answer.keys for answer in answers for place in answer.exceptions
+        ):
             raise StoreUnavailable(
                 f"the store answered {[answer.keys for answer in answers]} keys and was asked about "
                 f"{[len(column.ids) for column in columns]}: its answer can't be used"
             )
     return result
-
-
-def _are_answered(columns: Sequence[Column], answers: Sequence[Answered[Any]]) -> bool:
-    return len(columns) == len(answers) and all(
-        answer.keys == len(column.ids) and (not answer.exceptions or all(0 <= place < answer.keys for place in answer.exceptions))
-        for column, answer in zip(columns, answers, strict=True)
-    )
 
 
 def _keys(column: Column) -> list[tuple[ClaimKey, int]]:

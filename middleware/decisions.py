@@ -15,7 +15,7 @@ from ackwise.middleware.message import Origin
 from ackwise.middleware.ordering import nothing_done_behind
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.publishing import Publication, Publications, apart_with_publishes, identified
-from ackwise.middleware.rulings import dispositions_of, is_success
+from ackwise.middleware.rulings import dispositions_of
 from ackwise.middleware.run import Run, pick
 from ackwise.middleware.usercode import Raised, Returned, Stops
 from ackwise.middleware.worker import Worker
@@ -87,9 +87,6 @@ class Decisions:
         """
         fallen: list[Run] = []
         unnamed: list[Run] = []
-        if is_success(result) and not batch.is_ruled:
-            self.succeed(runs, ready, publications)
-            return fallen, unnamed
         error = result.error if isinstance(result, Raised) else None
         dispositions = dispositions_of(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
         if self._agent.order == "partition":
@@ -134,7 +131,8 @@ class Decisions:
         for run in done:
             run.succeeded = not run.publishes
             run.rule(DONE)
-        self._remember(done)
+            if run.succeeded and run.ids is not None and self._leases is not None:
+                self._leases.remember_successes(run.ids)
 
     def _identified(self, publications: Sequence[Publication], origin: Origin) -> list[Outgoing]:
         worker = self._worker

@@ -349,7 +349,7 @@ class EventBuffer:
             return
         self._close_block()
         first = EventBuffer(self._first_seq, now_ns=self._now_ns, mono_ns=self._mono_ns)
-        first.record(next(explode(events)))
+        first.record(explode(events, 1)[0])
         (block,) = first.seal()
         assert isinstance(block, Block)
         whole = RunBlock(self._first_seq, len(events), block.records, block.strings, packed)

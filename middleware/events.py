@@ -8,7 +8,7 @@ somebody sends: its own topic and, once the broker has acknowledged it, its own 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
@@ -218,10 +218,10 @@ class RunEvents:
         return len(self.offsets)
 
 
-def explode(events: RunEvents) -> Iterator[Event]:
-    """The events of a run, one by one."""
-    for place, (offset, record_ts_ms) in enumerate(zip(events.offsets, events.record_ts_ms, strict=True)):
-        yield Event(
+def explode(events: RunEvents, most: int | None = None) -> list[Event]:
+    """The events of a run, one for each message; the first `most` of them, if that is given."""
+    return [
+        Event(
             events.code,
             events.topic,
             events.partition,
@@ -238,6 +238,8 @@ def explode(events: RunEvents) -> Iterator[Event]:
             error=events.error,
             attrs=events.attrs,
         )
+        for place, (offset, record_ts_ms) in enumerate(zip(events.offsets[:most], events.record_ts_ms[:most], strict=True))
+    ]
 
 
 class Durable(NamedTuple):

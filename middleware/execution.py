@@ -33,7 +33,7 @@ from ackwise.middleware.sequence import hold_back
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.startcontrol import NO_LEASE, StartControl
 from ackwise.middleware.usercode import Called, Raised, Returned, Stops, awaited, is_a
-from ackwise.middleware.work import Work, parts_of, running
+from ackwise.middleware.work import Work, parts_of
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Execution", "is_stuck"]
@@ -54,6 +54,8 @@ class Execution:
         self.starts = StartControl(agent, worker)
         self.decisions = Decisions(agent, worker)
         self.overtime = Overtime(agent)
+        #: In a transaction the commit settles; an instance that broadcasts has nothing but its offsets.
+        self._settles_in_portions = agent.kind == "message" and worker.dropping is None
         self._calls: WeakSet[asyncio.Task[None]] = WeakSet()
 
     async def run(
@@ -74,7 +76,7 @@ class Execution:
             return
         if not assignment.cut_off:
             if self._agent.kind == "batch":
-                ready = in_order(runs, admitted)
+                ready = in_order(runs, admitted) if len(admitted) > 1 else admitted
                 work = Work(runs, ready, deque(parts_of(ready)), assignment, call)
             else:
                 ready = in_order(runs, [single for run in admitted for single in apart(runs, run)])
@@ -91,7 +93,8 @@ class Execution:
             if call.stopped is None and self.starts.is_shut(assignment, admitted[0].place, call):
                 self.give_up_unstarted(runs, [run for run in runs if run.stage is Stage.ADMITTED and not run.began])
                 await self.release()
-            self.give_up(runs, [run for run in runs if run.stage is Stage.ADMITTED], call)
+            if undecided := [run for run in runs if run.stage is Stage.ADMITTED]:
+                self.give_up(runs, undecided, call)
 
     @property
     def running(self) -> int:
@@ -100,7 +103,7 @@ class Execution:
 
     async def _work_off(self, work: Work, meanwhile: Meanwhile | None) -> None:
         """In one task; in several where messages may run side by side, each of which is settled as soon as it is finished."""
-        beside = self.starts.runs_beside(work.call)
+        beside = self._agent.kind == "message" and self.starts.runs_beside(work.call)
         calls = [work.call.part() for _ in range(min(self._agent.concurrency or 1, len(work.ready)))] if beside else [work.call]
         if beside:
             for call in calls[: work.call.slots]:
@@ -108,6 +111,7 @@ class Execution:
                 work.call.slots -= 1
             self.starts.end(work.call)  # it has more than were granted
         for call in calls:
+            work.calls.append(call)
             self._start(work, call)
         try:
             await self._wait(work, meanwhile, settles=beside)
@@ -121,22 +125,25 @@ class Execution:
         work.broken.clear()
 
     def _start(self, work: Work, call: HandlerCall) -> None:
-        work.calls.append(call)
-        self._start_task(work, call)
-
-    def _start_task(self, work: Work, call: HandlerCall) -> None:
         handle = self._handle_batches if self._agent.kind == "batch" else self._handle_messages
         call.task = HandlerTask(handle(work, call), loop=asyncio.get_running_loop(), name=f"ackwise handler {self._agent.name}")
         self._calls.add(call.task)
 
     def _go_on(self, work: Work) -> list[asyncio.Task[None]]:
-        """The tasks that have not ended; one that took no further message is followed by another one."""
+        """The tasks that have not ended; one that took no further message is followed by another one.
+
+        Raises what one raised that has ended: an error in our own machinery.
+        """
         for call in work.calls:
             if call.needs_task:
                 call.needs_task = False
                 if work.queue and work.goes_on(call):
-                    self._start_task(work, call)
-        return running(work.calls)
+                    self._start(work, call)
+        tasks = [call.task for call in work.calls if call.task is not None]
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+        return [task for task in tasks if not task.done()]
 
     async def renew(self, ready: Sequence[Run]) -> list[Run]:
         """Decode again what a handler has had, which it may have changed; returns what may run.
@@ -160,29 +167,38 @@ class Execution:
         Left out: what succeeded here since it was granted, what runs here already, what waited until its claim had run out, and what
         somebody wants dead.
         """
-        beginning = list(ready) if self._leases is None else [run for run in ready if self._may_begin(runs, run, self._leases)]
+        leases = self._leases
+        beginning = [
+            run
+            for run in ready
+            if leases is None or run.ids is None or leases.may_begin(run) or self._leave_out(runs, run, leases, run.ids)
+        ]
         if burials := self._worker.flow.burials:
             beginning = [run for run in beginning if burials.bury(runs, run)]
         now = self._worker.monotonic()
         if self._agent.order == "partition":
             hold_back(runs, self._leases, now)
             beginning = [run for run in beginning if run.stage is Stage.ADMITTED]
-        self._worker.flow.start(self._agent.name, beginning)
+        if self._worker.flow.rate_limit is not None:
+            self._worker.flow.start(self._agent.name, beginning)
         for run in beginning:
             run.began, run.is_used, run.started_at, run.exec_ids, run.call = True, True, now, self._worker.exec_ids.take(len(run)), call
-            if self._leases is not None and run.ids is not None:
-                self._leases.begin(run.ids, call)
+            if leases is not None and run.ids is not None:
+                leases.begin(run.ids, call)
             if (run.tokens and not run.unprotected) or (call.transaction is not None and run.ids is not None):
                 self._worker.record(
-                    EventCode.CLAIMED, self._agent.name, run, with_exec_id=True, lost=run.lost, took_unreleased=run.took_unreleased
+                    EventCode.CLAIMED,
+                    self._agent.name,
+                    run,
+                    with_exec_id=True,
+                    lost=run.grant.lost,
+                    took_unreleased=run.grant.took_unreleased,
                 )
         return beginning
 
-    def _may_begin(self, runs: list[Run], run: Run, leases: Leases) -> bool:
+    def _leave_out(self, runs: list[Run], run: Run, leases: Leases, key_ids: Sequence[bytes]) -> bool:
         """Let fall out of `run` what must not begin; returns whether something is left of it."""
-        if run.ids is None:
-            return True
-        for single in pick(runs, run, leases.succeeded(run.ids)):
+        for single in pick(runs, run, leases.succeeded(key_ids)):
             single.rule(Duplicate())
         if _is_left(run) and run.tokens and not run.unprotected:
             for single in pick(runs, run, leases.lost(run)):  # it waited too long: another worker may run it by now
@@ -190,7 +206,7 @@ class Execution:
                 single.forget_claim()
                 single.postpone(self._worker.monotonic(), "its claim had run out before it began")
         if _is_left(run):
-            for single in pick(runs, run, leases.running(run.ids)):
+            for single in pick(runs, run, leases.running(run.ids or ())):
                 leases.give_back(single)
                 single.forget_claim()
                 self._worker.postpone([single], "its key is running here")
@@ -210,7 +226,8 @@ class Execution:
             doomed: list[Run] | None = []
             size = 0
             try:
-                ready = await self.renew(ready)
+                if any(run.is_used for run in ready):
+                    ready = await self.renew(ready)
                 if self.starts.is_shut(work.assignment, work.ready[0].place, work.call) or not work.goes_on(call):
                     return
                 if not (part := self.begin(work.runs, ready, call)):
@@ -219,7 +236,8 @@ class Execution:
                 try:
                     doomed = await self._handle_batch(work, part, call)
                 finally:
-                    self.end(key_ids, call)
+                    if self._leases is not None:
+                        self._leases.end(key_ids, call)
             finally:
                 self.starts.end(call)
             if doomed is None or not work.goes_on(call):
@@ -250,6 +268,9 @@ class Execution:
             work.call.stopped = result.error
         elif isinstance(result, Raised) and call.transaction is not None:
             self._fail(work.runs, ready, call, result)
+        elif isinstance(result, Returned) and is_success(result) and not batch.is_ruled:
+            self.decisions.succeed(work.runs, ready, call.publications)
+            return []
         elif result is not None:
             unnamed = self.decisions.decide_and_log(work.runs, ready, batch, result, call.publications)
             doomed = [run for run in unnamed if self._is_doomed(run)]
@@ -356,7 +377,7 @@ class Execution:
     ) -> Called | None:
         """What the handler did; `None` if it was called off before it came to an end, or did not decide."""
         call.working_on, call.timed_out, call.in_hand, call.publications = ready, False, argument, None
-        call.deadline = self.overtime.deadline(self._worker.monotonic())
+        call.deadline = self._worker.monotonic() + self.overtime.timeout if self.overtime.timeout else None
         try:
             result = await awaited(handler, argument)
         finally:
@@ -389,7 +410,8 @@ class Execution:
         call.working_on = [copy(run) for run in fallen]  # as it was here: by its end the message may run once more
         work.calls.remove(call)
         if work.queue:
-            self._start(work, work.call.part())
+            work.calls.append(part := work.call.part())
+            self._start(work, part)
         return True
 
     def _take_late(self, call: HandlerCall, batch: Batch[Any], result: Called | None) -> None:
@@ -423,7 +445,8 @@ class Execution:
                 part.forget_claim()
                 part.postpone(self._worker.monotonic(), "its handler was called off")
                 given_up.append(part)
-        self._worker.flow.forget(self._agent.name, given_up)
+        if self._worker.flow.rate_limit is not None:
+            self._worker.flow.forget(self._agent.name, given_up)
         if given_up and not call.called_off:
             self._worker.postpone(given_up, "nobody decided on them")
 
@@ -463,7 +486,7 @@ class Execution:
     async def _wait(self, work: Work, meanwhile: Meanwhile | None, *, settles: bool) -> None:
         """Until all of `work` has come to its end, or its calls are abandoned. `settles`: what is finished meanwhile is settled."""
         call, loop = work.call, asyncio.get_running_loop()
-        portions = self._settles_in_portions(call) and meanwhile is not None
+        portions = self._settles_in_portions and call.transaction is None and meanwhile is not None
         every = min(self.overtime.every, self._worker.settle_interval) if portions else self.overtime.every
         settled_at, waited, warned_at = loop.time(), 0.0, 0.0
         try:
@@ -491,16 +514,12 @@ class Execution:
             call.call_off()
             raise
 
-    def _settles_in_portions(self, call: HandlerCall) -> bool:
-        """In a transaction the commit settles; an instance that broadcasts has nothing but its offsets."""
-        return self._agent.kind == "message" and call.transaction is None and self._worker.dropping is None
-
     async def _settle_portion(self, work: Work, meanwhile: Meanwhile) -> None:
         """Settle what is finished. If that can't be done now nothing more starts, and it is repeated, as that of a whole batch is."""
         if self._agent.in_place is not None:  # what is suspended has no disposition after that
             self._log_outcomes(work, [run for run in work.ready if run.stage is Stage.RULED and run not in work.told])
         await meanwhile(work.runs, work.assignment)
-        if not work.is_stuck and self._settles_in_portions(work.call) and any(map(is_stuck, work.runs)):
+        if not work.is_stuck and self._settles_in_portions and any(map(is_stuck, work.runs)):
             work.is_stuck = True
             await self._empty(work)
 

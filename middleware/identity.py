@@ -44,7 +44,7 @@ class Identity:
     Fields carry their length: no choice of names makes two handlers answer for each other.
     """
 
-    __slots__ = ("_prefix", "_salt")
+    __slots__ = ("_prefix", "_salt", "is_salted")
 
     def __init__(self, namespace: str, group: str, handler: str, epoch: int = 0) -> None:
         self._prefix = hashlib.blake2b(digest_size=16)
@@ -52,11 +52,7 @@ class Identity:
             data = name.encode()
             self._prefix.update(len(data).to_bytes(4, "big") + data)
         self._salt = b"" if epoch == 0 else b"e" + epoch.to_bytes(8, "big", signed=True)
-
-    @property
-    def is_salted(self) -> bool:
-        """Whether a dedup epoch is mixed in, so that a hash is not the beginning of its claim id."""
-        return bool(self._salt)
+        self.is_salted = epoch != 0  #: a dedup epoch is mixed in, so that a hash is not the beginning of its claim id
 
     def of_coordinates(self, topic: str, partition: int, offsets: Iterable[int], timestamps_ms: Iterable[int]) -> list[bytes]:
         """The claim ids of records that have no other dedup id, before a dedup epoch is mixed in."""

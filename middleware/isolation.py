@@ -92,7 +92,8 @@ class Isolation:
         finally:
             del self._present[company]
             self._parts.pop(company, None)
-            self._has_changed()
+            if self._change is not None:
+                self._has_changed()
 
     def look(self) -> None:
         """A call has ended, or nobody waits for it any more, or a partition takes nothing new."""

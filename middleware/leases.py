@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from ackwise.middleware.columns import FIRST, Column, ColumnExchange, ColumnResult, checked, in_columns
@@ -54,12 +53,16 @@ class Moment(NamedTuple):
     """A moment by two clocks. They go apart where the machine was suspended, or its virtual machine paused."""
 
     monotonic: float
-    wall: float
+    apart: float
+    """Seconds that the wall clock is ahead."""
 
-    @property
-    def apart(self) -> float:
-        """Seconds that the wall clock is ahead."""
-        return self.wall - self.monotonic
+
+class Lease(NamedTuple):
+    """What is known of the claims of a run: when they were last asked for, and until when they are ours."""
+
+    asked_at: Moment
+    deadline: float
+    """Monotonic seconds after which they count as lost."""
 
 
 class Witness(Protocol):
@@ -98,7 +101,7 @@ class Leases:
         self.retention = retention
         self._clock = clock
         self._wall = wall
-        self._held: dict[Run, None] = {}
+        self._held: dict[Run, Lease] = {}
         self._trips: deque[float] = deque([0.0], maxlen=64)
         self._succeeded: tuple[dict[bytes, float], dict[bytes, float]] = {}, {}  #: until when: the older ones, and the newer ones
         self._releases = _Backlog()
@@ -193,8 +196,11 @@ class Leases:
 
     def end(self, key_ids: Iterable[bytes], call: HandlerCall) -> None:
         """These keys are not running in `call` any more."""
+        mine: weakref.ref[HandlerCall] | None = None  #: the same for all keys of a batch
         for key_id in key_ids:
-            if (running := self._running.get(key_id)) is not None and running() is call:
+            running = self._running.get(key_id)
+            if running is not None and (running is mine or running() is call):
+                mine = running
                 del self._running[key_id]
 
     def running(self, key_ids: Sequence[bytes]) -> list[int]:
@@ -245,14 +251,14 @@ class Leases:
     def now(self) -> Moment:
         """The moment by the clocks that leases go by."""
         monotonic = self._clock()
-        return Moment(monotonic, monotonic if self._wall is None else self._wall())
+        return Moment(monotonic, 0.0 if self._wall is None else self._wall() - monotonic)
 
     def add(self, runs: Sequence[Run], asked_at: Moment) -> None:
         """The claims of `runs` are granted; `asked_at` is when they were asked for."""
+        lease = self._lease(asked_at)
         for run in runs:
-            run.register = self._held
-            self._held[run] = None
-        self._extend(runs, asked_at)
+            run.register, run.lost_tokens = self._held, set()
+            self._held[run] = lease
 
     def drop(self, *runs: Run) -> None:
         """The claims of `runs` are no longer held."""
@@ -297,21 +303,33 @@ class Leases:
 
     def expired(self, run: Run) -> bool:
         """Whether a claim of it is lost, or its lease over by one of the clocks."""
-        return run.claim_lost or _is_over(run, self.now())
+        lease = self._held.get(run)
+        return run.claim_lost or lease is None or _is_over(lease, self.now())
+
+    def may_begin(self, run: Run) -> bool:
+        """Whether all of `run` may begin: none of its keys succeeded or is running here, and its claims are ours."""
+        assert run.ids is not None
+        for keys in (*self._succeeded, self._running):
+            if keys and not keys.keys().isdisjoint(run.ids):
+                return False
+        return not run.tokens or run.unprotected or not self.doubtful(run)
 
     def doubtful(self, run: Run) -> bool:
-        """Whether a claim of it must count as lost until the store says otherwise: `expired`, or the clocks went apart since it asked."""
-        now = self.now()
-        return run.claim_lost or _is_over(run, now) or self._have_jumped(run, now)
+        """Whether a claim of it must count as lost until the store says otherwise.
+
+        It is lost, its lease is over by one of the clocks, or one of them jumped since it was asked for: how much is over is not known.
+        """
+        lease, now = self._held.get(run), self.now()
+        return bool(run.lost_tokens) or lease is None or _is_over(lease, now) or self._have_jumped(lease, now)
 
     def lost(self, run: Run) -> Sequence[int]:
         """The places of its claims that must count as lost until the store says otherwise."""
-        now = self.now()
-        return range(len(run)) if _is_over(run, now) or self._have_jumped(run, now) else run.lost_places()
+        lease, now = self._held.get(run), self.now()
+        is_over = lease is None or _is_over(lease, now) or self._have_jumped(lease, now)
+        return range(len(run)) if is_over else run.lost_places()
 
-    def _have_jumped(self, run: Run, now: Moment) -> bool:
-        """Whether one of the clocks jumped since the lease of `run` was asked for: how much of it is over is not known."""
-        return abs(now.apart - run.clocks_apart) > self.lease / 3
+    def _have_jumped(self, lease: Lease, now: Moment) -> bool:
+        return abs(now.apart - lease.asked_at.apart) > self.lease / 3
 
     def remember_successes(self, key_ids: Iterable[bytes]) -> None:
         """These keys succeeded in this process: they are never run here again while the retention lasts."""
@@ -322,7 +340,7 @@ class Leases:
     def succeeded(self, key_ids: Sequence[bytes]) -> list[int]:
         """The places of those keys that succeeded in this process, within the retention."""
         older, newer = self._succeeded
-        if newer.keys().isdisjoint(key_ids) and older.keys().isdisjoint(key_ids):
+        if not ((newer and not newer.keys().isdisjoint(key_ids)) or (older and not older.keys().isdisjoint(key_ids))):
             return []
         now = self._clock()
         return [place for place, key_id in enumerate(key_ids) if now < max(newer.get(key_id, now), older.get(key_id, now))]
@@ -339,13 +357,16 @@ class Leases:
         renews = [column for _, _, column in asked]
         result = await self._trip(ColumnExchange((), (), (), renews, self.lease, self.retention, owner))
         found: list[Run] = []
+        lease = self._lease(asked_at)
         parts: dict[int, Run] = {}  #: by token what is held now, once a run was split or given back meanwhile
         for (run, tokens, column), answer in zip(asked, result.renews, strict=True):
             lost = {column.tokens[place] for place in answer.exceptions}
             if run.tokens is not tokens:
                 parts = parts or {token: part for part in self._held for token in part.tokens or ()}
             for part in [run] if run.tokens is tokens else _parts_with(column.tokens, parts):
-                self._extend([part], asked_at)
+                part.lost_tokens = set()
+                if part in self._held:
+                    self._held[part] = lease
                 if lost_there := lost.intersection(part.tokens or ()):
                     part.lost_tokens |= lost_there
                     found.append(part)
@@ -370,17 +391,17 @@ class Leases:
     def _until_next_beat(self) -> float:
         """Seconds until a third of the oldest lease is over; no less than a moment, where a renewal failed."""
         now = self._clock()
-        oldest = min((run.renewed_at for run in self._held), default=now)
+        oldest = min((lease.asked_at.monotonic for lease in self._held.values()), default=now)
         return max(oldest + self.lease / 3 - now, self.lease / 30)
 
     async def beat(self) -> None:
         """One round of renewal, in trips that keep their time limit: claims older than a tenth of the lease, the oldest first."""
         now = self.now()
-        aged = [run for run in self._held if self._is_aged(run, now)]
+        aged = [run for run, lease in self._held.items() if self._is_aged(lease, now)]
         if not aged:
             return
         claims, turns = count(aged), asyncio.Semaphore(_RENEWALS_AT_A_TIME)
-        aged.sort(key=_renewed_at)
+        aged.sort(key=self._held.__getitem__)
         answers = await asyncio.gather(*(self._renew_in_time(part, turns) for part in _in_trips(aged)), return_exceptions=True)
         lost: list[Run] = []
         error: BaseException | None = None
@@ -392,7 +413,7 @@ class Leases:
             else:
                 raise answer
         if error is not None:
-            over = [run for run in self._held if self._is_aged(run, now) and self.expired(run)]
+            over = [run for run, lease in self._held.items() if self._is_aged(lease, now) and self.expired(run)]
             for run in over:
                 run.lost_tokens = set(run.tokens or ())
             log.warning("claims could not be renewed", claims=claims, lost=count(over), error=said(error))
@@ -400,8 +421,8 @@ class Leases:
         for run in dict.fromkeys(lost):
             self._lose(run)
 
-    def _is_aged(self, run: Run, now: Moment) -> bool:
-        return now.monotonic - run.renewed_at >= self.lease / 10 or self._have_jumped(run, now)
+    def _is_aged(self, lease: Lease, now: Moment) -> bool:
+        return now.monotonic - lease.asked_at.monotonic >= self.lease / 10 or self._have_jumped(lease, now)
 
     async def _renew_in_time(self, runs: Sequence[Run], turns: asyncio.Semaphore) -> list[Run]:
         async with turns, asyncio.timeout(self.lease / 3):
@@ -413,21 +434,14 @@ class Leases:
         if run.call is not None and run.stage is Stage.ADMITTED:  # what is decided already must not end what runs beside it
             run.call.call_off()
 
-    def _extend(self, runs: Sequence[Run], asked_at: Moment) -> None:
+    def _lease(self, asked_at: Moment) -> Lease:
         margin = min(max(self.lease * 0.1, 2 * max(self._trips)), self.lease / 2)
-        deadline = asked_at.monotonic + self.lease - margin
-        for run in runs:
-            run.renewed_at, run.clocks_apart = asked_at.monotonic, asked_at.apart
-            run.deadline = deadline
-            run.lost_tokens = set()
+        return Lease(asked_at, asked_at.monotonic + self.lease - margin)
 
 
-_renewed_at = attrgetter("renewed_at")
-
-
-def _is_over(run: Run, now: Moment) -> bool:
-    """Whether its lease is over, by the clock that has gone further since it was asked for."""
-    return now.monotonic + max(0.0, now.apart - run.clocks_apart) >= run.deadline
+def _is_over(lease: Lease, now: Moment) -> bool:
+    """Whether it is over, by the clock that has gone further since it was asked for."""
+    return now.monotonic + max(0.0, now.apart - lease.asked_at.apart) >= lease.deadline
 
 
 def _in_trips(runs: Iterable[Run]) -> Iterator[list[Run]]:

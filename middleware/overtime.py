@@ -33,14 +33,10 @@ class Overtime:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._timeout = agent.consume_timeout
-        self.every = min(HANG_WARNING, self._timeout / 10) if self._timeout else HANG_WARNING  #: seconds between looks
+        self.timeout = agent.consume_timeout  #: seconds that a call may last; 0: for ever
+        self.every = min(HANG_WARNING, self.timeout / 10) if self.timeout else HANG_WARNING  #: seconds between looks
         self.timed_out = 0  #: calls that were cancelled
         self.abandoned: dict[asyncio.Task[None], Origin] = {}  #: of those, what did not end and has not ended yet, with its first message
-
-    def deadline(self, now: float) -> float | None:
-        """Until when a call that begins at `now` may last, monotonic seconds; `None`: for ever."""
-        return now + self._timeout if self._timeout else None
 
     def sweep(self, calls: Iterable[HandlerCall], now: float) -> Iterator[HandlerCall]:
         """Cancel what is over its time, and return what was cancelled and did not end."""
@@ -60,7 +56,7 @@ class Overtime:
 
     def error(self) -> ConsumeTimeout:
         """What a handler has failed with that was cancelled."""
-        return ConsumeTimeout(f"the handler took longer than {format_duration(self._timeout)}, or than the time that it asked for")
+        return ConsumeTimeout(f"the handler took longer than {format_duration(self.timeout)}, or than the time that it asked for")
 
     def abandon(self, call: HandlerCall) -> None:
         """Nobody waits for `call` any more; it has its slot until it ends."""
@@ -87,7 +83,7 @@ class Overtime:
         log.warning(
             "a handler took longer than its consume timeout, it is cancelled and its messages have failed",
             handler=self._agent.name,
-            seconds=self._timeout,
+            seconds=self.timeout,
             messages=count(call.working_on),
             topic=where.topic,
             partition=where.partition,

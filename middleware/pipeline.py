@@ -97,7 +97,8 @@ class Pipeline:
                     await steps.execute(runs, assignment, call)
             await steps.settle(runs, assignment, call)
         finally:
-            self._worker.flow.forget(self.agent.name, runs)
+            if self._worker.flow.rate_limit is not None:
+                self._worker.flow.forget(self.agent.name, runs)
         if (error := call.stopped or self._worker.stopping.error) is not None:
             raise HandlerStopped(error)
 

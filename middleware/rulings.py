@@ -65,8 +65,7 @@ def _returned(value: object) -> str:
     close_coroutine(value)
     if is_a(value, raising.Later, raising.Reject):
         return f"{class_name(value)}; raise it"
-    kind = class_name(value)
-    return f"{kind}; it must return None, CONSUME_SUCCESS or CONSUME_LATER"
+    return f"{class_name(value)}; it must return None, CONSUME_SUCCESS or CONSUME_LATER"
 
 
 def _later(batch: Batch[Any], error: BaseException | None = None) -> Disposition:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -22,7 +23,7 @@ from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.message import Delivery, Message, Origin, TopicPartition, delivery_of
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.retry import SendBack
-from ackwise.middleware.store import WHOEVER, ClaimKey, Outcome
+from ackwise.middleware.store import WHOEVER, Acquired, ClaimKey, Outcome
 from ackwise.middleware.usercode import Called
 from ackwise.middleware.wire import Copy
 
@@ -80,6 +81,8 @@ _COLUMNS: Final = (
 
 _TIME_OF_DELIVERY, _TIME_OF_RECORD = attrgetter("timestamp_ms"), attrgetter("timestamp")
 
+_NO_GRANT: Final = Acquired(0)
+
 _HASHES: Final = struct.Struct(">q8x")
 
 
@@ -120,14 +123,9 @@ class Run:
         self.attempt: int = records[0].attempt if isinstance(records[0], Delivery) else 1
         self.day: int | None = None  #: of the claim keys
         self.batch_limit: int | None = None  #: messages in a batch with it, where that is fewer than its handler takes
-        self.fencing_token = 0  #: grows with each grant of its key
-        self.lost = 0
-        self.took_unreleased = False
+        self.grant = _NO_GRANT  #: what the store said as it was claimed for the last time
         self.unprotected = False  #: runs without a claim, since the store is down and the policy says so
-        self.renewed_at = 0.0  #: monotonic seconds when the lease was last asked for
-        self.clocks_apart = 0.0  #: seconds that the wall clock was ahead of the monotonic one at that moment
-        self.deadline = 0.0  #: monotonic seconds after which the claim counts as lost
-        self.register: dict[Run, None] | None = None  #: of what is held by this worker; parts of what is in it are in it too
+        self.register: dict[Run, Any] | None = None  #: of what is held by this worker; parts of what is in it are in it too
         self.out_of_order = False  #: others may have overtaken it, though its handler has an order
         self.alone = False  #: workers died of this message: it runs as the only claim of this worker
         self.at_most: int | None = None  #: messages in a batch with it, itself included, once it would have died with more of them
@@ -225,7 +223,7 @@ class Run:
 
     def making_messages(self) -> Callable[[], Sequence[Message[Any]]]:
         """What makes its messages as they are now, whenever somebody looks at them and whatever became of it meanwhile."""
-        return partial(_messages, self.place, self.records, self.values or (), self.fencing_token or None, self.in_place, self.made)
+        return partial(_messages, self.place, self.records, self.values or (), self.grant.epoch or None, self.in_place, self.made)
 
     @property
     def message(self) -> Message[Any]:
@@ -349,24 +347,18 @@ class Run:
 
     def _part(self, places: Sequence[int]) -> Self:
         """The messages at `places` as a run that has come as far. This one has them too, until it is told what to keep."""
-        part = type(self).__new__(type(self))
-        facts = part.__dict__
-        facts.update(self.__dict__)
-        for name in _COLUMNS:
-            if (column := facts[name]) is not None:
-                facts[name] = [column[place] for place in places]
-        part.lost_tokens = self.lost_tokens.intersection(part.tokens or ()) if self.lost_tokens else set()
+        part = copy(self)
         if self.register is not None and self in self.register:
-            self.register[part] = None
+            self.register[part] = self.register[self]
+        part._keep(places)
         return part
 
     def _keep(self, places: Sequence[int]) -> None:
-        facts = self.__dict__
+        facts = vars(self)
         for name in _COLUMNS:
             if (column := facts[name]) is not None:
                 facts[name] = [column[place] for place in places]
-        if self.lost_tokens:
-            self.lost_tokens = self.lost_tokens.intersection(self.tokens or ())
+        self.lost_tokens = self.lost_tokens.intersection(self.tokens or ()) if self.lost_tokens else set()
         if not places and self.register is not None:
             self.register.pop(self, None)
 

@@ -88,13 +88,15 @@ class Settlement:
 
         `due`: nothing that is held for longer (monotonic seconds).
         """
-        self._suspend([run for run in runs if isinstance(run.disposition, Suspended)])
+        if suspended := [run for run in runs if isinstance(run.disposition, Suspended)]:
+            self._suspend(suspended)
         ruled = [run for run in runs if run.stage in _UNDER_WAY and (due is None or run.not_before <= due)]
         ruled.sort(key=_first)  # what fell out of a run stands behind it; dead letters go out in the order of their offsets
         if ruled:
             if self._worker.dropping is not None and not assignment.cut_off:  # else it is delivered again, and may do better
                 self._worker.dropping.drop(self._agent.name, ruled, self._worker.text_of)
-            await self._confirm(ruled)
+            if any(run.publishes or isinstance(run.disposition, _COPIED) for run in ruled):
+                await self._confirm(ruled)
             await self.publish(ruled, assignment)
             await self._record_outcomes(ruled)
             await self._update_store(runs, ruled)
@@ -155,7 +157,8 @@ class Settlement:
                 passed.append(run)
             elif assignment.cut_off or not run.claim_lost:
                 outgoing.append(run)
-        self._log_suppressed(passed)
+        if suppressed := [run for run in passed if isinstance(run.disposition, Duplicate) and run.disposition.dead]:
+            self._log_suppressed(suppressed)
         while outgoing:
             if assignment.cut_off:  # looked at for each round: a shorter one is sent after the answer to the first
                 for run in outgoing:
@@ -186,12 +189,11 @@ class Settlement:
         self._log_dead_letters([run for run in outgoing if run.stage is Stage.PUBLISHED])
         return refused
 
-    def _log_suppressed(self, passed: Sequence[Run]) -> None:
+    def _log_suppressed(self, suppressed: Sequence[Run]) -> None:
         """A line a minute for what is not run since its key died before: whoever produced a dead message anew looks for it here."""
-        suppressed = [run for run in passed if isinstance(run.disposition, Duplicate) and run.disposition.dead]
         self._suppressed += count(suppressed)
         now = self._worker.monotonic()
-        if suppressed and now >= self._quiet_until:
+        if now >= self._quiet_until:
             messages, self._suppressed, self._quiet_until = self._suppressed, 0, now + _QUIET
             log.warning(
                 "messages are not run, their keys are those of dead letters; ackwise dlq redrive sends those letters again",
@@ -287,7 +289,7 @@ class Settlement:
     def _record_outcome(self, run: Run, now: float) -> None:
         record, handler = self._worker.record, self._agent.name
         duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
-        how = _how(run)
+        how = _how(run) if run.unprotected or run.out_of_order else None
         if run.exec_ids is not None and isinstance(run.disposition, _FAILED):
             record(EventCode.FAILED, handler, run, with_exec_id=True, error=run.error, duration_us=duration, attrs=how)
         match run.disposition:
@@ -340,7 +342,8 @@ class Settlement:
             else:
                 of_claims = result.completes[: len(completing)]  # a base key is done now, whoever held it
                 answered = [(run, answer.exceptions) for (run, _), answer in zip(completing, of_claims, strict=True)]
-                self._log_restored(answered)
+                if any(answers for _, answers in answered):
+                    self._log_restored(answered)
                 for run, answers in answered:
                     if answers:
                         held += self._claim_lost_again(runs, run, answers, self._leases)
@@ -401,8 +404,6 @@ def _of_redrive(run: Run) -> str | None:
     return json.dumps({"redrive": run.delivery.replay_id.decode("utf-8", "replace")})
 
 
-def _how(run: Run) -> str | None:
-    """What its outcome says of the way that it ran, as JSON; `None` for the usual one."""
-    if not (run.unprotected or run.out_of_order):
-        return None
+def _how(run: Run) -> str:
+    """What its outcome says of the way that it ran, as JSON."""
     return json.dumps((_UNPROTECTED if run.unprotected else {}) | (_OUT_OF_ORDER if run.out_of_order else {}))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.run import Run, Stage, count
 from ackwise.middleware.settlement import Assignment
@@ -102,7 +103,7 @@ class StartControl:
                 if assignment.is_stopping:
                     break
                 await call.wait()
-            elif not self._has_slot(call):
+            elif self._slots is not None and not self._has_slot(call):
                 if not await self._take_slot(call, waits_no_more):
                     break
                 await self._take_more(call, messages)
@@ -148,7 +149,7 @@ class StartControl:
     async def next(self, work: Work, call: HandlerCall) -> Any | None:
         """Take out of the queue of `work` what starts now, in `call`, which has a slot then; `None`: nothing more of it starts."""
         while work.queue and work.goes_on(call) and not self.is_shut(work.assignment, work.ready[0].place, work.call):
-            place, seconds = self._first(work)
+            place, seconds = (0, 0.0) if self._worker.flow.rate_limit is None else self._first(work, self._worker.flow.rate_limit)
             if seconds > 0:
                 self.end(call)
                 await self._wait(call, asyncio.sleep(seconds))
@@ -162,16 +163,14 @@ class StartControl:
         self.end(call)
         return None
 
-    def _first(self, work: Work) -> tuple[int, float]:
+    def _first(self, work: Work, rate_limit: RateLimit) -> tuple[int, float]:
         """The place in the queue of what the rate lets start first, and the seconds until then."""
         flow, name = self._worker.flow, self._agent.name
-        if flow.rate_limit is None:
-            return 0, 0.0
         in_order = self._agent.order == "partition" or work.call.transaction is not None
         waits = []
         for place, waiting in enumerate(work.queue):
             seconds = flow.start_after(name, [waiting] if isinstance(waiting, Run) else waiting)
-            if seconds <= 0 or in_order or flow.rate_limit.key is None:
+            if seconds <= 0 or in_order or rate_limit.key is None:
                 return place, seconds
             waits.append((seconds, place))
         seconds, place = min(waits)

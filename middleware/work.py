@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from ackwise.middleware.run import Run
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.usercode import Raised, Stops
 
-__all__ = ["Work", "parts_of", "running"]
+__all__ = ["Work", "parts_of"]
 
 
 @dataclass(slots=True)
@@ -47,15 +46,6 @@ class Work:
         """Whether `call` may begin with something."""
         is_over = self.assignment.cut_off or self.is_stuck or self.call.called_off or call.is_abandoned
         return not is_over and self.call.stopped is None
-
-
-def running(calls: Sequence[HandlerCall]) -> list[asyncio.Task[None]]:
-    """The tasks that have not ended. Raises what one raised that has: an error in our own machinery."""
-    tasks = [call.task for call in calls if call.task is not None]
-    for task in tasks:
-        if task.done() and not task.cancelled():
-            task.result()
-    return [task for task in tasks if not task.done()]
 
 
 def parts_of(ready: Sequence[Run]) -> Iterator[list[Run]]:

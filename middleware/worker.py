@@ -109,6 +109,8 @@ class Worker:
 
     def report_broken(self, handler: str, broken: Sequence[Raised | Stops]) -> None:
         """Log what a retry policy raised on messages of `handler`; what stops the app is remembered for its pipelines."""
+        if not broken:
+            return
         log_broken_policy(handler, broken)
         self.stopping.error = next((failure.error for failure in broken if isinstance(failure, Stops)), self.stopping.error)
 

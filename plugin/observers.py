@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.events import Durable, Event, EventSink, durable_of
+from ackwise.middleware.events import Durable, Event, EventSink, RunEvents, RunSink, durable_of, explode
 from ackwise.middleware.log import Log
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.middleware.usercode import Returned, called, class_name
+from ackwise.middleware.usercode import class_name, failures_of
 from ackwise.plugin.signature import is_async, name_of
 
 __all__ = ["Observed", "Observer", "check_observer", "is_observer"]
@@ -68,10 +68,22 @@ class Observed:
         """Give `event` to the sink, then to each observer."""
         if self._sink is not None:
             self._sink.record(event)
+        self._show([event])
+
+    def record_run(self, events: RunEvents) -> None:
+        """Give the events of a run to the sink, then each of them to each observer."""
+        each = explode(events)
+        if isinstance(self._sink, RunSink):
+            self._sink.record_run(events)
+        elif self._sink is not None:
+            for event in each:
+                self._sink.record(event)
+        self._show(each)
+
+    def _show(self, events: Sequence[Event]) -> None:
         for place, observer in enumerate(self._observers):
-            outcome = called(observer, event)
-            if not isinstance(outcome, Returned):  # it may look, never decide
-                self._failed(place, outcome.error)
+            for failure in failures_of(observer, events):  # it may look, never decide
+                self._failed(place, failure.error)
 
     async def flush(self) -> None:
         """As the sink does."""

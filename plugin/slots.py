@@ -104,11 +104,11 @@ class Slots:
 
         It is loaded when it is first asked for. Raises `ConfigurationError`.
         """
-        return [*self._installed, *self.configured, *self._used]
+        return [*self._installed, *self._configured, *self._used]
 
     def check_middleware(self, kinds: Collection[str], why: str) -> None:
         """Refuse middleware that would never run beside handlers of these `kinds`; what is installed is for any app."""
-        for around in [*self.configured, *self._used]:
+        for around in [*self._configured, *self._used]:
             if not around.kinds & {*kinds}:
                 raise ConfigurationError(f"middleware {around.name!r} takes a {' or a '.join(sorted(around.kinds))}, and {why}")
 

@@ -21,7 +21,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import Reach
 from ackwise.plugin.client.rawrecords import is_about_a_header
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.group.budget import size_of
+from ackwise.plugin.group.budget import sizes_of
 from ackwise.plugin.group.client import Source
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
@@ -384,8 +384,8 @@ def give(member: Member, fetched: Fetched, is_halted: Callable[[TopicPartition],
 def _fitting(records: Sequence[Any], room: int, *, at_least: int) -> int:
     """How many of `records`, in order, fit into `room` bytes."""
     fitting = 0
-    for record in records:
-        room -= size_of(record)
+    for size in sizes_of(records):
+        room -= size
         if room < 0:
             break
         fitting += 1

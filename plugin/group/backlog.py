@@ -8,6 +8,7 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Protocol
 
+from ackwise.middleware.agent import Agent
 from ackwise.middleware.run import Run, Stage, Taker, count
 
 __all__ = ["MAX_MESSAGES", "Backlog", "Fresh", "InSequence", "is_decided"]
@@ -152,15 +153,15 @@ class Backlog:
             head = due[0] if due else None if waits else self.fresh.head()
             if head is None:
                 return []
-            batch = fitting(run for run in due if run.pipeline is head.pipeline)
+            batch = fitting(run for run in due if run.pipeline is head.pipeline) if due else []
             is_cut = self._in_order and len(batch) < len(due)
-            if not waits and not is_cut and (due or self._is_ripe(head, now)):
+            if not waits and not is_cut and (due or head.pipeline is None or self._is_ripe(head.pipeline.agent, now)):
                 self.fresh.fill(head.pipeline, batch)
                 self._arrived = now
         if self.held:
             taken = set(batch)
             self.held = [run for run in self.held if run not in taken]
-        return self._without_late(batch, now)
+        return self._without_late(batch, now) if any(run.not_before > now for run in batch) else batch
 
     def in_turn(self, batch: list[Run]) -> list[Run]:
         """Those of `batch` that may begin now: of what failed before its key was known, only what need not wait for others of its key.
@@ -171,7 +172,8 @@ class Backlog:
         if not (unknown := [run for run in again if not run.prepared and run.stage in (Stage.WITHHELD, Stage.FETCHED)]):
             return batch
         moved = self.fresh.come_up(unknown)
-        return self._without_late([run for run in batch if run not in moved], self._clock())
+        left, now = [run for run in batch if run not in moved], self._clock()
+        return self._without_late(left, now) if any(run.not_before > now for run in left) else left
 
     def _in_front(self, due: list[Run]) -> list[Run]:
         """Those of `due` that nothing waits in front of; one that has to run alone is the only one, or behind them."""
@@ -184,8 +186,6 @@ class Backlog:
     def _without_late(self, batch: list[Run], now: float) -> list[Run]:
         """What another worker has tried a moment ago waits here until it is due, and what must not overtake it as well."""
         late = [run for run in batch if run.not_before > now]
-        if not late:
-            return batch
         if self._in_order:
             late = [run for run in batch if run.first >= late[0].first]
         self.hold(late)
@@ -204,10 +204,7 @@ class Backlog:
         """Whether something held can still be settled without user code."""
         return any(map(is_decided, self.held[:1] if self._in_order else self.held))
 
-    def _is_ripe(self, head: Run, now: float) -> bool:
-        if head.pipeline is None:
-            return True
-        agent = head.pipeline.agent
+    def _is_ripe(self, agent: Agent, now: float) -> bool:
         return self.fresh.ripe >= agent.max_batch or now >= self._arrived + agent.max_wait
 
 

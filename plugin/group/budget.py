@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["BATCH_BYTES", "LANE_BYTES", "Budget", "size_of"]
+__all__ = ["BATCH_BYTES", "LANE_BYTES", "Budget", "sizes_of"]
 
 #: Bytes that one partition may hold: RocketMQ's `pullThresholdSizeForQueue`.
 LANE_BYTES: Final = 100 * 2**20
@@ -34,9 +35,11 @@ class Budget:
         return max(room, min(most, BATCH_BYTES)) if is_empty else room
 
 
-def size_of(record: Any) -> int:
-    """The raw bytes of a record: its key, its value, its headers."""
-    size = len(record.value or b"") + len(record.key or b"")
-    if record.headers:
-        size += sum(len(name) + len(value or b"") for name, value in record.headers)
-    return size
+def sizes_of(records: Iterable[Any]) -> list[int]:
+    """The raw bytes of each of `records`: its key, its value, its headers."""
+    return [
+        len(record.value or b"")
+        + len(record.key or b"")
+        + (sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else 0)
+        for record in records
+    ]

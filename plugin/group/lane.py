@@ -26,7 +26,7 @@ from ackwise.middleware.suspects import LONGEST, Suspects
 from ackwise.middleware.watermark import Watermark
 from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.backlog import MAX_MESSAGES, Backlog, Fresh, InSequence
-from ackwise.plugin.group.budget import LANE_BYTES, Budget, size_of
+from ackwise.plugin.group.budget import LANE_BYTES, Budget, sizes_of
 from ackwise.plugin.group.parking import Parking
 
 __all__ = ["MAX_MESSAGES", "MAX_SPAN", "MOST_IN_PLACE", "Lane", "Told"]
@@ -214,10 +214,12 @@ class Lane:
         for first, end in fetched:
             self.watermark.track(first, end)
         self.position = ends[-1]
-        unfinished = self._unfinished(records, is_hole_proved=proved)
+        unfinished = records if self._finished_before is None else self._unfinished(records, self._finished_before, is_hole_proved=proved)
         if self._is_same_log:
             self.last_fetched = records[-1].offset, records[-1].timestamp
-        runs = self._resumed(self._make(self.place, unfinished)) if unfinished else []
+        runs = self._make(self.place, unfinished) if unfinished else []
+        if self._in_place_before:
+            runs = self._resumed(runs, self._in_place_before)
         into = self._backlog if self._suspects is None else self._suspects
         if count(runs) != len(records):
             taken = {record.offset for run in runs for record in run.records}
@@ -225,7 +227,7 @@ class Lane:
                 if record.offset not in taken:
                     self.watermark.finish(record.offset)
         for run in runs:
-            run.sizes = [*map(size_of, run.records)]
+            run.sizes = sizes_of(run.records)
         size = sum(run.size for run in runs)
         into.add(runs)
         self.bytes += size
@@ -244,10 +246,8 @@ class Lane:
         self.watermark.skip(end)
         return True
 
-    def _unfinished(self, records: Sequence[Any], *, is_hole_proved: bool) -> Sequence[Any]:
+    def _unfinished(self, records: Sequence[Any], found: FinishedMap, *, is_hole_proved: bool) -> Sequence[Any]:
         """Those of `records` that the last owner has not finished. The first ones say whether it saw the same log."""
-        if (found := self._finished_before) is None:
-            return records
         if not self._is_same_log:
             if not is_of(found, records, is_hole_proved=is_hole_proved):
                 self._finished_before, self._in_place_before = None, {}
@@ -266,10 +266,8 @@ class Lane:
         self.times.update((record.offset, record.timestamp) for record in finished[-1:])
         return [record for record in records if not holds(found, record.offset)] if finished else records
 
-    def _resumed(self, runs: list[Run]) -> list[Run]:
+    def _resumed(self, runs: list[Run], before: dict[int, InPlace]) -> list[Run]:
         """`runs`, of which what had failed in place falls out with the attempts that it has had, and waits until its next one is due."""
-        if not (before := self._in_place_before):
-            return runs
         now, wall = self._clock(), self._wall()
         for run in list(runs):
             for single in pick(runs, run, [place for place, offset in enumerate(run.offsets) if offset in before]):
@@ -315,7 +313,9 @@ class Lane:
         if self._overflowed_at is not None and 2 * self.bytes <= self._overflowed_at:
             self._overflowed_at = None
         capacity, most_bytes, most_span = self._bounds
-        has_bytes = self.bytes > most_bytes * share or self._overflowed_at is not None or (in_hand > 0 and self.budget.is_spent)
+        has_bytes = (
+            self.bytes > most_bytes * share or self._overflowed_at is not None or (in_hand > 0 and self.budget.used > self.budget.limit)
+        )
         has_much = in_hand > capacity * share or self._backlog.failed >= MOST_IN_PLACE
         if not (has_much or has_bytes or self.watermark.span > most_span * share or self._parking.is_shut):
             self._full_since = None
@@ -397,7 +397,7 @@ class Lane:
         self._lent.difference_update(settled)
         for run in settled:
             run.passed = True
-            for first, end in run.ranges():
+            for first, end in ranges_of(run.records):
                 self.watermark.finish(first, end)
         self._release(sum(run.size for run in settled))
         if self.watermark.span and self.max_span > MAX_SPAN:
@@ -455,10 +455,11 @@ class Lane:
         try:
             await self._wait_for(after)
             while True:
-                self._reap()
+                if self._batches:
+                    self._reap()
                 if self._suspects is not None:
                     await self._try(self._suspects)
-                is_shut = self.cut_off or self._is_busy() or (self._is_blocked and not self._stopping)
+                is_shut = self.cut_off or (self._running and self._is_busy()) or (self._is_blocked and not self._stopping)
                 batch = [] if is_shut else self._backlog.take(stopping=self._stopping)
                 if not batch:
                     if self._stopping and not self._batches and (self.cut_off or not self._backlog.is_settleable()):
@@ -474,7 +475,11 @@ class Lane:
     async def _work_on(self, batch: list[Run]) -> None:
         if (pipeline := batch[0].pipeline) is None:
             self._alarm(batch)
-        elif batch := self._backlog.in_turn(self._parking.admit(batch)):
+            return
+        batch = self._parking.admit(batch)
+        if any(run.in_place or run.stage is Stage.WITHHELD for run in batch):
+            batch = self._backlog.in_turn(batch)
+        if batch:
             self._running.append(batch)
             if self._overlaps(pipeline):
                 self._begin(pipeline, batch)
@@ -576,7 +581,8 @@ class Lane:
                 await pipeline(batch, self)
         finally:
             self._running = [other for other in self._running if other is not batch]
-            self._backlog.hold(run for run in batch if run.stage is not Stage.SETTLED)
+            if held := [run for run in batch if run.stage is not Stage.SETTLED]:
+                self._backlog.hold(held)
             self.pass_settled(batch)
 
     def _overlaps(self, pipeline: Taker) -> bool:
@@ -584,9 +590,7 @@ class Lane:
         return self.generation is None and (self._overlapping or pipeline.agent.overlaps)
 
     def _is_busy(self) -> bool:
-        """Whether as much is at work as may be."""
-        if not self._running:
-            return False
+        """Whether as much is at work as may be, if something is."""
         pipelines = [batch[-1].pipeline for batch in self._running if batch]
         if not all(pipeline is None or self._overlaps(pipeline) for pipeline in pipelines):
             return True
@@ -603,7 +607,7 @@ class Lane:
 
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""
-        at = None if self._is_busy() else self._backlog.next_at(stopping=self._stopping)
+        at = None if self._running and self._is_busy() else self._backlog.next_at(stopping=self._stopping)
         if not self._stopping and (self._is_blocked or (self._suspects and not self._is_trying)):
             at = self._try_at if self._is_blocked else self._try_at if at is None else min(self._try_at, at)
         self._wake.clear()

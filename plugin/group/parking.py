@@ -61,7 +61,8 @@ class Parking:
             return batch
         until = self._flow.held_until(pipeline.agent.name, self._place)
         if until is None:
-            self._spare_others(batch)
+            if self._put_off is not None:
+                self._spare_others(batch, self._put_off)
             return batch
         decided = [run for run in batch if is_decided(run)]
         aside = [run for run in batch if not is_decided(run)]
@@ -74,13 +75,11 @@ class Parking:
         self._set_aside(aside, until)
         return decided
 
-    def _spare_others(self, batch: Sequence[Run]) -> None:
+    def _spare_others(self, batch: Sequence[Run], put_off: Callable[[Run], None]) -> None:
         """Copies that wait for their codec for long go back: they would stop a partition that has copies for other handlers, too."""
-        if self._put_off is None:
-            return
         for run in batch:
             if run.why == CODEC_AWAY and run.stage is Stage.WITHHELD and run.tries >= _MOST_TRIES:
-                self._put_off(run)
+                put_off(run)
                 run.error = CodecUnavailable.__name__
 
     def look_again(self) -> None:

@@ -16,6 +16,7 @@ from tests.waiting import turns
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.run import Run, Stage, count
 
 
@@ -95,6 +96,7 @@ async def test_batches_and_instances_that_broadcast_are_settled_as_a_whole(make_
     desk = Desk(make_spine, 4, **options)
     if is_broadcasting:
         object.__setattr__(desk.spine.worker, "dropping", Dropping())
+        desk.spine.pipeline = Pipeline(desk.spine.agent, desk.spine.worker)
     await desk.begin()
     await desk.finish(3)
     assert desk.settled == 0

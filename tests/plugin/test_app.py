@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
-import types
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -73,8 +71,7 @@ def host_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         await app.serve(asyncio.Event())
         return made
 
-    # without its module, which imports the Kafka client
-    monkeypatch.setitem(sys.modules, "ackwise.plugin.host.host", types.SimpleNamespace(AiokafkaHost=Stopped))
+    monkeypatch.setattr("ackwise.plugin.hosting.AiokafkaHost", Stopped)
     return serve
 
 

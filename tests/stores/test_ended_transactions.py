@@ -527,7 +527,8 @@ async def test_what_was_committed_right_before_its_worker_died_is_a_dead_letter_
 
     async with opened(MySQLInbox(mysql.url)) as inbox:
         dying, next_owner = transactional(inbox, handle), transactional(inbox, handle)
-        dying.pipeline._mark = never  # type: ignore[attr-defined]
+        steps: Any = dying.pipeline.steps
+        steps._rows.mark_alone = never
         await dying.run([dying.entry(100)])
         stages = [await next_owner.run([next_owner.entry(100)]) for _ in range(2)]
     assert stages == [[Stage.SETTLED]] * 2

@@ -15,7 +15,7 @@ from tests.waiting import turns, until
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.plugin.group.budget import BATCH_BYTES, LANE_BYTES, Budget, size_of
+from ackwise.plugin.group.budget import BATCH_BYTES, LANE_BYTES, Budget, sizes_of
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -79,8 +79,8 @@ async def test_where_the_process_holds_as_much_as_it_may_a_lane_with_nothing_in_
 
 def test_a_record_weighs_what_its_key_its_value_and_its_headers_do() -> None:
     origin = Origin("orders", 0, 0, 0)
-    assert size_of(Delivery(*origin, b"key", b"value", (("name", b"12"), ("none", None)), origin)) == 3 + 5 + 6 + 4
-    assert size_of(Delivery(*origin, None, None, (), origin)) == 0
+    assert sizes_of([Delivery(*origin, b"key", b"value", (("name", b"12"), ("none", None)), origin)]) == [3 + 5 + 6 + 4]
+    assert sizes_of([Delivery(*origin, None, None, (), origin)]) == [0]
 
 
 def test_a_worker_that_could_hold_nearly_nothing_is_refused() -> None:
