@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine
 from types import UnionType
-from typing import Any, Concatenate, TypeVar, overload
+from typing import Any, Concatenate, TypedDict, TypeVar, Unpack, overload
 
 from ackwise.middleware.agent import CONSUME_TIMEOUT, Agent
 from ackwise.middleware.disposition import ConsumeStatus
@@ -18,10 +18,47 @@ from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler
 from ackwise.plugin.lifespan import WithResources
 from ackwise.plugin.signature import name_of
 
-__all__ = ["Router"]
+__all__ = ["AgentOptions", "Router"]
 
 T = TypeVar("T")
 HandlerT = TypeVar("HandlerT", bound=Callable[Concatenate[Any, ...], Coroutine[Any, Any, ConsumeStatus | None] | ConsumeStatus | None])
+
+
+class AgentOptions(TypedDict, total=False):
+    """Options of an agent, each of which may be left out."""
+
+    name: str | None
+    """Stands in copies, claims and events: changing it orphans them. Default: the name of the function."""
+    max_batch: int
+    """Messages in a batch at most (200)."""
+    max_wait: float | str
+    """Time that a batch waits to fill (0)."""
+    keep_ack_index_on_error: bool
+    """The prefix up to `ack_index` survives an exception."""
+    concurrency: int | None
+    """Calls of the handler at a time in this worker, side by side also within a partition, unless an order forbids it. Without it a
+    partition has one call at a time.
+    """
+    consume_timeout: float | str
+    """Time that a call may take until it is cancelled and its messages have failed (15 minutes; 0 for none). `message.extend(…)` asks for
+    more.
+    """
+    order: Order
+    """`"key"`: messages with the same key run one after the other. `"partition"`: all of a partition do. With either a message that
+    fails runs again in place, and what must not overtake it waits.
+    """
+    order_by: Callable[[Message[Any]], object] | None
+    """Returns the key of a message for `order="key"`; `None` has no order. Default: the record's key."""
+    in_place: RetryInPlace | None
+    """How a message runs again under an order."""
+    max_messages: int | None
+    """Messages that all its partitions together may have in hand in a worker, each at least one."""
+    max_bytes: int | None
+    """The same in bytes."""
+    pattern: str | re.Pattern[str] | None
+    """A regular expression that adds the topics whose whole name it matches, also those that are made later: each is read from its first
+    record. Topics that Ackwise makes never match, and what another agent names goes to that one.
+    """
 
 
 class Router:
@@ -43,96 +80,15 @@ class Router:
 
     @overload
     def agent(
-        self,
-        *topics: str,
-        decode: Callable[[Any], Coroutine[Any, Any, T]],
-        model: None = None,
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
+        self, *topics: str, decode: Callable[[Any], Coroutine[Any, Any, T]], model: None = None, **options: Unpack[AgentOptions]
     ) -> HandlerOf[T]: ...
     @overload
-    def agent(
-        self,
-        *topics: str,
-        decode: Callable[[Any], T],
-        model: None = None,
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
-    ) -> HandlerOf[T]: ...
+    def agent(self, *topics: str, decode: Callable[[Any], T], model: None = None, **options: Unpack[AgentOptions]) -> HandlerOf[T]: ...
     @overload
-    def agent(
-        self,
-        *topics: str,
-        model: type[T],
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
-    ) -> HandlerOf[T]: ...
+    def agent(self, *topics: str, model: type[T], **options: Unpack[AgentOptions]) -> HandlerOf[T]: ...
     @overload
-    def agent(
-        self,
-        *topics: str,
-        model: UnionType | None = None,
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
-    ) -> Callable[[HandlerT], HandlerT]: ...
-    def agent(
-        self,
-        *topics: str,
-        model: Any = None,
-        decode: Callable[[Any], Any] | None = None,
-        name: str | None = None,
-        max_batch: int = 200,
-        max_wait: float | str = 0.0,
-        keep_ack_index_on_error: bool = False,
-        concurrency: int | None = None,
-        consume_timeout: float | str = CONSUME_TIMEOUT,
-        order: Order = None,
-        order_by: Callable[[Message[Any]], object] | None = None,
-        in_place: RetryInPlace | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        pattern: str | re.Pattern[str] | None = None,
-    ) -> Any:
+    def agent(self, *topics: str, model: UnionType | None = None, **options: Unpack[AgentOptions]) -> Callable[[HandlerT], HandlerT]: ...
+    def agent(self, *topics: str, model: Any = None, decode: Callable[[Any], Any] | None = None, **options: Unpack[AgentOptions]) -> Any:
         """Register a handler of `topics`; the handler itself is returned unchanged. A plain `def` runs in a thread.
 
         Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
@@ -140,35 +96,19 @@ class Router:
         it. `decode` is a function of yours from the raw bytes, or from a `Message[bytes]`, to the value; it may be `async`, and
         raises `CodecUnavailable` to have its messages held. Further parameters are what lifespans yield.
 
-        `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
-        `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception.
-
-        `concurrency=n`: at most n calls of the handler at a time in this worker, side by side also within a partition, unless an order
-        forbids it. Without it a partition has one call at a time. `consume_timeout` (seconds, or a text such as `"15m"`; 0 for none) is
-        the time that a call may take until it is cancelled and its messages have failed; `message.extend(…)` asks for more.
-
-        `order="key"`: messages with the same key (the record's, or what `order_by` returns of the message; `None` has no order) run
-        one after the other. `order="partition"`: all of a partition do. With either a message that fails runs again in place, as
-        `in_place=RetryInPlace(…)` says, and what must not overtake it waits.
-
-        `pattern`, a regular expression, adds the topics whose whole name it matches, also those that are made later: each is read from its
-        first record, and topics that Ackwise makes never match. What another agent names goes to that one.
-
-        `max_messages` and `max_bytes` are what all its partitions together may have in hand in a worker, each at least one message.
-        Raises `ConfigurationError`.
+        `options` are those of `AgentOptions`. Raises `ConfigurationError`.
         """
-
         if topics and callable(topics[0]):
             raise ConfigurationError(f'@app.agent on {name_of(topics[0])!r} names no topic; write @app.agent("orders")')
         for given in topics:
             if isinstance(given, re.Pattern):
                 raise ConfigurationError(f"@app.agent has the pattern {given.pattern!r} among its topics; give it as pattern=")
 
+        _refuse_unknown(options)
+
         def register(handler: HandlerT) -> HandlerT:
             seen = inspect_handler(handler, model=model, own=decode, in_threads=True, takes_resources=True)
-            called = seen.name if name is None else name
             agent = Agent(
-                name=called,
                 topics=topics,
                 kind=seen.kind,
                 call=seen.call,
@@ -176,18 +116,8 @@ class Router:
                 decodes=seen.decoding.takes,
                 decodes_async=seen.decoding.is_async,
                 decodes_own=decode is not None,
-                max_batch=max_batch,
-                max_wait=parse_duration(max_wait, what="max_wait"),
-                keep_ack_index_on_error=keep_ack_index_on_error,
-                concurrency=concurrency,
-                consume_timeout=_timeout(consume_timeout, order),
                 in_thread=seen.in_thread,
-                order=order,
-                order_by=order_by,
-                in_place=in_place,
-                max_messages=max_messages,
-                max_bytes=max_bytes,
-                pattern=None if pattern is None else parse_pattern(pattern, agent=called),
+                **_parsed(options, seen.name),
             )
             self._add(agent, seen.resources)
             return handler
@@ -206,7 +136,20 @@ class Router:
         return self._handlers
 
 
-def _timeout(given: float | str, order: Order) -> float:
-    """Seconds; the default is none for a partition in order, as in RocketMQ."""
-    seconds = parse_duration(given, what="consume_timeout")
-    return 0.0 if order == "partition" and seconds == CONSUME_TIMEOUT else seconds
+def _refuse_unknown(options: AgentOptions) -> None:
+    for unknown in options.keys() - AgentOptions.__annotations__.keys():
+        raise ConfigurationError(f"agent() has no option {unknown!r}; its options are {', '.join(AgentOptions.__annotations__)}")
+
+
+def _parsed(options: AgentOptions, function: str) -> dict[str, Any]:
+    """The options as an `Agent` has them, of the function of this name."""
+    name, order, pattern = options.get("name"), options.get("order"), options.get("pattern")
+    called = function if name is None else name
+    timeout = parse_duration(options.get("consume_timeout", CONSUME_TIMEOUT), what="consume_timeout")
+    return {
+        **options,
+        "name": called,
+        "max_wait": parse_duration(options.get("max_wait", 0.0), what="max_wait"),
+        "consume_timeout": 0.0 if order == "partition" and timeout == CONSUME_TIMEOUT else timeout,  # none by default, as in RocketMQ
+        "pattern": None if pattern is None else parse_pattern(pattern, agent=called),
+    }

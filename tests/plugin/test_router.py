@@ -85,3 +85,9 @@ async def ship(message: Message[bytes]) -> None: ...
 def test_what_can_not_be_included_is_refused_with_a_sentence(act: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(sentence)):
         act()
+
+
+def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    unknown: Any = {"max_batches": 3}
+    with pytest.raises(ConfigurationError, match=r"^agent\(\) has no option 'max_batches'; its options are name, max_batch, "):
+        Router().agent("orders", **unknown)
