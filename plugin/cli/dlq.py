@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
@@ -20,9 +19,7 @@ from ackwise.plugin.cli.together import with_options
 from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
-    from ackwise.plugin.deadletters.causes import Causes
     from ackwise.plugin.deadletters.letter import Letter
-    from ackwise.plugin.deadletters.letterstate import LetterState
     from ackwise.plugin.deadletters.place import Place
     from ackwise.plugin.deadletters.selection import Selection
     from ackwise.plugin.resend.candidate import Resent
@@ -50,7 +47,11 @@ def show_list(
     Exit code 0: no letter is open. 1: some are. 2: there is no such topic, or the brokers do not answer.
     """
     selection, place = meant.selection(again=True), where.place(whose)
-    found, unreadable = wait_for(_list(place, selection, limit if letters or as_json else 0))
+    from ackwise.plugin.deadletters.reading import list_letters
+
+    with progress("letters") as (on_total, on_progress):
+        looking = list_letters(place, selection, limit if letters or as_json else 0, on_total=on_total, on_progress=on_progress)
+        found, unreadable = wait_for(looking)
     opened, foreign = found.count("open"), found.count("foreign")
     from ackwise.plugin.deadletters.shown import cause_facts, causes_table, letter_facts, letters_table, remarks
 
@@ -87,7 +88,9 @@ def show(
     """
     partition, offset = options.id_of(letter)
     place = where.place(whose)
-    found = wait_for(_letter(place, partition, offset))
+    from ackwise.plugin.deadletters.reading import look_up
+
+    found = wait_for(look_up(place, partition, offset))
     if found is None:
         raise ConfigurationError(f"there is no letter {letter} in {place.names.dead_letter!r}; ackwise dlq list --letters shows them")
     from ackwise.plugin.deadletters.shown import contents, letter_facts
@@ -142,7 +145,10 @@ def export(
 
     Exit code 0: done. 2: it could not be done, and there is no file; one sentence says why.
     """
-    number = wait_for(_export(where.place(whose), meant.selection(again=again), file))
+    from ackwise.plugin.deadletters.reading import export as write
+
+    with progress("letters") as (on_total, on_progress):
+        number = wait_for(write(where.place(whose), meant.selection(again=again), file, on_total=on_total, on_progress=on_progress))
     if as_json:
         typer.echo(json.dumps({"letters": number}))
     else:
@@ -220,28 +226,7 @@ async def _redrive(place: Place, selection: Selection, source: Callable[[], Asyn
         )  # fmt: skip
 
 
-async def _export(place: Place, selection: Selection, file: Path) -> int:
-    from ackwise.plugin.deadletters.reading import export as write
-
-    with progress("letters") as (on_total, on_progress):
-        return await write(place, selection, file, on_total=on_total, on_progress=on_progress)
-
-
 async def _drop(place: Place, selection: Selection, *, execute: bool) -> tuple[int, bool]:
     from ackwise.plugin.resend.letters import drop as mark
 
     return await mark(place, selection, execute=execute, stop=stop_by_signal())
-
-
-async def _list(place: Place, selection: Selection, most: int) -> tuple[Causes, int]:
-    """What was found, and how many states can't be read."""
-    from ackwise.plugin.deadletters.reading import list_letters
-
-    with progress("letters") as (on_total, on_progress):
-        return await list_letters(place, selection, most, on_total=on_total, on_progress=on_progress)
-
-
-async def _letter(place: Place, partition: int, offset: int) -> tuple[Letter, LetterState | None] | None:
-    from ackwise.plugin.deadletters.reading import look_up
-
-    return await look_up(place, partition, offset)
