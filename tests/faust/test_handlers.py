@@ -366,6 +366,10 @@ async def test_a_handler_that_swallows_its_cancellation_keeps_no_worker_from_lea
 async def test_middleware_wraps_the_handlers_of_its_kind_and_the_first_is_the_outermost(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
+    async def around_all(work: Batch[Any] | Message[Any], call_next: CallNext) -> object:
+        seen.append("Batch" if isinstance(work, Batch) else "Message")
+        return await call_next(work)
+
     async def outer(message: Message[Any], call_next: CallNext) -> object:
         seen.append("outer")
         return await call_next(message)
@@ -390,13 +394,13 @@ async def test_middleware_wraps_the_handlers_of_its_kind_and_the_first_is_the_ou
             seen.append("ship")
             return CONSUME_LATER
 
-    async with desk(monkeypatch, declare, outer, inner, around_batches) as here:
+    async with desk(monkeypatch, declare, around_all, outer, inner, around_batches) as here:
         here.fetch(b"v")
         await here.until_passed(101)
         assert [copy.headers for copy in here.publisher.sent if ("ackwise-handler", b"ship") in copy.headers]
         assert len(here.publisher.sent) == 1
-    assert [said for said in seen if said in ("outer", "inner", "bill")] == ["outer", "inner", "bill"]
-    assert [said for said in seen if said in ("batch", "ship")] == ["batch", "ship"]
+    assert [said for said in seen if said in ("Message", "outer", "inner", "bill")] == ["Message", "outer", "inner", "bill"]
+    assert [said for said in seen if said in ("Batch", "batch", "ship")] == ["Batch", "batch", "ship"]
 
 
 anything: Any = handler  # what no type checker would let pass

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer
 from ackwise import (
     CONSUME_LATER,
     CONSUME_SUCCESS,
+    Acked,
     AckwiseError,
     App,
     Batch,
@@ -33,15 +34,18 @@ from ackwise import (
     Message,
     Reject,
     RetryInPlace,
+    Router,
     Schedule,
     StoreUnavailable,
     Unavailable,
     current_batch,
     reliable,
 )
-from ackwise.middleware.store import Ack, Acquired, Claim, ClaimStore, Exchange, ExchangeResult
+from ackwise.middleware.store import Ack
 from ackwise.plugin import faust as reliable_faust
-from ackwise.stores.protocol.transitions import Place, Record, decide
+from ackwise.stores import Acquired, Claim, ClaimStore, Exchange, ExchangeResult, Place, Record, decide
+from ackwise.testing import batch as made_batch
+from ackwise.testing import message as made_message
 
 
 class Order:
@@ -97,6 +101,11 @@ async def shielding(batch: Batch[Any], call_next: CallNext) -> None:
     await call_next(batch)
 
 
+async def timed(work: Batch[Any] | Message[Any], call_next: CallNext) -> object:
+    """A middleware of either."""
+    return await call_next(work)
+
+
 class Sessions:
     """Middleware with something to hold on to."""
 
@@ -114,7 +123,7 @@ def count(event: Event) -> None:
         assert_type(event.offset, int | None)
 
 
-app.use(timing, shielding, Sessions(), count, seen.append)
+app.use(timing, shielding, timed, Sessions(), count, seen.append)
 
 
 # Handlers
@@ -170,6 +179,22 @@ async def ship(message: Message[Order]) -> None:
 @app.agent("raw")
 async def store(value: bytes) -> None:
     """A handler of values."""
+    assert_type(await app.publish("stored", value, delay="5m"), Acked | None)
+
+
+router = Router()
+
+
+@router.agent("returns", max_wait="1s", order="key", in_place=RetryInPlace(3, on_dead="continue"))
+async def take_back(message: Message[Order]) -> None:
+    """A handler of a router."""
+    assert_type((message.attempt, message.key_text), tuple[int, str | None])
+    raise Later("30s")
+
+
+app.include(router)
+assert_type(made_message(Order()), Message[Order])
+assert_type(made_batch([1, 2]), Batch[int])
 
 
 @app.agent("blocking", concurrency=4, consume_timeout="1m")
