@@ -26,7 +26,7 @@ from ackwise.stores.protocol.outboxwaking import Wakes, wakes_of
 from ackwise.stores.protocol.outboxwriting import BROKEN
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
 from ackwise.stores.sql.outbox.dialect import Dialect
 from ackwise.stores.sql.outbox.outbox import ServerOutbox
 from ackwise.stores.sql.outbox.writing import Business, Writes, require
@@ -207,7 +207,7 @@ class PostgresOutbox(ServerOutbox):
         self._newest: int | None = None
         self._owner: str | None = None
         channel = channel_of(rows)
-        self._waking = Waking(lambda: self._run(Owned(lambda: notify(sql, channel))))
+        self._waking = Waking(lambda: self._run(lambda: notify(sql, channel)))
         self._listening = Listening(channel, wakes) if statement_cache_size else None
 
     async def close(self) -> None:
@@ -243,7 +243,7 @@ class PostgresOutbox(ServerOutbox):
             return False
         owner, pool = self._owner, self._connections.require_open()
         await self._listen(self._listening, pool)
-        newest = await self._run(Owned(lambda: say_idle(self._sql, owner, at_most)))
+        newest = await self._run(lambda: say_idle(self._sql, owner, at_most))
         before, self._newest = self._newest, newest
         return newest is not None and newest != before
 
@@ -290,9 +290,12 @@ def _as_ours(steps: Steps[None]) -> Steps[None]:
     yield [Statement("SELECT set_config('role', current_setting('ackwise.role'), true)")]
 
 
+_KINDS: Final = (asyncpg.Connection, PoolConnectionProxy)
+
+
 def _business(connection: Any, rows: str, address: str, timeout: float) -> Business:
     """Return how rows get to `connection`. Raises `ConfigurationError` for what is none of asyncpg's."""
-    require(connection, asyncpg.Connection | PoolConnectionProxy, "PostgreSQL", "asyncpg")
+    require(connection, _KINDS, "PostgreSQL", "asyncpg")
 
     def as_error(error: Exception) -> Exception:
         if isinstance(error, asyncpg.InFailedSQLTransactionError):

@@ -9,7 +9,7 @@ from typing import TypeVar
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.protocol import requests
 from ackwise.stores.protocol.requests import Answer, Asked
-from ackwise.stores.sql.operation import Owned, Steps
+from ackwise.stores.sql.operation import Steps
 from ackwise.stores.sql.schema import Maintenance, Runs, SQLStore
 
 AT_ONCE = 1000
@@ -34,7 +34,7 @@ class SQLClaims(SQLStore[R]):
         Above 1000 keys, or if a key is asked for twice, a server takes several trips. A lost connection is replaced once, within the
         same `timeout`. When the caller is cancelled, the connection to a server is given up.
         """
-        return await self._connections.run(Owned(functools.partial(self._exchange, exchange)))
+        return await self._connections.run(functools.partial(self._exchange, exchange))
 
 
 def exchange_in_rounds(

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import Purpose
-from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps, run
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Runner, Steps, run
 
 MAINTENANCE_TIMEOUT: Final = 60.0
 """Seconds that one statement of `init`, `check` or `cleanup` may take."""
@@ -154,17 +154,17 @@ class Connections(Generic[P, C]):
             raise StoreUnavailable(self.driver.purpose.not_open(self.address))
         return self.pool
 
-    async def run(self, operation: Owned[T]) -> T:
-        """Return what `operation` returns, within the timeout. Raise `StoreUnavailable`.
+    async def run(self, begin: Callable[[], Steps[T]], *, repeats: bool = True) -> T:
+        """Return what steps return, within the timeout. Raise `StoreUnavailable`.
 
         After a conflict it begins again; and once on a new connection, if the one that it had was lost and it `repeats`.
         """
-        pool, conflict, replaced = self.require_open(), None, not operation.repeats
+        pool, conflict, replaced = self.require_open(), None, not repeats
         try:
             async with asyncio.timeout(self.timeout):
                 while True:
                     try:
-                        return await self._run_on(pool, await self.driver.acquire(pool), operation.begin)
+                        return await self._run_on(pool, await self.driver.acquire(pool), begin)
                     except self._failures as raised:
                         error = _error(raised)
                         problem = self.driver.problem(error)

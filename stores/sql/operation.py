@@ -4,17 +4,16 @@ A generator yields a packet, which are statements that may share one trip, and g
 packets through one driver, one statement at a time where the driver takes no more. So the same operation runs on asyncpg, asyncmy,
 sqlite3 and a connection of SQLAlchemy, asynchronously or not.
 
-An operation *owns* its connection (`Owned`), or borrows that of the caller. Whoever runs an owned one takes a connection, bounds the time,
-repeats it and closes the connection if it has to; the operation itself may begin and commit. A borrowed one is steps alone, which send
-their statements into the transaction that is open: they neither begin nor commit, make no setting and are never repeated.
+An operation *owns* its connection, or borrows that of the caller. Whoever runs an owned one (`Runs`, in `schema.py`) takes a connection,
+bounds the time, repeats it and closes the connection if it has to; the operation itself may begin and commit. A borrowed one is steps
+alone, which send their statements into the transaction that is open: they neither begin nor commit, make no setting and are never repeated.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -107,12 +106,3 @@ def run_now(steps: Steps[T], runner: SyncRunner) -> T:
         return end.value  # type: ignore[no-any-return]  # as above
     finally:
         steps.close()
-
-
-@dataclass(slots=True)
-class Owned(Generic[T]):
-    """An operation on a connection of ours. Its steps start again each time that it is tried."""
-
-    begin: Callable[[], Steps[T]]
-    repeats: bool = True
-    """Whether it may be tried again though it may have been applied."""

@@ -8,7 +8,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import Purpose
-from ackwise.stores.sql.operation import Failure, Owned, Problem, Statement, Steps
+from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -30,8 +30,11 @@ class Runs(Protocol):
         """Finish what is under way, and disconnect. Closing twice does nothing."""
         ...
 
-    async def run(self, operation: Owned[T]) -> T:
-        """Return what `operation` returns. Raises `StoreUnavailable`."""
+    async def run(self, begin: Callable[[], Steps[T]], *, repeats: bool = True) -> T:
+        """Return what the steps of an operation return, which `begin` begins each time that it is tried. Raises `StoreUnavailable`.
+
+        `repeats` says whether it may be tried again though it may have been applied.
+        """
         ...
 
     async def maintained(self, begin: Callable[[], Steps[T]]) -> T:

@@ -12,7 +12,7 @@ from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.transaction import Progress
 from ackwise.stores.sql.connections import Connections, Driver, Pool
 from ackwise.stores.sql.inbox import Statements, take_over
-from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Runner, Steps
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Runner, Steps
 from ackwise.stores.sql.schema import Maintenance, SQLStore
 from ackwise.stores.sql.transaction import InboxTransaction, Session, Turning
 from ackwise.stores.sql.watching import Effects, Watch, Watcher
@@ -105,7 +105,7 @@ class ServerInbox(SQLStore[Connections[P, C]]):
         """See `OffsetsStore`; waits up to the timeout for batches of the owners before."""
         self._connections.require_open()
         statements = self._known()
-        return await self._connections.run(Owned(lambda: take_over(statements, owner, positions)))
+        return await self._connections.run(lambda: take_over(statements, owner, positions))
 
     def _known(self) -> Statements:
         assert self._statements is not None, "open() has found them"

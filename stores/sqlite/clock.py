@@ -129,7 +129,7 @@ class FileClock:
     """The clock of one part of a file, in one process."""
 
     def __init__(self, part: str, path: Path, clocks: Clocks) -> None:
-        self._part, self._path, self._clocks = part, path, clocks
+        self._part, self._path, self._clocks, self._read = part, path, clocks, _reading(part)
         self._is_doubted = False
 
     def instant(self, begin: Packet, then: Packet) -> Steps[tuple[Instant, Sequence[Answer]]]:
@@ -137,7 +137,7 @@ class FileClock:
 
         In a transaction that writes.
         """
-        before, after, answers = yield from _look(self._part, self._clocks, begin, then)
+        before, after, answers = yield from _look(self._read, self._clocks, begin, then)
         if before is None or after.doubted is not None or before.doubted is not None or after.now - before.now >= _STAMP_EVERY:
             yield [Statement(_WRITE, (self._part, *after))]
         self._log_doubt(after)
@@ -159,14 +159,14 @@ class FileClock:
 
 def latest(part: str, clock: Callable[[], float] | Clocks) -> Steps[float]:
     """How late it is for a part of a file, which is not changed by asking."""
-    _, stamp, _ = yield from _look(part, clocks_of(clock))
+    _, stamp, _ = yield from _look(_reading(part), clocks_of(clock))
     return stamp.now
 
 
 def doubt(part: str, clock: Callable[[], float] | Clocks) -> Steps[list[str]]:
     """A sentence if the wall clock is not believed."""
     try:
-        _, stamp, _ = yield from _look(part, clocks_of(clock))
+        _, stamp, _ = yield from _look(_reading(part), clocks_of(clock))
     except Failure as failure:
         if failure.problem is not Problem.MISSING:
             raise
@@ -181,8 +181,12 @@ def doubt(part: str, clock: Callable[[], float] | Clocks) -> Steps[list[str]]:
     ]
 
 
-def _look(part: str, clocks: Clocks, begin: Packet = (), then: Packet = ()) -> Steps[tuple[Stamp | None, Stamp, Sequence[Answer]]]:
-    answers = yield [*begin, Statement(_READ, (part,)), *then]
+def _reading(part: str) -> Statement:
+    return Statement(_READ, (part,))
+
+
+def _look(read: Statement, clocks: Clocks, begin: Packet = (), then: Packet = ()) -> Steps[tuple[Stamp | None, Stamp, Sequence[Answer]]]:
+    answers = yield [*begin, read, *then]
     (rows, _), others = answers[len(begin)], answers[len(begin) + 1 :]
     before = Stamp(*rows[0]) if rows else None
     return before, advance(before, clocks.wall(), clocks.uptime(), clocks.boot), others

@@ -17,7 +17,7 @@ from ackwise.middleware.outbox import SHARDS
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.purpose import OUTBOX
-from ackwise.stores.sql.operation import Answer, Owned, Packet, Statement, Steps
+from ackwise.stores.sql.operation import Answer, Packet, Statement, Steps
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.writing import Business, Writes, require
 from ackwise.stores.sql.schema import Maintenance, SQLStore
@@ -188,8 +188,8 @@ class SQLiteOutbox(SQLOutbox, SQLStore[FileThread]):
     def _signed_out(self) -> None:
         self._lock.release()
 
-    async def _run(self, operation: Owned[T]) -> T:
-        return await self._connections.run(operation)
+    async def _run(self, begin: Callable[[], Steps[T]], *, repeats: bool = True) -> T:
+        return await self._connections.run(begin, repeats=repeats)
 
     def _through(self, connection: Any) -> Business:
         return business(connection, self._file, self._timeout, self._clock)

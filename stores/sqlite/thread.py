@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from typing import TypeVar
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Steps, run, run_now
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Steps, run, run_now
 from ackwise.stores.sqlite.file import File, SQLiteRunner, problem_of, result_code
 
 T = TypeVar("T")
@@ -53,15 +53,15 @@ class FileThread:
         await asyncio.shield(closing)
         thread.shutdown()
 
-    async def run(self, operation: Owned[T]) -> T:
-        """Return what `operation` returns. Raises `StoreUnavailable`; then nothing was applied, unless a commit itself failed.
+    async def run(self, begin: Callable[[], Steps[T]], *, repeats: bool = True) -> T:
+        """Return what steps return. Raises `StoreUnavailable`; then nothing was applied, unless a commit itself failed.
 
         An operation whose caller is cancelled is run as a whole or not at all.
         """
         if self._thread is None:
             raise StoreUnavailable(self._file.purpose.not_open(self.address))
         give_up_at = time.monotonic() + self._file.timeout
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, operation, give_up_at)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, begin, give_up_at)
 
     async def maintained(self, begin: Callable[[], Steps[T]]) -> T:
         return await maintain(self._file, begin)
@@ -92,12 +92,12 @@ class FileThread:
             else:
                 return
 
-    def _run(self, operation: Owned[T], give_up_at: float) -> T:
+    def _run(self, begin: Callable[[], Steps[T]], give_up_at: float) -> T:
         if self._connection is None or self._runner is None or time.monotonic() > give_up_at:
             before, time_limit = f"the {self._file.purpose.unit}s before this one", f"{self._file.timeout} s"
             raise StoreUnavailable(f"{self.address}: {before} took all of its {time_limit}; nothing was applied")
         try:
-            return self._run_steps(self._connection, self._runner, operation.begin)
+            return self._run_steps(self._connection, self._runner, begin)
         except Failure as failure:
             with suppress(sqlite3.Error):  # it may have set how long it waits, and not have come to the end where that is set back
                 self._connection.execute(f"PRAGMA busy_timeout = {int(self._file.timeout * 1000)}")

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from ackwise.middleware.outbox import TransactionOutcome
 from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxwaking import Wakes
-from ackwise.stores.sql.operation import Owned, Steps
+from ackwise.stores.sql.operation import Steps
 from ackwise.stores.sql.outbox.dialect import Dialect
 from ackwise.stores.sql.outbox.writing import Business
 
@@ -51,8 +51,8 @@ class Operations(abc.ABC):
         return count
 
     @abc.abstractmethod
-    async def _run(self, operation: Owned[T]) -> T:
-        """Run it on a connection of our own, within the timeout. Raises `StoreUnavailable`."""
+    async def _run(self, begin: Callable[[], Steps[T]], *, repeats: bool = True) -> T:
+        """See `Runs.run`."""
 
     @abc.abstractmethod
     def _through(self, connection: Any) -> Business:
@@ -60,12 +60,12 @@ class Operations(abc.ABC):
 
 
 def asked(*, repeats: bool) -> Callable[[_Steps[Self, P, T]], _Method[Self, P, T]]:
-    """The decorator of the steps of a method, which are run as an operation of our own. See `Owned`."""
+    """The decorator of the steps of a method, which are run as an operation of our own. See `Runs.run`."""
 
     def decorate(steps: _Steps[Self, P, T]) -> _Method[Self, P, T]:
         @functools.wraps(steps)
         async def method(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            return await self._run(Owned(functools.partial(steps, self, *args, **kwargs), repeats))
+            return await self._run(functools.partial(steps, self, *args, **kwargs), repeats=repeats)
 
         return method  # type: ignore[return-value]  # mypy takes what is asynchronous for any coroutine, pyright does not
 

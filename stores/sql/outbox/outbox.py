@@ -10,7 +10,7 @@ from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.protocol.outboxwriting import Sends
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Owned, Steps
+from ackwise.stores.sql.operation import Steps
 from ackwise.stores.sql.outbox.dialect import Dialect, require_rights
 from ackwise.stores.sql.outbox.inspecting import Inspecting
 from ackwise.stores.sql.outbox.preparing import Preparing
@@ -62,8 +62,8 @@ class ServerOutbox(SQLOutbox, SQLStore[Connections[Any, Any]]):
         yield from require_rights(self._sql, self._address)
         self._rows = yield from self._located()
 
-    async def _run(self, operation: Owned[T]) -> T:
-        return await self._connections.run(operation)
+    async def _run(self, begin: Callable[[], Steps[T]], *, repeats: bool = True) -> T:
+        return await self._connections.run(begin, repeats=repeats)
 
     def _through(self, connection: Any) -> Business:
         return self._business(connection, self._rows, self._address, self._timeout)

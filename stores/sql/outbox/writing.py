@@ -238,10 +238,6 @@ class Business:
         except Failure as failure:
             raise self._error(failure, rows) from None
 
-    async def know(self) -> None:
-        if self.look is not None:
-            await self.look()
-
     async def begin(self, block: Block) -> None:
         """Begin a block; what could not begin whole is undone."""
         try:
@@ -301,14 +297,15 @@ def require(connection: Any, kinds: Any, database: str, driver: str) -> None:
 @asynccontextmanager
 async def transaction(business: Business, sends: Sends, wake: Callable[[], Any]) -> AsyncIterator[Block]:
     """See `Outbox.transaction`; `wake` is called once rows are committed."""
-    await business.know()
+    if business.look is not None:
+        await business.look()
     block = Block(business)
     await business.begin(block)
     try:
         with business.watched(block), sends.within(block):
             yield block
-        if block.has_ended:
-            await business.know()
+        if block.has_ended and business.look is not None:
+            await business.look()
         await business.write(block.finish(), block)
     except BaseException:
         await business.undo(block)

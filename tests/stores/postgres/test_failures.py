@@ -23,7 +23,7 @@ from tests.stores.cases import case
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, Claim, ClaimKey, Exchange
 from ackwise.stores.postgres import PostgresStore, from_url
-from ackwise.stores.sql.operation import Owned, Statement, Steps
+from ackwise.stores.sql.operation import Statement, Steps
 
 TODAY = int(time.time() // 86400)
 
@@ -190,7 +190,7 @@ async def test_a_connection_on_which_a_transaction_was_left_open_is_not_used_aga
     store = PostgresStore(postgres_url, max_size=1)
     await store.open()
     with pytest.raises(StoreUnavailable, match="division by zero"):
-        await store._connections.run(Owned(steps))
+        await store._connections.run(steps)
     assert (await store.exchange(claims(keys(1)))).claims == [Acquired(1)]
     await store.close()
     assert told == [], "asyncpg would roll back, and log an error"

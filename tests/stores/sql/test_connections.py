@@ -11,7 +11,7 @@ import pytest
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import CLAIMS
 from ackwise.stores.sql.connections import Connections, Driver
-from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
 
 
 class DriverError(Exception):
@@ -115,14 +115,14 @@ class FakeDriver(Driver[Pool, Connection]):
         return ConfigurationError("refused") if error is REFUSED else StoreUnavailable(f"{type(error).__name__} {error}".strip())
 
 
-def asking(*, repeats: bool = True, begun: list[int] | None = None) -> Owned[str]:
+def asking(*, begun: list[int] | None = None) -> Callable[[], Steps[str]]:
     def steps() -> Steps[str]:
         if begun is not None:
             begun.append(1)
         yield [Statement("ASK")]
         return "answered"
 
-    return Owned(steps, repeats)
+    return steps
 
 
 def nothing() -> Steps[None]:
@@ -142,7 +142,7 @@ async def forever() -> None:
 async def test_after_a_conflict_an_operation_begins_again_on_a_connection_that_is_kept() -> None:
     driver, begun = FakeDriver(CONFLICT, CONFLICT, CONFLICT, None), list[int]()
     connections = await opened(driver)
-    assert await connections.run(asking(repeats=False, begun=begun)) == "answered"
+    assert await connections.run(asking(begun=begun), repeats=False) == "answered"
     assert (len(begun), len(driver.pool.made), driver.expired) == (4, 1, 0)
 
 
@@ -173,7 +173,7 @@ async def test_what_may_not_be_applied_twice_is_not_repeated_on_a_new_connection
     driver, begun = FakeDriver(LOST, None), list[int]()
     connections = await opened(driver)
     with pytest.raises(StoreUnavailable, match="LOST"):
-        await connections.run(asking(repeats=False, begun=begun))
+        await connections.run(asking(begun=begun), repeats=False)
     assert (len(begun), driver.expired) == (1, 0)
 
 
@@ -244,7 +244,7 @@ async def test_a_bug_in_an_operation_passes_and_cuts_its_connection() -> None:
     driver = FakeDriver(None)
     connections = await opened(driver)
     with pytest.raises(ZeroDivisionError):
-        await connections.run(Owned(steps))
+        await connections.run(steps)
     assert driver.pool.made[0].is_cut
 
 

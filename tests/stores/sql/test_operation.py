@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 
 import pytest
 
-from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps, run, run_now
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run, run_now
 
 
 class Script:
@@ -87,5 +88,5 @@ async def test_an_operation_whose_caller_is_cancelled_sends_nothing_more() -> No
 
 
 def test_an_operation_begins_anew_each_time_that_it_is_tried() -> None:
-    operation = Owned(lambda: _counted([]))
-    assert [run_now(operation.begin(), Sync([Answer(changed=number)])) for number in (1, 2)] == [1, 2]
+    begin = functools.partial(_counted, [])
+    assert [run_now(begin(), Sync([Answer(changed=number)])) for number in (1, 2)] == [1, 2]

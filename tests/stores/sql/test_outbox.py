@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxrows import RowColumns
 from ackwise.stores.protocol.outboxwaking import Wakes
-from ackwise.stores.sql.operation import Answer, Failure, Owned, Packet, Problem, Statement, Steps, run
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run
 from ackwise.stores.sql.outbox.outbox import SQLOutbox
 from ackwise.stores.sql.outbox.writing import Business, Writes
 from ackwise.stores.sqlite.outboxdialect import SQLite
@@ -61,9 +61,9 @@ class Scripted(SQLOutbox):
         super().__init__(sql or SQLite(lambda: 100.0), "there", 5.0, Keeping(), Wakes())
         self.script, self.repeats = Script(answers), list[bool]()
 
-    async def _run(self, operation: Owned[T]) -> T:
-        self.repeats.append(operation.repeats)
-        return await run(operation.begin(), self.script)
+    async def _run(self, begin: Callable[[], Steps[T]], *, repeats: bool = True) -> T:
+        self.repeats.append(repeats)
+        return await run(begin(), self.script)
 
     def _through(self, connection: Any) -> Business:
         return Business(

@@ -18,7 +18,7 @@ from tests.stores.cases import case
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import OutboxStore, TransactionOutcome
 from ackwise.plugin.registry import open_outbox
-from ackwise.stores.sql.operation import Owned, Statement, Steps
+from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 from ackwise.stores.testing.outbox import BusinessConformance, OutboxConformance, OutboxFeatures
 
@@ -229,7 +229,7 @@ async def test_a_call_that_failed_leaves_the_next_one_its_patience(outbox: SQLit
         other.execute("CREATE TRIGGER full BEFORE INSERT ON ackwise_outbox_barrier BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
     with pytest.raises(StoreUnavailable, match="the disk is full"):
         await outbox.probe("tx", wait=0.0)
-    assert await outbox._run(Owned(patience)) == 50
+    assert await outbox._run(patience) == 50
 
 
 async def test_a_connection_with_factories_of_its_own_writes_rows(outbox: SQLiteOutbox) -> None:

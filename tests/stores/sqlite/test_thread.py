@@ -11,7 +11,7 @@ import pytest
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import CLAIMS
-from ackwise.stores.sql.operation import Failure, Owned, Problem, Statement, Steps
+from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 from ackwise.stores.sqlite.file import File
 from ackwise.stores.sqlite.thread import FileThread, maintain
 
@@ -44,8 +44,8 @@ async def test_an_operation_that_fails_in_its_transaction_leaves_nothing(thread:
         yield [Statement("INSERT INTO notes VALUES (1)")]
 
     with pytest.raises(StoreUnavailable, match="UNIQUE constraint"):
-        await thread.run(Owned(steps))
-    assert await thread.run(Owned(noted)) == []
+        await thread.run(steps)
+    assert await thread.run(noted) == []
 
 
 async def test_a_bug_in_an_operation_passes_and_leaves_nothing(thread: FileThread) -> None:
@@ -54,8 +54,8 @@ async def test_a_bug_in_an_operation_passes_and_leaves_nothing(thread: FileThrea
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await thread.run(Owned(steps))
-    assert await thread.run(Owned(noted)) == []
+        await thread.run(steps)
+    assert await thread.run(noted) == []
 
 
 async def test_an_operation_whose_caller_is_cancelled_is_run_as_a_whole_or_not_at_all(thread: FileThread) -> None:
@@ -63,12 +63,12 @@ async def test_an_operation_whose_caller_is_cancelled_is_run_as_a_whole_or_not_a
         yield [Statement("BEGIN IMMEDIATE"), Statement("INSERT INTO notes VALUES (1)")]
         yield [Statement("INSERT INTO notes VALUES (2)"), Statement("COMMIT")]
 
-    running = asyncio.ensure_future(thread.run(Owned(steps)))
+    running = asyncio.ensure_future(thread.run(steps))
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await thread.run(Owned(noted)) in ([], [1, 2])
+    assert await thread.run(noted) in ([], [1, 2])
 
 
 async def test_maintenance_makes_no_file_and_sees_what_sqlite_says(thread: FileThread, tmp_path: Path) -> None:
@@ -100,4 +100,4 @@ async def test_maintenance_waits_for_a_writer_no_longer_than_the_timeout(file: F
     writer.execute("ROLLBACK")
     writer.close()
     await thread.maintained(steps)
-    assert await thread.run(Owned(noted)) == [2]
+    assert await thread.run(noted) == [2]
