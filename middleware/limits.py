@@ -22,7 +22,7 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.run import Run, Stage, divide
 from ackwise.middleware.usercode import Raised, Stops, class_name
 
-__all__ = ["Bucket", "Limiter", "RateLimit", "Thresholds", "check_threshold", "share_of"]
+__all__ = ["Bucket", "Limiter", "RateLimit", "Share", "Thresholds", "check_threshold", "share_of"]
 
 log = Log()
 
@@ -57,6 +57,22 @@ class Thresholds(NamedTuple):
 def share_of(limit: int | None, partitions: int) -> int | None:
     """What each of `partitions` has of a limit for all of them; at least 1 (F06)."""
     return None if limit is None else max(1, limit // max(1, partitions))
+
+
+class Share:
+    """What one agent may have in hand. Its partitions have equal parts of it: `part` says how much each of so many has."""
+
+    __slots__ = ("_part", "_partitions", "thresholds")
+
+    def __init__(self, part: Callable[[int], Thresholds]) -> None:
+        self._part = part
+        self._partitions = 0
+        self.thresholds = part(1)  #: of each partition
+
+    def change(self, partitions: int) -> None:
+        """So many partitions are added, or taken away where it is below zero."""
+        self._partitions += partitions
+        self.thresholds = self._part(self._partitions)
 
 
 def check_threshold(name: str, value: object) -> None:

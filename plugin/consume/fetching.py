@@ -367,7 +367,7 @@ def give(member: Member, fetched: Fetched, is_halted: Callable[[TopicPartition],
         if member.lanes.get(partition, ())[:1] != (lane,) or lane.is_stopping or is_halted(partition):
             continue
         records = fetched.get(partition, ())
-        room = lane.budget.room(lane.bytes, is_empty=not lane.in_hand, most=lane.thresholds.bytes) if records else 0
+        room = lane.budget.room(lane.bytes, is_empty=not lane.in_hand, most=lane.share.thresholds.bytes) if records else 0
         kept = _fitting(records, room, at_least=0 if lane.in_hand else 1)
         if kept:
             member.offer(partition, records[:kept], proved=True)

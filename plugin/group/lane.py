@@ -17,7 +17,7 @@ from ackwise.middleware.commitmetadata import FinishedMap, InPlace, Tried
 from ackwise.middleware.flowcontrol import PAUSED, FlowControl
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.isolation import Isolation
-from ackwise.middleware.limits import Thresholds
+from ackwise.middleware.limits import Share, Thresholds
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.progress import MAP_SPAN, Finished, holds, is_of
@@ -88,6 +88,7 @@ class Lane:
         agent: str | None = None,
         handler: str | None = None,
         budget: Budget | None = None,
+        share: Share | None = None,
         put_off: Callable[[Run], None] | None = None,
         flow: FlowControl | None = None,
         isolation: Isolation | None = None,
@@ -99,8 +100,8 @@ class Lane:
 
         `in_order` says the same of any other lane. `fresh` keeps what is new, and says which of it may be in a batch together.
         `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
-        `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share.
-        `isolation` is that of all lanes of the worker, and `commit` commits this one: both for what workers ended at.
+        `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share, `share` what
+        those of its agent do. `isolation` is that of all lanes of the worker, `commit` commits this one: both for what workers ended at.
         `handler` takes everything that it has, if one does; `flow` says what is paused, and `put_off` rules on copies that are too many.
         """
         self.topic = topic
@@ -127,7 +128,7 @@ class Lane:
         self.task: asyncio.Task[None] | None = None
         self.turn = asyncio.Lock()  #: who holds it admits a batch
         self.capacity = MAX_MESSAGES  #: messages in hand above which it takes no more
-        self.thresholds = Thresholds()  #: what the settings say of that
+        self.share = share or Share(lambda _: Thresholds())  #: what the settings say of that
         self.bytes = 0  #: raw bytes in hand
         self.budget = budget or Budget(2**63)
         self._overlapping = overlapping
@@ -326,11 +327,12 @@ class Lane:
     @property
     def _bounds(self) -> tuple[int, int, int]:
         """The messages, the bytes and the span of offsets that it may have in hand. Nobody counts the span of what is in order (F04)."""
-        capacity = self.thresholds.messages or self.capacity
+        thresholds = self.share.thresholds
+        capacity = thresholds.messages or self.capacity
         span = max(self.max_span, 2 * capacity)
-        if self.thresholds.span is not None and not self._in_order:
-            span = min(span, self.thresholds.span)
-        return capacity, self.thresholds.bytes or LANE_BYTES, span
+        if thresholds.span is not None and not self._in_order:
+            span = min(span, thresholds.span)
+        return capacity, thresholds.bytes or LANE_BYTES, span
 
     def look_again(self) -> None:
         """Something was resumed, here or elsewhere."""

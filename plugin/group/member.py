@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -28,7 +27,7 @@ from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
 from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.leases import Leases
-from ackwise.middleware.limits import Thresholds, share_of
+from ackwise.middleware.limits import Share, Thresholds, share_of
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.offsets import for_copies, for_sources
@@ -150,7 +149,7 @@ class Member:
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
         self.has_joined = asyncio.Event()  #: it was told its partitions, which may be none
-        self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
+        self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again; or lanes came or went
         self.outbox = outbox
         self.outbox_policy = outbox_policy
         self.outbox_counts = OutboxCounts()  #: of the relay of that beside this member
@@ -158,6 +157,7 @@ class Member:
         self.delay_counts = DelayCounts()  #: of the relay beside this member
         self.share_counts: ShareCounts | None = None  #: of its part in a share group, which its sources are consumed by
         self.budget = Budget(settings.max_buffered_bytes)
+        self._shares: dict[str | None, Share] = {}  #: by the name of an agent
         self.missing_topics: Callable[[], Sequence[str]] = tuple  #: see `Broker`, of which this is
         self.is_gone: Callable[[str], bool] = lambda _: False  #: and this
         self.flow = flow or FlowControl()
@@ -408,6 +408,7 @@ class Member:
         reading = readers_of([pipeline.agent for pipeline in self.pipelines.values()], topic) if make is None else []
         readers = [pipeline for pipeline in self.pipelines.values() if pipeline.agent in reading]
         keyed = next((pipeline for pipeline in readers if pipeline.agent.order == "key"), None)
+        handler = agent or (agents[-1] if agents and role == "source" else None)
         return Lane(
             topic,
             partition,
@@ -420,8 +421,9 @@ class Member:
             in_order=any(pipeline.agent.order == "partition" for pipeline in readers),
             overlapping=overlapping,
             agent=agent,
-            handler=agent or (agents[-1] if agents and role == "source" else None),
+            handler=handler,
             budget=self.budget,
+            share=self._share_of(handler if role == "source" else None),
             put_off=partial(put_off, policy=self.later),
             flow=self.flow,
             isolation=self._isolation,
@@ -465,16 +467,17 @@ class Member:
         first = lanes[0]
         for replaced in self.lanes.get(partition, ()):
             replaced.cut()
+            replaced.share.change(-1)
         self.lanes[partition] = lanes
         is_announced = self._announced.pop(partition, None)
         has = first.position if is_announced else from_commit
         for lane in lanes:
             lane.log = topic
             lane.told = None if has is None else Told(has, is_open=is_announced is not False)
+            lane.share.change(+1)
         found = self.own(metadata)
         self._commits.resume(lanes, found)
         self._suspect(lanes, found, end)
-        self._share_thresholds()
         working = self._working.setdefault(partition, set())
         before = [*working]
         for lane in lanes:
@@ -483,6 +486,7 @@ class Member:
             task.add_done_callback(working.discard)
             task.add_done_callback(partial(self._has_ended, lane))
             self._tasks.detach(task)
+        self.has_moved.set()
         self._foreign += bool(metadata) and found is None
         attrs = None if found is None or found.writer_id is None else json.dumps({"writer": found.writer_id, "seq": found.last_seq})
         position = first.position
@@ -544,19 +548,20 @@ class Member:
         if [lane for lane in lanes if lane.skip(end)]:
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=True))
 
-    def _share_thresholds(self) -> None:
-        """What an agent may have in hand is that of all its partitions, which share it."""
-        settings, of_agents = self.settings, Counter(lane.handler for lane in _each_of(self.lanes) if lane.role == "source")
-        agents = {name: pipeline.agent for name, pipeline in getattr(self, "pipelines", {}).items()}
-        for lane in _each_of(self.lanes):
-            agent = agents.get(lane.handler or "") if lane.role == "source" else None
-            messages, size = (None, None) if agent is None else (agent.max_messages, agent.max_bytes)
-            partitions = of_agents[lane.handler]
-            lane.thresholds = Thresholds(
-                share_of(messages, partitions) or _unless(settings.partition_messages, MAX_MESSAGES),
-                share_of(size, partitions) or _unless(settings.partition_bytes, LANE_BYTES),
-                settings.partition_span,
-            )
+    def _share_of(self, agent: str | None) -> Share:
+        """What `agent` may have in hand; `None`: copies, and what several agents have, of which each partition has its own."""
+        if agent not in self._shares:
+            self._shares[agent] = Share(partial(self._thresholds, agent))
+        return self._shares[agent]
+
+    def _thresholds(self, agent: str | None, partitions: int) -> Thresholds:
+        settings, its = self.settings, None if (pipeline := self.pipelines.get(agent or "")) is None else pipeline.agent
+        messages, size = (None, None) if its is None else (its.max_messages, its.max_bytes)
+        return Thresholds(
+            share_of(messages, partitions) or _unless(settings.partition_messages, MAX_MESSAGES),
+            share_of(size, partitions) or _unless(settings.partition_bytes, LANE_BYTES),
+            settings.partition_span,
+        )
 
     def _look_again(self) -> None:
         """Something may begin that might not before."""
@@ -657,7 +662,8 @@ class Member:
                 self.record(Event(EventCode.REVOKED, *partition, passed(its_lanes)))
                 for lane in its_lanes:
                     lane.cut()
-        self._share_thresholds()
+                    lane.share.change(-1)
+        self.has_moved.set()
 
     async def _release(self, lanes: Collection[Lane], *, within: float) -> None:
         if not await ended(self.give_back(lanes), within=within):
@@ -688,6 +694,7 @@ class Member:
         self.lanes.clear()
         for lane in abandoned:
             lane.cut()
+            lane.share.change(-1)
         return abandoned
 
     async def give_back(self, lanes: Iterable[Lane]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.ladder import Ladder
-from ackwise.middleware.limits import Thresholds
+from ackwise.middleware.limits import Share, Thresholds
 from ackwise.middleware.outgoing import MessageSender
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.publisher import Publisher
@@ -98,7 +98,7 @@ class DelayMember(Member):
 
     def lane(self, topic: str, partition: int, role: str, position: int, **_: Any) -> Lane:
         """A lane of one rung."""
-        lane = Lane(
+        return Lane(
             topic,
             partition,
             "source",
@@ -107,10 +107,9 @@ class DelayMember(Member):
             progressed=self._progressed,
             overlapping=True,
             budget=self.budget,
+            share=Share(lambda _: Thresholds(_COPIES, _BYTES_OF_RUNG, None)),
             commit=self._commit_lane,
         )
-        lane.thresholds = Thresholds(_COPIES, _BYTES_OF_RUNG, None)
-        return lane
 
     def _suspect(self, lanes: Sequence[Lane], left: object, end: int | None) -> None:
         """Nothing of a user's runs here, so no record is suspected of the death of the last owner."""
@@ -138,9 +137,6 @@ class DelayMember(Member):
 
     def _waiting_runs(self) -> Sequence[WaitingRun]:
         return [run for (lane,) in self.lanes.values() for run in _runs_of(lane)]
-
-    def _share_thresholds(self) -> None:
-        """Each rung has its own."""
 
 
 class _Ends:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.decoding import CODEC_AWAY
 from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl
-from ackwise.middleware.limits import Thresholds
+from ackwise.middleware.limits import Share, Thresholds
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.pausing import Target
 from ackwise.middleware.run import Run, Stage
@@ -31,7 +32,7 @@ MIB = 2**20
 def lane_of(*lines: Line, thresholds: Thresholds | None = None, **options: Any) -> Lane:
     lines = lines or (Line(max_batch=4),)
     lane = lane_over(*lines, **{"handler": lines[0].agent.name, **options})
-    lane.thresholds = thresholds or Thresholds()
+    lane.share = Share(lambda _: thresholds or Thresholds())
     return lane
 
 
@@ -92,18 +93,44 @@ async def test_partitions_share_what_their_agent_may_have_and_those_that_stay_ha
     member.pipelines = {agent.name: _Pipeline(agent) for agent in (bill, other)}  # type: ignore[misc]  # reduced to what is asked
     lanes = [add(member, "orders", number) for number in range(4)]
     parcels = add(member, "parcels", 0)
-    assert [lane.thresholds[:2] for lane in lanes] == [(25, 2)] * 4
-    assert parcels.thresholds == Thresholds()
+    assert [lane.share.thresholds[:2] for lane in lanes] == [(25, 2)] * 4
+    assert parcels.share.thresholds == Thresholds()
     await member.drain([TopicPartition("orders", number) for number in (1, 2, 3)], 1.0)
-    assert lanes[0].thresholds[:2] == (100, 10)
+    assert lanes[0].share.thresholds[:2] == (100, 10)
     member.abandon_lanes()
 
 
 async def test_what_the_settings_say_is_that_of_each_partition() -> None:
     member = member_of(partition_messages=7, partition_bytes=70, partition_span=700)
     lanes = [add(member, "orders", number) for number in range(3)]
-    assert {lane.thresholds for lane in lanes} == {Thresholds(7, 70, 700)}
+    assert {lane.share.thresholds for lane in lanes} == {Thresholds(7, 70, 700)}
     member.abandon_lanes()
+
+
+async def test_what_a_thousand_partitions_cost_is_linear_in_their_number() -> None:
+    few, many = calls_of_assigning(100), calls_of_assigning(1000)
+    assert many <= 11 * few
+
+
+def calls_of_assigning(partitions: int) -> int:
+    """The calls of functions until so many partitions have a lane and share what their agent may have."""
+    bill = Agent("bill", ("orders",), "batch", _handle, lambda value: value, max_messages=100)
+    member = member_of(bill)
+    member.pipelines = {"bill": _Pipeline(bill)}  # type: ignore[dict-item]  # reduced to what is asked
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        for number in range(partitions):
+            add(member, "orders", number)
+    finally:
+        sys.setprofile(None)
+    member.abandon_lanes()
+    return calls
 
 
 class _Pipeline:
