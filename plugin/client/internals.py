@@ -22,8 +22,8 @@ with AIOKAFKA.imports():
     from aiokafka.client import AIOKafkaClient as AIOKafkaClient
     from aiokafka.cluster import ClusterMetadata
     from aiokafka.conn import AIOKafkaConnection, collect_hosts
-    from aiokafka.consumer.fetcher import READ_UNCOMMITTED, FetchError
     from aiokafka.consumer.fetcher import Fetcher as Fetcher
+    from aiokafka.consumer.fetcher import FetchError
     from aiokafka.consumer.group_coordinator import GroupCoordinator as GroupCoordinator
     from aiokafka.consumer.group_coordinator import NoGroupCoordinator
     from aiokafka.consumer.subscription_state import Assignment, Subscription, SubscriptionState, TopicPartitionState
@@ -61,14 +61,17 @@ NAMES: Final[Mapping[type[Any], str]] = {
     GroupCoordinator: """_assignors _client _commit_refresh_task _coordination_task _heartbeat_task _send_req(request) check_errors
         coordinator_dead ensure_coordinator_known member_id request_rejoin""",
     NoGroupCoordinator: "_reset_committed_task assign_all_partitions(check_unknown)",
-    Fetcher: """_client _fetch_max_bytes _fetch_max_wait_ms _fetch_requests_routine _fetch_task _isolation_level _max_partition_fetch_bytes
-        _pending_tasks _records _retry_backoff _subscriptions end_offsets""",
+    Fetcher: """_fetch_max_bytes _fetch_max_wait_ms _fetch_requests_routine _fetch_task _fetcher_timeout _isolation_level
+        _max_partition_fetch_bytes _pending_tasks _records _subscriptions""",
     Sender: "_sender_task sender_task",
 }
 
 #: Milliseconds that the broker keeps a fetch which finds nothing while nothing is expected, at least and at most. What else is asked of
 #: that broker, such as the ends of its logs, waits as long.
 _IDLE_WAIT, _LONGEST_IDLE_WAIT = 500, 5_000
+
+#: Seconds until a client looks at its partitions again by itself, as aiokafka has it.
+_LOOK: Final = 0.2
 
 #: Seconds until the task that learns the metadata begins anew.
 _LEARN_AGAIN: Final = 1.0
@@ -241,8 +244,14 @@ def fetch_wait(consumer: Any) -> int:
 
 
 def set_fetch_wait(consumer: Any, milliseconds: int) -> None:
-    """From its next fetch on the broker may keep one that finds nothing for so long."""
-    consumer._fetcher._fetch_max_wait_ms = milliseconds
+    """From its next fetch on the broker may keep one that finds nothing for so long.
+
+    Whatever comes meanwhile, an answer, a seek or a partition that goes on, wakes the client's own task that fetches. Otherwise it looks at
+    every partition five times a second.
+    """
+    fetcher = consumer._fetcher
+    fetcher._fetch_max_wait_ms = milliseconds
+    fetcher._fetcher_timeout = max(_LOOK, 2 * milliseconds / 1000)
 
 
 def idle_wait(partitions: int) -> int:
@@ -409,20 +418,9 @@ def fetch_options(consumer: Any) -> dict[str, int]:
     return {"wait_ms": fetcher._fetch_max_wait_ms, "most": most, "isolation": fetcher._isolation_level}
 
 
-async def true_ends(consumer: Any, partitions: list[TopicPartition], *, within: float) -> Mapping[TopicPartition, int]:
-    """The ends of the logs of `partitions` for who reads what is not committed. Raises `KafkaError`."""
-    fetcher: Any = _Unisolated(consumer._fetcher)
-    ends: Mapping[TopicPartition, int] = await fetcher.end_offsets(partitions, round(within * 1000))
-    return ends
-
-
-class _Unisolated(Fetcher):
-    """Asks as the fetcher of a client does that reads what is not committed, and fetches nothing."""
-
-    def __init__(self, fetcher: Any) -> None:
-        self._client = fetcher._client
-        self._retry_backoff = fetcher._retry_backoff
-        self._isolation_level = READ_UNCOMMITTED
+def isolation_of(consumer: Any) -> int:
+    """What `consumer` reads of transactions: 1 if only what is committed, else 0."""
+    return cast(int, consumer._fetcher._isolation_level)
 
 
 async def partition_counts(consumer: Any, topics: Iterable[str]) -> dict[str, int]:

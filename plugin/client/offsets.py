@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import random
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import TopicPartition
@@ -21,28 +19,53 @@ from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
-    KafkaTimeoutError,
+    LeaderNotAvailableError,
     NotCoordinatorForGroupError,
     RequestTimedOutError,
     for_code,
 )
 
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.internals import any_broker, ask_coordinator, forget_coordinator, leader_of, partitions_of, send, true_ends
-from ackwise.plugin.client.requests import NO_TOPIC_ID, MetadataWithIds, OffsetFetchRequest
+from ackwise.plugin.client.internals import (
+    any_broker,
+    ask_coordinator,
+    forget_coordinator,
+    isolation_of,
+    leader_of,
+    look_for_topics,
+    partitions_of,
+    send,
+)
+from ackwise.plugin.client.requests import NO_TOPIC_ID, MetadataWithIds, OffsetFetchRequest, OffsetRequest
 
-__all__ = ["Asked", "Committed", "Reach", "Standing", "Topic", "ask", "committed_by", "offsets_of", "reaches", "topics_of"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Asked",
+    "Committed",
+    "Reach",
+    "Standing",
+    "Topic",
+    "ask",
+    "committed_by",
+    "offsets_of",
+    "reaches",
+    "topics_of",
+]
 
 #: Seconds that a broker has to answer.
 _WITHIN: Final = 5.0
 
-#: Partitions of one broker that are asked for alone at a time.
-_ALONE: Final = 16
+#: What is asked for in place of a time.
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+#: The isolation of a client that reads what is not committed.
+_UNCOMMITTED: Final = 0
 
 #: What says that the coordinator has to be looked for again.
 _MOVED: Final = (NotCoordinatorForGroupError, GroupCoordinatorNotAvailableError, RequestTimedOutError)
 
-_Look = Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
 _Offsets = dict[TopicPartition, int | KafkaError]
 
 
@@ -141,7 +164,7 @@ async def _past_open_transactions(consumer: Any, found: Asked, within: float) ->
     behind = sorted(partition for partition, said in found.known.items() if said.committed is not None and said.committed.offset > said.end)
     if not behind:
         return found
-    for partition, end in (await _look(consumer, partial(true_ends, consumer, within=_WITHIN), behind, within)).items():
+    for partition, end in (await offsets_of(consumer, LATEST, behind, isolation=_UNCOMMITTED, within=within)).items():
         standing = found.known.pop(partition)
         if isinstance(end, KafkaError):
             found.unknown[partition] = end
@@ -155,9 +178,7 @@ async def reaches(
 ) -> tuple[dict[TopicPartition, Reach], dict[TopicPartition, KafkaError]]:
     """What the brokers say of the logs of `partitions`, and of the others why it is not known. No coordinator is asked."""
     asked = sorted(partitions)
-    starts, ends = await asyncio.gather(
-        _look(consumer, consumer.beginning_offsets, asked, within), _look(consumer, consumer.end_offsets, asked, within)
-    )
+    starts, ends = await asyncio.gather(*(offsets_of(consumer, time, asked, within=within) for time in (EARLIEST, LATEST)))
     known: dict[TopicPartition, Reach] = {}
     unknown: dict[TopicPartition, KafkaError] = {}
     for partition in asked:
@@ -214,64 +235,45 @@ async def _fetch_committed(
     return found
 
 
-async def offsets_of(consumer: Any, look: _Look, partitions: list[TopicPartition], *, within: float = _WITHIN) -> _Offsets:
-    """What `look`, a call of `consumer`, says of `partitions`; an error of each that it says nothing of."""
-    return await _look(consumer, look, partitions, within)
+async def offsets_of(
+    consumer: Any, time: int, partitions: Collection[TopicPartition], *, isolation: int | None = None, within: float = _WITHIN
+) -> _Offsets:
+    """The offset in each log that stands for `time`, `LATEST` or `EARLIEST`; an error of each of which that is not known now.
 
-
-async def _look(consumer: Any, look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:
-    """What `look` says of `partitions`. Each broker is asked by itself, side by side: one that is away keeps no other waiting."""
-    by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
+    Each broker is asked once, side by side, and answers for each partition by itself, so none keeps another waiting. For one without a
+    leader nobody is asked: the client looks who leads it, and whoever needs it asks again. `isolation` is the client's unless it is given.
+    """
+    isolation = isolation_of(consumer) if isolation is None else isolation
+    led: dict[int | None, list[TopicPartition]] = defaultdict(list)
     for partition in partitions:
-        by_leader[leader_of(consumer, partition)].append(partition)
-    said = await asyncio.gather(*(_look_at_one_broker(look, its, within) for its in by_leader.values()))
-    return {partition: each for offsets in said for partition, each in offsets.items()}
-
-
-async def _look_at_one_broker(look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:
-    """What `look` says of them. Where one of them spoils the answer for all, each is asked for alone.
-
-    A time-out may be that too: the client asks again and again for one that has no leader.
-    """
-    try:
-        return _each_of(await answer(_awaited(look, partitions), within=within), partitions)
-    except (KafkaError, OSError) as error:
-        if len(partitions) == 1:
-            return {partitions[0]: _as_kafka(error)}
-    return await _look_alone(look, partitions, within)
-
-
-async def _look_alone(look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:
-    """What `look` says of each, some at a time and in any order, within so many seconds altogether.
-
-    A broker that is away is asked for a few of them then, and not for thousands. Who was not asked for is unknown, as who got no answer;
-    the next time others come first, so that those which never answer keep nobody from it.
-    """
-    waiting = random.sample(partitions, len(partitions))
-    found: _Offsets = dict.fromkeys(partitions, KafkaTimeoutError(f"not asked within {within:g} s"))
-    clock = asyncio.get_running_loop().time
-    end = clock() + within
-
-    async def go_on() -> None:
-        while waiting and (left := end - clock()) > 0:
-            partition = waiting.pop()
-            try:
-                found.update(_each_of(await answer(_awaited(look, [partition]), within=left), [partition]))
-            except (KafkaError, OSError) as error:
-                found[partition] = _as_kafka(error)
-
-    await asyncio.gather(*(go_on() for _ in range(_ALONE)))
+        led[leader_of(consumer, partition)].append(partition)
+    found: _Offsets = {partition: LeaderNotAvailableError() for leader in (None, -1) for partition in led.pop(leader, ())}
+    for said in await asyncio.gather(*(_offsets_at(consumer, leader, time, its, isolation, within) for leader, its in led.items())):
+        found.update(said)
+    if any(isinstance(each, KafkaError) and each.invalid_metadata for each in found.values()):
+        look_for_topics(consumer)
     return found
 
 
-async def _awaited(look: _Look, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
-    return await look(partitions)
-
-
-def _each_of(said: Mapping[TopicPartition, int | None], partitions: list[TopicPartition]) -> _Offsets:
-    """A missing offset, or one below zero, counts as none."""
+async def _offsets_at(
+    consumer: Any, leader: int | None, time: int, partitions: Sequence[TopicPartition], isolation: int, within: float
+) -> _Offsets:
+    """What one broker says. A missing offset, or one below zero, counts as none."""
+    asked: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for partition in partitions:
+        asked[partition.topic].append((partition.partition, time))
+    try:
+        response = await answer(send(consumer, leader, OffsetRequest(-1, isolation, list(asked.items()))), within=within)
+    except (KafkaError, OSError) as error:
+        return dict.fromkeys(partitions, _as_kafka(error))
+    said = {
+        TopicPartition(topic, number): for_code(code)() if code else offset
+        for topic, parts in response.topics
+        for number, code, _, offset, *_ in parts
+    }
     silent = KafkaConnectionError("the broker's answer leaves out the partition")
-    return {partition: offset if (offset := said.get(partition)) is not None and offset >= 0 else silent for partition in partitions}
+    found = {partition: said.get(partition, silent) for partition in partitions}
+    return {partition: silent if isinstance(each, int) and each < 0 else each for partition, each in found.items()}
 
 
 def _as_kafka(error: Exception) -> KafkaError:

@@ -48,7 +48,7 @@ NAMES: Final[Mapping[type[Any], str]] = {
     Consumer: """_committed_offset _getmany(active_partitions,timeout) _new_consumer_thread() _read_offset _thread _unacked_messages
         _wait_next_records(timeout)""",
     AIOKafkaConsumerThread: """_consumer _create_worker_consumer(transport) _ensure_consumer
-        _fetch_records(consumer,active_partitions,timeout,max_records) _highwaters""",
+        _fetch_records(consumer,active_partitions,timeout,max_records)""",
     Producer: "_producer",
 }
 
@@ -277,10 +277,6 @@ class FaustThread(AIOKafkaConsumerThread):
 
     async def fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
         return await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records)
-
-    async def ask_highwaters(self, partitions: Any) -> Any:
-        """The ends of these logs; in the thread."""
-        return await self._highwaters(partitions)
 
 
 class FaustConductor(Conductor):

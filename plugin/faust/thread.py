@@ -23,7 +23,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer, ended, is_asked_to_end
 from ackwise.plugin.client.internals import configure, is_closed, keep_awake, raise_group_errors, serve_last, show_alive
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.offsets import committed_by, offsets_of, reaches
+from ackwise.plugin.client.offsets import EARLIEST, LATEST, committed_by, offsets_of, reaches
 from ackwise.plugin.client.opening import close_consumer
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.consume.consumer import AiokafkaClient
@@ -282,17 +282,17 @@ class ReliableThread(FaustThread):
 
     async def highwaters(self, *partitions: Any) -> Any:
         """As Faust's, of each of them: a table would count as recovered without what an answer leaves out."""
-        return await self._complete(self.ask_highwaters, partitions)
+        return await self._complete(LATEST, partitions)
 
     async def earliest_offsets(self, *partitions: Any) -> Any:
         """As Faust's, of each of them."""
-        return await self._complete(self.require_client().beginning_offsets, partitions)
+        return await self._complete(EARLIEST, partitions)
 
-    async def _complete(self, look: Any, partitions: Iterable[Any]) -> Any:
-        """What `look` says of `partitions`, asked again until it says something of each. Faust has a limit for that itself."""
+    async def _complete(self, time: int, partitions: Iterable[Any]) -> Any:
+        """The offsets of `partitions` for `time`, asked again until each is known. Faust has a limit for that itself."""
         asked = [TopicPartition(*partition) for partition in partitions]
         while True:
-            found = await self.call_thread(offsets_of, self.require_client(), look, asked)
+            found = await self.call_thread(offsets_of, self.require_client(), time, asked)
             unknown = {partition: each for partition, each in found.items() if isinstance(each, KafkaError)}
             if not unknown:
                 return {TP(*partition): offset for partition, offset in found.items()}

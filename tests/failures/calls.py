@@ -163,6 +163,17 @@ def install(patch: pytest.MonkeyPatch) -> None:
         return await current.get().through([site], lambda: fetch_committed(coordinator, group, partitions), _timed_out)
 
     patch.setattr(standing, "_fetch_committed", tapped)
+    offsets_of = standing.offsets_of
+
+    async def tapped_offsets(consumer: Any, time: int, partitions: Any, **options: Any) -> Any:
+        def fail() -> dict[Any, Any]:
+            return dict.fromkeys(partitions, RequestTimedOutError("the test broke this call"))
+
+        if not isinstance(consumer, TappedConsumer):
+            return await offsets_of(consumer, time, partitions, **options)
+        return await consumer._tap.through([f"{consumer._role}.offsets"], lambda: offsets_of(consumer, time, partitions, **options), fail)
+
+    patch.setattr(standing, "offsets_of", tapped_offsets)
     take = Taking.take
 
     async def tapped_take(self: Taking, *partitions: Any, **options: Any) -> Any:

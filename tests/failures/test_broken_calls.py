@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 
 #: What the promise is about; a worker that makes other calls has them broken as well.
 PROMISED = {
-    "consumer.beginning_offsets", "consumer.commit", "consumer.committed", "consumer.start", "consumer.stop", "consumer.take",
+    "consumer.commit", "consumer.committed", "consumer.offsets", "consumer.start", "consumer.stop", "consumer.take",
     "publish.dead-letter", "publish.due-copy", "publish.retry-copy", "publisher.start", "publisher.stop",
     "relay.commit", "relay.take", "relay.start", "relay.stop",
     "sink.close", "sink.flush", "sink.open",

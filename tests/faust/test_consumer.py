@@ -35,7 +35,7 @@ def client_of(**fields: Any) -> SimpleNamespace:
         "_client": SimpleNamespace(cluster=SimpleNamespace(leader_for_partition=lambda partition: 1)),
         "_closed": False,
         "_coordinator": SimpleNamespace(),
-        "_fetcher": SimpleNamespace(_fetch_task=SimpleNamespace(done=lambda: False), _records=OrderedDict()),
+        "_fetcher": SimpleNamespace(_fetch_task=SimpleNamespace(done=lambda: False), _isolation_level=0, _records=OrderedDict()),
         "_subscription": SimpleNamespace(subscription=None),
         "assignment": set,
     }
@@ -241,16 +241,15 @@ async def test_a_table_waits_until_the_end_of_each_of_its_changelogs_is_told(mon
     changes = [TP("shop-changelog", number) for number in range(2)]
     answers: list[Any] = [{}, {changes[0]: 5}, KafkaStorageError(), {changes[0]: 5, changes[1]: 9}]
 
-    async def ends(partitions: list[TopicPartition]) -> dict[TP, int]:
-        if len(partitions) == 1:
-            return {}  # asked for alone, after an error for both
+    async def ends(broker: int, request: Any) -> Any:
         if isinstance(answer := answers.pop(0), KafkaStorageError):
             raise answer
-        return cast(dict[TP, int], answer)
+        return SimpleNamespace(topics=[(topic, [(number, 0, -1, offset)]) for (topic, number), offset in answer.items()])
 
     monkeypatch.setattr("ackwise.plugin.faust.thread._LOOK", 0.0)
     thread = asks_its_thread(thread_of())
-    thread._consumer, thread.consumer = client_of(end_offsets=ends), SimpleNamespace(in_transaction=False)
+    thread._consumer = client_of()
+    thread._consumer._client.send, thread._consumer._client.force_metadata_update = ends, lambda: None
     assert await thread.highwaters(*changes) == {changes[0]: 5, changes[1]: 9}
     assert answers == []
 

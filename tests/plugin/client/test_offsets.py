@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import (
+    BrokerResponseError,
     GroupLoadInProgressError,
     KafkaConnectionError,
     KafkaTimeoutError,
     LeaderNotAvailableError,
     NotCoordinatorForGroupError,
+    RequestTimedOutError,
     TopicAuthorizationFailedError,
 )
 from tests.waiting import turns
 
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.offsets import Committed, Standing, Topic, ask
+from ackwise.plugin.client.offsets import EARLIEST, Committed, Standing, Topic, ask
 
 ORDERS = TopicPartition("orders", 0)
 OTHERS = TopicPartition("orders", 1)
@@ -31,7 +33,8 @@ TOPIC = Topic("AAAAAAAAAAAAAAAAAAAAAQ", 2)
 METADATA = 3
 LOADING = GroupLoadInProgressError.errno
 
-Offsets = Mapping[TopicPartition, int]
+Offsets = Mapping[TopicPartition, int | BrokerResponseError | None]
+Say = Callable[[list[TopicPartition]], Offsets | Awaitable[Offsets]]
 
 
 class Brokers:
@@ -40,20 +43,38 @@ class Brokers:
     def __init__(self) -> None:
         self.error_code = 0
         self.committed: list[tuple[int, int, str, int]] = [(0, 7, "from us", 0), (1, -1, "", 0)]
-        self.starts: Callable[[list[TopicPartition]], Offsets] = lambda partitions: dict.fromkeys(partitions, 3)
-        self.ends: Callable[[list[TopicPartition]], Offsets | Awaitable[Offsets]] = lambda partitions: dict.fromkeys(partitions, 9)
+        self.starts: Say = lambda partitions: dict.fromkeys(partitions, 3)
+        self.ends: Say = lambda partitions: dict.fromkeys(partitions, 9)
+        self.true_ends: Say = self.ends
         self.asked: list[str] = []
         self.is_coordinator_dead = False
         self.leaders: Mapping[TopicPartition, int] = {}
+        self.looked_for_leaders = 0
+        self._fetcher = SimpleNamespace(_isolation_level=1)
         self._coordinator = self
         self._client = SimpleNamespace(
-            cluster=SimpleNamespace(leader_for_partition=lambda partition: self.leaders.get(partition)),
+            cluster=SimpleNamespace(leader_for_partition=lambda partition: self.leaders.get(partition, 0)),
             get_random_node=lambda: 0,
-            send=self._say_topics,
+            force_metadata_update=self._look_for_leaders,
+            send=self._say,
         )
         self.width = 2
 
-    async def _say_topics(self, node: int, request: Any) -> Any:
+    def _look_for_leaders(self) -> None:
+        self.looked_for_leaders += 1
+
+    async def _say(self, node: int, request: Any) -> Any:
+        if request.API_KEY == METADATA:
+            return self._say_topics(request)
+        asked = {TopicPartition(topic, number): time for topic, parts in request._topics for number, time in parts}
+        (time,) = {*asked.values()}
+        what = "starts" if time == EARLIEST else "ends" if request._isolation_level else "true_ends"
+        self.asked.append(what)
+        said = getattr(self, what)([*asked])
+        offsets = await said if isinstance(said, Awaitable) else said
+        return SimpleNamespace(topics=[(each.topic, [_answered(each.partition, offset)]) for each, offset in offsets.items()])
+
+    def _say_topics(self, request: Any) -> Any:
         self.asked.append("topics")
         partitions = [{"partition": number} for number in range(self.width)]
         topics = [{"error_code": 0, "topic": topic, "topic_id": ID, "partitions": partitions} for _, topic, _ in request._topics]
@@ -69,17 +90,15 @@ class Brokers:
         self.asked.append("committed")
         return SimpleNamespace(error_code=self.error_code, topics=[("orders", self.committed)] if self.committed else [])
 
-    async def beginning_offsets(self, partitions: list[TopicPartition]) -> Offsets:
-        self.asked.append("starts")
-        return self.starts(partitions)
-
-    async def end_offsets(self, partitions: list[TopicPartition]) -> Offsets:
-        self.asked.append("ends")
-        said = self.ends(partitions)
-        return await said if isinstance(said, Awaitable) else said
-
     def answer(self, partitions: Iterable[TopicPartition] = (ORDERS, OTHERS), *, within: float = 0.05) -> Any:
         return ask(self, "billing", list(partitions), within=within)
+
+
+def _answered(partition: int, offset: int | BrokerResponseError | None) -> tuple[int, int, int, int]:
+    """As a broker answers: partition, error, time and offset."""
+    if isinstance(offset, BrokerResponseError):
+        return partition, offset.errno, -1, -1
+    return partition, 0, -1, -1 if offset is None else offset
 
 
 async def test_where_to_begin_is_asked_for_all_partitions_with_one_request_of_each_kind() -> None:
@@ -121,7 +140,7 @@ async def test_an_answer_about_the_logs_that_is_empty_or_short_or_a_refusal_is_n
     def refuse(_: object) -> Offsets:
         raise TopicAuthorizationFailedError("orders")
 
-    says: list[Callable[[Any], Any]] = [lambda _: {}, lambda _: {ORDERS: -1}, lambda _: {ORDERS: None}, lambda _: {OTHERS: 5}, refuse]
+    says: list[Say] = [lambda _: {}, lambda _: {ORDERS: -1}, lambda _: {ORDERS: None}, lambda _: {OTHERS: 5}, refuse]
     for which in ("starts", "ends"):
         for say in says:
             brokers = Brokers()
@@ -129,17 +148,17 @@ async def test_an_answer_about_the_logs_that_is_empty_or_short_or_a_refusal_is_n
             assert set((await brokers.answer([ORDERS])).unknown) == {ORDERS}
 
 
-async def test_a_partition_without_a_leader_does_not_keep_the_others_from_beginning() -> None:
-    def ends(partitions: list[TopicPartition]) -> Offsets:
-        if OTHERS in partitions:
-            raise LeaderNotAvailableError(OTHERS)
-        return dict.fromkeys(partitions, 9)
-
-    brokers = Brokers()
-    brokers.ends = ends
-    known, unknown = await brokers.answer()
-    assert set(known) == {ORDERS}
-    assert isinstance(unknown[OTHERS], LeaderNotAvailableError)
+async def test_a_partition_without_a_leader_keeps_no_other_from_beginning_and_nobody_waits_for_it() -> None:
+    for is_known in (True, False):  # to the client, or to the broker alone
+        brokers = Brokers()
+        brokers.leaders = {OTHERS: -1} if is_known else {}
+        brokers.ends = lambda partitions: {each: LeaderNotAvailableError() if each == OTHERS else 9 for each in partitions}
+        known, unknown = await brokers.answer(within=60)
+        assert set(known) == {ORDERS}
+        assert isinstance(unknown[OTHERS], LeaderNotAvailableError)
+        assert sorted({*brokers.asked}) == ["committed", "ends", "starts", "topics"]
+        assert brokers.asked.count("ends") == 1, "nothing is asked twice"
+        assert brokers.looked_for_leaders >= 1
 
 
 def many() -> tuple[Brokers, list[TopicPartition]]:
@@ -153,13 +172,13 @@ async def never(*_: object) -> Any:
     await asyncio.Event().wait()
 
 
-async def test_a_broker_that_is_away_is_asked_for_a_few_of_its_partitions_alone() -> None:
+async def test_a_broker_that_is_away_is_asked_once() -> None:
     brokers, partitions = many()
     brokers.ends = never
     known, unknown = await brokers.answer(partitions)
     assert (known, set(unknown)) == ({}, set(partitions))
     assert all(isinstance(error, KafkaTimeoutError) for error in unknown.values())
-    assert brokers.asked.count("ends") < 50
+    assert brokers.asked.count("ends") == 1
 
 
 async def test_a_broker_that_is_away_has_the_others_asked_as_ever() -> None:
@@ -173,34 +192,14 @@ async def test_a_broker_that_is_away_has_the_others_asked_as_ever() -> None:
     known, unknown = await brokers.answer(partitions)
     assert (set(known), set(unknown)) == (set(partitions) - away, away)
     assert brokers.asked.count("starts") == 3
-    assert brokers.asked.count("ends") < 50
+    assert brokers.asked.count("ends") == 3
 
 
-async def test_a_partition_that_times_out_for_all_keeps_none_of_a_thousand_from_beginning() -> None:
-    def ends(partitions: list[TopicPartition]) -> Offsets:
-        if OTHERS in partitions:
-            raise KafkaTimeoutError
-        return dict.fromkeys(partitions, 9)
-
+async def test_a_partition_that_times_out_keeps_none_of_a_thousand_from_beginning() -> None:
     brokers, partitions = many()
-    brokers.ends = ends
+    brokers.ends = lambda partitions: {each: RequestTimedOutError() if each == OTHERS else 9 for each in partitions}
     known, unknown = await brokers.answer(partitions, within=60)
     assert (set(known), set(unknown)) == ({*partitions} - {OTHERS}, {OTHERS})
-
-
-async def test_partitions_that_never_answer_keep_the_others_waiting_for_some_time_only() -> None:
-    def ends(partitions: list[TopicPartition]) -> Offsets | Awaitable[Offsets]:
-        return never() if broken.intersection(partitions) else dict.fromkeys(partitions, 9)
-
-    brokers = Brokers()
-    brokers.ends = ends
-    partitions = {TopicPartition("orders", number) for number in range(50)}
-    brokers.committed = [(partition.partition, 7, "", 0) for partition in partitions]
-    broken = {partition for partition in partitions if partition.partition < 25}
-    begun = set[TopicPartition]()
-    while begun != partitions - broken:
-        known, _ = await brokers.answer(partitions - begun)
-        begun |= known.keys()
 
 
 async def test_brokers_that_never_answer_are_waited_for_only_so_long() -> None:
@@ -244,38 +243,23 @@ async def test_who_is_cancelled_while_it_waits_for_an_answer_is_cancelled() -> N
 
 async def test_a_log_ends_where_it_does_and_not_where_an_open_transaction_begins() -> None:
     for true_end, end in ((12, 12), (8, 9)):  # a transaction is open; the log lost its end
-        brokers: Any = Brokers()
+        brokers, asked = Brokers(), list[list[TopicPartition]]()
         brokers.committed = [(0, 11, "", 0), (1, 7, "", 0)]
-        requests: list[Any] = []
 
-        async def send(node: int, request: Any, requests: list[Any] = requests, true_end: int = true_end, brokers: Any = brokers) -> Any:
-            if request.API_KEY == METADATA:
-                return await brokers._say_topics(node, request)
-            requests.append(request)
-            return SimpleNamespace(API_VERSION=2, topics=[("orders", [(0, 0, -1, true_end)])])
+        def true_ends(partitions: list[TopicPartition], asked: Any = asked, true_end: int = true_end) -> Offsets:
+            asked.append(partitions)
+            return dict.fromkeys(partitions, true_end)
 
-        async def know() -> None: ...
-
-        cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
-        client = SimpleNamespace(_maybe_wait_metadata=know, cluster=cluster, send=send)
-        brokers._client = client
-        brokers._fetcher = SimpleNamespace(_client=client, _retry_backoff=0.0)
+        brokers.true_ends = true_ends
         known, _ = await brokers.answer()
         assert known == {ORDERS: Standing(Committed(11, ""), 3, end, TOPIC), OTHERS: Standing(Committed(7, ""), 3, 9, TOPIC)}
-        (request,) = requests
-        assert (request._isolation_level, request._topics) == (0, [("orders", [(0, -1)])]), "asked of that one alone, and of all records"
+        assert asked == [[ORDERS]], "asked of that one alone, and of all records"
 
 
 async def test_a_commit_behind_an_end_that_nobody_can_say_truly_is_not_believed_to_be_outside() -> None:
-    brokers: Any = Brokers()
+    brokers = Brokers()
     brokers.committed = [(0, 11, "", 0), (1, 7, "", 0)]
-
-    async def know() -> None:
-        raise KafkaConnectionError
-
-    brokers._fetcher = SimpleNamespace(
-        _client=SimpleNamespace(_maybe_wait_metadata=know, force_metadata_update=lambda: None), _retry_backoff=0.0
-    )
+    brokers.true_ends = never
     known, unknown = await brokers.answer()
     assert (known.keys(), unknown.keys()) == ({OTHERS}, {ORDERS})
 
