@@ -2,20 +2,21 @@
 
 One request has one answer, and the offset to go on at comes from the answer alone: behind its last batch, whether that has records, aborted
 ones or the mark of a transaction. An empty answer says that there is nothing up to the end that it names: compaction may have taken what
-was there, and waiting for it would never end.
+was there, and waiting for it would never end. Only where that is in remote storage, which may answer late, the broker is asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
+    IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
@@ -32,7 +33,7 @@ from ackwise.middleware.log import said
 from ackwise.plugin.client.internals import any_broker, learn_brokers, send
 from ackwise.plugin.client.rawrecords import RawBatches, fetch_raw
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.client.requests import MetadataRequest, OffsetRequest
+from ackwise.plugin.client.requests import FetchRequest, LocalStartRequest, MetadataRequest, OffsetRequest
 
 __all__ = ["Bounds", "TopicReader", "Unreadable"]
 
@@ -133,21 +134,44 @@ class TopicReader:
         """What the broker has from `position` on now, not parsed."""
         return await self._answer(_place(partition, position), partial(self._fetch, partition, position, position, _MOST))
 
+    async def try_to_read(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch from the end of each log, with one request to each broker, and keep nothing of what comes."""
+        ends = await self.ends(partitions)
+        await self._answer("the newest records", partial(self._try_to_read, ends))
+
+    async def _try_to_read(self, ends: Mapping[TopicPartition, int]) -> None:
+        for leader, asked in (await self._led({partition: (end, _MOST) for partition, end in ends.items()})).items():
+            answer = await send(self._admin, leader, FetchRequest(0, 1, _MOST, self._isolation, asked, rack_id=""))
+            for topic, parts in answer.topics:
+                for number, code, *_ in parts:
+                    if code:
+                        raise for_code(code)(_place(TopicPartition(topic, number)))
+
     async def _fetch(self, partition: TopicPartition, position: int, end: int | None, most: int) -> RawBatches:
         """An answer that is empty only where the log has nothing from `position` to `end`."""
         leader, wait = await self._leader(partition), _WAIT if end is None else 0
         answer = await fetch_raw(self._admin, leader, partition, position, wait_ms=wait, most=most, isolation=self._isolation)
         if not answer.raw and answer.end < (wanted := position if end is None else end):
             raise LeaderNotAvailableError(f"the log ends at {answer.end} for now, and ended at {wanted} before")
+        if not answer.raw and position < answer.end and await self._is_remote(leader, partition, position):
+            raise ReplicaNotAvailableError("the remote storage has not answered its broker yet")
         return answer
 
+    async def _is_remote(self, leader: int, partition: TopicPartition, position: int) -> bool:
+        """Whether the leader has `position` in remote storage: an empty answer says nothing then. Older brokers have none."""
+        try:
+            answer = await send(self._admin, leader, LocalStartRequest(*partition))
+        except (IncompatibleBrokerVersion, NotImplementedError):  # aiokafka raises either
+            return False
+        ((_, code, _, start, *_),) = (each for _, parts, *_ in answer.topics for each in parts)
+        if code:
+            raise for_code(code)(_place(partition))
+        return bool(position < start)
+
     async def _ask_leaders(self, partitions: Collection[TopicPartition], time: int) -> dict[TopicPartition, tuple[int, int]]:
-        led: dict[int, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-        for partition in partitions:
-            led[await self._leader(partition)][partition.topic].append((partition.partition, time))
         found = {}
-        for leader, asked in led.items():
-            answer = await send(self._admin, leader, OffsetRequest(-1, self._isolation, list(asked.items())))
+        for leader, asked in (await self._led(dict.fromkeys(partitions, (time,)))).items():
+            answer = await send(self._admin, leader, OffsetRequest(-1, self._isolation, asked))
             for topic, answers in answer.topics:
                 for number, code, at, offset in answers:
                     if code:
@@ -156,6 +180,13 @@ class TopicReader:
         if missing := set(partitions) - found.keys():
             raise KafkaConnectionError(f"the broker's answer leaves out the partition {_place(min(missing))}")
         return {partition: found[partition] for partition in partitions}
+
+    async def _led(self, asked: Mapping[TopicPartition, tuple[int, ...]]) -> dict[int, list[tuple[str, list[Any]]]]:
+        """What is asked of each partition, by its leader and its topic."""
+        led: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        for partition, what in asked.items():
+            led[await self._leader(partition)][partition.topic].append((partition.partition, *what))
+        return {leader: list(topics.items()) for leader, topics in led.items()}
 
     async def _leader(self, partition: TopicPartition) -> int:
         if partition not in self._leaders:

@@ -38,7 +38,7 @@ with AIOKAFKA.imports():
     from aiokafka.protocol.metadata import MetadataRequest
     from aiokafka.protocol.offset import OffsetRequest
     from aiokafka.protocol.produce import ProduceRequest
-    from aiokafka.protocol.types import Array, Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, String, TaggedFields
+    from aiokafka.protocol.types import Array, Boolean, CompactArray, CompactString, Int8, Int16, Int32, Int64, Schema, String, TaggedFields
 
 __all__ = [
     "AIOKAFKA",
@@ -52,6 +52,7 @@ __all__ = [
     "FencedInstanceError",
     "FetchRequest",
     "HeartbeatRequest",
+    "LocalStartRequest",
     "MetadataRequest",
     "MetadataWithIds",
     "OffsetFetchRequest",
@@ -81,6 +82,9 @@ NAMES: Final[Mapping[type[Any], str]] = {
 
 #: Bytes of a UUID.
 _BYTES: Final = 16
+
+#: What is said of the epoch of a partition's leader: nothing.
+_NO_EPOCH: Final = -1
 
 #: What a broker says that has no ids.
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
@@ -170,11 +174,74 @@ class MetadataWithIds(Request[_MetadataRequest_v10]):
         return request_struct_class(self._topics, False, False, False, {})
 
 
+class _OffsetResponse_v8(Response):
+    API_KEY = 2  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]  # as aiokafka's own
+    API_VERSION = 8  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]  # as aiokafka's own
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", CompactString("utf-8")),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("timestamp", Int64),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _OffsetRequest_v8(RequestStruct):
+    FLEXIBLE_VERSION = True
+    API_KEY = 2
+    API_VERSION = 8
+    RESPONSE_TYPE = _OffsetResponse_v8
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        ("isolation_level", Int8),
+        (
+            "topics",
+            CompactArray(
+                ("topic", CompactString("utf-8")),
+                (
+                    "partitions",
+                    CompactArray(("partition", Int32), ("current_leader_epoch", Int32), ("timestamp", Int64), ("tags", TaggedFields)),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+#: What is asked for in place of a time: the first offset that its leader has itself (KIP-405).
+_EARLIEST_LOCAL: Final = -4
+
+
+class LocalStartRequest(Request[_OffsetRequest_v8]):
+    """The first offset that the leader of a partition has itself, and not in remote storage. aiokafka can't ask for that."""
+
+    API_KEY = 2
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topics: list[Any] = [(topic, [(partition, _NO_EPOCH, _EARLIEST_LOCAL, {})], {})]
+
+    def build(self, request_struct_class: type[_OffsetRequest_v8]) -> _OffsetRequest_v8:
+        return request_struct_class(-1, 0, self._topics, {})
+
+
 #: Kafka's FENCED_INSTANCE_ID; aiokafka has no name for it.
 FENCED: Final = 82
-
-#: A commit says nothing of the epoch of a partition's leader.
-_NO_EPOCH: Final = -1
 
 
 class FencedInstanceError(CommitFailedError):

@@ -101,10 +101,9 @@ class CancelPartition:
         if not start <= self._position <= end:
             raise Unreadable(f"{place.topic}/{place.partition} has offsets from {start} to {end}, and was read to {self._position}")
         self._forget(start)
-        while self._position < end:
-            records, self._position = await reader.portion(place, self._position, end)
-            for record in records:
-                self._take(record)
+        async for record in reader.records(place, self._position, end):
+            self._take(record)
+        self._position = end
 
     def _forget(self, starts_at: int) -> None:
         """Forget what stood before the first offset of the log."""

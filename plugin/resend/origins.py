@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 
 from ackwise.middleware.message import Origin
-from ackwise.plugin.client.reading import Bounds, TopicReader
+from ackwise.plugin.client.reading import Bounds, TopicReader, Unreadable
 
 __all__ = ["Origins"]
 
@@ -43,11 +43,14 @@ class Origins:
     async def read(self, partition: TopicPartition, start: int, end: int, most: int) -> tuple[list[Any], int]:
         """At most `most` records of [`start`, `end`), which the log has, and the offset that they go to.
 
-        What is below that and not among them, is not there.
+        What is below that and not among them, is not there. Raises `Unreadable` where the log has less than it had.
         """
         held, first, records, through = self._held
         if held != partition or not first <= start < through:
-            records, through = await self._reader.portion(partition, start, (await self.bounds(partition)).end)
+            ends = (await self.bounds(partition)).end
+            if ends <= start:
+                raise Unreadable(f"{partition.topic}/{partition.partition} ends at {ends} now and had a record at {start}; start again")
+            records, through = await self._reader.portion(partition, start, ends)
             self._held = partition, start, records, through
         at = bisect_left(records, start, key=attrgetter("offset"))
         found = records[at : min(at + most, bisect_left(records, end, key=attrgetter("offset")))]

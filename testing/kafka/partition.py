@@ -42,6 +42,8 @@ class PartitionLog:
     def __init__(self) -> None:
         self.start = 0  #: the first offset that can be read
         self.end = 0  #: the next offset
+        self.local_start = 0  #: what is before it is in remote storage
+        self.is_storage_away = False  #: that storage, which then gives nothing
         self._batches: list[Batch] = []
         self._producers: dict[int, _Producer] = {}
         self._open: dict[int, int] = {}  #: the first offset of each producer's open transaction
@@ -77,6 +79,8 @@ class PartitionLog:
 
     def read(self, offset: int, most: int, *, committed: bool) -> bytes:
         """Whole batches from the one with `offset` on, of `most` bytes; the first one however large it is."""
+        if offset < self.local_start and self.is_storage_away:
+            return b""
         upto = self.stable if committed else self.end
         found = list[bytes]()
         size = 0

@@ -20,7 +20,7 @@ __all__ = ["RecordRequests"]
 #: Milliseconds that the time of a record may be ahead of the broker's (Kafka: `message.timestamp.after.max.ms`, KIP-1030).
 _AHEAD: Final = 3_600_000
 
-_LATEST, _EARLIEST = -1, -2
+_LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 
 
 class RecordRequests:
@@ -147,5 +147,7 @@ def _offset_at(log: PartitionLog, timestamp: int, *, committed: bool) -> tuple[i
         return -1, log.stable if committed else log.end
     if timestamp == _EARLIEST:
         return -1, log.start
+    if timestamp == _EARLIEST_LOCAL:
+        return -1, max(log.start, log.local_start)
     found = log.since(timestamp)
     return (-1, -1) if found is None else (found.timestamp, found.offset)

@@ -260,6 +260,48 @@ async def test_a_leader_that_does_not_show_the_end_yet_is_asked_until_it_does(me
             await anext(reader.records(ORDERS, 2, 5))
 
 
+async def test_what_is_in_remote_storage_is_waited_for_and_not_passed(memory: MemoryKafka) -> None:
+    memory.produce("orders", b"a")
+    memory.produce("orders", b"b")
+    log = memory.log("orders")
+    for end in (2, None):
+        log.local_start, log.is_storage_away = 1, True
+        with hostile_client() as plan:
+            async with reading(memory.bootstrap) as reader:
+                reading_on = asyncio.ensure_future(anext(reader.records(ORDERS, 0, end)))
+                await until(lambda: plan.calls["topics.Fetch"] >= 2)
+                log.is_storage_away = False
+                assert (await reading_on).value == b"a"
+    log.is_storage_away = True
+    async with reading(memory.bootstrap, patience=0.0) as reader:
+        assert (await anext(reader.records(ORDERS, 1, 2))).value == b"b", "its broker has that itself"
+        with pytest.raises(Unavailable, match="the remote storage has not answered its broker yet"):
+            await anext(reader.records(ORDERS, 0, 2))
+
+
+async def test_a_broker_says_what_it_has_itself(raw: RawKafka) -> None:
+    place = TopicPartition(await raw.new_topic(), 0)
+    await raw.produce(place.topic, b"a", b"b")
+    async with reading(raw.bootstrap) as reader:
+        assert not await reader._is_remote(await reader._leader(place), place, 0)
+
+
+async def test_many_partitions_are_tried_with_one_fetch(raw: RawKafka) -> None:
+    topic = await raw.new_topic(20)
+    await raw.produce(topic, b"a")
+    with hostile_client() as plan:
+        async with reading(raw.bootstrap) as reader:
+            await reader.try_to_read([TopicPartition(topic, number) for number in range(20)])
+    assert plan.calls["topics.Fetch"] == 1
+
+
+async def test_one_partition_that_may_not_be_read_is_named(memory: MemoryKafka) -> None:
+    memory.faults.refuse("Fetch", TopicAuthorizationFailedError)
+    async with reading(memory.bootstrap) as reader:
+        with pytest.raises(ConfigurationError, match=r"this client may not read the newest records .*orders/0.*; allow it to"):
+            await reader.try_to_read([ORDERS])
+
+
 async def test_a_client_that_may_not_read_is_told_so_at_once(memory: MemoryKafka) -> None:
     memory.produce("orders", b"a")
     memory.faults.refuse("Fetch", TopicAuthorizationFailedError, times=None)

@@ -26,16 +26,19 @@ from ackwise.middleware.outbox import Failed
 from ackwise.middleware.policies import Dedup, Events, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.app import App
-from ackwise.plugin.doctor import machine, places
+from ackwise.plugin.doctor import cluster, machine, places
 from ackwise.plugin.doctor.cluster import judge_addresses, judge_requests, judge_topics
 from ackwise.plugin.doctor.examine import examine, look
 from ackwise.plugin.doctor.extras import EXTRAS, extras, needs
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.doctor.machine import Clocks
 from ackwise.plugin.group.topicplan import Topic, TopicReview
+from ackwise.plugin.group.topics import connected
 from ackwise.plugin.registry import open_store
 from ackwise.plugin.settings.addresses import Address
 from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.testing import MemoryKafka
+from ackwise.testing.hostile.client import hostile_client
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -326,6 +329,16 @@ async def test_an_app_that_could_not_start_is_a_problem_and_hides_nothing() -> N
 @pytest.mark.slow  # starts Java to ask for its version
 async def test_without_an_app_only_the_machine_is_looked_at() -> None:
     assert {"app", "brokers", "claims"}.isdisjoint(by_subject(await examine()))
+
+
+async def test_all_partitions_are_read_from_with_one_fetch() -> None:
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("orders", partitions=20)
+        group = new_app(brokers=kafka.bootstrap).group()
+        with hostile_client() as plan:
+            async with connected(group.settings) as admin:
+                reading, _ = await cluster.records(admin, group)
+    assert (plan.calls["topics.Fetch"], reading.verdict, reading.found.split(";")[0]) == (1, "ok", "20 partitions were read from")
 
 
 async def test_a_real_kafka_without_the_group_s_topics_has_only_warnings(raw_kafka: RawKafka) -> None:

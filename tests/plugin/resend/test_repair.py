@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from tests.plugin.resend.repairing import Shop, values
 from tests.servers import RawKafka
 from tests.waiting import until
@@ -30,10 +30,14 @@ from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcom
 from ackwise.middleware.unrecorded import Unrecorded
 from ackwise.middleware.wire import Copy
 from ackwise.middleware.worker import Worker
+from ackwise.plugin.client.reading import TopicReader, Unreadable
 from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.topics import connected
 from ackwise.plugin.resend.candidate import Fate, Resent
+from ackwise.plugin.resend.origins import Origins
 from ackwise.plugin.resend.plan import carry_out
 from ackwise.plugin.resend.progress import PlanProgress
+from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.sqlite import SQLiteStore
 from ackwise.testing import MemoryKafka
 
@@ -68,6 +72,21 @@ async def occupy(shop: Shop, value: bytes, *, done: bool, attempt: int = 1, unre
     if done:
         await store.exchange(Exchange(completes=[Complete(key, 7, Outcome.OK, unrecorded)]))
     await store.close()
+
+
+async def test_a_log_that_has_shrunk_is_named_and_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.resend.origins._FRESH", 0.0)
+    async with MemoryKafka() as kafka, asyncio.timeout(60), connected(HostSettings(kafka.bootstrap, group="billing")) as admin:
+        kafka.create_topic("orders")
+        for number in range(4):
+            kafka.produce("orders", b"%d" % number)
+        origins, place = Origins(TopicReader(admin)), TopicPartition("orders", 0)
+        assert (await origins.bounds(place)).end == 4
+        kafka.log("orders").remove([2, 3])
+        kafka.log("orders").end = 2
+        assert [record.offset for record in (await origins.read(place, 0, 4, 10))[0]] == [0, 1]
+        with pytest.raises(Unreadable, match="orders/0 ends at 2 now and had a record at 2; start again"):
+            await origins.read(place, 2, 4, 10)
 
 
 async def test_a_dry_run_says_what_would_be_sent_and_changes_nothing(shop: Shop) -> None:
