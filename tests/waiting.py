@@ -6,9 +6,10 @@ import asyncio
 import inspect
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["PATIENCE", "turns", "until"]
+__all__ = ["PATIENCE", "queued", "turns", "until"]
 
 #: Seconds until a fact counts as one that never comes: far more than a busy machine needs. A twin makes tests wait for what never comes.
 PATIENCE: Final = 20.0 if "SABOTAGE_COPY" in os.environ else 60.0
@@ -41,6 +42,11 @@ async def until(
                 by.result()
             await asyncio.sleep(step if number > _QUICK else 0)
             number += 1
+
+
+def queued() -> float:
+    """Seconds for which this thread was ready and waited for a core, since it began: what a busy machine has taken from a test."""
+    return int(Path("/proc/thread-self/schedstat").read_text("ascii").split()[1]) / 1e9
 
 
 async def turns(number: int = 60) -> None:

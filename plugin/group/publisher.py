@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -104,18 +104,20 @@ class KafkaPublisher:
             return [PublishUnavailable("the producer has stopped by itself, another one is begun") for _ in copies]
         counts = await self._counts(producer, {copy.topic for copy in copies})
         answers: list[_Answer] = [None] * len(copies)
-        ways: dict[int, Iterator[int]] = {}  #: the partitions that each copy may still be written to, the best first
+        widths: dict[str, int] = {}
+        tried: dict[int, set[int]] = {}  #: the partitions that each copy was written to which may be written to another one
         for number, copy in enumerate(copies):
             if isinstance(count := counts[copy.topic], int):
-                ways[number] = self._ways(copy, count)
+                widths[copy.topic], tried[number] = count, set()
             else:
                 answers[number] = count
         for _ in range(_ROUNDS):
-            if ways:
-                await self._write(producer, copies, ways, answers)
+            if tried:
+                await self._write(producer, copies, widths, tried, answers)
         return answers
 
     def _ways(self, copy: Copy, count: int) -> Iterator[int]:
+        """The partitions that `copy` may be written to now, the best first."""
         if copy.until is None:
             return iter((copy.partition % count,))
         return ladder_of(count).ways(copy.until / 1000 - self._wall(), sends=copy.is_send, spread=copy.partition)
@@ -142,10 +144,15 @@ class KafkaPublisher:
         return unavailable
 
     async def _write(
-        self, producer: AIOKafkaProducer, copies: Sequence[Copy], ways: dict[int, Iterator[int]], answers: list[_Answer]
+        self,
+        producer: AIOKafkaProducer,
+        copies: Sequence[Copy],
+        widths: Mapping[str, int],
+        tried: dict[int, set[int]],
+        answers: list[_Answer],
     ) -> None:
-        """Write each copy of `ways` once, and tell `answers`. Those stay in `ways` that may be written to another partition."""
-        places = self._places(copies, ways, answers)
+        """Write each copy of `tried` once, and tell `answers`. Those stay in `tried` that may be written to another partition."""
+        places = self._places(copies, widths, tried, answers)
         try:
             found = await asyncio.gather(
                 *(self._send(producer, place, [copies[each] for each in chosen]) for place, chosen in places.items())
@@ -158,18 +165,22 @@ class KafkaPublisher:
             for number, error in zip(chosen, errors, strict=True):
                 answers[number] = self._judged(copies[number], place, error)
                 if copies[number].until is None or not _is_silence(error):
-                    del ways[number]
+                    del tried[number]
 
-    def _places(self, copies: Sequence[Copy], ways: dict[int, Iterator[int]], answers: list[_Answer]) -> dict[Place, list[int]]:
-        """Where the copies of `ways` go now, by their numbers. Of those that can go nowhere, `answers` is told."""
+    def _places(
+        self, copies: Sequence[Copy], widths: Mapping[str, int], tried: dict[int, set[int]], answers: list[_Answer]
+    ) -> dict[Place, list[int]]:
+        """Where the copies of `tried` go now, by their numbers. Of those that can go nowhere, `answers` is told."""
         places: dict[Place, list[int]] = {}
-        for number in [*ways]:
+        for number in [*tried]:
             topic, may_wait = copies[number].topic, copies[number].until is not None
-            way = next((way for way in ways[number] if not may_wait or self._silence.may_try((topic, way))), None)
+            ways = (way for way in self._ways(copies[number], widths[topic]) if way not in tried[number])
+            way = next((way for way in ways if not may_wait or self._silence.may_try((topic, way))), None)
             if way is not None:
+                tried[number].add(way)
                 places.setdefault((topic, way), []).append(number)
                 continue
-            del ways[number]
+            del tried[number]
             answers[number] = answers[number] or PublishUnavailable(f"no partition of topic {topic!r} acknowledges copies")
         return places
 

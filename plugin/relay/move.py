@@ -80,6 +80,8 @@ def decide(
             raise ForeignCopy("the name of a header is no UTF-8, and no copy has one")
         waiting = waiting_copy(headers, names.group)
         if waiting.key in cancelled and (event := _cancelled(run, record, waiting, names.group)) is not None:
+            if is_given_up:  # its event can't be written now, and what is behind it can't wait for that
+                return Move(record, waiting.due, copy=_fallen_back(record, headers, waiting, waiting.due, now, names, ladder))
             return Move(record, waiting.due, cancelled=event)
         due = cut_due(
             waiting.due,
@@ -128,12 +130,17 @@ def _decide_hop(
     elif not isinstance(found, Go):
         move.copy = Copy(names.delay, spread, record.key, record.value, headers, move.due, waiting.is_send)
     elif is_given_up:
-        until = now + _fallback(ladder, (now - move.due) / 1000)
-        move.copy = Copy(names.delay, spread, record.key, record.value, headers, until, waiting.is_send)
+        move.copy = _fallen_back(record, headers, waiting, move.due, now, names, ladder)
     elif waiting.is_send:
         move.message = to_send(record.key, record.value, headers, names.group)
     else:
         move.copy = Copy(names.retry, spread, record.key, record.value, headers)
+
+
+def _fallen_back(record: Any, headers: Headers, waiting: Waiting, due: int, now: int, names: TopicNames, ladder: Ladder) -> Copy:
+    """The copy to write to a rung again, since it can't be moved now."""
+    spread, until = _origin_partition(waiting.key, record.offset), now + _fallback(ladder, (now - due) / 1000)
+    return Copy(names.delay, spread, record.key, record.value, headers, until, waiting.is_send)
 
 
 def _fallback(ladder: Ladder, overdue: float) -> int:

@@ -217,6 +217,20 @@ async def test_where_a_rung_does_not_acknowledge_its_copies_take_the_next_shorte
     await publisher.stop()
 
 
+async def test_a_copy_that_waited_for_a_silent_rung_takes_the_one_for_what_is_left_then(
+    delay: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.group.publisher._SILENT", 0.3)
+    five, one = (next(number for number in range(1, 14) if wait_of(number) == wait) for wait in (5, 1))
+    Leaderless(delay, ("billing.delay", five))
+    times = iter((1_000.0, 1_005.0))
+    publisher = KafkaPublisher(HostSettings(delay.bootstrap, "billing"), wall=lambda: next(times))
+    await publisher.start()
+    assert await publisher.publish([replace(waiting(b"soon", 0.0), until=1_006_000)]) == [None]
+    await publisher.stop()
+    assert [record.value for record in delay.records("billing.delay", one)] == [b"soon"]
+
+
 @pytest.fixture
 async def topic(raw_kafka: RawKafka) -> str:
     return await raw_kafka.new_topic(2, max_message_bytes=200_000)

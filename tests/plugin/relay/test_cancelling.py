@@ -72,6 +72,19 @@ async def test_it_is_recorded_where_it_came_from_and_durable_before_the_relay_ma
     assert desk.went == []
 
 
+async def test_a_cancelled_copy_whose_event_can_t_be_written_is_held_for_ten_seconds_and_takes_a_rung_again() -> None:
+    desk = Desk()
+    desk.put(0)
+    desk.books.keys.add(desk.key(0))
+    desk.books.log_is_away = True
+    await desk.until(1_019.9)
+    assert (desk.went, desk.watermark.commit) == ([], 0)
+    await desk.until(1_026.0)
+    assert (desk.went, desk.watermark.commit, desk.counts.cancelled) == ([(NAMES.delay, b"0")], 1, 0)
+    again = desk.books.sent[0]
+    assert (again.headers, again.until is not None and again.until > 1_026_000) == (desk.record(0).headers, True), "it is still cancelled"
+
+
 async def test_cancellations_are_read_to_the_end_after_a_message_is_due_and_before_it_moves() -> None:
     """What was acknowledged a moment before it was due is seen, however long ago they were read last."""
     desk = Desk()
