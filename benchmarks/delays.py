@@ -13,7 +13,8 @@ client of aiokafka consumes the same records and produces them there, record by 
 levels: lateness for each of RocketMQ's levels. Of a level above a minute the last minute is taken: its copies stand where they would be
 by then, on the rung and since the time that the rules say.
 written: a worker's publisher writes copies that wait for each of the levels. cancel: seconds until one of so many messages that wait is
-cancelled. idle: CPU of `ackwise run` with so many partitions and nothing in them.
+cancelled. idle: CPU of `ackwise run` with so many partitions and nothing in them, and then of a bare consumer of aiokafka with the same
+partitions and those of the retry topic.
 
 Lateness is the broker's own time of a copy in the retry topic less its `ackwise-due`. Read `docs/benchmarks.md` before you believe a
 figure.
@@ -32,7 +33,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -77,6 +78,20 @@ app.use(ConsumeLater())
 
 @app.agent({source!r})
 async def remind(value: bytes) -> None: ...
+"""
+
+#: A consumer as aiokafka has it, which is in a group and consumes.
+_BARE: Final = """
+import asyncio
+from aiokafka import AIOKafkaConsumer
+
+async def consume():
+    consumer = AIOKafkaConsumer(*{topics!r}, bootstrap_servers={brokers!r}, group_id="bare", auto_offset_reset="earliest")
+    await consumer.start()
+    while True:
+        await consumer.getmany(timeout_ms=1000)
+
+asyncio.run(consume())
 """
 
 _LEVELS: Final = DelayLevels()
@@ -145,14 +160,17 @@ class Shop:
         finally:
             await producer.stop()
 
-    @contextmanager
-    def command(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    def command(self, name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """`ackwise NAME` while the block runs."""
         module = self.name.replace("-", "_")
         app = _APP.format(group=self.name, brokers=self.brokers, source=self.source, relay=self.relay, lanes=self.lanes)
         (self.folder / f"{module}.py").write_text(app)
-        command = [sys.executable, "-m", "ackwise.plugin.cli", name, f"{module}:app", "--log-level", "warning"]
-        process = subprocess.Popen(command, cwd=self.folder)
+        return self.python("-m", "ackwise.plugin.cli", name, f"{module}:app", "--log-level", "warning")
+
+    @contextmanager
+    def python(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of this Python while the block runs."""
+        process = subprocess.Popen([sys.executable, *arguments], cwd=self.folder)
         try:
             yield process
         finally:
@@ -278,13 +296,22 @@ async def idle(shop: Shop, options: argparse.Namespace) -> Found:
     """The share of a core that a worker takes which has nothing to do."""
     await shop.open()
     with shop.command("run") as process:
-        await asyncio.sleep(_START)
-        before = _cpu(process.pid)
-        await asyncio.sleep(_IDLE)
-        share = (_cpu(process.pid) - before) / _IDLE
-    shown = table("an idle worker, with its relay", "source partitions", "of a core")
-    shown.add_row(str(shop.partitions), f"{share:.1%}")
-    return Found({"share": share}, shown)
+        share = await _share(process.pid)
+    bare = _BARE.format(brokers=shop.brokers, topics=[shop.source, shop.group.names.retry])
+    with shop.python("-c", bare) as process:
+        share_of_bare = await _share(process.pid)
+    shown = table(f"{shop.partitions} source partitions with nothing in them", "", "of a core")
+    shown.add_row("a worker with its relay", f"{share:.1%}")
+    shown.add_row("a bare consumer", f"{share_of_bare:.1%}")
+    return Found({"share": share, "share_of_bare": share_of_bare}, shown)
+
+
+async def _share(pid: int) -> float:
+    """The share of a core that a process takes that has just begun, once it has nothing to do."""
+    await asyncio.sleep(_START)
+    before = _cpu(pid)
+    await asyncio.sleep(_IDLE)
+    return (_cpu(pid) - before) / _IDLE
 
 
 #: By name, with the number of messages and of partitions, and what a worker does with the relay.

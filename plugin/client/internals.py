@@ -66,9 +66,9 @@ NAMES: Final[Mapping[type[Any], str]] = {
     Sender: "_sender_task sender_task",
 }
 
-#: Milliseconds that the broker keeps a fetch which finds nothing while nothing is expected, at least and at most. What else is asked of
-#: that broker, such as the ends of its logs, waits as long.
-_IDLE_WAIT, _LONGEST_IDLE_WAIT = 500, 5_000
+#: Milliseconds that the broker keeps a fetch which finds nothing while nothing is expected: at least, at most, and for each partition. What
+#: else is asked of that broker, such as the ends of its logs, waits as long, and has five seconds.
+_IDLE_WAIT, _LONGEST_IDLE_WAIT, _OF_EACH = 500, 4_000, 2
 
 #: Seconds until a client looks at its partitions again by itself, as aiokafka has it.
 _LOOK: Final = 0.2
@@ -259,7 +259,7 @@ def idle_wait(partitions: int) -> int:
 
     Each answer names all of them: with thousands that costs more than all the rest of an idle worker.
     """
-    return min(max(partitions, _IDLE_WAIT), _LONGEST_IDLE_WAIT)
+    return min(max(_OF_EACH * partitions, _IDLE_WAIT), _LONGEST_IDLE_WAIT)
 
 
 def revive(consumer: Any) -> BaseException | None:

@@ -84,6 +84,14 @@ class Taking:
         with consumer._subscription.fetch_context():
             return await self._wait_and_drain(partitions, timeout_ms / 1000, most)
 
+    async def wait(self, within: float) -> bool:
+        """Whether the client may have something to take; waits for that for at most `within` seconds. Raises what the client raises."""
+        consumer = self.consumer
+        if not self.is_known() or consumer._closed or consumer._fetcher._closed or consumer._subscription.reassignment_in_progress:
+            return True
+        with consumer._subscription.fetch_context():
+            return bool(consumer._fetcher._records) or await _comes(consumer._fetcher, within)
+
     async def _wait_and_drain(self, partitions: tuple[TopicPartition, ...], timeout: float, most: int) -> dict[TopicPartition, list[Any]]:
         fetcher, loop = self.consumer._fetcher, asyncio.get_running_loop()
         until = loop.time() + timeout
@@ -93,14 +101,20 @@ class Taking:
             taken = _drain(fetcher, partitions, most)
             if taken or (left := until - loop.time()) <= 0:
                 return taken
-            waiter = fetcher._create_fetch_waiter()
-            try:
-                await asyncio.wait([waiter], timeout=left)
-                if not waiter.done() or fetcher._closed:
-                    return {}
-                waiter.result()  # what the group's coordinator refuses is raised here
-            finally:
-                waiter.cancel()
+            if not await _comes(fetcher, left) or fetcher._closed:
+                return {}
+
+
+async def _comes(fetcher: Any, within: float) -> bool:
+    """Whether the client gets something within so many seconds. Raises what the group's coordinator refuses."""
+    waiter = fetcher._create_fetch_waiter()
+    try:
+        await asyncio.wait([waiter], timeout=within)
+        if waiter.done():
+            waiter.result()
+        return bool(waiter.done())
+    finally:
+        waiter.cancel()
 
 
 def _drain(fetcher: Any, partitions: tuple[TopicPartition, ...], most: int) -> dict[TopicPartition, list[Any]]:

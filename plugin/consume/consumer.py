@@ -115,6 +115,11 @@ class AiokafkaClient:
         asked = () if partitions is None else partitions or (_NOBODYS,)
         return await self._taking.take(*asked, timeout_ms=round(timeout * 1000), most=most or FETCHED)
 
+    async def wait(self, timeout: float, /) -> bool:
+        """See `Source`."""
+        internals.raise_group_errors(self.consumer)
+        return internals.has_stopped_fetching(self.consumer) or await self._taking.wait(timeout)
+
     async def read_past(self, partition: TopicPartition, position: int, /) -> RawRecords:
         """See `Source`."""
         return await read_raw(self.consumer, partition, position)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from aiokafka import TopicPartition
@@ -51,6 +52,9 @@ _LOOK: Final = 1.0
 _NO_POSITION: Final = (OffsetOutOfRangeError, NoOffsetForPartitionError)
 
 _Reaches = Callable[[list[TopicPartition]], Awaitable[tuple[Mapping[TopicPartition, Reach], Mapping[TopicPartition, KafkaError]]]]
+
+
+_T = TypeVar("_T")
 
 
 class Fetched(dict[Any, Any]):
@@ -134,6 +138,18 @@ class Fetching:
             await self._recover(failed.error, stood)
             return Fetched()
 
+    async def wait(self, timeout: float) -> bool:
+        """Whether there may be something to fetch; waits for that for at most `timeout` seconds, once the group is joined.
+
+        It looks at no partition. Raises as `fetch`.
+        """
+        self._source.require_membership()
+        try:
+            return not self._has_joined or await self._answer_of(partial(self._source.wait, timeout))
+        except _FetchFailed as failed:
+            await self._recover(failed.error, {})
+            return True
+
     async def _fetch(self, partitions: Collection[Any] | None, beside: Collection[Any], timeout: float, most: int | None) -> Fetched:
         self._source.require_membership()
         if (ended := self._source.revive()) is not None:
@@ -209,8 +225,15 @@ class Fetching:
 
     async def _take(self, partitions: Collection[Any] | None, timeout: float, most: int | None) -> Mapping[Any, Sequence[Any]]:
         """What the client has. Raises `_FetchFailed`."""
+        taken = await self._answer_of(partial(self._source.take, partitions, timeout=timeout, most=most))
+        self._has_joined = True
+        self._throttle.reset()
+        return taken
+
+    async def _answer_of(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """What the client returns. Raises `_FetchFailed` for what it raises."""
         try:
-            taken = await self._source.take(partitions, timeout=timeout, most=most)
+            return await call()
         except ConsumerStoppedError:
             raise
         except asyncio.CancelledError as error:
@@ -219,9 +242,6 @@ class Fetching:
             raise _FetchFailed(error) from error  # from within the client: nobody asked us to end
         except Exception as error:
             raise _FetchFailed(error) from error
-        self._has_joined = True
-        self._throttle.reset()
-        return taken
 
     async def _stand(self, lanes: Mapping[TopicPartition, Lane], fetched: Fetched) -> Collection[TopicPartition]:
         """Let the client stand where `lanes` are, and return those of which it does; but leave it before an error that it has to raise."""

@@ -25,6 +25,9 @@ log = Log()
 #: Seconds that a fetch of all partitions waits for records.
 _WAIT: Final = 0.2
 
+#: Seconds until all partitions are looked at again while nothing is at work: they may be thousands.
+_REST: Final = 30.0
+
 #: Seconds that a full lane is only passed over; then its partition is paused. aiokafka throws away what it has fetched of a
 #: paused partition and fetches a megabyte anew, so pausing is for handlers that take long.
 _PASSED_OVER = 1.0
@@ -48,6 +51,7 @@ class Polling:
         self._opening = opening
         self._clock = clock
         self.fetching = Fetching(client, lambda: member.lanes, group=member.settings.group, clock=clock)
+        self._is_idle = False  #: nothing is at work, and all partitions are fetched
         self._next_look = 0.0  #: when it is looked again whether topics are missing
         self._sought: Sequence[str] = ()  #: topics that the client was asked to look for
         self._answer: asyncio.Future[bool] | None = None  #: to that
@@ -65,14 +69,29 @@ class Polling:
         """Feed the lanes until the member stops. Raises as `Fetching.fetch`."""
         while not self._member.stop.is_set():
             self._look_for_topics()
-            await self._poll_once(*self._regulate())
+            self._member.has_moved.clear()
+            if not await self._poll_once(*self._regulate()) and self._is_at_rest():
+                await self._rest()
 
-    async def _poll_once(self, polled: Sequence[TopicPartition], is_any_full: bool) -> None:
-        """Take what there is for the partitions that have room. While one is full the wait ends as soon as a lane has moved.
+    def _is_at_rest(self) -> bool:
+        """Whether all partitions are fetched from where their lanes are, and none is at work."""
+        return self._is_idle and not self.fetching.is_searching and all(lane.left_at is not None for (lane,) in self._member.lanes.values())
+
+    async def _rest(self) -> None:
+        """Until the client may have something, or a lane has moved. No position changes meanwhile: nothing is done for each partition."""
+        until = self._clock() + _REST
+        while not (self._member.has_moved.is_set() or self._member.stop.is_set() or self._clock() >= until):
+            self._look_for_topics()
+            if await self.fetching.wait(_WAIT):
+                return
+
+    async def _poll_once(self, polled: Sequence[TopicPartition], is_any_full: bool) -> bool:
+        """Take what there is for the partitions that have room; returns whether there was anything.
+
+        While one is full the wait ends as soon as a lane has moved.
 
         The wait is not cancelled within the client: only outside of it is it certain that no record is on its way to us.
         """
-        self._member.has_moved.clear()
         fetched = await self.fetching.fetch(polled if is_any_full else None, timeout=0.0 if is_any_full else _WAIT)
         for partition in give(self._member, fetched, self._opening.is_halted):
             self.fetching.seek_back(partition)  # now, or the client would fetch on behind it meanwhile
@@ -81,6 +100,7 @@ class Polling:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):
                     await self._member.has_moved.wait()
+        return bool(fetched or fetched.lost)
 
     def _look_for_topics(self) -> None:
         """Ask for what is subscribed and missing, which may have been away for a moment or be created later.
@@ -130,8 +150,8 @@ class Polling:
                     continue
                 self._client.pause(partition)
             polled.append(partition)
-        is_idle = len(polled) == len(assigned) and not paused and not is_any_at_work
-        self._client.expect(len(assigned) if is_idle else None)
+        self._is_idle = len(polled) == len(assigned) and not paused and not is_any_at_work
+        self._client.expect(len(assigned) if self._is_idle else None)
         return polled, passed_over
 
 

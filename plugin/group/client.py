@@ -113,6 +113,13 @@ class Source(Assignment, Protocol):
         """
         ...
 
+    async def wait(self, timeout: float, /) -> bool:
+        """Whether `take` may have something to give or to raise; waits for that for at most `timeout` seconds. It moves no position.
+
+        Raises what is about no partition.
+        """
+        ...
+
     async def read_past(self, partition: TopicPartition, position: int, /) -> RawRecords:
         """The first batch from `position` on, read without the client's parser. Raises anything."""
         ...

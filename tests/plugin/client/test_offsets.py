@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import (
     BrokerResponseError,
     GroupLoadInProgressError,
@@ -21,10 +21,14 @@ from aiokafka.errors import (
     RequestTimedOutError,
     TopicAuthorizationFailedError,
 )
+from tests.leaderless import Leaderless
 from tests.waiting import turns
 
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.offsets import EARLIEST, Committed, Standing, Topic, ask
+from ackwise.plugin.client.opening import opened
+from ackwise.testing import MemoryKafka
+from ackwise.testing.hostile.client import hostile_client
 
 ORDERS = TopicPartition("orders", 0)
 OTHERS = TopicPartition("orders", 1)
@@ -159,6 +163,18 @@ async def test_a_partition_without_a_leader_keeps_no_other_from_beginning_and_no
         assert sorted({*brokers.asked}) == ["committed", "ends", "starts", "topics"]
         assert brokers.asked.count("ends") == 1, "nothing is asked twice"
         assert brokers.looked_for_leaders >= 1
+
+
+async def test_on_a_kafka_each_log_is_asked_for_once_beside_one_that_nobody_leads() -> None:
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("orders", partitions=3)
+        Leaderless(kafka, ("orders", 1))
+        consumer: Any = AIOKafkaConsumer("orders", bootstrap_servers=kafka.bootstrap, group_id="billing", auto_offset_reset="none")
+        async with opened(consumer):
+            with hostile_client() as plan:
+                known, unknown = await ask(consumer, "billing", [TopicPartition("orders", number) for number in range(3)], within=60)
+    assert ({each.partition for each in known}, {each.partition for each in unknown}) == ({0, 2}, {1})
+    assert plan.calls["worker.ListOffsets"] == 2
 
 
 def many() -> tuple[Brokers, list[TopicPartition]]:

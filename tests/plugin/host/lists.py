@@ -188,6 +188,9 @@ class ListClient:
         self._answers += 1
         return taken
 
+    async def wait(self, timeout: float, /) -> bool:
+        return True
+
     async def read_past(self, partition: TopicPartition, position: int, /) -> RawRecords:
         raise AssertionError("lists have no parser to read past")
 
