@@ -26,6 +26,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.consume.opening import Opening
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.local.broker import local_kafka
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -88,7 +89,7 @@ async def join(brokers: str, partitions: int, round_trip: float, group: str) -> 
 
     agent: Any = Agent("bill", ("orders",), "batch", ignore, lambda value: value)
     settings = HostSettings(brokers=brokers, group=group, client_id=_CLIENT, session_timeout=10)
-    host = AiokafkaHost(settings, [agent], later=ConsumeLater(1, levels="1s"), dead_letter=DeadLetter())
+    host = AiokafkaHost(settings, [agent], Parts(ConsumeLater(1, levels="1s"), DeadLetter()))
     with watch.installed(round_trip):
         running = asyncio.create_task(host.run(stop))
         await asyncio.wait({running, asyncio.create_task(watch.done.wait())}, return_when=asyncio.FIRST_COMPLETED)

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 import ackwise
 from ackwise import App, Batch, Dedup, Event
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.observers import Observed
 from ackwise.stores.memory import MemoryStore
@@ -130,11 +131,7 @@ async def measure(messages: int = 100) -> Passed:
         host = AiokafkaHost(
             dataclasses.replace(group.settings, brokers=kafka.bootstrap),
             group.agents,
-            later=group.slots.later,
-            dead_letter=group.slots.dead_letter,
-            dedup=group.dedup,
-            store=MemoryStore(),
-            sink=Observed([events.append], None),
+            Parts(group.slots.later, group.slots.dead_letter, dedup=group.dedup, store=MemoryStore(), sink=Observed([events.append], None)),
         )
         stop = asyncio.Event()
         worker = asyncio.create_task(host.run(stop))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiokafka import AIOKafkaConsumer
@@ -13,6 +14,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.share import Share
 from ackwise.plugin.broadcast.models import model_of
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.inspect.explain import explain
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -38,27 +40,17 @@ def host_of(
     """
     slots.check(agents)
     slots.log_overrides(settings.group)
-    store, inbox = slots.open_store(), slots.open_inbox()
-    sink = slots.open_sink(settings.group, [topic for agent in agents for topic in agent.topics])
+    parts = Parts.of(slots, settings.group, [topic for agent in agents for topic in agent.topics])
     if (watching := watching_of(slots, settings, agents)) is not None:
-        store, sink = watching.timed(store), watching.counted(sink)
+        parts = replace(parts, store=watching.timed(parts.store), sink=watching.counted(parts.sink))
     return AiokafkaHost(
         settings,
         agents,
-        later=slots.later,
-        dead_letter=slots.dead_letter,
-        dedup=slots.dedup or slots.transactional,
-        store=store,
-        inbox=inbox,
-        outbox=slots.open_outbox(),
-        outbox_policy=slots.outbox,
-        sink=sink,
-        flow=slots.flow_control(),
+        parts,
         consumer=consumer,
         model=model_of(settings, slots.broadcasting),
         sharing=None if (share := slots.share) is None else _sharing(share),
         watching=watching,
-        lifespans=slots.lifespans,
         before=before,
     )
 

@@ -27,6 +27,7 @@ from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.app import App
 from ackwise.plugin.broadcast.models import model_of
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.observers import Observed
 from ackwise.stores.memory import MemoryStore
@@ -278,17 +279,19 @@ class TestApp:
         return AiokafkaHost(
             dataclasses.replace(group.settings, create_topics="auto", **settings),
             [mortal(agent, life) for agent in group.agents],
-            later=slots.later,
-            dead_letter=slots.dead_letter,
-            dedup=group.dedup,
-            store=None if self._store is None else MortalStore(self._store, life),
-            inbox=None if inbox is None else cast(TransactionalStore, MortalInbox(inbox, life)),
-            outbox=slots.open_outbox(),
-            outbox_policy=slots.outbox,
-            flow=slots.flow_control(first_wait=_FIRST_WAIT),
-            sink=Observed([*slots.observers, take], None),
+            Parts(
+                slots.later,
+                slots.dead_letter,
+                dedup=group.dedup,
+                store=None if self._store is None else MortalStore(self._store, life),
+                inbox=None if inbox is None else cast(TransactionalStore, MortalInbox(inbox, life)),
+                outbox=slots.open_outbox(),
+                outbox_policy=slots.outbox,
+                flow=slots.flow_control(first_wait=_FIRST_WAIT),
+                sink=Observed([*slots.observers, take], None),
+                lifespans=slots.lifespans,
+            ),
             model=model_of(group.settings, slots.broadcasting),
-            lifespans=slots.lifespans,
             clock=self.clock,
         )
 

@@ -57,6 +57,7 @@ from ackwise.plugin.faust.workerexit import bound
 from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.position import Position
 from ackwise.plugin.group.topicwatch import TopicWatch
 from ackwise.plugin.inspect.explain import Explanation, explain
@@ -237,21 +238,10 @@ class FaustHost:
         self._consumer = consumer
         let_recovery_wait(self.app)
         self.slots.log_overrides(settings.group)
-        store, sink, numbers = self.slots.open_store(), self.slots.open_sink(settings.group, self._declared.topics), self._numbers()
+        parts, numbers = Parts.of(self.slots, settings.group, self._declared.topics), self._numbers()
         if numbers is not None:
-            store, sink = numbers.timed(store), numbers.counted(sink)
-        self._member = member = Member(
-            settings,
-            [],
-            later=self.slots.later,
-            dead_letter=self.slots.dead_letter,
-            dedup=self.slots.dedup,
-            store=store,
-            outbox=self.slots.open_outbox(),
-            outbox_policy=self.slots.outbox,
-            sink=sink,
-            flow=self.slots.flow_control(),
-        )
+            parts = replace(parts, store=numbers.timed(parts.store), sink=numbers.counted(parts.sink))
+        self._member = member = Member(settings, [], parts)
         async with AsyncExitStack() as opened:
             await opened.enter_async_context(member.opened(with_topics=False, others=[agent.name for agent in self._declared.agents]))
             client = _Client(settings.group, consumer)

@@ -22,7 +22,7 @@ from ackwise.middleware.agent import Agent, readers_of
 from ackwise.middleware.commitmetadata import CommitMetadata
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable
-from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
 from ackwise.middleware.isolation import Isolation
@@ -31,17 +31,14 @@ from ackwise.middleware.limits import Share, Thresholds, share_of
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.offsets import for_copies, for_sources
-from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
-from ackwise.middleware.policies import DeadLetter, Dedup, Outbox, Transactional
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.run import Run
 from ackwise.middleware.sendlater import send_later
-from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.suspects import Suspects, agent_hash
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
+from ackwise.middleware.transaction import OffsetsStore
 from ackwise.middleware.transactional import Transactions
 from ackwise.middleware.usercode import class_name, is_a
 from ackwise.middleware.worker import Worker
@@ -57,6 +54,7 @@ from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
 from ackwise.plugin.group.opening import Opening
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.group.owntopics import OwnTopics
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.position import Position
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
@@ -67,7 +65,6 @@ from ackwise.plugin.group.tasks import Tasks
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.group.workerstate import WorkerState
-from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -112,46 +109,34 @@ class Member:
         self,
         settings: HostSettings,
         agents: Sequence[Agent],
+        parts: Parts,
         *,
-        later: ConsumeLater,
-        dead_letter: DeadLetter,
-        dedup: Dedup | Transactional | None = None,
-        store: ClaimStore | None = None,
-        inbox: TransactionalStore | None = None,
-        outbox: OutboxStore | None = None,
-        outbox_policy: Outbox | None = None,
-        sink: EventSink | None = None,
-        flow: FlowControl | None = None,
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
-        lifespans: Lifespans | None = None,
         before: Leases | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`, `outbox` that of `Outbox`, the policy.
-
-        `lifespans` are open before anything else is, and until everything else is closed. `before`: the leases of a worker of the same app
-        that has ended in this process.
+        """`before`: the leases of a worker of the same app that has ended in this process.
 
         `pipeline` makes that of an agent, where it is none of ours. `clock`: epoch seconds, by which copies are due.
         """
         self.settings = settings
-        self.later = later
-        self.names = TopicNames.of(settings, dead_letter=dead_letter.topic)
-        self.sink = sink
+        self.parts = parts
+        self.names = TopicNames.of(settings, dead_letter=parts.dead_letter.topic)
+        self.later = parts.later
+        self.sink = parts.sink
         self.clock = clock
         self.offsets: OffsetsStore | None = None  #: where the offsets of the sources are kept beside the broker
         self.owner = ""  #: whose offsets those are
-        if isinstance(dedup, Transactional) and dedup.mode == "offsets":
-            self.offsets = cast(OffsetsStore, inbox)
-            self.owner = owner_of(dedup, settings.group)
+        if isinstance(parts.dedup, Transactional) and parts.dedup.mode == "offsets":
+            self.offsets = cast(OffsetsStore, parts.inbox)
+            self.owner = owner_of(parts.dedup, settings.group)
         self.lanes: dict[TopicPartition, tuple[Lane, ...]] = {}
         self._working: dict[TopicPartition, set[asyncio.Task[None]]] = {}  #: tasks of lanes, also of those that were let go while they ran
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
         self.has_joined = asyncio.Event()  #: it was told its partitions, which may be none
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again; or lanes came or went
-        self.outbox = outbox
-        self.outbox_policy = outbox_policy
+        self.outbox = parts.outbox
         self.outbox_counts = OutboxCounts()  #: of the relay of that beside this member
         self.check_counts = CheckCounts()  #: of its check-back
         self.delay_counts = DelayCounts()  #: of the relay beside this member
@@ -160,13 +145,10 @@ class Member:
         self._shares: dict[str | None, Share] = {}  #: by the name of an agent
         self.missing_topics: Callable[[], Sequence[str]] = tuple  #: see `Broker`, of which this is
         self.is_gone: Callable[[str], bool] = lambda _: False  #: and this
-        self.flow = flow or FlowControl()
+        self.flow = parts.flow or FlowControl()
         self.waiting = Waiting(settings.group, lambda: _each_of(self.lanes), self.flow.burials, wall=clock)
         self._agents = [replace(agent, call=self.flow.guarded(agent.name, agent.call)) for agent in agents]
         self.sources = Sources(agents, self.names)
-        self._dedup = dedup
-        self._store = store
-        self._inbox = inbox
         self._make_pipeline = pipeline
         self.leases = None
         self.pipelines = {}
@@ -174,7 +156,9 @@ class Member:
         self._before = before
         self._tasks = Tasks(settings.group, self._fail)
         names = [agent.name for agent in agents]
-        self._commits = Commits(settings.group, names, sink, lambda offsets: self._client.commit(offsets), lambda: _each_of(self.lanes))
+        self._commits = Commits(
+            settings.group, names, parts.sink, lambda offsets: self._client.commit(offsets), lambda: _each_of(self.lanes)
+        )
         #: Partitions that have no lane yet, and whether the broker knows that they have an owner.
         self._announced: dict[TopicPartition, bool] = {}
         self._isolation = Isolation()
@@ -185,13 +169,8 @@ class Member:
             settings,
             self.names,
             self._agents,
-            levels=later.levels,
+            parts,
             stop=self.stop,
-            lifespans=lifespans or Lifespans(),
-            sink=sink,
-            store=store,
-            inbox=inbox,
-            outbox=outbox,
             commits=self._commits,
             sources=self.sources,
             suspect=self.own_topics.suspect,
@@ -217,7 +196,7 @@ class Member:
             raise self.fatal
 
     def _build_pipelines(self, publisher: KafkaPublisher, sender: Sender | None = None) -> None:
-        dedup, store = self._dedup, self._store
+        dedup, store = self.parts.dedup, self.parts.store
         self.leases = None
         if isinstance(dedup, Dedup) and store is not None:
             lease, retention = float(dedup.lease), float(dedup.retention)
@@ -236,8 +215,8 @@ class Member:
             dedup=dedup,
             leases=self.leases,
             sink=self.sink,
-            outbox=None if self._inbox is None else self.outbox,
-            outbox_name="" if self.outbox_policy is None else shown_store(self.outbox_policy.store),
+            outbox=None if self.parts.inbox is None else self.outbox,
+            outbox_name="" if self.parts.outbox_policy is None else shown_store(self.parts.outbox_policy.store),
             flow=self.flow,
             dropping=None if self.names.all else Dropping(),
             error_text=self.settings.error_text,
@@ -262,10 +241,10 @@ class Member:
     def _pipeline(self, agent: Agent) -> Pipeline:
         if self._make_pipeline is not None:
             return self._make_pipeline(agent, self)
-        if self._inbox is None:
+        if self.parts.inbox is None:
             return Pipeline(agent, self.worker)
         if self.offsets is None:
-            return Pipeline(agent, self.worker, partial(Transactions, store=self._inbox))
+            return Pipeline(agent, self.worker, partial(Transactions, store=self.parts.inbox))
         return Pipeline(agent, self.worker, for_sources(self.offsets, self.owner))
 
     def _pipelines_of_copies(self) -> dict[str, Pipeline]:

@@ -13,18 +13,15 @@ from typing import Any
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import OutboxStore
-from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.store import ClaimStore
-from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.client.bounded import ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.commits import Commits
 from ackwise.plugin.group.lastcommits import has_committed
 from ackwise.plugin.group.leftovers import find_leftovers
 from ackwise.plugin.group.othernames import find_copies_elsewhere
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.sources import Sources
 from ackwise.plugin.group.strays import find_strays
@@ -56,14 +53,9 @@ class Opening:
         settings: HostSettings,
         names: TopicNames,
         agents: Sequence[Agent],
+        parts: Parts,
         *,
-        levels: DelayLevels,
         stop: asyncio.Event,
-        lifespans: Lifespans,
-        sink: EventSink | None,
-        store: ClaimStore | None,
-        inbox: TransactionalStore | None,
-        outbox: OutboxStore | None,
         commits: Commits,
         sources: Sources,
         suspect: Callable[[], None] = lambda: None,
@@ -76,12 +68,12 @@ class Opening:
         self._settings = settings
         self._names = names
         self._agents = agents
-        self._levels = levels
+        self._levels = parts.later.levels
         self._stop = stop
-        self._lifespans = lifespans
-        self._parts = [part for part in (sink, store, inbox, outbox) if part is not None]
-        self._inbox = inbox
-        self._outbox = outbox
+        self._lifespans = parts.lifespans or Lifespans()
+        self._parts = [part for part in (parts.sink, parts.store, parts.inbox, parts.outbox) if part is not None]
+        self._inbox = parts.inbox
+        self._outbox = parts.outbox
         self._commits = commits
         self._sources = sources
         self._suspect = suspect

@@ -17,16 +17,9 @@ from aiokafka.errors import KafkaError
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError, Unavailable
-from ackwise.middleware.events import EventSink
-from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import DeadLetter, Dedup, Outbox, Transactional
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.store import ClaimStore
-from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.client.bounded import answer, until
 from ackwise.plugin.client.internals import keep_awake
 from ackwise.plugin.client.opening import close_consumer, start
@@ -36,10 +29,11 @@ from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.consume.polling import Polling
 from ackwise.plugin.consume.staticmember import StaticMember, instance_of_this_process
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.host.following import Following
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
-from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
+from ackwise.plugin.lifespan import StoppedWhileStarting
 from ackwise.plugin.outbox.beside import relay_outbox
 from ackwise.plugin.relay.relay import DelayRelay, relays_here
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
@@ -89,32 +83,21 @@ class AiokafkaHost:
         self,
         settings: HostSettings,
         agents: Sequence[Agent],
+        parts: Parts,
         *,
-        later: ConsumeLater,
-        dead_letter: DeadLetter,
-        dedup: Dedup | Transactional | None = None,
-        store: ClaimStore | None = None,
-        inbox: TransactionalStore | None = None,
-        outbox: OutboxStore | None = None,
-        outbox_policy: Outbox | None = None,
-        sink: EventSink | None = None,
-        flow: FlowControl | None = None,
         consumer: AIOKafkaConsumer | None = None,
         model: MessageModel | None = None,
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         sharing: Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]] | None = None,
         watching: Watched | None = None,
-        lifespans: Lifespans | None = None,
         before: AiokafkaHost | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`, `outbox` that of `Outbox`, `flow` what is paused and limited.
-
-        `pipeline` makes that of an agent, where it is none of ours. With `sharing` it consumes only copies: that consumes the sources.
+        """`pipeline` makes that of an agent, where it is none of ours. With `sharing` it consumes only copies: that consumes the sources.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
-        by which copies are due. `model`: how it comes to its partitions, by default as a member of the group. `lifespans` are open while it
-        runs. `before` is a host of the same app that has ended: what it remembers is known here. `watching` shows this one.
+        by which copies are due. `model`: how it comes to its partitions, by default as a member of the group. `before` is a host of the
+        same app that has ended: what it remembers is known here. `watching` shows this one.
         """
         self._model = model or Clustering(settings)
         self._before: AiokafkaHost | None = before if before is None or before.has_begun else before._before  #: the last that began
@@ -123,17 +106,8 @@ class AiokafkaHost:
         self._member: Member = Member(
             settings,
             agents,
-            later=later,
-            dead_letter=dead_letter,
-            dedup=dedup,
-            store=store,
-            inbox=inbox,
-            outbox=outbox,
-            outbox_policy=outbox_policy,
-            sink=sink,
-            flow=flow,
+            parts,
             pipeline=pipeline,
-            lifespans=lifespans,
             before=None if self._before is None else self._before.leases,
             clock=clock,
         )

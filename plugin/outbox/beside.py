@@ -27,7 +27,7 @@ def relay_outbox(member: Member, stop: asyncio.Event) -> asyncio.Task[None] | No
 
     Half messages whose barrier is in that outbox are checked beside it, also where the relay runs apart.
     """
-    store, policy = member.outbox, member.outbox_policy
+    store, policy = member.outbox, member.parts.outbox_policy
     if store is None or policy is None:
         return None
     member.spawn(CheckBack(store, name=name_of_outbox(policy), sink=member.sink, counts=member.check_counts).run(stop), "check-back")

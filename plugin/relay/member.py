@@ -18,6 +18,7 @@ from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.budget import Budget
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.relaycounts import DelayCounts, DelayStanding
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.relay.cancellations import Cancellations
@@ -58,9 +59,7 @@ class DelayMember(Member):
         longest_rest: float = LONGEST_REST,
     ) -> None:
         """`settings` are those of the group that is relayed for."""
-        super().__init__(
-            settings_of_relay(settings), [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=sink and _Ends(sink), clock=clock
-        )
+        super().__init__(settings_of_relay(settings), [], Parts(ConsumeLater(), DeadLetter(), sink=sink and _Ends(sink)), clock=clock)
         self.names = TopicNames.none(names.relay_group)  # nothing of what it consumes is its own
         self.budget = Budget(_BYTES)
         self.find_ladder: Callable[[], Ladder] = lambda: Ladder(0)  #: of the topic as the client knows it

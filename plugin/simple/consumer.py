@@ -20,6 +20,7 @@ from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.usercode import is_a, stops
 from ackwise.plugin.decoder import decoder_of
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.hosting import watching_of
@@ -224,21 +225,10 @@ class SimpleConsumer(Generic[T]):
         slots, topics = self._slots, self._agent.topics
         slots.check([self._agent])
         slots.log_overrides(self._settings.group)
-        store, sink = slots.open_store(), slots.open_sink(self._settings.group, topics)
+        parts = Parts.of(slots, self._settings.group, topics)
         if (watching := watching_of(slots, self._settings, [self._agent])) is not None:
-            store, sink = watching.timed(store), watching.counted(sink)
-        return AiokafkaHost(
-            self._settings,
-            [self._agent],
-            later=slots.later,
-            dead_letter=slots.dead_letter,
-            dedup=slots.dedup,
-            store=store,
-            sink=sink,
-            flow=slots.flow_control(),
-            pipeline=self._make_pipeline,
-            watching=watching,
-        )
+            parts = replace(parts, store=watching.timed(parts.store), sink=watching.counted(parts.sink))
+        return AiokafkaHost(self._settings, [self._agent], parts, pipeline=self._make_pipeline, watching=watching)
 
     def _make_pipeline(self, agent: Agent, member: Member) -> Pipeline:
         def make(phases: Phases) -> Receivers:

@@ -12,6 +12,7 @@ from tests.waiting import until
 from ackwise import App, ConsumeLater, DeadLetter, Dedup, Message
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.plugin.group.owntopics import OwnTopics
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -157,7 +158,7 @@ async def test_an_event_log_that_can_t_be_opened_now_is_waited_for(caplog: pytes
         kafka.create_topic("orders")
         agent = failing().group().agents[0]
         settings = HostSettings(kafka.bootstrap, "billing")
-        host = AiokafkaHost(settings, [agent], later=ConsumeLater(1), dead_letter=DeadLetter(), sink=sink)
+        host = AiokafkaHost(settings, [agent], Parts(ConsumeLater(1), DeadLetter(), sink=sink))
         running = asyncio.create_task(host.run(stop))
         await until(lambda: kafka.group("billing").described()["members"] or running.done())
         stop.set()

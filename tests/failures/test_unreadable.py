@@ -21,6 +21,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -40,7 +41,7 @@ async def host(raw: RawKafka, group: str, topics: Sequence[str], given: Given) -
     stop = asyncio.Event()
     settings = HostSettings(raw.bootstrap, group, commit_interval=0.1)
     agent = Agent("bill", tuple(topics), "batch", bill, lambda value: value, max_batch=200)
-    running = asyncio.create_task(AiokafkaHost(settings, [agent], later=ConsumeLater(levels="1s"), dead_letter=DeadLetter()).run(stop))
+    running = asyncio.create_task(AiokafkaHost(settings, [agent], Parts(ConsumeLater(levels="1s"), DeadLetter())).run(stop))
     try:
         yield
     finally:

@@ -23,6 +23,7 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.ladder import width
 from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.journal import Journal
@@ -178,11 +179,13 @@ class World:
         return AiokafkaHost(
             settings,
             [Agent("bill", (self.topic,), "batch", handler or mixed, self.decode, max_batch=self.max_batch)],
-            later=ConsumeLater(**{"max_reconsume_times": 16, "levels": " ".join(self.levels), **self.later}),
-            dead_letter=DeadLetter(),
-            dedup=claims if self.dedup else None,
-            store=store if self.dedup else None,
-            sink=TappedSink(Journal(self.folder / f"{self.group}.events", group_id=self.group), tap),
+            Parts(
+                ConsumeLater(**{"max_reconsume_times": 16, "levels": " ".join(self.levels), **self.later}),
+                DeadLetter(),
+                dedup=claims if self.dedup else None,
+                store=store if self.dedup else None,
+                sink=TappedSink(Journal(self.folder / f"{self.group}.events", group_id=self.group), tap),
+            ),
         )
 
     def join(self, handler: Handler | None = None, *, faults: list[Fault] | None = None) -> Member:

@@ -17,6 +17,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.plugin.faust.prometheus import Numbers, numbers_of
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.watch.metrics import GROUP, METRICS
 from ackwise.stores.memory import MemoryStore
@@ -36,10 +37,7 @@ def make_member(store: ClaimStore | None = None, group: str = "billing") -> Memb
     member = Member(
         HostSettings(brokers="nowhere:1", group=group),
         [Agent("bill", ("orders",), "batch", handle, lambda value: value)],
-        later=ConsumeLater(),
-        dead_letter=DeadLetter(),
-        dedup=None if store is None else Dedup(store),
-        store=store,
+        Parts(ConsumeLater(), DeadLetter(), dedup=None if store is None else Dedup(store), store=store),
     )
     member._build_pipelines(None)  # type: ignore[arg-type]  # nothing is published
     return member

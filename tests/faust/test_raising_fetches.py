@@ -32,6 +32,7 @@ from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.thread import ReliableThread
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
@@ -59,7 +60,7 @@ class Desk:
         self.consumer: Any = reading(logs)
         self.sink = Sink()
         settings = HostSettings(brokers="nowhere:1", group="shop")
-        self.member = Member(settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
+        self.member = Member(settings, [], Parts(ConsumeLater(), DeadLetter(), sink=self.sink))
         self.host = cast(Any, FaustHost.__new__(FaustHost))
         self.host.app = SimpleNamespace(topics=SimpleNamespace(others=lambda partition: partition in by_faust))
         self.host._member = self.member

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -26,6 +27,7 @@ from ackwise import (
 )
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.message import Delivery, Origin
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.config import read_config
 
 
@@ -58,8 +60,9 @@ def host_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: dict[str, Any] = {}
 
     class Stopped:
-        def __init__(self, settings: object, agents: list[Agent], **parts: object) -> None:
-            made.update(parts, settings=settings, agents=agents)
+        def __init__(self, settings: object, agents: list[Agent], parts: Parts, **options: object) -> None:
+            made.update({each.name: getattr(parts, each.name) for each in dataclasses.fields(parts)}, **options)
+            made.update(settings=settings, agents=agents)
 
         async def run(self, stop: asyncio.Event) -> None:
             made["stop"] = stop

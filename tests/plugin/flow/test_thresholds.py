@@ -24,6 +24,7 @@ from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.parking import MOST_COPIES
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 MIB = 2**20
@@ -71,7 +72,7 @@ async def test_below_half_of_a_threshold_it_is_fetched_again() -> None:
 
 
 def member_of(*agents: Agent, **settings: Any) -> Member:
-    member = Member(HostSettings("nowhere:1", "billing", **settings), agents, later=ConsumeLater(), dead_letter=DeadLetter())
+    member = Member(HostSettings("nowhere:1", "billing", **settings), agents, Parts(ConsumeLater(), DeadLetter()))
     member.leases, member._client = None, cast(Any, _Client())
     return member
 

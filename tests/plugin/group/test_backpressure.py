@@ -18,6 +18,7 @@ from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.consume.polling import Polling
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 FULL, ROOMY = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -60,7 +61,7 @@ class Desk:
     def __init__(self) -> None:
         self.now = 100.0
         self.consumer = Consumer()
-        self.member = Member(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+        self.member = Member(HostSettings(brokers="nowhere:1", group="billing"), [], Parts(ConsumeLater(), DeadLetter()))
         consumer: Any = self.consumer
         client = AiokafkaClient(consumer, "billing")
         self.polling = Polling(self.member, client, Opening(self.member, client))

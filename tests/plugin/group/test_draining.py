@@ -21,6 +21,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import Busy
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.memory import MemoryStore
 
@@ -51,7 +52,7 @@ class Scene:
 
     def __init__(self) -> None:
         settings = HostSettings(brokers="nowhere:1", group="billing", commit_interval=3600)
-        self.member = Member(settings, [], later=ConsumeLater(), dead_letter=DeadLetter())
+        self.member = Member(settings, [], Parts(ConsumeLater(), DeadLetter()))
         self.member.leases, self.member.pipelines = None, {}
         self.client, self.handler = Client(), Handler()
 

@@ -29,6 +29,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 ORDERS = TopicPartition("orders", 0)
@@ -93,7 +94,7 @@ class World:
     def __init__(self, *, commit_interval: float = 60.0) -> None:
         self.sink, self.client = Sink(), Client()
         settings = HostSettings(brokers="nowhere:1", group="billing", commit_interval=commit_interval)
-        self.member = Member(settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
+        self.member = Member(settings, [], Parts(ConsumeLater(), DeadLetter(), sink=self.sink))
         self.member.leases, self.member.pipelines = None, {}
         self.lanes: tuple[Lane, ...] = ()
 

@@ -18,6 +18,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.transaction import Progress
 from ackwise.plugin.client.offsets import Asked, Committed, Standing, Topic
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.positions import Position, Positions
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -43,7 +44,7 @@ class Scene:
     def __init__(self, *, start: Any = "earliest", database: Any = None, sink: Any = None, **standings: Standing | KafkaError) -> None:
         settings = HostSettings(brokers="nowhere:1", group="billing", start=start)
         dedup = None if database is None else Transactional(database, mode="offsets")
-        self.member = Member(settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), dedup=dedup, inbox=database, sink=sink)
+        self.member = Member(settings, [], Parts(ConsumeLater(), DeadLetter(), dedup=dedup, inbox=database, sink=sink))
         self.say: Mapping[TopicPartition, Standing | KafkaError] = {}
         self.positions = Positions(self.member, self._ask)
 

@@ -21,6 +21,7 @@ from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.lane import MAX_SPAN, Lane
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.position import Position
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -35,8 +36,7 @@ class Owner:
         self.member = Member(
             HostSettings(brokers="nowhere:1", group=group, commit_interval=60.0, drain_timeout=0.01),
             [],
-            later=ConsumeLater(),
-            dead_letter=DeadLetter(),
+            Parts(ConsumeLater(), DeadLetter()),
         )
         self.member.leases, self.member.pipelines = None, {}
         self.member._commits.cluster = cluster  # as the look at the topics finds it

@@ -25,6 +25,7 @@ from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.suspects import LONGEST
 from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.position import Position
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -64,10 +65,7 @@ class Worker(Client):
         self.agents = agents
         self.waits = waits  #: until it is known what is paused
         self.member = Member(
-            HostSettings(brokers="nowhere:1", group="billing", instance="a", commit_interval=60.0),
-            [],
-            later=ConsumeLater(),
-            dead_letter=DeadLetter(),
+            HostSettings(brokers="nowhere:1", group="billing", instance="a", commit_interval=60.0), [], Parts(ConsumeLater(), DeadLetter())
         )
         self.member.leases, self.member.pipelines = None, {}
         self.agent: Any = SimpleNamespace(name="bill", max_batch=max_batch, max_wait=0.0, overlaps=overlaps, room=400)

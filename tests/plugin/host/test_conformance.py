@@ -26,6 +26,7 @@ from ackwise.middleware.retry import MAX_DELAY, ConsumeLater
 from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.consume.polling import Polling
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.relay.member import DelayMember
 from ackwise.plugin.relay.move import Bounds
@@ -120,11 +121,11 @@ class World:
     async def worker(self) -> Worker:
         agent = Agent("bill", ("orders",), "message", self._handle, lambda value: value)
         later = ConsumeLater(2, levels="1s")
-        member = Member(self.settings, [agent], later=later, dead_letter=DeadLetter(), clock=self.clock)
+        member = Member(self.settings, [agent], Parts(later, DeadLetter()), clock=self.clock)
         return await self._started(Worker(member, ListClient(self.lists, "billing")), "orders", "billing.retry")
 
     async def relay(self) -> Worker:
-        names = Member(self.settings, [], later=ConsumeLater(), dead_letter=DeadLetter()).names
+        names = Member(self.settings, [], Parts(ConsumeLater(), DeadLetter())).names
         member = DelayMember(
             self.settings,
             names,

@@ -43,6 +43,7 @@ from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.consume.polling import Polling
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
@@ -59,7 +60,7 @@ class Desk:
         self.consumer: Any = reading(logs)
         self.sink = Sink()
         host_settings = HostSettings(brokers="nowhere:1", group="billing", **settings)
-        self.member = Member(host_settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
+        self.member = Member(host_settings, [], Parts(ConsumeLater(), DeadLetter(), sink=self.sink))
         self.member.leases = None
         self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
         for partition in logs.logs:

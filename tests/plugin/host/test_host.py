@@ -12,13 +12,14 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 
 def a_host() -> AiokafkaHost:
     settings = HostSettings(brokers="nowhere:1", group="billing", drain_timeout=0.01)
-    return AiokafkaHost(settings, [], later=ConsumeLater(), dead_letter=DeadLetter())
+    return AiokafkaHost(settings, [], Parts(ConsumeLater(), DeadLetter()))
 
 
 async def test_what_kafka_refuses_at_the_start_is_a_sentence_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from ackwise.plugin.client.offsets import Asked, Committed, Standing
 from ackwise.plugin.consume.fetching import _named
 from ackwise.plugin.consume.opening import Opening
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 ORDERS = TopicPartition("orders", 0)
@@ -70,7 +71,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.consumer = Consumer()
-        self.member = Member(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+        self.member = Member(HostSettings(brokers="nowhere:1", group="billing"), [], Parts(ConsumeLater(), DeadLetter()))
         self.member.leases, self.member.pipelines = None, {}
         self.member.routes = SimpleNamespace(from_source=lambda _: None, from_retry=lambda _: None)  # type: ignore[assignment]
         self.known: dict[TopicPartition, Standing] = {}

@@ -29,6 +29,7 @@ from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.streaming import Streaming
 from ackwise.plugin.group.lane import Lane, Told
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.inspect.state import State, by_agent, look
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.memory import MemoryStore
@@ -54,11 +55,9 @@ def make_member(*agents: Agent, store: ClaimStore | None = None, key: Callable[.
     member = Member(
         HostSettings(brokers="nowhere:1", group="billing"),
         agents,
-        later=ConsumeLater(3, levels="1s 1h"),
-        dead_letter=DeadLetter(),
-        dedup=None if store is None else Dedup(store, key=key),
-        store=store,
-        sink=sink,
+        Parts(
+            ConsumeLater(3, levels="1s 1h"), DeadLetter(), dedup=None if store is None else Dedup(store, key=key), store=store, sink=sink
+        ),
     )
     member._build_pipelines(Publisher())  # type: ignore[arg-type]  # what a member does when it is opened, without its broker
     return member

@@ -16,6 +16,7 @@ from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.outgoing import message_id
 from ackwise.middleware.policies import Outbox
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.inspect.outboxstate import look_at_outbox
 from ackwise.plugin.outbox.apart import relay_group
 from ackwise.plugin.outbox.brokers import brokers_answer
@@ -63,7 +64,7 @@ async def test_the_state_of_an_outbox_has_the_numbers_of_the_database_and_of_the
     await outbox.open()
     async with outbox.transaction(None) as transaction:
         transaction.send("orders", b"1")
-    member = Member(HostSettings("nowhere:1", "shop"), [], later=ConsumeLater(), dead_letter=DeadLetter(), outbox=outbox)
+    member = Member(HostSettings("nowhere:1", "shop"), [], Parts(ConsumeLater(), DeadLetter(), outbox=outbox))
     member.outbox_counts.parked = 4
     state = await look_at_outbox(member)
     assert state is not None
@@ -72,7 +73,7 @@ async def test_the_state_of_an_outbox_has_the_numbers_of_the_database_and_of_the
     away = await look_at_outbox(member)
     assert away is not None
     assert (away.waiting, away.parked_here) == (None, 4)
-    without = Member(HostSettings("nowhere:1", "shop"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+    without = Member(HostSettings("nowhere:1", "shop"), [], Parts(ConsumeLater(), DeadLetter()))
     assert await look_at_outbox(without) is None
 
 

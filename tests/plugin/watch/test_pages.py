@@ -22,6 +22,7 @@ from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, Simpl
 from ackwise.middleware.policies import DeadLetter
 from ackwise.plugin.doctor.extras import needs
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.hosting import watching_of
 from ackwise.plugin.pages import server as connections
 from ackwise.plugin.pages.render import Answer
@@ -193,7 +194,7 @@ def test_an_entry_or_the_command_line_turns_it_on_and_the_command_line_wins() ->
 async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.watch.server._PATIENCE", 0.1)
     watching = Watching(Watch(0), lambda: pytest.fail("nobody asks"))
-    member = Member(HostSettings("nowhere:1", "billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+    member = Member(HostSettings("nowhere:1", "billing"), [], Parts(ConsumeLater(), DeadLetter()))
     caplog.set_level("INFO", "ackwise")
     answers: list[tuple[int, str]] = []
 
