@@ -158,8 +158,9 @@ class Fetching:
         lanes = self._readable(partitions)
         if alone := self._asked_alone(lanes):
             await self._take((), 0.0, most)  # what is raised here is about no partition
-        for partition in alone:
-            await self._fetch_alone(partition, lanes.pop(partition), fetched, most or FETCHED)
+            asked = {partition: lanes.pop(partition) for partition in alone}
+            for partition in await self._stand(asked, fetched):  # all at once: brokers may be asked for each, and may hang
+                await self._fetch_alone(partition, asked[partition], fetched, most or FETCHED)
         if lanes or beside or not alone:
             await self._fetch_together(lanes, beside, fetched, 0.0 if alone else timeout, most, is_all=partitions is None and not alone)
         await self._prove(fetched)
@@ -202,8 +203,6 @@ class Fetching:
 
     async def _fetch_alone(self, partition: TopicPartition, lane: Lane, fetched: Fetched, most: int) -> None:
         """Ask it by itself. Of one that raised before, record by record: what is before the one that raises is given."""
-        if not await self._stand({partition: lane}, fetched):
-            return
         records: list[Any] = []
         at_once = 1 if lane.unreadable is not None or lane in self._doubted else most
         try:
@@ -219,7 +218,8 @@ class Fetching:
                 self._doubt(partition, lane, fetched, failed.error, came=bool(records))
         else:
             fetched.left_at.update(self._source.positions([partition]))  # where nothing came the log may have nothing to give
-            self._quarantine.answered(partition, self._source.answered_at(partition))
+            if partition in self._source.assignment():  # the group may have joined anew while it was asked
+                self._quarantine.answered(partition, self._source.answered_at(partition))
         if records:
             fetched[partition] = records
 
@@ -335,7 +335,7 @@ class Fetching:
         self._doubted.add(lane)
         lane.left_at = None
         del fetched.lanes[partition]
-        if is_doubted:
+        if is_doubted and partition in self._source.assignment():
             self._source.pause(partition)
             self._quarantine.admit(partition, lane, error)
 

@@ -42,6 +42,7 @@ class Opening:
         self._assigned: dict[TopicPartition, int] = {}
         self._waiting: set[TopicPartition] = set()
         self._looked_after: set[TopicPartition] = set()
+        self._made_anew: set[TopicPartition] = set()  #: those of them that begin anew, wherever their position is
         self.ignored: frozenset[TopicPartition] = frozenset()  #: what is assigned and never consumed
         self._noted = asyncio.Event()
 
@@ -93,8 +94,9 @@ class Opening:
 
     def begin_again(self, partitions: Iterable[TopicPartition]) -> None:
         """Their log is another one now: settle what is in hand, and open them anew."""
-        ours = {each: self._assigned[each] for each in partitions if each in self._assigned and each not in self._looked_after}
-        if ours:
+        ours = {each: self._assigned[each] for each in partitions if each in self._assigned}
+        self._made_anew.update(ours.keys() & self._looked_after)
+        if ours := {each: epoch for each, epoch in ours.items() if each not in self._looked_after}:
             self._looked_after.update(ours)
             self._halt(ours)
             self._member.spawn(self._open_anew(ours), "position")
@@ -153,12 +155,13 @@ class Opening:
             standing = await self._insist(partition, epoch)
             if standing is None or self._assigned.get(partition) != epoch or self._member.lanes.get(partition) is not lanes or not lanes:
                 return  # revoked meanwhile; a lane that is there now has a position of its own
-            if standing.start <= lanes[0].position <= standing.end:
+            if standing.start <= lanes[0].position <= standing.end and partition not in self._made_anew:
                 self._seek(partition, lanes[0].position)
                 return
             await self._open_anew({partition: epoch})
         finally:
             self._looked_after.discard(partition)
+            self._made_anew.discard(partition)
 
     async def _open_anew(self, epochs: Mapping[TopicPartition, int]) -> None:
         try:
@@ -166,6 +169,7 @@ class Opening:
             self.note([partition for partition, epoch in epochs.items() if self._assigned.get(partition) == epoch])
         finally:
             self._looked_after.difference_update(epochs)
+            self._made_anew.difference_update(epochs)
 
     async def _insist(self, partition: TopicPartition, epoch: int) -> Standing | None:
         """What is known of it; `None` once it is no longer ours, or ours anew, and nobody needs to know."""

@@ -74,8 +74,10 @@ class Polling:
                 await self._rest()
 
     def _is_at_rest(self) -> bool:
-        """Whether all partitions are fetched from where their lanes are, and none is at work."""
-        return self._is_idle and not self.fetching.is_searching and all(lane.left_at is not None for (lane,) in self._member.lanes.values())
+        """Whether all partitions are fetched from where their lanes are, and none is at work or has to show that it can be read again."""
+        if not self._is_idle or self.fetching.is_searching:
+            return False
+        return all(lane.left_at is not None and lane.unreadable is None for (lane,) in self._member.lanes.values())
 
     async def _rest(self) -> None:
         """Until the client may have something, or a lane has moved. No position changes meanwhile: nothing is done for each partition."""
@@ -149,6 +151,7 @@ class Polling:
                     passed_over = True
                     continue
                 self._client.pause(partition)
+                paused.add(partition)  # it may have room as time passes, and nobody tells of that
             polled.append(partition)
         self._is_idle = len(polled) == len(assigned) and not paused and not is_any_at_work
         self._client.expect(len(assigned) if self._is_idle else None)

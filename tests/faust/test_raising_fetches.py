@@ -168,6 +168,22 @@ async def test_what_is_between_a_hole_and_a_partition_that_raises_is_lost_by_nei
         assert desk.gaps() == [("good", 10, 25, True)]
 
 
+async def test_while_partitions_are_asked_singly_brokers_are_asked_once_what_all_their_logs_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs takes five seconds for each question."""
+    async with reads(monkeypatch, three(batch(10, *VALUES))) as desk:
+        asked = list[set[TopicPartition]]()
+
+        async def reaches(consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
+            asked.append({*partitions})
+            return await desk.ask(consumer, partitions)
+
+        monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", reaches)
+        desk.thread.source_of(desk.consumer).fetching._searching_until = desk.now + 1.0
+        await desk.poll()
+        assert asked == [{GOOD, BAD, OTHER}]
+        await desk.until(lambda: desk.given == {GOOD: [*range(40)], BAD: [*range(30)], OTHER: [*range(40)]})
+
+
 async def test_a_partition_in_quarantine_is_asked_again_and_goes_on_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = three(corrupt(batch(10, *VALUES)))
     async with reads(monkeypatch, logs) as desk:

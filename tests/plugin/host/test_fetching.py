@@ -20,6 +20,7 @@ from aiokafka.errors import (
     InconsistentGroupProtocolError,
     KafkaConnectionError,
     KafkaError,
+    TopicAuthorizationFailedError,
     UnsupportedVersionError,
 )
 from aiokafka.record.util import calc_crc32c
@@ -30,6 +31,7 @@ from tests.waiting import turns, until
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
@@ -491,6 +493,48 @@ async def test_a_read_past_the_client_that_is_cancelled_from_inside_ends_nobody(
     assert (cancelled, desk.given[GOOD]) == ([GOOD], [0, 1, 2])
 
 
+def take_away(desk: Desk, partition: TopicPartition) -> None:
+    """The group has given `partition` to another member; the others are where they were."""
+    subscription = desk.consumer._subscription
+    left = {each: subscription.subscription.assignment.state_value(each).position for each in desk.consumer.assignment() - {partition}}
+    subscription.assign_from_user([*left])
+    for each, position in left.items():
+        desk.consumer.seek(each, position)
+    desk.member._let_go({partition: desk.member.lanes[partition]})
+
+
+async def test_a_partition_that_goes_while_it_is_read_past_the_client_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unread(*_: object) -> None:
+        if desk.member.lanes[BAD][0] in desk.fetching._doubted:  # it would be left alone now
+            take_away(desk, BAD)
+        raise KafkaConnectionError
+
+    monkeypatch.setattr("ackwise.plugin.consume.consumer.read_raw", unread)
+    logs = Logs({GOOD: [batch(0, *TEN)], BAD: [batch(0, b"0", header=b"caf\xe9")]})
+    async with polling(logs) as desk:
+        await until(lambda: BAD not in desk.member.lanes)
+        logs.logs[GOOD].append(batch(10, *TEN))
+        await until(lambda: desk.given[GOOD] == [*range(20)])
+
+
+async def test_a_partition_that_goes_while_it_is_asked_alone_ends_nobody() -> None:
+    logs = Logs({GOOD: [batch(0, *TEN)], BAD: []})
+    async with polling(logs) as desk:
+        take = desk.taking.take
+
+        async def gone(*partitions: TopicPartition, **keywords: Any) -> Any:
+            if partitions == (BAD,):
+                take_away(desk, BAD)
+                return {}
+            return await take(*partitions, **keywords)
+
+        desk.taking.take = gone  # type: ignore[method-assign]
+        desk.fetching._searching_until = desk.now + 1.0
+        await until(lambda: BAD not in desk.member.lanes)
+        logs.logs[GOOD].append(batch(10, *TEN))
+        await until(lambda: desk.given[GOOD] == [*range(20)])
+
+
 async def test_what_a_partition_had_in_hand_is_not_kept_once_it_is_gone() -> None:
     async with polling(three(CORRUPT)) as desk:
         await until(lambda: desk.member.lanes[BAD][0].unreadable is not None)
@@ -602,6 +646,30 @@ async def test_while_nothing_is_at_work_no_partition_is_looked_at_until_somethin
         desk.add_lane(GOOD, 1)
         looks = 0
         await until(lambda: looks > 0)
+
+
+async def test_a_partition_that_can_be_read_again_and_has_nothing_leaves_quarantine_while_nothing_is_at_work() -> None:
+    logs = Logs({GOOD: [], BAD: []})
+    logs.errors[BAD] = TopicAuthorizationFailedError.errno
+    async with polling(logs) as desk:
+        (lane,) = desk.member.lanes[BAD]
+        await until(lambda: lane.unreadable == "TopicAuthorizationFailedError")
+        logs.errors.clear()
+        desk.now += 1.01
+        await until(lambda: lane.unreadable is None)
+
+
+async def test_what_is_paused_goes_on_once_time_has_passed_though_nothing_is_at_work_and_nobody_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a handler that a breaker has stopped."""
+    is_shut = True
+    monkeypatch.setattr(FlowControl, "is_shut", lambda *_: is_shut)
+    monkeypatch.setattr("ackwise.plugin.consume.polling._PASSED_OVER", 0.0)
+    async with polling(Logs({GOOD: [], OTHER: []})) as desk:
+        await until(lambda: desk.consumer.paused() == {GOOD, OTHER})
+        is_shut = False
+        await until(lambda: not desk.consumer.paused())
 
 
 def test_the_more_partitions_are_idle_the_longer_a_fetch_of_all_of_them_may_last() -> None:

@@ -191,6 +191,22 @@ async def test_a_position_that_is_lost_again_while_it_is_looked_after_is_looked_
     await until(lambda: not scene.opening.is_halted(ORDERS))
 
 
+async def test_what_is_to_begin_anew_does_so_though_its_position_is_looked_after_just_then_and_found(scene: Scene) -> None:
+    """Another agent reads it from now on, or its topic was made again."""
+    old = await opened(scene)
+    scene.answers.clear()
+    scene.opening.lost([ORDERS])
+    await asyncio.sleep(0)
+    scene.opening.begin_again([ORDERS])
+    scene.answers.set()
+    await until(lambda: ORDERS in scene.member.lanes and not scene.opening.is_halted(ORDERS))
+    (lane,) = scene.member.lanes[ORDERS]
+    assert (lane is old, old.cut_off) == (False, True)
+    scene.opening.lost([ORDERS])
+    await until(lambda: not scene.opening.is_halted(ORDERS))
+    assert scene.member.lanes[ORDERS] == (lane,), "that was once"
+
+
 async def test_a_position_that_is_looked_after_when_its_partition_is_revoked_makes_no_second_lane(scene: Scene) -> None:
     old = await opened(scene)
     scene.answers.clear()
