@@ -19,6 +19,7 @@ from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
     LeaderNotAvailableError,
     NotCoordinatorForGroupError,
     RequestTimedOutError,
@@ -250,7 +251,7 @@ async def offsets_of(
     found: _Offsets = {partition: LeaderNotAvailableError() for leader in (None, -1) for partition in led.pop(leader, ())}
     for said in await asyncio.gather(*(_offsets_at(consumer, leader, time, its, isolation, within) for leader, its in led.items())):
         found.update(said)
-    if any(isinstance(each, KafkaError) and each.invalid_metadata for each in found.values()):
+    if any(isinstance(each, KafkaError) and (each.invalid_metadata or isinstance(each, KafkaTimeoutError)) for each in found.values()):
         look_for_topics(consumer)
     return found
 
@@ -300,6 +301,8 @@ async def topics_of(
                 known[partition] = topic
             else:
                 unknown[partition] = topic
+    if any(isinstance(each, KafkaTimeoutError) for each in unknown.values()):  # who hangs may lead nothing any more
+        look_for_topics(consumer)
     return known, unknown
 
 

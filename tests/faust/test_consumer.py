@@ -24,6 +24,7 @@ from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.client.offsets import Asked, Committed, Standing
 from ackwise.plugin.consume.fetching import Fetched
 from ackwise.plugin.faust.consumer import ReliableConsumer, ReliableProducer
+from ackwise.plugin.faust.host import _Client
 from ackwise.plugin.faust.thread import ReliableThread
 
 ORDERS = TopicPartition("orders", 0)
@@ -252,6 +253,23 @@ async def test_a_table_waits_until_the_end_of_each_of_its_changelogs_is_told(mon
     thread._consumer._client.send, thread._consumer._client.force_metadata_update = ends, lambda: None
     assert await thread.highwaters(*changes) == {changes[0]: 5, changes[1]: 9}
     assert answers == []
+
+
+async def test_a_look_at_logs_leaves_out_what_nobody_leads_and_holds_up_the_thread_for_none() -> None:
+    leads, leaderless = (TopicPartition("orders", number) for number in range(2))
+
+    async def ends(broker: int, request: Any) -> Any:
+        return SimpleNamespace(topics=[(topic, [(number, 0, -1, 9) for number, _ in parts]) for topic, parts in request._topics])
+
+    client = client_of()
+    client._client.send, client._client.force_metadata_update = ends, lambda: None
+    client._client.cluster.leader_for_partition = {leads: 0, leaderless: -1}.__getitem__
+
+    async def call(ask: Any, *args: Any) -> Any:
+        return await ask(client, *args)
+
+    looking = _Client("billing", cast(Any, SimpleNamespace(call=call)))
+    assert await looking.end_offsets([leads, leaderless]) == await looking.beginning_offsets([leads, leaderless]) == {leads: 9}
 
 
 def hears(client: SimpleNamespace, errors: list[KafkaError]) -> Any:

@@ -197,6 +197,18 @@ async def test_a_broker_that_is_away_is_asked_once() -> None:
     assert brokers.asked.count("ends") == 1
 
 
+async def test_whether_a_broker_that_hangs_still_leads_anything_is_asked_at_once_and_not_minutes_later() -> None:
+    brokers = Brokers()
+    brokers.ends = never
+    await brokers.answer()
+    assert brokers.looked_for_leaders >= 1
+    brokers, silent = Brokers(), Brokers()
+    silent._client.send = never
+    await silent.answer()
+    await brokers.answer()
+    assert (silent.looked_for_leaders >= 1, brokers.looked_for_leaders) == (True, 0)
+
+
 async def test_a_broker_that_is_away_has_the_others_asked_as_ever() -> None:
     def ends(partitions: list[TopicPartition]) -> Offsets | Awaitable[Offsets]:
         return never() if away.intersection(partitions) else dict.fromkeys(partitions, 9)
