@@ -237,8 +237,14 @@ class App(Router):
             return _Kept()
         if source is not None:
             raise ConfigurationError("app.publish was given source= outside of a handler, where no message is in hand; leave it out")
-        options = {"key": key, "headers": headers, "partition": partition, "message_id": message_id, "delay": delay, "at": at}
-        return self._slots.outside.send(self.settings, topic, value, **options)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise ConfigurationError(
+                "app.publish was called outside of a handler and of an event loop, such as in a thread that a handler started, and there "
+                "nobody could await it; await it in an `async def`"
+            ) from None
+        return self._slots.outside.send(self.settings, message, delay=delay, at=at)
 
     def waiting(self) -> list[WaitingMessage]:
         """The messages that failed and wait in place in this process, by partition and offset; none while it does not run."""

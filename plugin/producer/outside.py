@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
 
 if TYPE_CHECKING:
-    from ackwise.middleware.outgoing import Acked
+    from ackwise.middleware.outgoing import Acked, Outgoing
     from ackwise.plugin.producer.producer import Producer
     from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -22,25 +22,32 @@ class Outside:
     """Sends for an app. Beside its worker all calls share one producer; otherwise each call connects."""
 
     def __init__(self) -> None:
-        self._worker: _Shared | None = None
+        self._workers: list[_Shared] = []  #: one, or in tests several at a time
+
+    @property
+    def _worker(self) -> _Shared | None:
+        return self._workers[-1] if self._workers else None
 
     @asynccontextmanager
     async def beside(self, settings: HostSettings, wall: Callable[[], float] = time.time) -> AsyncIterator[None]:
         """Share a producer for as long as a worker with `settings` runs in this event loop. `wall`: epoch seconds."""
         async with AsyncExitStack() as opened:
-            self._worker = _Shared(settings, opened, wall)
+            worker = _Shared(settings, opened, wall)
+            self._workers.append(worker)
             try:
                 yield
             finally:
-                self._worker = None
+                self._workers.remove(worker)
 
-    async def send(self, settings: HostSettings, topic: str, value: Any, **options: Any) -> Acked:
+    async def send(self, settings: HostSettings, message: Outgoing, **when: Any) -> Acked:
         """Return where the message was written. Raises as `Producer.send`."""
-        worker = self._worker
+        worker, wall = self._worker, time.time
+        if worker is not None:  # those that it runs with: in a test the broker in memory, from whatever event loop
+            settings, wall = worker.settings, worker.wall
         if worker is not None and worker.is_here:
-            return await _send(await worker.producer(), worker.settings, topic, value, **options)
+            return await _send(await worker.producer(), settings, message, **when)
         async with AsyncExitStack() as opened:
-            return await _send(await _producer(settings, opened, time.time), settings, topic, value, **options)
+            return await _send(await _producer(settings, opened, wall), settings, message, **when)
 
 
 class _Shared:
@@ -49,7 +56,7 @@ class _Shared:
     def __init__(self, settings: HostSettings, opened: AsyncExitStack, wall: Callable[[], float]) -> None:
         self.settings = settings
         self._opened = opened
-        self._wall = wall
+        self.wall = wall
         self._loop = asyncio.get_running_loop()
         self._opening = asyncio.Lock()
         self._producer: Producer | None = None
@@ -61,24 +68,41 @@ class _Shared:
     async def producer(self) -> Producer:
         async with self._opening:
             if self._producer is None:
-                self._producer = await _producer(self.settings, self._opened, self._wall)
+                self._producer = await _producer(self.settings, self._opened, self.wall)
             return self._producer
 
 
 async def _producer(settings: HostSettings, opened: AsyncExitStack, wall: Callable[[], float]) -> Producer:
-    """A producer that is closed with `opened`; what was not acknowledged by then fails where it is awaited."""
+    """A producer that is closed with `opened`."""
     from ackwise.plugin.producer.producer import Producer  # the Kafka client is imported by those who run it
     from ackwise.plugin.producer.sender import Sender
 
     sender = Sender(settings, options=settings.producer_options, wall=wall)
     opened.push_async_callback(sender.stop)
-    opened.enter_context(suppress(PublishUnavailable))
     skew, topic_names = settings.clock_skew, settings.topic_names
     producer = Producer(settings.brokers, group=settings.group, topic_names=topic_names, clock_skew=skew, sender=sender, wall=wall)
-    return await opened.enter_async_context(producer)
+    await producer.__aenter__()
+    opened.push_async_callback(_close, producer)
+    return producer
 
 
-async def _send(producer: Producer, settings: HostSettings, topic: str, value: Any, **options: Any) -> Acked:
-    if not settings.delayed_sends and (options.get("delay"), options.get("at")) != (None, None):
+async def _close(producer: Producer) -> None:
+    """What was not acknowledged by then fails where it is awaited; no other error is kept back."""
+    with suppress(PublishUnavailable):
+        await producer.close()
+
+
+async def _send(producer: Producer, settings: HostSettings, message: Outgoing, *, delay: Any, at: Any) -> Acked:
+    """Send `message` as it was made of what the user gave, which may be used up by that."""
+    if not settings.delayed_sends and (delay, at) != (None, None):
         raise ConfigurationError("app.publish with delay= or at= needs topics of the group that wait for it; set delayed_sends=True")
-    return await producer.send(topic, value, **options)  # type: ignore[return-value]  # without an outbox nothing is saved there
+    return await producer.send(  # type: ignore[return-value]  # without an outbox nothing is saved there
+        message.topic,
+        message.value,
+        key=message.key,
+        headers=message.headers,
+        partition=message.partition,
+        message_id=message.message_id,
+        delay=delay,
+        at=at,
+    )

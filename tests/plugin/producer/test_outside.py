@@ -10,6 +10,8 @@ import pytest
 from tests.waiting import until
 
 from ackwise import App, ConfigurationError, Message, PublishRefused
+from ackwise.middleware.errors import PublishUnavailable
+from ackwise.plugin.producer.producer import Producer
 from ackwise.testing import MemoryKafka, TestApp
 
 
@@ -98,6 +100,42 @@ async def test_in_a_test_of_the_app_it_goes_to_the_broker_in_memory_and_waits_by
         await until(lambda: ran == [b"1", b"2"])
 
 
+async def test_in_a_test_of_the_app_another_thread_sends_to_the_broker_in_memory_too() -> None:
+    app = app_of("127.0.0.1:1", [])
+    async with TestApp(app) as worker:
+        worker.kafka.create_topic("invoices")
+
+        async def publish() -> None:
+            await app.publish("invoices", b"from a thread")
+
+        await asyncio.to_thread(asyncio.run, publish())
+        assert values(worker.kafka, "invoices") == [b"from a thread"]
+
+
+async def test_where_two_tests_of_an_app_overlap_nothing_goes_to_its_real_brokers() -> None:
+    app = app_of("127.0.0.1:1", [])
+    async with TestApp(app) as first:
+        async with TestApp(app) as second:
+            await app.publish("orders", b"second")
+            assert second.kafka.records("orders")
+        await app.publish("orders", b"first")
+        assert values(first.kafka, "orders") == [b"first"]
+
+
+async def test_what_can_be_read_once_only_is_sent_whole(kafka: MemoryKafka) -> None:
+    app = app_of(kafka.bootstrap, [])
+    await app.publish("orders", (number for number in range(3)), headers=iter([("tenant", b"7")]))
+    (record,) = kafka.records("orders")
+    assert (record.value, dict(record.headers)["tenant"]) == (b"[0,1,2]", b"7")
+
+
+async def test_a_thread_of_a_handler_that_nobody_could_await_is_told_so(kafka: MemoryKafka) -> None:
+    app = app_of(kafka.bootstrap, [])
+    with pytest.raises(ConfigurationError, match="nobody could await it"):
+        await asyncio.get_running_loop().run_in_executor(None, app.publish, "orders", b"v")
+    assert values(kafka, "orders") == []
+
+
 async def test_what_has_no_meaning_outside_is_refused_with_a_sentence(kafka: MemoryKafka) -> None:
     app = app_of(kafka.bootstrap, [])
     with pytest.raises(ConfigurationError, match="was given source= outside of a handler, where no message is in hand; leave it out"):
@@ -113,3 +151,27 @@ async def test_a_publish_that_is_refused_for_good_raises(kafka: MemoryKafka) -> 
     kafka.create_topic("small", 1, max_message_bytes=100)
     with pytest.raises(PublishRefused):
         await app_of(kafka.bootstrap, []).publish("small", b"v" * 1000)
+
+
+async def test_a_publish_that_nobody_acknowledges_raises_with_and_without_a_worker(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def send(*_: Any, **__: Any) -> None:
+        raise PublishUnavailable("no broker answers")
+
+    app = app_of(kafka.bootstrap, [])
+    monkeypatch.setattr(Producer, "send", send)
+    with pytest.raises(PublishUnavailable):
+        await app.publish("orders", b"v")
+    async with app._slots.outside.beside(app.settings):
+        with pytest.raises(PublishUnavailable):
+            await app.publish("orders", b"v")
+
+
+async def test_an_error_that_ends_the_worker_is_raised_though_something_was_published_beside_it(kafka: MemoryKafka) -> None:
+    app = app_of(kafka.bootstrap, [])
+    with pytest.raises(PublishUnavailable, match="of the worker"):
+        async with app._slots.outside.beside(app.settings):
+            await app.publish("orders", b"v")
+            raise PublishUnavailable("of the worker")
+    assert values(kafka, "orders") == [b"v"]
