@@ -99,7 +99,8 @@ class Pipeline:
         finally:
             if self._worker.flow.rate_limit is not None:
                 self._worker.flow.forget(self.agent.name, runs)
-        if (error := call.stopped or self._worker.stopping.error) is not None:
+        error = self._worker.stopping.error if call.stopped is None else call.stopped  # the user's, which may be false
+        if error is not None:
             raise HandlerStopped(error)
 
     async def _may_begin(self, runs: list[Run], assignment: Assignment) -> bool:

@@ -62,6 +62,20 @@ async def test_what_stops_a_program_rules_on_nothing_and_keeps_its_claim(make_sp
     assert not any(trip.releases or trip.completes for trip in spine.store.trips)
 
 
+async def test_what_stops_a_program_stops_it_whatever_it_says_of_its_truth(make_spine: Any) -> None:
+    class Quiet(SystemExit):
+        def __bool__(self) -> bool:
+            return False
+
+    async def handler(batch: Batch[bytes]) -> None:
+        raise Quiet
+
+    spine = make_spine(handler)
+    with pytest.raises(HandlerStopped):
+        await spine.run(spine.entries(1))
+    assert spine.watermark.commit == 100
+
+
 async def test_K17_a_message_handler_goes_on_behind_a_failure(make_spine: Any) -> None:
     async def handler(message: Message[bytes]) -> None:
         if message.offset == 101:
