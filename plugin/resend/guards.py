@@ -104,6 +104,9 @@ def _is_granted(led: Sequence[Candidate], answer: ClaimAnswer | TransactionAnswe
     match answer:
         case Acquired() | Taken():
             return True
+        case Finished(None):  # its handler committed it unseen: how much of it is done nobody knows
+            for each in led:
+                each.fate = Fate.MANUAL
         case AlreadyDone() | Finished():
             for each in led:
                 each.fate = Fate.DONE
