@@ -170,7 +170,7 @@ async def test_a_publish_that_nobody_acknowledges_raises_with_and_without_a_work
 
 async def test_an_error_that_ends_the_worker_is_raised_though_something_was_published_beside_it(kafka: MemoryKafka) -> None:
     app = app_of(kafka.bootstrap, [])
-    with pytest.raises(PublishUnavailable, match="of the worker"):
+    with pytest.raises(PublishUnavailable, match="of the worker"):  # noqa: PT012
         async with app._slots.outside.beside(app.settings):
             await app.publish("orders", b"v")
             raise PublishUnavailable("of the worker")
