@@ -311,18 +311,18 @@ class Inbox:
             case Stale():
                 run.rule(Duplicate(stale=True))
 
-    async def mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Assignment) -> None:
-        """What has no copy yet is not marked, and comes up again."""
+    async def mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Assignment, more: Sequence[Finish] = ()) -> None:
+        """What has no copy yet is not marked, and comes up again. `more` is written with it: a transaction is finished once."""
         await self._publish(mine, assignment)
-        await transaction.finish(finishes_of([run for run in mine if run.stage is Stage.PUBLISHED]))
+        await transaction.finish([*finishes_of([run for run in mine if run.stage is Stage.PUBLISHED]), *more])
 
     async def mark_alone(self, runs: Sequence[Run], assignment: Assignment, unseen: Sequence[Run] = ()) -> None:
         """Publish the copies of what is ruled on, and mark it. What has no key needs no mark: settling publishes it."""
         ruled = [(run, run.key) for run in runs if run.stage is Stage.RULED and not isinstance(run.disposition, Suspended)]
         keyed = [(run, key) for run, key in ruled if key is not None]
-        if not keyed:
-            return
         left = [(run, run.key) for run in unseen if run.key is not None]
+        if not (keyed or left):
+            return
         async with self._begin() as transaction:
             answers = await transaction.claim([key for _, key in (*keyed, *left)])
             taken = list[Run]()
@@ -336,10 +336,8 @@ class Inbox:
                 for (run, key), answer in zip(left, answers[len(keyed) :], strict=True)
                 if _is_committed(answer)
             ]
-            if taken:
-                await self.mark(transaction, taken, assignment)
-            if free:
-                await transaction.finish(free)
+            if taken or free:
+                await self.mark(transaction, taken, assignment, free)
 
     def doubt(self, _: Sequence[Run]) -> Collection[Run]:
         """None: their keys tell when they are claimed again."""

@@ -35,7 +35,8 @@ class AsyncmyRunner:
                 rows, count = found.rows or (), found.affected_rows
                 answers.append(Answer(rows, count) if rows or count > 0 else _EMPTY)
                 if not found.has_next:
-                    connection.server_status = found.server_status  # out of autocommit, asyncmy passes over that nothing is open
+                    if not found.field_count or connection._deprecate_eof:  # else asyncmy has not read the status behind rows
+                        connection.server_status = found.server_status  # out of autocommit, it passes over that nothing is open
                     return answers[: len(packet)]
                 await connection.next_result()
         except FAILURES as error:

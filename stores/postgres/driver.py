@@ -63,8 +63,8 @@ class Asyncpg(Driver["Pool", "PoolConnectionProxy"]):
         return await asyncpg.create_pool(self._url, min_size=0, max_size=self._max_size, reset=self._reset, connect=_connect, **options)
 
     async def release(self, pool: Pool, connection: PoolConnectionProxy) -> None:
-        # It cuts the connection then. What has nothing to reset needs no timer.
-        await pool.release(connection, timeout=None if self._reset is nothing else self.timeout)
+        # It cuts the connection then. What has nothing to reset needs no timer; a pool that was given resets in its own way.
+        await pool.release(connection, timeout=None if self._reset is nothing and self.given is None else self.timeout)
 
     async def close_pool(self, pool: Pool) -> None:
         await pool.close()

@@ -127,7 +127,10 @@ class InboxTransaction:
         self._finishes += finishes
         self._is_finished = False
         if self._session.commits_with:
-            await at_once(self._regain(), lambda rest: self._within(rest, _SILENT))
+            try:
+                await at_once(self._regain(), lambda rest: self._within(rest, _SILENT))
+            except Failure as failure:  # at once, as of a connection that is closed
+                raise self._session.unavailable(failure.error) from None
         else:
             await self._write()
 

@@ -13,7 +13,7 @@ from tests.tables import each
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER
+from ackwise.middleware.disposition import CONSUME_LATER, Dead, Reason
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable, StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
@@ -69,6 +69,7 @@ class Open:
         self._database = database
         self.rows: dict[bytes, Finish] = {}
         self.connection: list[object] = []
+        self.is_finished = False
 
     async def claim(self, keys: Sequence[ClaimKey]) -> list[TransactionAnswer]:
         self._database.step("claim")
@@ -87,6 +88,8 @@ class Open:
 
     async def finish(self, finishes: Sequence[Finish]) -> None:
         self._database.step("finish")
+        assert not self.is_finished, "once: some databases prove by it that the transaction is there, and can't do so again"
+        self.is_finished = True
         if self.connection and self._database.abort():
             raise TransactionAborted("the handler rolled back")
         self.rows.update({finish.key.id: finish for finish in finishes})
@@ -186,6 +189,24 @@ async def test_what_an_earlier_handler_committed_is_a_dead_letter_beside_what_ru
     assert ("ackwise-reason", b"aborted-and-committed") in letter.headers
     assert database.rows[entries[1].key.id].outcome is Outcome.DEAD
     assert all(101 not in call for call in handler.calls)
+
+
+@pytest.mark.parametrize("buried", [0, 1])
+async def test_what_a_handler_committed_and_has_not_seen_is_free_again_beside_its_dead_letter_or_alone(
+    make: Any, database: Database, buried: int
+) -> None:
+    """Alone where the message that the handler has seen has no key."""
+    spine = make(write)
+    entries = spine.entries(2)
+    database.fail = lambda step: step == "claim"
+    await spine.run(entries)  # now each has its key
+    database.fail = lambda step: False
+    database.left = {entry.key.id for entry in entries}
+    for entry in entries[:buried]:
+        entry.rule(Dead(Reason.ABORTED_AND_COMMITTED))
+    await spine.pipeline.steps._rows.mark_alone(entries[:buried], spine.partition, entries[1:])
+    outcomes = [database.rows[entry.key.id].outcome if entry.key.id in database.rows else "untouched" for entry in entries]
+    assert outcomes == [Outcome.DEAD if buried else "untouched", None]
 
 
 async def bury(batch: Batch[Any]) -> None:

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.pool import NullPool
 from tests.databases.proxy import proxy_to
 from tests.middleware.conftest import Spine
 from tests.stores.batches import FINISHED, HERE, Handler, consume, done, keys, opened
@@ -34,6 +37,7 @@ from ackwise.middleware.transactional import Transactions
 from ackwise.plugin.registry import open_inbox
 from ackwise.stores.mysql.inbox import MySQLInbox
 from ackwise.stores.mysql.outbox import MySQLOutbox
+from ackwise.stores.sqlalchemy import SQLAlchemyInbox
 from ackwise.stores.sqlite.inbox import SQLiteInbox
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
@@ -538,21 +542,28 @@ async def test_what_was_committed_right_before_its_worker_died_is_a_dead_letter_
 
 
 @pytest.mark.servers
-async def test_what_was_claimed_with_a_message_that_its_handler_committed_and_not_seen_runs(mysql: MySQLDatabase) -> None:
+@pytest.mark.parametrize("through", ["asyncmy", "SQLAlchemy"])
+async def test_what_was_claimed_with_a_message_that_its_handler_committed_and_not_seen_runs(mysql: MySQLDatabase, through: str) -> None:
     await mysql.fetch("CREATE TABLE effects (effect VARCHAR(60))")
     await mysql.fetch("CREATE PROCEDURE settle() BEGIN INSERT INTO effects VALUES ('paid'); COMMIT; END")
+    engine = create_async_engine(mysql.url.replace("mariadb://", "mysql+asyncmy://"), poolclass=NullPool)
+    made = MySQLInbox(mysql.url) if through == "asyncmy" else SQLAlchemyInbox(async_sessionmaker(engine))
     seen = list[int]()
 
     async def handle(message: Message[bytes]) -> None:
         seen.append(message.offset)
         if message.offset == 100:
-            await MariaDBDatabase(mysql).run(message.connection, "CALL settle()")
+            if through == "asyncmy":
+                await MariaDBDatabase(mysql).run(message.connection, "CALL settle()")
+            else:
+                await message.connection.execute(text("CALL settle()"))
             raise RuntimeError
 
-    async with opened(MySQLInbox(mysql.url)) as inbox:
+    async with opened(made) as inbox:
         spine = transactional(inbox, handle)
         await spine.run([spine.entry(100), spine.entry(101)])
         await spine.run([spine.entry(100), spine.entry(101)])
+    await engine.dispose()
     assert sorted(seen) == [100, 101], "each once"
     assert [topic for topic, _ in spine.sent()] == ["billing.dlq"]
 
