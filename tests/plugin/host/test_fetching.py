@@ -648,7 +648,15 @@ async def test_while_nothing_is_at_work_no_partition_is_looked_at_until_somethin
         await until(lambda: looks > 0)
 
 
-async def test_a_partition_that_can_be_read_again_and_has_nothing_leaves_quarantine_while_nothing_is_at_work() -> None:
+async def test_a_partition_that_can_be_read_again_and_has_nothing_leaves_quarantine_while_nothing_is_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rested_beside = set[str | None]()
+
+    async def rest(_: Polling) -> None:
+        rested_beside.add(lane.unreadable)
+
+    monkeypatch.setattr(Polling, "_rest", rest)
     logs = Logs({GOOD: [], BAD: []})
     logs.errors[BAD] = TopicAuthorizationFailedError.errno
     async with polling(logs) as desk:
@@ -657,6 +665,7 @@ async def test_a_partition_that_can_be_read_again_and_has_nothing_leaves_quarant
         logs.errors.clear()
         desk.now += 1.01
         await until(lambda: lane.unreadable is None)
+    assert rested_beside <= {None}
 
 
 async def test_what_is_paused_goes_on_once_time_has_passed_though_nothing_is_at_work_and_nobody_tells(
