@@ -20,7 +20,10 @@ class Gone(Session[None]):
     timeout = 60.0
     connection = None
     commits_with: Packet = (Statement("COMMIT"),)
-    is_open = False
+
+    @property
+    def is_open(self) -> bool:
+        return False
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
         raise Failure(Problem.LOST, ConnectionError("gone"))
