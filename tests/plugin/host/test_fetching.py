@@ -159,6 +159,15 @@ async def test_a_partition_that_raises_costs_the_others_nothing_and_is_not_passe
         assert lane.unreadable is not None
 
 
+async def test_what_comes_before_a_record_that_raises_is_given_though_the_client_hides_it_behind_the_error() -> None:
+    """As aiokafka's own `getmany` does, which drops what it had drained."""
+    async with polling(three(CORRUPT)) as desk:
+        desk.taking._is_known = False
+        (lane,) = desk.member.lanes[BAD]
+        await until(lambda: lane.unreadable is not None and lane.watermark.commit == 10)
+    assert desk.given == ALL | {BAD: [*range(10)]}
+
+
 async def test_bytes_without_a_whole_batch_put_their_partition_in_quarantine_and_are_not_passed(caplog: pytest.LogCaptureFixture) -> None:
     logs = Logs(
         {
@@ -663,7 +672,7 @@ async def test_a_partition_that_can_be_read_again_and_has_nothing_leaves_quarant
         (lane,) = desk.member.lanes[BAD]
         await until(lambda: lane.unreadable == "TopicAuthorizationFailedError")
         logs.errors.clear()
-        desk.now += 1.01
+        desk.now += 10.01  # the search for it is over too
         await until(lambda: lane.unreadable is None)
     assert rested_beside <= {None}
 
