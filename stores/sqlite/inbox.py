@@ -60,7 +60,9 @@ class SQLiteInbox:
         Raises `ConfigurationError` if the file is no SQLite database or has another version than ours, `StoreUnavailable` if it
         can't be opened now.
         """
-        if not self._is_open:
+        async with self._one_at_a_time:
+            if self._is_open:
+                return
             self._file.require_folder()
             try:
                 self._connection = await when_free(lambda: _connected(self._file, self._prepare, is_new=True), self._timeout)

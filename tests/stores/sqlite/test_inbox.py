@@ -62,6 +62,21 @@ async def test_it_waits_for_whoever_has_a_new_file_to_itself_and_lets_the_loop_g
     await inbox.close()
 
 
+async def test_two_that_open_one_inbox_at_once_make_one_connection(path: Path) -> None:
+    connections: list[sqlite3.Connection] = []
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    inbox = SQLiteInbox(path, timeout=60.0, prepare=connections.append)
+    opening = asyncio.gather(inbox.open(), inbox.open())
+    await turns()
+    other.execute("ROLLBACK")
+    other.close()
+    connections.clear()  # those of attempts that found the file busy
+    await opening
+    await inbox.close()
+    assert len(connections) == 1
+
+
 async def test_many_can_open_a_new_file_at_once(path: Path) -> None:
     inboxes = [SQLiteInbox(path, timeout=60.0) for _ in range(8)]
     await asyncio.gather(*(asyncio.to_thread(asyncio.run, _opened_and_closed(inbox)) for inbox in inboxes))
