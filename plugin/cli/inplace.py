@@ -64,7 +64,8 @@ def show_list(
 def retry(target: Target, message: _Message, as_json: _AsJson = False) -> None:
     """Let a message that waits in place be tried at once, in whatever worker has it. It takes back [bold]bury[/bold].
 
-    Exit code 0: told. 2: the app reads no such topic, there is no control topic, or the brokers do not answer.
+    Exit code 0: the command was written to the control topic. 2: the app reads no such topic, there is no control topic,
+    or the brokers do not answer.
     """
     _tell(target, message, "retry", as_json, "is due: where it waits in place, it is tried at once")
 
@@ -75,7 +76,7 @@ def bury(target: Target, message: _Message, as_json: _AsJson = False) -> None:
     Its handler is not called again; if it has the message at this moment, it is buried if it fails once more. Whichever worker
     has it does it, also after a crash. As of the last commit it must wait in place.
 
-    Exit code 0: told. 2: it does not wait, there is no control topic, or the brokers do not answer.
+    Exit code 0: the command was written to the control topic. 2: it does not wait, there is no control topic, or the brokers do not answer.
     """
     _tell(target, message, "bury", as_json, "is to be buried: it becomes a dead letter before its handler is called again")
 

@@ -33,7 +33,8 @@ def pause(
     What was begun comes to its end, nothing is lost, and no attempt is counted. Workers that start later are paused too, until
     [bold]ackwise resume[/bold] says otherwise.
 
-    Exit code 0: told. 2: there is no such handler or partition, there is no control topic, or the brokers do not answer.
+    Exit code 0: the command was written to the control topic. 2: there is no such handler or partition, there is no
+    control topic, or the brokers do not answer.
     """
     group = find_app(target).group()
     if what is None:
@@ -54,7 +55,8 @@ def resume(
 
     What an app has paused from its own code stays paused there.
 
-    Exit code 0: told. 2: there is no such handler or partition, there is no control topic, or the brokers do not answer.
+    Exit code 0: the command was written to the control topic. 2: there is no such handler or partition, there is no
+    control topic, or the brokers do not answer.
     """
     _tell(find_app(target).group(), what, paused=False, dead=dead, as_json=as_json)
 
