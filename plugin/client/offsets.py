@@ -42,6 +42,7 @@ from ackwise.plugin.client.requests import NO_TOPIC_ID, MetadataWithIds, OffsetF
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "UNCOMMITTED",
     "Asked",
     "Committed",
     "Reach",
@@ -49,6 +50,7 @@ __all__ = [
     "Topic",
     "ask",
     "committed_by",
+    "known_offsets",
     "offsets_of",
     "reaches",
     "topics_of",
@@ -57,12 +59,15 @@ __all__ = [
 #: Seconds that a broker has to answer.
 _WITHIN: Final = 5.0
 
+#: Seconds that a broker has to say where logs begin or end, where what the others say is shown without it; a page waits for two.
+_SHOWN_WITHIN: Final = 1.5
+
 #: What is asked for in place of a time.
 LATEST: Final = -1
 EARLIEST: Final = -2
 
 #: The isolation of a client that reads what is not committed.
-_UNCOMMITTED: Final = 0
+UNCOMMITTED: Final = 0
 
 #: What says that the coordinator has to be looked for again.
 _MOVED: Final = (NotCoordinatorForGroupError, GroupCoordinatorNotAvailableError, RequestTimedOutError)
@@ -165,7 +170,7 @@ async def _past_open_transactions(consumer: Any, found: Asked, within: float) ->
     behind = sorted(partition for partition, said in found.known.items() if said.committed is not None and said.committed.offset > said.end)
     if not behind:
         return found
-    for partition, end in (await offsets_of(consumer, LATEST, behind, isolation=_UNCOMMITTED, within=within)).items():
+    for partition, end in (await offsets_of(consumer, LATEST, behind, isolation=UNCOMMITTED, within=within)).items():
         standing = found.known.pop(partition)
         if isinstance(end, KafkaError):
             found.unknown[partition] = end
@@ -175,11 +180,16 @@ async def _past_open_transactions(consumer: Any, found: Asked, within: float) ->
 
 
 async def reaches(
-    consumer: Any, partitions: Collection[TopicPartition], *, within: float = _WITHIN
+    consumer: Any, partitions: Collection[TopicPartition], *, isolation: int | None = None, within: float = _WITHIN
 ) -> tuple[dict[TopicPartition, Reach], dict[TopicPartition, KafkaError]]:
-    """What the brokers say of the logs of `partitions`, and of the others why it is not known. No coordinator is asked."""
+    """What the brokers say of the logs of `partitions`, and of the others why it is not known. No coordinator is asked.
+
+    `isolation` as in `offsets_of`: with `UNCOMMITTED` a log ends behind its open transactions.
+    """
     asked = sorted(partitions)
-    starts, ends = await asyncio.gather(*(offsets_of(consumer, time, asked, within=within) for time in (EARLIEST, LATEST)))
+    starts, ends = await asyncio.gather(
+        *(offsets_of(consumer, time, asked, isolation=isolation, within=within) for time in (EARLIEST, LATEST))
+    )
     known: dict[TopicPartition, Reach] = {}
     unknown: dict[TopicPartition, KafkaError] = {}
     for partition in asked:
@@ -254,6 +264,16 @@ async def offsets_of(
     if any(isinstance(each, KafkaError) and (each.invalid_metadata or isinstance(each, KafkaTimeoutError)) for each in found.values()):
         look_for_topics(consumer)
     return found
+
+
+async def known_offsets(consumer: Any, time: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """The offset in each log that stands for `time`, of those alone of which a broker says it now.
+
+    The client's own `end_offsets` has none of all of them while one has no leader, and on Faust nobody can end that from outside of its
+    thread, which does two things at a time: nothing would be fetched or committed meanwhile.
+    """
+    found = await offsets_of(consumer, time, partitions, within=_SHOWN_WITHIN)
+    return {partition: each for partition, each in found.items() if not isinstance(each, KafkaError)}
 
 
 async def _offsets_at(

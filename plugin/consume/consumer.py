@@ -13,7 +13,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.client import internals
-from ackwise.plugin.client.offsets import Asked, Topic, ask, topics_of
+from ackwise.plugin.client.offsets import EARLIEST, LATEST, Asked, Topic, ask, known_offsets, topics_of
 from ackwise.plugin.client.rawrecords import RawRecords, read_raw
 from ackwise.plugin.client.taking import Taking
 from ackwise.plugin.consume.fetching import FETCHED
@@ -52,13 +52,11 @@ class AiokafkaClient:
 
     async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
         """See `Broker`."""
-        offsets: Mapping[TopicPartition, int] = await self.consumer.beginning_offsets(partitions)
-        return offsets
+        return await known_offsets(self.consumer, EARLIEST, partitions)
 
     async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
         """See `Broker`."""
-        offsets: Mapping[TopicPartition, int] = await self.consumer.end_offsets(partitions)
-        return offsets
+        return await known_offsets(self.consumer, LATEST, partitions)
 
     async def ask(self, partitions: Collection[TopicPartition], /) -> Asked:
         """See `Broker`."""

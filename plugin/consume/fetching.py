@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from aiokafka import TopicPartition
 from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
@@ -99,7 +99,8 @@ class Fetching:
         self._clock = clock
         self._quarantine = Quarantine(clock)
         self._searching_until = 0.0
-        self._doubted = WeakSet[Lane]()  #: those that raised once in this search: they are asked record by record
+        #: Those that raised and are asked record by record, and when their broker had answered last by then.
+        self._doubted = WeakKeyDictionary[Lane, int | None]()
         self._look_at = WeakKeyDictionary[Lane, float]()  #: when it is asked again what the log holds
         self._has_joined = False  #: the group; nothing is fetched before
         self._throttle = LogThrottle(clock=clock)
@@ -163,6 +164,7 @@ class Fetching:
                 await self._fetch_alone(partition, asked[partition], fetched, most or FETCHED)
         if lanes or beside or not alone:
             await self._fetch_together(lanes, beside, fetched, 0.0 if alone else timeout, most, is_all=partitions is None and not alone)
+        self._trust(fetched)
         await self._prove(fetched)
         return fetched
 
@@ -324,7 +326,6 @@ class Fetching:
             self._source.seek(partition, found.goes_on_at)
             fetched.left_at[partition] = found.goes_on_at
             records += found.records
-            self._doubted.discard(lane)
         return True
 
     def _doubt(self, partition: TopicPartition, lane: Lane, fetched: Fetched, error: BaseException, *, came: bool) -> None:
@@ -332,12 +333,22 @@ class Fetching:
         is_doubted = lane.unreadable is not None or lane in self._doubted
         if is_doubted and came:
             return
-        self._doubted.add(lane)
+        self._doubted[lane] = self._source.answered_at(partition) if partition in self._source.assignment() else None
         lane.left_at = None
         del fetched.lanes[partition]
         if is_doubted and partition in self._source.assignment():
             self._source.pause(partition)
             self._quarantine.admit(partition, lane, error)
+
+    def _trust(self, fetched: Fetched) -> None:
+        """Doubt those no longer that gave something, or of which a broker has answered that there is nothing."""
+        if not self._doubted:
+            return
+        ours = self._source.assignment()
+        for partition, lane in fetched.lanes.items():
+            is_asked = lane in self._doubted and partition in ours
+            if is_asked and (partition in fetched or self._source.answered_at(partition) != self._doubted[lane]):
+                del self._doubted[lane]
 
     async def _recover(self, error: BaseException, beside: Mapping[Any, int]) -> None:
         """Lose nothing of what the client may have drained, then look for the partition that raises."""

@@ -31,7 +31,7 @@ from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.run import Run
 from ackwise.middleware.streaming import Streaming
 from ackwise.plugin.client.internals import partition_counts
-from ackwise.plugin.client.offsets import EARLIEST, LATEST, Asked, ask, offsets_of, topics_of
+from ackwise.plugin.client.offsets import EARLIEST, LATEST, Asked, ask, known_offsets, topics_of
 from ackwise.plugin.consume.fetching import Fetched, give
 from ackwise.plugin.consume.opening import Opening, Role
 from ackwise.plugin.faust.agent import Agent
@@ -466,10 +466,10 @@ class _Client:
         return None
 
     async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
-        return cast(Mapping[TopicPartition, int], await self._consumer.call(_known_offsets, partitions, EARLIEST))
+        return cast(Mapping[TopicPartition, int], await self._consumer.call(known_offsets, EARLIEST, partitions))
 
     async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
-        return cast(Mapping[TopicPartition, int], await self._consumer.call(_known_offsets, partitions, LATEST))
+        return cast(Mapping[TopicPartition, int], await self._consumer.call(known_offsets, LATEST, partitions))
 
     async def ask(self, partitions: Collection[TopicPartition], /) -> Asked:
         return cast(Asked, await self._consumer.call(ask, self._group, partitions))
@@ -504,16 +504,6 @@ def _printed_last() -> Iterator[None]:
     except AckwiseError as error:
         atexit.register(print, f"\nackwise: {error}", file=sys.__stderr__)  # Faust has put its log in the place of stderr
         raise error.with_traceback(None) from None
-
-
-async def _known_offsets(consumer: Any, partitions: list[TopicPartition], time: int) -> dict[TopicPartition, int]:
-    """Those of `partitions` that are known now.
-
-    The client's own way asks for up to forty seconds for all of them, as long as one has no leader. Nobody can end that from outside of its
-    thread, which does two things at a time: nothing would be fetched or committed meanwhile.
-    """
-    found = await offsets_of(consumer, time, partitions)
-    return {partition: each for partition, each in found.items() if isinstance(each, int)}
 
 
 async def _end_relays(stop: asyncio.Event, relaying: set[asyncio.Task[None]], timeout: float) -> None:

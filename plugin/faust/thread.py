@@ -23,7 +23,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer, ended, is_asked_to_end
 from ackwise.plugin.client.internals import configure, is_closed, keep_awake, raise_group_errors, serve_last, show_alive
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.offsets import EARLIEST, LATEST, committed_by, offsets_of, reaches
+from ackwise.plugin.client.offsets import EARLIEST, LATEST, UNCOMMITTED, committed_by, offsets_of, reaches
 from ackwise.plugin.client.opening import close_consumer
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.consume.consumer import AiokafkaClient
@@ -82,7 +82,8 @@ class _Source(AiokafkaClient):
         )
 
     async def _reaches(self, partitions: list[TopicPartition]) -> Any:
-        return await reaches(self.consumer, partitions)
+        """Behind an open transaction nothing is given yet, and a position there is in the log all the same."""
+        return await reaches(self.consumer, partitions, isolation=UNCOMMITTED)
 
     def pause(self, partition: TopicPartition, /) -> None:
         """Nothing is asked for of what is left alone."""

@@ -39,11 +39,11 @@ class Broker(Protocol):
         """
 
     async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
-        """The first offset that each log still has."""
+        """The first offset that each log still has, without those of which no broker says it now."""
         ...
 
     async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
-        """The offset after the last that may be read."""
+        """The offset after the last that may be read of each log, without those of which no broker says it now."""
         ...
 
     def missing_topics(self) -> Sequence[str]:

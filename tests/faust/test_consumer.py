@@ -145,7 +145,7 @@ async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_th
 async def test_a_broker_that_is_slow_to_say_what_a_log_holds_keeps_the_others_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
 
-    async def reaches(client: object, partitions: list[TopicPartition]) -> Any:
+    async def reaches(client: object, partitions: list[TopicPartition], **_: object) -> Any:
         now[0] += 5.0
         return {}, dict.fromkeys(partitions, KafkaConnectionError())
 
@@ -156,6 +156,35 @@ async def test_a_broker_that_is_slow_to_say_what_a_log_holds_keeps_the_others_ha
     fetching = thread.source_of(client_of()).fetching
     assert await fetching._look_for({ORDERS: lane}, Fetched()) == set()
     assert fetching._look_at[lane] == 110.0
+
+
+async def test_a_position_behind_an_open_transaction_is_in_the_log_and_waits_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    sought, asked = [], 0
+
+    async def fetch(self: object, consumer: object, partitions: object, **_: object) -> dict[Any, Any]:
+        return {}
+
+    async def ends(broker: int, request: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        ((topic, [(number, time)]),) = request._topics
+        offset = 0 if time == standing.EARLIEST else 5 if request._isolation_level else 9
+        return SimpleNamespace(topics=[(topic, [(number, 0, -1, offset)])])
+
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
+    lane = Stand(7)
+    client = client_of(
+        assignment=lambda: {ORDERS},
+        seek=lambda partition, offset: sought.append((partition, offset)),
+        _subscription=at(SimpleNamespace(position=7, has_valid_position=True)),
+    )
+    client._fetcher._isolation_level = 1
+    client._client.send, client._client.force_metadata_update = ends, lambda: None
+    thread = thread_of(orders=lane)
+    for _ in range(3):
+        fetched = await thread._fetch_records(client, {ORDERS})
+        assert (fetched.lost, fetched.lanes) == ([], {ORDERS: lane})
+    assert (sought, asked) == ([(ORDERS, 7)], 2)
 
 
 async def test_a_partition_that_was_served_waits_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import gc
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -27,6 +27,7 @@ from tests.waiting import turns
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.offsets import EARLIEST, Committed, Standing, Topic, ask
 from ackwise.plugin.client.opening import opened
+from ackwise.plugin.consume.consumer import AiokafkaClient
 from ackwise.testing import MemoryKafka
 from ackwise.testing.hostile.client import hostile_client
 
@@ -221,6 +222,18 @@ async def test_a_broker_that_is_away_has_the_others_asked_as_ever() -> None:
     assert (set(known), set(unknown)) == (set(partitions) - away, away)
     assert brokers.asked.count("starts") == 3
     assert brokers.asked.count("ends") == 3
+
+
+async def test_where_logs_end_is_shown_beside_one_that_nobody_leads_and_one_whose_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.client.offsets._SHOWN_WITHIN", 0.05)
+    brokers, partitions = Brokers(), [TopicPartition("orders", number) for number in range(4)]
+    led, also_led, leaderless, silent = partitions
+    brokers.leaders = {leaderless: -1, silent: 1}
+    for which, offset in (("starts", 3), ("ends", 9)):
+        setattr(brokers, which, lambda asked, offset=offset: never() if silent in asked else dict.fromkeys(asked, offset))
+    client = AiokafkaClient(cast(Any, brokers), "billing")
+    assert await client.end_offsets(partitions) == {led: 9, also_led: 9}
+    assert await client.beginning_offsets(partitions) == {led: 3, also_led: 3}
 
 
 async def test_a_partition_that_times_out_keeps_none_of_a_thousand_from_beginning() -> None:

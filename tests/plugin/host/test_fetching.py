@@ -227,6 +227,46 @@ async def test_a_partition_in_quarantine_is_asked_again_with_back_off_and_goes_o
     assert desk.gaps() == []
 
 
+async def test_a_partition_that_gave_something_after_an_error_is_not_left_alone_for_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
+    raise_at, logs = [0, 0, 10], Logs({GOOD: [batch(0, *TEN)], BAD: [batch(0, *TEN)]})
+    async with polling(logs) as desk:
+        take = desk.taking.take
+
+        async def raising(*args: Any, **keywords: Any) -> Any:
+            found = await take(*args, **keywords)
+            if BAD in found and found[BAD][0].offset in raise_at[:1]:
+                del raise_at[0]
+                raise KafkaConnectionError
+            return found
+
+        desk.taking.take = raising  # type: ignore[method-assign]
+        await until(lambda: desk.given[BAD] == [*range(10)])
+        logs.logs[BAD].append(batch(10, *TEN))
+        await until(lambda: desk.given[BAD] == [*range(20)])
+    assert raise_at == []
+    assert "a partition can't be read" not in caplog.text
+
+
+async def test_a_partition_that_answered_after_an_error_that_it_has_nothing_is_not_left_alone_for_the_next_one() -> None:
+    logs = Logs({BAD: []})
+    desk = Desk(logs)
+    (lane,) = desk.member.lanes[BAD]
+
+    async def fetch_until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                await desk.fetching.fetch(timeout=0.0)
+                await asyncio.sleep(0)
+
+    for _ in range(2):
+        logs.errors[BAD] = TopicAuthorizationFailedError.errno
+        await fetch_until(lambda: lane in desk.fetching._doubted)
+        logs.errors.clear()
+        await fetch_until(lambda: lane not in desk.fetching._doubted)
+    assert lane.unreadable is None
+    await desk.close()
+
+
 async def test_an_error_that_is_about_no_partition_backs_off_and_puts_none_in_quarantine(caplog: pytest.LogCaptureFixture) -> None:
     async with polling(three()) as desk:
         failures = iter(range(5))
