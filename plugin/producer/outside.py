@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
+from ackwise.middleware.log import Log
 
 if TYPE_CHECKING:
     from ackwise.middleware.outgoing import Acked, Outgoing
     from ackwise.plugin.producer.producer import Producer
     from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Outside"]
+__all__ = ["Outside", "Publish"]
+
+log = Log()
 
 
 class Outside:
@@ -39,8 +42,11 @@ class Outside:
             finally:
                 self._workers.remove(worker)
 
-    async def send(self, settings: HostSettings, message: Outgoing, **when: Any) -> Acked:
-        """Return where the message was written. Raises as `Producer.send`."""
+    def send(self, settings: HostSettings, message: Outgoing, **when: Any) -> Publish:
+        """Return what sends the message once it is awaited, and returns where it was written. Raises as `Producer.send`."""
+        return Publish(message, self._send(settings, message, **when))
+
+    async def _send(self, settings: HostSettings, message: Outgoing, **when: Any) -> Acked:
         worker, wall = self._worker, time.time
         if worker is not None:  # those that it runs with: in a test the broker in memory, from whatever event loop
             settings, wall = worker.settings, worker.wall
@@ -48,6 +54,25 @@ class Outside:
             return await _send(await worker.producer(), settings, message, **when)
         async with AsyncExitStack() as opened:
             return await _send(await _producer(settings, opened, wall), settings, message, **when)
+
+
+class Publish:
+    """A message that `sending` sends once this is awaited. If nobody does it is lost, which is an error in the log."""
+
+    __slots__ = ("_is_awaited", "_message", "_sending")
+
+    def __init__(self, message: Outgoing, sending: Coroutine[Any, Any, Acked]) -> None:
+        self._message = message
+        self._sending = sending
+        self._is_awaited = False
+
+    def __await__(self) -> Generator[Any, Any, Acked]:
+        self._is_awaited = True
+        return self._sending.__await__()
+
+    def __del__(self) -> None:
+        if not self._is_awaited:
+            log.error("a message was published without await, it is lost", topic=self._message.topic, message_id=self._message.message_id)
 
 
 class _Shared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -134,6 +135,21 @@ async def test_a_thread_of_a_handler_that_nobody_could_await_is_told_so(kafka: M
     with pytest.raises(ConfigurationError, match="nobody could await it"):
         await asyncio.get_running_loop().run_in_executor(None, app.publish, "orders", b"v")
     assert values(kafka, "orders") == []
+
+
+async def test_a_publish_that_nobody_awaits_is_an_error_in_the_log(kafka: MemoryKafka, caplog: pytest.LogCaptureFixture) -> None:
+    app = app_of(kafka.bootstrap, [])
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        app.publish("orders", b"lost", message_id="mine")  # pyright: ignore[reportUnusedCoroutine]  # as a user forgets it
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert record.getMessage() == "a message was published without await, it is lost: topic=orders message_id=mine"
+    caplog.clear()
+    await app.publish("orders", b"sent")
+    asking = asyncio.ensure_future(app.publish("orders", b"sent as well"))
+    await asking
+    gc.collect()
+    assert (caplog.text, values(kafka, "orders")) == ("", [b"sent", b"sent as well"])
 
 
 async def test_what_has_no_meaning_outside_is_refused_with_a_sentence(kafka: MemoryKafka) -> None:
