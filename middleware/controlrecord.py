@@ -1,10 +1,10 @@
 """Record of the control topic: the last word about one handler or one partition, for every worker of a group. Pure.
 
     key    handler/bill | partition/orders/3
-    value  {"version": 1, "paused": true, "dead": false, "at_ms": 1700000000000}
+    value  {"version": 2, "paused": true, "dead": false, "at_ms": 1700000000000}
 
     key    letters/graves
-    value  {"version": 1}, by each worker whose dead letters go there: after another deployment nothing else names the topic
+    value  {"version": 2}, by each worker whose dead letters go there: after another deployment nothing else names the topic
 
 The topic is compacted, so that a worker which starts reads one record for each of them. `version`, `paused` are frozen over all versions.
 """
@@ -20,7 +20,7 @@ from ackwise.middleware.pausing import Target
 
 __all__ = ["VERSION", "ControlRecord", "UnreadableControl", "decode", "encode", "encode_letters", "letters_topic"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class UnreadableControl(AckwiseError):

@@ -1,7 +1,7 @@
 """Command about one message that waits in place, as a record of the control topic. The last one about a message counts. Pure.
 
     key    message/orders/3/17
-    value  {"version": 1, "do": "bury", "timestamp": 1700000000000, "at_ms": 1700000000100}
+    value  {"version": 2, "do": "bury", "timestamp": 1700000000000, "at_ms": 1700000000100}
 
 A record without a value takes the command back. Workers that know no such command pass over the record.
 """

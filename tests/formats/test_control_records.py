@@ -6,7 +6,9 @@ from tests.formats.golden import check
 
 from ackwise.middleware.controlrecord import ControlRecord, encode, encode_letters
 from ackwise.middleware.message import TopicPartition
+from ackwise.middleware.messagecommand import MessageCommand, encode_command
 from ackwise.middleware.pausing import Target
+from ackwise.middleware.waiting import MessageAt
 from ackwise.middleware.workerrecord import PartitionInHand, WorkerRecord, encode_worker
 from ackwise.plugin.deadletters.letter import LetterId
 from ackwise.plugin.deadletters.letterstate import LetterState, encode_state
@@ -16,12 +18,13 @@ WORKER = WorkerRecord(
 )  # fmt: skip
 
 
-def test_version_1() -> None:
+def test_control_2_worker_1_letters_1() -> None:
     records = [
         encode(ControlRecord(Target("bill"), paused=True, at_ms=5)),
         encode(ControlRecord(Target(None, TopicPartition("orders", 3)), paused=False, dead=True, at_ms=5)),
         encode_worker(WORKER),
         encode_letters("graves"),
+        encode_command(MessageCommand(MessageAt("orders", 3, 17), "bury", 5_000, 6_000)),
         encode_state(LetterId(0, 7, 5_000), LetterState("redriven", 2, 6_000, "orders/3/100/5/bill")),
     ]
-    check("control-records", [f"{key.decode()} {value.decode()}" for key, value in records])
+    check("control-records", [f"{key.decode()} {(value or b'').decode()}" for key, value in records])
