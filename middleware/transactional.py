@@ -13,8 +13,9 @@ What is claimed and marked in the database are its `Rows`: a row for each key (`
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason, Suspended
@@ -22,9 +23,10 @@ from ackwise.middleware.errors import AckwiseError, StoreUnavailable, Transactio
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.outboxrows import OutboxRows
 from ackwise.middleware.pipeline import AT_ONCE, Phases, follow
-from ackwise.middleware.run import Run, Stage, apart
+from ackwise.middleware.run import Run, Stage, apart, count
 from ackwise.middleware.sequence import first_unfinished
 from ackwise.middleware.settlement import PUBLISH_AGAIN, Assignment
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
@@ -33,6 +35,8 @@ from ackwise.middleware.usercode import is_a
 from ackwise.middleware.worker import Worker
 
 __all__ = ["UNDONE", "Inbox", "RollBack", "Rows", "Transactions", "Unacknowledged", "finish_of", "finishes_of", "one_by_one"]
+
+log = Log()
 
 #: What a transaction raises in which no handler runs: nothing of it stays, or that is not known, and it is tried again.
 UNDONE: Final = (StoreUnavailable, TransactionAborted)
@@ -155,8 +159,7 @@ class Transactions:
             return None
         call = await self._attempt(fetched, assignment)
         if buried := [run for run in fetched if _is_buried(run)]:
-            with suppress(RollBack, *UNDONE):  # settling publishes them; the mark alone is missing then
-                await self._rows.mark_alone(buried, assignment)
+            await self._mark_buried(buried, assignment)
         if call.raised is None or call.stopped is not None:
             return call.stopped
         if len(fetched) == 1:
@@ -244,8 +247,20 @@ class Transactions:
                 run.undo()
             elif not self._rows.stands(run):
                 _bury(run, error, self._worker)
-        with suppress(RollBack, *UNDONE):
-            await self._rows.mark_alone([run for run in mine if _is_buried(run)], assignment, unseen)
+        await self._mark_buried([run for run in mine if _is_buried(run)], assignment, unseen)
+
+    async def _mark_buried(self, buried: Sequence[Run], assignment: Assignment, unseen: Sequence[Run] = ()) -> None:
+        """Mark what handlers committed as dead, and let `unseen` be free. Settling publishes what could not be marked all the same."""
+        try:
+            await self._rows.mark_alone(buried, assignment, unseen)
+        except (RollBack, *UNDONE) as error:
+            log.error(
+                "messages that a handler committed by itself can't be marked as dead now, their dead letters are written all the same",
+                handler=self._agent.name,
+                messages=count(buried),
+                unseen=count(unseen),
+                error=said(error),
+            )
 
     async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:
         """What failed alone: its copy is published and its row marked, without anything that the handler wrote."""
@@ -278,9 +293,19 @@ class Inbox:
         self._publish = phases.settlement.publish
         self._begin = begin
         self._permitted = permitted
+        self._unseen: list[Run] = []  #: committed by a handler that has not seen them, and not free again yet
+        self._freeing = asyncio.Lock()
 
-    async def is_clear(self, _: Sequence[Run], __: Assignment) -> bool:
-        """Always: a key tells by itself whether it was committed."""
+    async def is_clear(self, runs: Sequence[Run], assignment: Assignment) -> bool:
+        """Let first what no handler has seen be free: a claim would take it for what its handler committed."""
+        async with self._freeing:
+            unseen, self._unseen = self._unseen, []
+            try:
+                await self.mark_alone((), assignment, unseen)
+            except UNDONE as error:
+                waiting = [run for run in runs if run.stage is Stage.FETCHED]
+                self._worker.postpone(waiting, "keys that no handler has seen are not free again", error)
+                return False
         return True
 
     async def claim(self, transaction: Transaction, fetched: Sequence[Run], _assignment: Assignment) -> list[Run]:
@@ -323,6 +348,15 @@ class Inbox:
         left = [(run, run.key) for run in unseen if run.key is not None]
         if not (keyed or left):
             return
+        try:
+            await self._mark_alone(keyed, left, assignment)
+        except BaseException:
+            self._unseen += unseen
+            raise
+
+    async def _mark_alone(
+        self, keyed: Sequence[tuple[Run, ClaimKey]], left: Sequence[tuple[Run, ClaimKey]], assignment: Assignment
+    ) -> None:
         async with self._begin() as transaction:
             answers = await transaction.claim([key for _, key in (*keyed, *left)])
             taken = list[Run]()

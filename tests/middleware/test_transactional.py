@@ -14,7 +14,7 @@ from tests.tables import each
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Dead, Reason
-from ackwise.middleware.errors import ConfigurationError, PublishUnavailable, StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, PublishUnavailable, StoreUnavailable, TransactionAborted, TransactionCommitted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
@@ -37,6 +37,7 @@ class Database:
         self.abort: Callable[[], bool] = lambda: False
         self.commit_in_doubt = False
         self.left: set[bytes] = set()  #: keys of transactions that their handlers committed
+        self.is_committed_unseen = False  #: by a handler that raises then
 
     async def open(self) -> None: ...
 
@@ -48,7 +49,14 @@ class Database:
         self.step("begin")
         self.begun += 1
         opened = Open(self)
-        yield opened
+        try:
+            yield opened
+        except BaseException:
+            if self.is_committed_unseen:
+                self.is_committed_unseen = False
+                self.left |= opened.claimed
+                raise TransactionCommitted("a procedure has committed") from None
+            raise
         self.step("commit")
         self.rows.update(opened.rows)
         self.effects += opened.connection
@@ -68,12 +76,14 @@ class Open:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.rows: dict[bytes, Finish] = {}
+        self.claimed: set[bytes] = set()
         self.connection: list[object] = []
         self.is_finished = False
 
     async def claim(self, keys: Sequence[ClaimKey]) -> list[TransactionAnswer]:
         self._database.step("claim")
         assert len({key.id for key in keys}) == len(keys), "each key once"
+        self.claimed |= {key.id for key in keys}
         return [self._answer(key) for key in keys]
 
     def _answer(self, key: ClaimKey) -> TransactionAnswer:
@@ -207,6 +217,31 @@ async def test_what_a_handler_committed_and_has_not_seen_is_free_again_beside_it
     await spine.pipeline.steps._rows.mark_alone(entries[:buried], spine.partition, entries[1:])
     outcomes = [database.rows[entry.key.id].outcome if entry.key.id in database.rows else "untouched" for entry in entries]
     assert outcomes == [Outcome.DEAD if buried else "untouched", None]
+
+
+async def test_neighbours_of_what_a_handler_committed_wait_until_the_database_lets_them_be_free_and_run(
+    make: Any, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = list[int]()
+
+    async def handle(message: Message[Any]) -> None:
+        seen.append(message.offset)
+        if message.offset == 100:
+            database.is_committed_unseen = True
+            database.fail = lambda step: step == "begin"
+            raise RuntimeError
+
+    spine = make(handle, kind="message")
+    entries = spine.entries(2)
+    assert await spine.run(entries) == [Stage.SETTLED, Stage.FETCHED]
+    assert "can't be marked as dead now, their dead letters are written all the same: handler=bill messages=1 unseen=1" in caplog.text
+    for fails in (True, False):
+        spine.clock.now += 60
+        database.fail = lambda step, fails=fails: fails and step == "begin"
+        left = await spine.run(entries[1:])
+        assert left == [Stage.FETCHED if fails else Stage.SETTLED]
+    assert seen == [100, 101]
+    assert [topic for topic, _ in spine.sent()] == ["billing.dlq"], "of that alone which its handler has seen"
 
 
 async def bury(batch: Batch[Any]) -> None:
