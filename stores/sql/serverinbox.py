@@ -53,13 +53,17 @@ class ServerSession(Session[C]):
         return self._look() if self._turning.is_about_to(effects) else None
 
     async def regain(self) -> None:
-        self._watch.stop()
+        """See `Session.regain`. Statements are still watched: a task that the handler left behind may execute some."""
         if self._turning.put_back:
             await self.send(self._turning.put_back)
 
     async def cut(self) -> None:
-        self._watch.stop()
+        self.unwatch()
         self._driver.cut(self.connection)
+
+    def unwatch(self) -> None:
+        """Its transaction has ended, and nothing is to be seen any more."""
+        self._watch.stop()
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(str(self._driver.as_store_error(error, self._driver.timeout)))
@@ -134,6 +138,7 @@ class ServerInbox(SQLStore[Connections[P, C]]):
 
     async def _give_back(self, pool: P, connection: C, session: ServerSession[C]) -> None:
         """Nobody gets a connection that is not as it was."""
+        session.unwatch()
         try:
             if tidying := session.tidying():
                 async with asyncio.timeout(self._connections.timeout):

@@ -412,6 +412,23 @@ async def test_a_statement_that_commits_by_itself_is_refused_before_it_is_sent(s
     assert stayed == []
 
 
+async def test_a_task_that_a_handler_left_behind_can_not_end_its_transaction_once_the_handler_is_done(
+    sql: SQLDatabase, inbox: TransactionalStore
+) -> None:
+    asked = keys(1)
+    with pytest.raises(RuntimeError):  # noqa: PT012  # what is tested comes before it
+        async with inbox.begin(retention=60.0) as transaction:
+            assert await transaction.claim(asked) == [Taken()]
+            await sql.run(transaction.connection, "INSERT INTO effects VALUES ('a')")
+            await transaction.finish(done(asked))
+            with pytest.raises(TransactionAborted):
+                await sql.run(transaction.connection, "COMMIT")
+            raise RuntimeError("what follows fails, such as a copy that is not acknowledged")
+    assert await effects(sql) == []
+    async with inbox.begin(retention=60.0) as transaction:
+        assert await transaction.claim(asked) == [Taken()]
+
+
 @pytest.mark.servers
 async def test_mariadb_a_payment_and_its_message_are_there_together_or_not_at_all(mysql: MySQLDatabase) -> None:
     database = MariaDBDatabase(mysql)
