@@ -341,13 +341,12 @@ class Fetching:
             self._quarantine.admit(partition, lane, error)
 
     def _trust(self, fetched: Fetched) -> None:
-        """Doubt those no longer that gave something, or of which a broker has answered that there is nothing."""
+        """Doubt those no longer of which a broker has answered since, and nothing was raised."""
         if not self._doubted:
             return
         ours = self._source.assignment()
         for partition, lane in fetched.lanes.items():
-            is_asked = lane in self._doubted and partition in ours
-            if is_asked and (partition in fetched or self._source.answered_at(partition) != self._doubted[lane]):
+            if lane in self._doubted and partition in ours and self._source.answered_at(partition) != self._doubted[lane]:
                 del self._doubted[lane]
 
     async def _recover(self, error: BaseException, beside: Mapping[Any, int]) -> None:

@@ -99,7 +99,7 @@ class Desk:
             while not condition():
                 await self.poll()
 
-    async def ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
+    async def ask(self, consumer: Any, partitions: Collection[TopicPartition], **_: object) -> Asked:
         return Asked({partition: Standing(None, 0, self.logs.logs[partition][-1][0]) for partition in partitions}, {})
 
     def gaps(self) -> list[tuple[str | None, int | None, int | None, bool | None]]:
@@ -173,7 +173,7 @@ async def test_while_partitions_are_asked_singly_brokers_are_asked_once_what_all
     async with reads(monkeypatch, three(batch(10, *VALUES))) as desk:
         asked = list[set[TopicPartition]]()
 
-        async def reaches(consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
+        async def reaches(consumer: Any, partitions: Collection[TopicPartition], **_: object) -> Asked:
             asked.append({*partitions})
             return await desk.ask(consumer, partitions)
 
