@@ -29,6 +29,8 @@ from ackwise.stores.sqlite.thread import FileThread
 from ackwise.stores.sqlite.watching import is_free, watched
 
 _BEGIN: Final = Statement("BEGIN IMMEDIATE")
+_PATIENCE: Final = (Statement("PRAGMA busy_timeout"),)
+_NO_PATIENCE: Final = (Statement("PRAGMA busy_timeout = 0"),)
 
 
 @functools.lru_cache(64)
@@ -56,7 +58,7 @@ def business(connection: Any, file: File, timeout: float, clock: Callable[[], fl
     return Business(
         _writes(clock),
         _Runner(connection, runner, timeout),
-        is_open=lambda: connection.in_transaction,
+        is_open=functools.partial(getattr, connection, "in_transaction"),
         watched=lambda block: watched(connection, block) if is_free(connection) else nullcontext(),
         close=connection.close,
         as_error=as_error,
@@ -74,30 +76,26 @@ class _Runner:
         self._before: tuple[Any, Any] | None = None  #: how the connection was given
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
-        first, *others = packet
-        if first is _BEGIN:
-            await self._begin()
-            return [Answer(), *self._send(others)]
-        is_gone = first.text == "ROLLBACK" and not self._connection.in_transaction
         try:
-            answers = [] if is_gone else self._send(packet)
+            if packet[0] is _BEGIN:
+                return await self._begin(packet)
+            is_gone = packet[0].text == "ROLLBACK" and not self._connection.in_transaction
+            return () if is_gone else self._send(packet)
         finally:
             # Also after a COMMIT that failed and undid the transaction, as on a full disk.
-            if first.text in ("COMMIT", "ROLLBACK") and not self._connection.in_transaction:
+            if not self._connection.in_transaction:
                 self._restore()
-        return answers
 
-    async def _begin(self) -> None:
-        (patience,) = self._send([Statement("PRAGMA busy_timeout")])[0].rows[0]
-        self._send([Statement("PRAGMA busy_timeout = 0")])
+    async def _begin(self, packet: Packet) -> Sequence[Answer]:
+        (patience,) = self._send(_PATIENCE)[0].rows[0]
+        if patience:
+            self._send(_NO_PATIENCE)
         self._leave_autocommit()
         try:
-            await when_free(lambda: self._send([_BEGIN]), self._timeout)
-        except BaseException:
-            self._restore()
-            raise
+            return await when_free(functools.partial(self._send, packet), self._timeout)
         finally:
-            self._send([Statement(f"PRAGMA busy_timeout = {int(patience)}")])
+            if patience:
+                self._send([Statement(f"PRAGMA busy_timeout = {int(patience)}")])
 
     def _leave_autocommit(self) -> None:
         connection: Any = self._connection

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import gc
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Final
 
-from ackwise.stores.sql.watching import SQLITE, Effect, Watched, Watcher
+from ackwise.stores.sql.watching import SQLITE, Effect, Watch, Watched, Watcher
 
 # A transaction begins where there is none.
 _TRANSACTIONS: Final = {
@@ -43,43 +41,45 @@ _WATCHED: Final[dict[sqlite3.Connection, Watched[None]]] = {}
 
 def is_free(connection: sqlite3.Connection) -> bool:
     """Return whether `connection` has no callback of its user's, as an authorizer would be lost. One may be a tracer, nothing tells."""
-    return connection in _WATCHED or not any(isinstance(one, ModuleType) for one in gc.get_referents(connection))
+    return connection in _WATCHED or ModuleType not in map(type, gc.get_referents(connection))
 
 
-@contextmanager
-def watched(connection: sqlite3.Connection, watcher: Watcher[None]) -> Iterator[None]:
-    """Let `watcher` see what is executed on `connection` until the block ends. It can't execute anything itself meanwhile.
+class watched(Watch[None]):
+    """Lets `watcher` see what is executed on `connection` until the block ends. It can't execute anything itself meanwhile.
 
     A change outside of a transaction is one that commits by itself. What is refused raises `DatabaseError` where it is executed, and what
     the watcher has raised once that leaves the block. An authorizer that was there before is gone, see `is_free`.
     """
-    seen, refusals = _WATCHED.setdefault(connection, Watched(SQLITE)), list[Exception]()
 
-    def authorize(action: int, first: str | None, *_: object) -> int:
-        if action not in _HARMLESS and not connection.in_transaction:
+    def __init__(self, connection: sqlite3.Connection, watcher: Watcher[None]) -> None:
+        super().__init__(_WATCHED.get(connection) or Watched(SQLITE), watcher)
+        self._connection = connection
+        self._refusals = list[Exception]()
+
+    def hook(self) -> None:
+        _WATCHED[self._connection] = self.watched
+        self._connection.set_authorizer(self._authorize)
+
+    def unhook(self) -> None:
+        del _WATCHED[self._connection]
+        self._connection.set_authorizer(None)
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
+        _, error, _ = raised
+        if self._refusals and isinstance(error, sqlite3.DatabaseError) and "not authorized" in str(error):
+            raise self._refusals[-1] from error
+
+    def _authorize(self, action: int, first: str | None, *_: object) -> int:
+        if action not in _HARMLESS and not self._connection.in_transaction:
             effect: Effect | None = Effect.COMMITS_BY_ITSELF
         else:
             effect = _TRANSACTIONS.get((action, first or ""))
         try:
-            return sqlite3.SQLITE_OK if effect is None else _asked(seen, effect)
+            return sqlite3.SQLITE_OK if effect is None else _asked(self.watched, effect)
         except Exception as error:  # noqa: BLE001  # a watcher's, which sqlite3 would not let through
-            refusals.append(error)
+            self._refusals.append(error)
             return sqlite3.SQLITE_DENY
-
-    if not seen.watchers:
-        connection.set_authorizer(authorize)
-    seen.watchers.append(watcher)
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if refusals and "not authorized" in str(error):
-            raise refusals[-1] from error
-        raise
-    finally:
-        seen.watchers.remove(watcher)
-        if not seen.watchers:
-            del _WATCHED[connection]
-            connection.set_authorizer(None)
 
 
 def _asked(seen: Watched[None], effect: Effect) -> int:

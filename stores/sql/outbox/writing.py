@@ -122,9 +122,9 @@ class Block(Rows):
         """Whether rows of it are committed with its end."""
         return self.has_written and (self.has_ended or not self.is_joined)
 
-    def begin(self) -> Steps[None]:
-        """Begin a transaction, or a savepoint in the one that is open."""
-        yield [*(() if self.is_joined else self._sql.begin), *self._marked("SAVEPOINT")]
+    def begin(self) -> Packet:
+        """Return what begins a transaction, or a savepoint in the one that is open."""
+        return [*(() if self.is_joined else self._sql.begin), *self._marked("SAVEPOINT")]
 
     def finish(self) -> Steps[None]:
         """Write what is left, unless the transaction was ended in the block; then nothing else may be open."""
@@ -133,21 +133,19 @@ class Block(Rows):
         elif self._is_open():
             raise self.ended()
 
-    def commit(self) -> Steps[None]:
-        """Commit what `begin` began."""
-        if self.has_ended:
-            yield from self._restore()
-        elif not self.is_joined:
-            yield self._sql.commit
+    def commit(self) -> Packet:
+        """Return what commits that which `begin` began; nothing if it is joined."""
+        if self.is_joined:
+            return ()
+        return self._sql.restore if self.has_ended else self._sql.commit
 
-    def undo(self) -> Steps[None]:
-        """Undo the block, and nothing before it."""
+    def undo(self) -> Packet:
+        """Return what undoes the block, and nothing before it."""
         if not self._is_open() and (self.has_ended or not self._sql.open):
-            yield from self._restore()
-        elif self.is_joined:
-            yield [*self._marked("ROLLBACK TO SAVEPOINT"), *self._marked("RELEASE SAVEPOINT")]
-        else:
-            yield self._sql.rollback
+            return () if self.is_joined else self._sql.restore
+        if self.is_joined:
+            return [*self._marked("ROLLBACK TO SAVEPOINT"), *self._marked("RELEASE SAVEPOINT")]
+        return self._sql.rollback
 
     def before(self, effects: Effects) -> Any:
         """See `Watcher.before`: what was added before a savepoint, or what may end the transaction, is written before it."""
@@ -168,10 +166,6 @@ class Block(Rows):
             self.has_ended = True
             self.close(_CLOSED)
 
-    def _restore(self) -> Steps[None]:
-        if self._sql.restore and not self.is_joined:
-            yield self._sql.restore
-
     def _complete(self) -> Steps[None]:
         """Write what is left, with the proof that the transaction is still the one that began. Nothing may come after it."""
         if not (self._sql.open or self._is_open()):
@@ -179,7 +173,8 @@ class Block(Rows):
         proof = self._marked("RELEASE SAVEPOINT") or (() if self.rows else self._sql.proof)
         if self._sql.proves_first and self.rows:
             self._proof, proof = proof, ()
-        yield from self.flushing()
+        if self.rows:
+            yield from self.flushing()
         if proof:
             yield proof
 
@@ -241,7 +236,7 @@ class Business:
     async def begin(self, block: Block) -> None:
         """Begin a block; what could not begin whole is undone."""
         try:
-            await run(block.begin(), self.runner)
+            await self.runner.send(block.begin())
         except BaseException as error:
             # Where the driver does not know what an error did, the connection may be out of autocommit with nothing open.
             if not block.is_joined and (self.is_open() or self.sql.open):
@@ -253,7 +248,8 @@ class Business:
     async def commit(self, block: Block) -> None:
         """End a block. Without an answer the connection is closed: what sets it back to autocommit would commit."""
         try:
-            await run(block.commit(), self.runner)
+            if packet := block.commit():
+                await self.runner.send(packet)
         except Failure as failure:
             if failure.problem is Problem.LOST:
                 await self._close()
@@ -268,8 +264,9 @@ class Business:
     async def undo(self, block: Block) -> None:
         """Undo a block, if need be by closing the connection."""
         try:
-            async with asyncio.timeout(self.timeout):
-                await run(block.undo(), self.runner)
+            if packet := block.undo():
+                async with asyncio.timeout(self.timeout):
+                    await self.runner.send(packet)
         except (Failure, TimeoutError):
             await self._close()
         except BaseException:

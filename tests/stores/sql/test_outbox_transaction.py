@@ -147,10 +147,10 @@ class Now:
 def test_a_block_needs_no_event_loop() -> None:
     shop, now = Shop(), Now()
     block = Block(shop.business)
-    run_now(block.begin(), now)
+    now.send(block.begin())
     shop.is_open = True
     block.send("orders", b"1")
     run_now(block.finish(), now)
-    run_now(block.commit(), now)
+    now.send(block.commit())
     assert block.commits
     assert now.sent == ["BEGIN", "SAVEPOINT", "INSERT", "RELEASE", "COMMIT"]

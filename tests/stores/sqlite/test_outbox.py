@@ -311,6 +311,35 @@ async def test_what_follows_an_error_that_undid_the_transaction_is_refused(outbo
     assert await outbox.pending(dict.fromkeys(range(64), 0), limit=9) == []
 
 
+def a_savepoint_as_before(connection: sqlite3.Connection) -> None:
+    connection.execute("SAVEPOINT mine")  # which sqlite3 has prepared, so that no authorizer is asked
+
+
+def another_authorizer(connection: sqlite3.Connection) -> None:
+    connection.set_authorizer(lambda *_: sqlite3.SQLITE_OK)
+    connection.execute("INSERT INTO effects VALUES ('a')")
+
+
+@pytest.mark.parametrize("goes_on", [a_savepoint_as_before, another_authorizer])
+async def test_a_transaction_that_begins_unseen_after_such_an_error_is_not_taken_for_the_one_of_the_block(
+    outbox: SQLiteOutbox, goes_on: Callable[[sqlite3.Connection], None]
+) -> None:
+    with connected(outbox) as connection:
+        connection.execute("CREATE TABLE effects (effect TEXT PRIMARY KEY)")
+        connection.execute("INSERT INTO effects VALUES ('there')")
+        connection.commit()
+        with pytest.raises(TransactionAborted, match="an error that undoes all of it"):  # noqa: PT012  # the block is what is tried
+            async with outbox.transaction(connection):
+                outbox.send("orders", b"1")
+                a_savepoint_as_before(connection)
+                connection.execute("RELEASE mine")
+                or_rollback(connection)
+                goes_on(connection)
+                assert connection.in_transaction
+        assert not connection.in_transaction
+        assert connection.execute("SELECT effect FROM effects").fetchall() == [("there",)]
+
+
 async def test_a_file_without_the_tables_is_named_with_the_command(tmp_path: Path) -> None:
     outbox = SQLiteOutbox(tmp_path / "shop.db")
     (said,) = await outbox.check()
