@@ -20,7 +20,7 @@ from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.run import Run
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client import offsets as standing
-from ackwise.plugin.client.offsets import Asked, Standing, Topic, topics_of
+from ackwise.plugin.client.offsets import Asked, Standing, Topic, known_offsets, topics_of
 from ackwise.plugin.consume.fetching import Fetched
 from ackwise.plugin.faust import use
 from ackwise.plugin.faust.host import FaustHost
@@ -57,7 +57,7 @@ class Broker:
             return await self.say_where(args[1])
         if ask is topics_of:
             return dict.fromkeys(args[0], self.topic), {}
-        return dict.fromkeys(args[0], 0)
+        return dict.fromkeys(args[1] if ask is known_offsets else args[0], 0)
 
     async def on_task_error(self, error: BaseException) -> None: ...
 
