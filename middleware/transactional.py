@@ -255,7 +255,7 @@ class Transactions:
             await self._rows.mark_alone(buried, assignment, unseen)
         except (RollBack, *UNDONE) as error:
             log.error(
-                "messages that a handler committed by itself can't be marked as dead now, their dead letters are written all the same",
+                "dead letters of messages that a handler committed were not marked in the database and are still written",
                 handler=self._agent.name,
                 messages=count(buried),
                 unseen=count(unseen),

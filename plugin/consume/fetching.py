@@ -341,12 +341,14 @@ class Fetching:
             self._quarantine.admit(partition, lane, error)
 
     def _trust(self, fetched: Fetched) -> None:
-        """Doubt those no longer of which a broker has answered since, and nothing was raised."""
+        """Doubt those no longer that gave something, or of which a broker has answered since that there is nothing."""
         if not self._doubted:
             return
         ours = self._source.assignment()
         for partition, lane in fetched.lanes.items():
-            if lane in self._doubted and partition in ours and self._source.answered_at(partition) != self._doubted[lane]:
+            is_asked = lane in self._doubted and partition in ours
+            # Two answers within a millisecond have the same time: what came tells more.
+            if is_asked and (partition in fetched or self._source.answered_at(partition) != self._doubted[lane]):
                 del self._doubted[lane]
 
     async def _recover(self, error: BaseException, beside: Mapping[Any, int]) -> None:

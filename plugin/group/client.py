@@ -125,7 +125,7 @@ class Source(Assignment, Protocol):
         ...
 
     def answered_at(self, partition: TopicPartition, /) -> int | None:
-        """A number that changes whenever a broker answers for `partition`."""
+        """When a broker last answered for `partition`, in milliseconds; two answers within one are not told apart."""
         ...
 
     def revive(self) -> BaseException | None:

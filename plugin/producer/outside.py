@@ -56,10 +56,8 @@ class Outside:
             return await _send(await _producer(settings, opened, wall), settings, message, **when)
 
 
-class Publish:
-    """A message that `sending` sends once this is awaited. If nobody does it is lost, which is an error in the log."""
-
-    __slots__ = ("_is_awaited", "_message", "_sending")
+class Publish(Coroutine[Any, Any, "Acked"]):
+    """The coroutine `sending`, which sends `message`. One that is never awaited sends nothing, and logs an error when it is deleted."""
 
     def __init__(self, message: Outgoing, sending: Coroutine[Any, Any, Acked]) -> None:
         self._message = message
@@ -70,9 +68,27 @@ class Publish:
         self._is_awaited = True
         return self._sending.__await__()
 
+    def send(self, value: Any, /) -> Any:
+        """See `Coroutine`: a task awaits it by this."""
+        self._is_awaited = True
+        return self._sending.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """See `Coroutine`: a task that is cancelled before it has started knows that nothing was sent."""
+        self._is_awaited = True
+        return self._sending.throw(*error)
+
+    def close(self) -> None:
+        """See `Coroutine`."""
+        self._sending.close()
+
     def __del__(self) -> None:
         if not self._is_awaited:
-            log.error("a message was published without await, it is lost", topic=self._message.topic, message_id=self._message.message_id)
+            log.error(
+                "a message was not sent, since its publish was never awaited",
+                topic=self._message.topic,
+                message_id=self._message.message_id,
+            )
 
 
 class _Shared:

@@ -143,13 +143,15 @@ async def test_a_publish_that_nobody_awaits_is_an_error_in_the_log(kafka: Memory
         app.publish("orders", b"lost", message_id="mine")  # pyright: ignore[reportUnusedCoroutine]  # as a user forgets it
     (record,) = caplog.records
     assert record.levelname == "ERROR"
-    assert record.getMessage() == "a message was published without await, it is lost: topic=orders message_id=mine"
+    assert record.getMessage() == "a message was not sent, since its publish was never awaited: topic=orders message_id=mine"
     caplog.clear()
     await app.publish("orders", b"sent")
-    asking = asyncio.ensure_future(app.publish("orders", b"sent as well"))
-    await asking
+    await asyncio.gather(app.publish("orders", b"sent as well"))
+    task: Any = app.publish("orders", b"by a task")
+    await asyncio.create_task(task)
+    del task
     gc.collect()
-    assert (caplog.text, values(kafka, "orders")) == ("", [b"sent", b"sent as well"])
+    assert (caplog.text, values(kafka, "orders")) == ("", [b"sent", b"sent as well", b"by a task"])
 
 
 async def test_what_has_no_meaning_outside_is_refused_with_a_sentence(kafka: MemoryKafka) -> None:
