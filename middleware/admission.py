@@ -103,13 +103,15 @@ class Admission:
             if away is None:
                 stopped, away = self._decode(runs, run)
             else:
-                self._await_codec(run, away)  # behind one that could not be decoded now none is
+                _withhold(run)  # behind one that could not be decoded now none is
             if is_known or stopped is not None or run.stage is not Stage.FETCHED or not len(run):
                 continue
             if self._agent.order_by is not None:
                 stopped = self._find_order(runs, run, self._agent.order_by, broken)
             if stopped is None and run.stage is Stage.FETCHED and len(run):
                 stopped = self._identify(runs, run, unidentified, broken)
+        if away is not None:  # all at once: apart, each of them would ask for itself when it is due
+            self._worker.postpone([run for run in runs if run.stage is Stage.WITHHELD], CODEC_AWAY, away)
         if unidentified:
             self._log_unidentified(unidentified)
         if broken:
@@ -139,7 +141,7 @@ class Admission:
                 return raised.error, None
             if (away := unavailable(raised)) is not None:
                 (behind,) = divide(runs, run, [range(place, len(run))])
-                self._await_codec(behind, away)
+                _withhold(behind)
                 if behind is run:
                     return None, away
                 values, bad = values[:place], {before: error for before, error in bad.items() if before < place}
@@ -166,11 +168,6 @@ class Admission:
         failed, in_place = Later(failure=Failure.of(raised.error)), self._agent.in_place
         if (of_policy := decide(run, failed, self._worker.later, raised.error, in_place=in_place)) is not None:
             broken.append(of_policy)
-
-    def _await_codec(self, run: Run, error: CodecUnavailable) -> None:
-        run.ahead = None
-        run.stage = Stage.WITHHELD
-        self._worker.postpone([run], CODEC_AWAY, error)
 
     def _find_order(
         self, runs: list[Run], run: Run, order_by: Callable[[Message[Any]], object], broken: list[Raised | Stops]
@@ -512,6 +509,11 @@ class Admission:
                 run.rule(Done() if run.succeeded else Duplicate(dead=outcome is Outcome.DEAD, ran=Unrecorded.read(unrecorded)))
             case Stale():
                 run.rule(Done() if run.succeeded else Duplicate(stale=True))
+
+
+def _withhold(run: Run) -> None:
+    run.ahead = None
+    run.stage = Stage.WITHHELD
 
 
 def _is_due(run: Run) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -209,3 +211,17 @@ async def test_what_failed_with_others_in_a_loop_runs_again_as_it_was_written(ma
     assert not any(message is before for message, before in zip(again, first, strict=True))
     for run in loop.runs:
         run.cancel()
+
+
+async def test_what_waits_for_one_decoder_is_due_at_the_same_time_and_asks_once(make_spine: Any) -> None:
+    decoder = Decoder()
+    decoder.is_away = lambda number: True
+    spine = spine_of(make_spine, Payments(), decoder, "message")
+    ticks = itertools.count(1)  # time passes between any two looks at the clock
+    worker = replace(spine.worker, monotonic=lambda: spine.clock.now + next(ticks) / 1000)
+    spine.pipeline = Pipeline(spine.agent, worker)
+    entries = spine.entries(5)
+    await spine.run(entries)
+    assert decoder.decoded == 1
+    assert {entry.stage for entry in entries} == {Stage.WITHHELD}
+    assert len({entry.not_before for entry in entries}) == 1
