@@ -57,6 +57,11 @@ class FlowControl:
 
     # What lanes ask.
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is paused or stopped, so that whatever may be asked here may begin."""
+        return self._is_known and not self._stopped and not self.pausing.paused
+
     def held_until(self, handler: str, partition: TopicPartition) -> float | None:
         """When a batch of `handler` that may not begin now may ask again, monotonic seconds; `None`: it may begin."""
         if not self._is_known or self.pausing.is_paused(handler, partition):

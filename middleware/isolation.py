@@ -26,7 +26,7 @@ class Company(Protocol):
     """Claims that are held beside those of others."""
 
     def stir(self) -> None:
-        """A message is to run alone, or does no more: give back what is not started, or go on."""
+        """Something may start, or may not, that was otherwise before: give back what is not started, or go on."""
 
     def time_left(self, now: float) -> float:
         """Seconds for which a message that is to run alone waits at most, from `now` (monotonic seconds); 0: not any more."""
@@ -39,9 +39,8 @@ class Isolation:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._alone: object | None = None  #: who runs alone, or is the next to
-        self._present: dict[Company, None] = {}  #: who has claims
+        self._present: dict[Company, None] = {}  #: who has claims, or may have some soon
         self._parts: dict[object, object] = {}  #: what began within one that ran alone, and that one
-        self._listeners: dict[Company, None] = {}
         self._change: asyncio.Future[None] | None = None  #: somebody waits for the next one
 
     def is_shut(self, company: object = None) -> bool:
@@ -64,15 +63,6 @@ class Isolation:
         return self._alone is company or self._alone is _within.get() or self._parts.get(company) is self._alone
 
     @contextmanager
-    def listening(self, company: Company) -> Iterator[None]:
-        """With `company` stirred whenever that changes."""
-        self._listeners[company] = None
-        try:
-            yield
-        finally:
-            del self._listeners[company]
-
-    @contextmanager
     def within(self, company: Company) -> Iterator[None]:
         """With what begins here as a part of `company`, which runs alone."""
         before = _within.set(company)
@@ -83,7 +73,10 @@ class Isolation:
 
     @contextmanager
     def beside(self, company: Company) -> Iterator[None]:
-        """With the claims of `company`, for which a message that is to run alone waits."""
+        """With `company`, for whose claims a message that is to run alone waits. It is stirred whenever something may start, or may not."""
+        if company in self._present:
+            yield
+            return
         self._present[company] = None
         if (alone := _within.get()) is not None:
             self._parts[company] = alone
@@ -116,7 +109,7 @@ class Isolation:
                 return
             await self._wait(call)
         self._alone = call
-        self._tell()
+        self.stir()
         timer: asyncio.TimerHandle | None = None
         try:
             while (left := self._time_left()) > 0:
@@ -156,8 +149,9 @@ class Isolation:
         if self._alone is company:
             self._alone = None
             self._has_changed()
-            self._tell()
+            self.stir()
 
-    def _tell(self) -> None:
-        for listener in [*self._listeners]:
-            listener.stir()
+    def stir(self) -> None:
+        """Something may start, or may not, that was otherwise before."""
+        for company in [*self._present]:
+            company.stir()

@@ -47,12 +47,12 @@ class Pausing:
     """What is paused. Whoever looks on with `listen` is called after each change."""
 
     def __init__(self) -> None:
-        self._paused: dict[Target, set[By]] = {}
+        self.paused: dict[Target, set[By]] = {}  #: everything that is paused, and who says so
         self._listeners: list[Callable[[], None]] = []
 
     def pause(self, target: Target, by: By) -> bool:
         """From now on `target` takes nothing new. Returns whether that is news."""
-        said = self._paused.setdefault(target, set())
+        said = self.paused.setdefault(target, set())
         if by in said:
             return False
         said.add(by)
@@ -61,23 +61,18 @@ class Pausing:
 
     def resume(self, target: Target, by: By) -> bool:
         """`by` does not hold `target` any more. Returns whether it did."""
-        said = self._paused.get(target, set())
+        said = self.paused.get(target, set())
         if by not in said:
             return False
         said.discard(by)
         if not said:
-            del self._paused[target]
+            del self.paused[target]
         self._changed()
         return True
 
     def is_paused(self, handler: str | None, partition: TopicPartition) -> bool:
         """Whether `handler`, or every handler, takes nothing of `partition` now."""
-        return bool(self._paused) and (Target(handler) in self._paused or Target(None, partition) in self._paused)
-
-    @property
-    def paused(self) -> dict[Target, frozenset[By]]:
-        """Everything that is paused, and who says so."""
-        return {target: frozenset(said) for target, said in self._paused.items()}
+        return bool(self.paused) and (Target(handler) in self.paused or Target(None, partition) in self.paused)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each change, until what this returns is called."""

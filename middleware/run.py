@@ -27,7 +27,7 @@ from ackwise.middleware.store import WHOEVER, Acquired, ClaimKey, Outcome
 from ackwise.middleware.usercode import Called
 from ackwise.middleware.wire import Copy
 
-__all__ = ["Run", "Stage", "Taker", "apart", "count", "divide", "in_order", "pick", "ranges_of"]
+__all__ = ["Run", "Stage", "Taker", "apart", "count", "divide", "in_order", "pick", "ranges_of", "sizes_of"]
 
 
 R = TypeVar("R", bound="Run")
@@ -74,7 +74,6 @@ _COLUMNS: Final = (
     "hashes",
     "tokens",
     "exec_ids",
-    "sizes",
     "order_keys",
     "rate_keys",
 )
@@ -107,7 +106,7 @@ class Run:
         self.base_id: bytes | None = None  #: of a replay: of the claim key of its message, which it does not claim
         self.tokens: Sequence[int] | None = None  #: of the claims that are held or asked for
         self.exec_ids: Sequence[int] | None = None
-        self.sizes: Sequence[int] | None = None  #: raw bytes
+        self.size = 0  #: raw bytes, once its lane has counted them
         self.order_keys: Sequence[Hashable] | None = None  #: equal ones run one after the other; `None` among them: in no order
         self.rate_keys: Sequence[Hashable] | None = None  #: what they count for at their rate
         self.lost_tokens: set[int] = set()  #: of claims that are lost
@@ -241,11 +240,6 @@ class Run:
         """How often it was sent back, or suspended in place; 0 on its first attempt."""
         return self.attempt - 1 + self.in_place
 
-    @property
-    def size(self) -> int:
-        """Its raw bytes."""
-        return sum(self.sizes or ())
-
     # Claims.
 
     @property
@@ -358,6 +352,8 @@ class Run:
         for name in _COLUMNS:
             if (column := facts[name]) is not None:
                 facts[name] = [column[place] for place in places]
+        if self.size:
+            self.size = sum(sizes_of(self.records))
         self.lost_tokens = self.lost_tokens.intersection(self.tokens or ()) if self.lost_tokens else set()
         if not places and self.register is not None:
             self.register.pop(self, None)
@@ -418,6 +414,16 @@ def ranges_of(records: Sequence[Any]) -> Iterator[tuple[int, int]]:
             begin = record.offset
         end = record.offset + 1
     yield begin, end
+
+
+def sizes_of(records: Iterable[Any]) -> list[int]:
+    """The raw bytes of each of `records`: its key, its value, its headers."""
+    return [
+        len(record.value or b"")
+        + len(record.key or b"")
+        + (sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else 0)
+        for record in records
+    ]
 
 
 _first = attrgetter("first")

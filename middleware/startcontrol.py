@@ -9,8 +9,9 @@ is cut off, its handler is paused or stopped, or a message is to run alone, what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from ackwise.middleware.agent import Agent
@@ -39,17 +40,8 @@ class StartControl:
     def is_shut(self, assignment: Assignment, place: TopicPartition, call: HandlerCall) -> bool:
         """Whether nothing of `place` may start in `call`, and its claims are to be given back."""
         flow, isolation = self._worker.flow, self._worker.isolation
-        return assignment.cut_off or flow.is_paused(self._agent.name, place) or isolation.is_shut(call)
-
-    @contextmanager
-    def listening(self, call: HandlerCall) -> Iterator[None]:
-        """With `call` stirred whenever something may start, or may not, that was otherwise before."""
-        unlisten = self._worker.flow.listen(call.stir)
-        try:
-            with self._worker.isolation.listening(call):
-                yield
-        finally:
-            unlisten()
+        is_paused = not flow.is_quiet and flow.is_paused(self._agent.name, place)
+        return assignment.cut_off or is_paused or isolation.is_shut(call)
 
     @asynccontextmanager
     async def turn(self, runs: Sequence[Run], assignment: Assignment, call: HandlerCall) -> AsyncIterator[bool]:
@@ -61,12 +53,17 @@ class StartControl:
         if not waiting or (assignment.is_stopping and all(run.succeeded for run in waiting)):
             yield not assignment.cut_off
             return
-        alone = self._worker.leases is not None and any(run.alone for run in waiting)
+        leases = self._worker.leases
         for run in waiting:
             run.call = call  # its lane can stir it
         try:
-            with self.listening(call):
-                async with self._company(waiting[0].place, count(waiting), assignment, call, alone=alone) as may_claim:
+            with self._worker.isolation.beside(call):
+                if leases is not None and any(run.alone for run in waiting):
+                    async with self._alone(waiting[0].place, leases.lease, assignment, call) as may_claim:
+                        call.unstarted = runs
+                        yield may_claim
+                else:
+                    may_claim = await self._may_claim(waiting, assignment, call)
                     call.unstarted = runs
                     yield may_claim
         finally:
@@ -77,40 +74,39 @@ class StartControl:
                 if run.call is call:
                     run.call = None
 
-    @asynccontextmanager
-    async def _company(
-        self, place: TopicPartition, messages: int, assignment: Assignment, call: HandlerCall, *, alone: bool
-    ) -> AsyncIterator[bool]:
-        """Beside other batches, or alone for a message that workers died of."""
-        isolation, leases = self._worker.isolation, self._worker.leases
+    def _is_over(self, place: TopicPartition, assignment: Assignment, call: HandlerCall, *, stopping: bool = False) -> bool:
+        """Whether nothing of `place` starts in `call` any more; `stopping`, also since its partition takes nothing new."""
+        flow, is_over = self._worker.flow, call.called_off or assignment.cut_off or (stopping and assignment.is_stopping)
+        return is_over or (not flow.is_quiet and flow.is_paused(self._agent.name, place))
 
-        def is_over() -> bool:
-            return call.called_off or assignment.cut_off or self._worker.flow.is_paused(self._agent.name, place)
-
-        def waits_no_more() -> bool:
-            return assignment.is_stopping or is_over()
-
-        while not is_over():
-            if alone:
-                async with isolation.exclusive(NO_LEASE if leases is None else leases.lease, call, is_over=waits_no_more) as is_alone:
-                    if is_alone and await self._take_slot(call, lambda: waits_no_more() or not isolation.is_alone(call)):
-                        yield True
-                        return
-                if not await self._take_slot(call, waits_no_more):  # calls without end have them all: others go on meanwhile
-                    break
-            elif isolation.is_shut(call):
+    async def _may_claim(self, waiting: Sequence[Run], assignment: Assignment, call: HandlerCall) -> bool:
+        """Wait for a slot while no one runs alone."""
+        isolation, place = self._worker.isolation, waiting[0].place
+        while not self._is_over(place, assignment, call):
+            if isolation.is_shut(call):
                 self.end(call)
                 if assignment.is_stopping:
-                    break
+                    return False
                 await call.wait()
             elif self._slots is not None and not self._has_slot(call):
-                if not await self._take_slot(call, waits_no_more):
-                    break
-                await self._take_more(call, messages)
+                if not await self._take_slot(call, partial(self._is_over, place, assignment, call, stopping=True)):
+                    return False
+                await self._take_more(call, count(waiting))
             else:
-                with isolation.beside(call):
+                return True
+        return False
+
+    @asynccontextmanager
+    async def _alone(self, place: TopicPartition, lease: float, assignment: Assignment, call: HandlerCall) -> AsyncIterator[bool]:
+        """Alone, for a message that workers died of."""
+        isolation, is_over = self._worker.isolation, partial(self._is_over, place, assignment, call, stopping=True)
+        while not self._is_over(place, assignment, call):
+            async with isolation.exclusive(lease, call, is_over=is_over) as is_alone:
+                if is_alone and await self._take_slot(call, lambda: is_over() or not isolation.is_alone(call)):
                     yield True
-                return
+                    return
+            if not await self._take_slot(call, is_over):  # calls without end have them all: others go on meanwhile
+                break
         yield False
 
     async def _take_slot(self, call: HandlerCall, is_over: Callable[[], bool]) -> bool:

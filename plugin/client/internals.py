@@ -77,12 +77,16 @@ _LOOK: Final = 0.2
 _LEARN_AGAIN: Final = 1.0
 
 
-def positions_of(consumer: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The client's position of each of `partitions` that has one, without waiting for it."""
+def positions_of(consumer: Any, partitions: Iterable[TopicPartition], *, before_errors: bool = False) -> dict[TopicPartition, int]:
+    """The client's position of each of `partitions` that has one, without waiting for it.
+
+    Left out, but for `before_errors`, is what `standing_before_errors`.
+    """
     assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
     if not assignment:
         return {}
-    states = ((partition, assignment.state_value(partition)) for partition in partitions)
+    failed = {} if before_errors else consumer._fetcher._records
+    states = ((each, assignment.state_value(each)) for each in partitions if not isinstance(failed.get(each), FetchError))
     return {partition: state.position for partition, state in states if state and state.has_valid_position}
 
 
@@ -235,7 +239,7 @@ def standing_before_errors(consumer: Any) -> set[TopicPartition]:
     seek would drop the error, so that nobody ever hears of it.
     """
     raising = [partition for partition, found in consumer._fetcher._records.items() if isinstance(found, FetchError)]
-    return positions_of(consumer, raising).keys() & raising
+    return {*positions_of(consumer, raising, before_errors=True)} if raising else set()
 
 
 def fetch_wait(consumer: Any) -> int:

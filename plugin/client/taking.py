@@ -81,8 +81,17 @@ class Taking:
             return taken
         if consumer._closed or consumer._fetcher._closed:
             raise ConsumerStoppedError
+        fetcher, loop = consumer._fetcher, asyncio.get_running_loop()
+        until = loop.time() + timeout_ms / 1000
         with consumer._subscription.fetch_context():
-            return await self._wait_and_drain(partitions, timeout_ms / 1000, most)
+            while True:
+                if fetcher._subscriptions.reassignment_in_progress:
+                    await fetcher._subscriptions.wait_for_assignment()
+                taken = _drain(fetcher, partitions, most)
+                if taken or (left := until - loop.time()) <= 0:
+                    return taken
+                if not await _comes(fetcher, left) or fetcher._closed:
+                    return {}
 
     async def wait(self, within: float) -> bool:
         """Whether the client may have something to take; waits for that for at most `within` seconds. Raises what the client raises."""
@@ -91,18 +100,6 @@ class Taking:
             return True
         with consumer._subscription.fetch_context():
             return bool(consumer._fetcher._records) or await _comes(consumer._fetcher, within)
-
-    async def _wait_and_drain(self, partitions: tuple[TopicPartition, ...], timeout: float, most: int) -> dict[TopicPartition, list[Any]]:
-        fetcher, loop = self.consumer._fetcher, asyncio.get_running_loop()
-        until = loop.time() + timeout
-        while True:
-            if fetcher._subscriptions.reassignment_in_progress:
-                await fetcher._subscriptions.wait_for_assignment()
-            taken = _drain(fetcher, partitions, most)
-            if taken or (left := until - loop.time()) <= 0:
-                return taken
-            if not await _comes(fetcher, left) or fetcher._closed:
-                return {}
 
 
 async def _comes(fetcher: Any, within: float) -> bool:
@@ -166,7 +163,7 @@ def _records_of(found: Any, most: int) -> list[Any]:
     if not records and source.error is not None:
         raise source.error
     found._update_position()
-    if source.is_over():
+    if source.error is None and not source._rest and not source._records.has_next():
         found._partition_records = None
     return records
 
@@ -186,9 +183,6 @@ class _Batches(_Reader):  # type: ignore[misc]
         self._given = 0
         self._ends_at = self.next_fetch_offset  #: the batch that is at work
         self.error: Exception | None = None
-
-    def is_over(self) -> bool:
-        return self.error is None and not self._rest and not self._records.has_next()
 
     def take(self, most: int) -> list[Any]:
         """The next records, at most `most`. `next_fetch_offset` is behind them, and behind the batch once that is given whole."""

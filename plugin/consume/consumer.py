@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, Final, cast
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -40,6 +41,13 @@ class AiokafkaClient:
         self._wait = wait
         self._static = static
         self._taking = Taking(consumer)
+        self.positions = partial(internals.positions_of, consumer)
+        self.raising = partial(internals.standing_before_errors, consumer)
+        self.revive = partial(internals.revive, consumer)
+        self.rejoin_if_broken = partial(internals.rejoin_if_broken, consumer)
+        self.missing_topics = partial(internals.missing_topics, consumer)
+        self.look_for_topics = partial(internals.look_for_topics, consumer)
+        self.is_gone = partial(internals.has_no_partitions, consumer)
 
     def subscribe(self, topics: Iterable[str], member: Member, opening: Opening) -> None:
         """Join the group for `topics`; `opening` is told what is assigned, and drains what is taken away."""
@@ -68,14 +76,6 @@ class AiokafkaClient:
         """See `Broker`."""
         return await topics_of(self.consumer, partitions)
 
-    def missing_topics(self) -> Sequence[str]:
-        """See `Broker`."""
-        return internals.missing_topics(self.consumer)
-
-    def is_gone(self, topic: str, /) -> bool:
-        """See `Broker`."""
-        return internals.has_no_partitions(self.consumer, topic)
-
     def assignment(self) -> AbstractSet[TopicPartition]:
         """See `Assignment`."""
         return cast("AbstractSet[TopicPartition]", self.consumer.assignment())
@@ -95,15 +95,6 @@ class AiokafkaClient:
     def paused(self) -> AbstractSet[TopicPartition]:
         """See `Assignment`."""
         return cast("AbstractSet[TopicPartition]", self.consumer.paused())
-
-    def positions(self, partitions: Iterable[TopicPartition], /) -> Mapping[TopicPartition, int]:
-        """See `Source`."""
-        raising = self.raising()
-        return internals.positions_of(self.consumer, [each for each in partitions if each not in raising] if raising else partitions)
-
-    def raising(self) -> AbstractSet[TopicPartition]:
-        """See `Source`."""
-        return internals.standing_before_errors(self.consumer)
 
     async def take(
         self, partitions: Collection[TopicPartition] | None, /, *, timeout: float, most: int | None
@@ -126,10 +117,6 @@ class AiokafkaClient:
         """See `Source`."""
         return cast("int | None", self.consumer.last_poll_timestamp(partition))
 
-    def revive(self) -> BaseException | None:
-        """See `Source`."""
-        return internals.revive(self.consumer)
-
     def require_membership(self) -> None:
         """See `Source`."""
         if self._static is not None:
@@ -138,14 +125,6 @@ class AiokafkaClient:
             raise AckwiseError(
                 f"the Kafka client of group {self._group!r} has left the group and does not come back; the worker stops, start it again"
             )
-
-    def rejoin_if_broken(self) -> None:
-        """See `Source`."""
-        internals.rejoin_if_broken(self.consumer)
-
-    def look_for_topics(self) -> asyncio.Future[bool]:
-        """See `Client`."""
-        return internals.look_for_topics(self.consumer)
 
     def expect(self, idle: int | None, /) -> None:
         """See `Client`. While a lane is at work the client may fetch for some alone, and what the others have waits for that answer."""

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from aiokafka import TopicPartition
@@ -22,13 +22,12 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import Reach
 from ackwise.plugin.client.rawrecords import is_about_a_header
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.group.budget import sizes_of
 from ackwise.plugin.group.client import Source
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.quarantine import Quarantine
 
-__all__ = ["FETCHED", "Fetched", "Fetching", "give", "spoken"]
+__all__ = ["FETCHED", "Fetched", "Fetching", "Reading", "give", "spoken"]
 
 log = Log()
 
@@ -57,6 +56,15 @@ _Reaches = Callable[[list[TopicPartition]], Awaitable[tuple[Mapping[TopicPartiti
 _T = TypeVar("_T")
 
 
+class Reading(Protocol):
+    """Who says what is read."""
+
+    @property
+    def lanes(self) -> Mapping[TopicPartition, tuple[Lane, ...]]:
+        """Those that what is read goes to."""
+        ...
+
+
 class Fetched(dict[Any, Any]):
     """Records by partition."""
 
@@ -82,22 +90,22 @@ class Fetching:
     def __init__(
         self,
         source: Source,
-        lanes: Callable[[], Mapping[TopicPartition, tuple[Lane, ...]]],
+        reading: Reading,
         *,
         group: str,
         reaches: _Reaches | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`lanes` are all that there are now. `clock` is monotonic.
+        """`clock` is monotonic.
 
         `reaches` asks what logs hold: for a client that begins elsewhere by itself, in silence, where a log does not have its position.
         """
         self._source = source
-        self._lanes = lanes
+        self._reading = reading
         self._group = group
         self._reaches = reaches
         self._clock = clock
-        self._quarantine = Quarantine(clock)
+        self.quarantine = Quarantine(clock)  #: what can't be read, and is not asked now
         self._searching_until = 0.0
         #: Those that raised and are asked record by record, and when their broker had answered last by then.
         self._doubted = WeakKeyDictionary[Lane, int | None]()
@@ -110,13 +118,9 @@ class Fetching:
         """Whether partitions are asked singly, to find the one that raises."""
         return self._clock() < self._searching_until
 
-    def is_left_alone(self, partition: TopicPartition, lane: Lane) -> bool:
-        """Whether it can't be read, and is not asked now."""
-        return self._quarantine.holds(partition, lane)
-
     def seek_back(self, partition: TopicPartition) -> None:
         """Let the client stand where the lane of `partition` is, in the loop that it lives in."""
-        lane, *_ = self._lanes()[partition]
+        lane, *_ = self._reading.lanes[partition]
         if partition in self._source.assignment():
             self._source.seek(partition, lane.position)
             lane.left_at = lane.position
@@ -132,12 +136,27 @@ class Fetching:
         Raises `AckwiseError` if the client has left the group for good, or another process has its place; what Kafka refuses a member
         with that has never joined; and `ConsumerStoppedError` if somebody has closed the client.
         """
-        stood = self._source.positions(beside)
+        fetched, stood = Fetched(), self._source.positions(beside) if beside else {}
         try:
-            return await self._fetch(partitions, beside, timeout, most)
+            self._source.require_membership()
+            if (ended := self._source.revive()) is not None:
+                raise _FetchFailed(ended)
+            together, alone = self._readable(partitions)
+            if alone:
+                await self._take((), 0.0, most)  # what is raised here is about no partition
+                for partition in await self._stand(alone, fetched):  # all at once: brokers may be asked for each, and may hang
+                    await self._fetch_alone(partition, alone[partition], fetched, most or FETCHED)
+            if together or beside or not alone:
+                wait = 0.0 if alone else timeout
+                await self._fetch_together(together, beside, fetched, wait, most, is_all=partitions is None and not alone)
+            if self._doubted:
+                self._trust(fetched)
+            if self._reaches is not None:
+                await self._prove(fetched)
         except _FetchFailed as failed:
             await self._recover(failed.error, stood)
             return Fetched()
+        return fetched
 
     async def wait(self, timeout: float) -> bool:
         """Whether there may be something to fetch; waits for that for at most `timeout` seconds, once the group is joined.
@@ -151,34 +170,18 @@ class Fetching:
             await self._recover(failed.error, {})
             return True
 
-    async def _fetch(self, partitions: Collection[Any] | None, beside: Collection[Any], timeout: float, most: int | None) -> Fetched:
-        self._source.require_membership()
-        if (ended := self._source.revive()) is not None:
-            raise _FetchFailed(ended)
-        fetched = Fetched()
-        lanes = self._readable(partitions)
-        if alone := self._asked_alone(lanes):
-            await self._take((), 0.0, most)  # what is raised here is about no partition
-            asked = {partition: lanes.pop(partition) for partition in alone}
-            for partition in await self._stand(asked, fetched):  # all at once: brokers may be asked for each, and may hang
-                await self._fetch_alone(partition, asked[partition], fetched, most or FETCHED)
-        if lanes or beside or not alone:
-            await self._fetch_together(lanes, beside, fetched, 0.0 if alone else timeout, most, is_all=partitions is None and not alone)
-        self._trust(fetched)
-        await self._prove(fetched)
-        return fetched
-
-    def _readable(self, partitions: Collection[Any] | None) -> dict[TopicPartition, Lane]:
-        lanes = self._lanes()
-        wanted = dict(lanes) if partitions is None else [TopicPartition(*each) for each in partitions]
-        found = {partition: its_lanes[0] for partition in wanted if (its_lanes := lanes.get(partition))}
-        return {each: lane for each, lane in found.items() if not (lane.is_stopping or self._quarantine.holds(each, lane))}
-
-    def _asked_alone(self, lanes: Mapping[TopicPartition, Lane]) -> list[TopicPartition]:
-        """Those that can't be read perhaps: what they raise must not keep the others from being read."""
-        doubtful = {*self._quarantine.asked_again(self._lanes()), *self._source.raising()}
-        is_searching = self.is_searching
-        return [partition for partition in lanes if is_searching or partition in doubtful]
+    def _readable(self, partitions: Collection[Any] | None) -> tuple[dict[TopicPartition, Lane], dict[TopicPartition, Lane]]:
+        """Those of `partitions`, or of all, that may be fetched; apart those that can't be read perhaps: they are asked alone."""
+        lanes, found = dict(self._reading.lanes), dict[TopicPartition, Lane]()
+        for partition in lanes if partitions is None else [TopicPartition(*each) for each in partitions]:
+            its_lanes = lanes.get(partition)
+            if its_lanes and not (its_lanes[0].is_stopping or self.quarantine.holds(partition, its_lanes[0])):
+                found[partition] = its_lanes[0]
+        doubtful = {*self.quarantine.asked_again(lanes), *self._source.raising()}
+        if self.is_searching:
+            return {}, found
+        alone = {partition: found.pop(partition) for partition in [*found] if partition in doubtful} if doubtful else {}
+        return found, alone
 
     async def _fetch_together(
         self,
@@ -221,7 +224,7 @@ class Fetching:
         else:
             fetched.left_at.update(self._source.positions([partition]))  # where nothing came the log may have nothing to give
             if partition in self._source.assignment():  # the group may have joined anew while it was asked
-                self._quarantine.answered(partition, self._source.answered_at(partition))
+                self.quarantine.answered(partition, self._source.answered_at(partition))
         if records:
             fetched[partition] = records
 
@@ -272,8 +275,6 @@ class Fetching:
 
         What a broker does not say that of is fetched again.
         """
-        if self._reaches is None:
-            return
         begun = {each: found[0].offset if (found := fetched.get(each)) else fetched.left_at.get(each) for each in fetched.lanes}
         jumped = {each: lane for each, lane in fetched.lanes.items() if begun[each] not in (None, lane.position)}
         for partition in jumped.keys() - (await self._look_for(jumped, fetched) if jumped else ()):
@@ -338,12 +339,10 @@ class Fetching:
         del fetched.lanes[partition]
         if is_doubted and partition in self._source.assignment():
             self._source.pause(partition)
-            self._quarantine.admit(partition, lane, error)
+            self.quarantine.admit(partition, lane, error)
 
     def _trust(self, fetched: Fetched) -> None:
         """Doubt those no longer that gave something, or of which a broker has answered since that there is nothing."""
-        if not self._doubted:
-            return
         ours = self._source.assignment()
         for partition, lane in fetched.lanes.items():
             is_asked = lane in self._doubted and partition in ours
@@ -353,7 +352,7 @@ class Fetching:
 
     async def _recover(self, error: BaseException, beside: Mapping[Any, int]) -> None:
         """Lose nothing of what the client may have drained, then look for the partition that raises."""
-        for lane, *_ in dict(self._lanes()).values():
+        for lane, *_ in dict(self._reading.lanes).values():
             lane.left_at = None
         assigned = self._source.assignment()
         for partition, position in beside.items():
@@ -399,8 +398,7 @@ def give(member: Member, fetched: Fetched, is_halted: Callable[[TopicPartition],
         if member.lanes.get(partition, ())[:1] != (lane,) or lane.is_stopping or is_halted(partition):
             continue
         records = fetched.get(partition, ())
-        room = lane.budget.room(lane.bytes, is_empty=not lane.in_hand, most=lane.share.thresholds.bytes) if records else 0
-        kept = _fitting(records, room, at_least=0 if lane.in_hand else 1)
+        kept = lane.fitting(records) if records else 0
         if kept:
             member.offer(partition, records[:kept], proved=True)
         if kept < len(records):  # fetched again once there is room
@@ -408,20 +406,10 @@ def give(member: Member, fetched: Fetched, is_halted: Callable[[TopicPartition],
             lane.left_at = None
             overflown.append(partition)
         elif (position := fetched.left_at.get(partition)) is not None:
-            lane.left_at = position  # beyond the lane too, where the log has nothing that is given to anybody
-            member.skip(partition, position)
+            lane.left_at = position
+            if position > lane.position:  # beyond the lane too, where the log has nothing that is given to anybody
+                member.skip(partition, position)
     return overflown
-
-
-def _fitting(records: Sequence[Any], room: int, *, at_least: int) -> int:
-    """How many of `records`, in order, fit into `room` bytes."""
-    fitting = 0
-    for size in sizes_of(records):
-        room -= size
-        if room < 0:
-            break
-        fitting += 1
-    return min(max(fitting, at_least), len(records))
 
 
 def _named(error: BaseException) -> list[TopicPartition]:

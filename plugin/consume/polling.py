@@ -50,7 +50,7 @@ class Polling:
         self._client = client
         self._opening = opening
         self._clock = clock
-        self.fetching = Fetching(client, lambda: member.lanes, group=member.settings.group, clock=clock)
+        self.fetching = Fetching(client, member, group=member.settings.group, clock=clock)
         self._is_idle = False  #: nothing is at work, and all partitions are fetched
         self._next_look = 0.0  #: when it is looked again whether topics are missing
         self._sought: Sequence[str] = ()  #: topics that the client was asked to look for
@@ -138,7 +138,7 @@ class Polling:
         for partition, (lane,) in self._member.lanes.items():
             if partition not in assigned or lane.is_stopping or self._opening.is_halted(partition):
                 continue
-            if self.fetching.is_left_alone(partition, lane):
+            if self.fetching.quarantine.holds(partition, lane):
                 if partition not in paused:
                     self._client.pause(partition)
                 continue

@@ -25,7 +25,7 @@ from ackwise.plugin.client.internals import has_stopped_sending, show_alive
 from ackwise.plugin.client.opening import close_consumer
 from ackwise.plugin.consume.fetching import Fetched
 from ackwise.plugin.faust.internals import FaustConductor, FaustConsumer, FaustProducer
-from ackwise.plugin.faust.thread import Reading, ReliableThread
+from ackwise.plugin.faust.thread import Awaiting, ReliableThread
 from ackwise.plugin.faust.work import current_work
 
 __all__ = ["HostCalls", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
@@ -40,7 +40,7 @@ _WATCH = 0.5
 _CLOSE = 2.0
 
 
-class HostCalls(Reading, Protocol):
+class HostCalls(Awaiting, Protocol):
     """Who decides what is consumed and committed."""
 
     @property

@@ -27,11 +27,10 @@ from ackwise.plugin.client.offsets import EARLIEST, LATEST, UNCOMMITTED, committ
 from ackwise.plugin.client.opening import close_consumer
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.consume.consumer import AiokafkaClient
-from ackwise.plugin.consume.fetching import FETCHED, Fetched, Fetching, spoken
+from ackwise.plugin.consume.fetching import FETCHED, Fetched, Fetching, Reading, spoken
 from ackwise.plugin.faust.internals import FaustThread, QueueServiceThread, read_offset_of
-from ackwise.plugin.group.lane import Lane
 
-__all__ = ["Reading", "ReliableThread"]
+__all__ = ["Awaiting", "ReliableThread"]
 
 log = Log()
 
@@ -58,13 +57,8 @@ _LEAVE: Final = 3.0
 _LOOK: Final = 1.0
 
 
-class Reading(Protocol):
+class Awaiting(Reading, Protocol):
     """Who says what is read, and how far."""
-
-    @property
-    def lanes(self) -> Mapping[TopicPartition, tuple[Lane, ...]]:
-        """Those that what is read goes to."""
-        ...
 
     def awaits(self, partition: TopicPartition) -> bool:
         """Whether it will be read, once it is known where that goes on."""
@@ -77,9 +71,7 @@ class _Source(AiokafkaClient):
     def __init__(self, consumer: Any, thread: ReliableThread) -> None:
         super().__init__(consumer, thread.app.conf.id)
         self._thread = thread
-        self.fetching = Fetching(
-            self, lambda: thread.reading.lanes, group=thread.app.conf.id, reaches=self._reaches, clock=lambda: thread.clock()
-        )
+        self.fetching = Fetching(self, thread.reading, group=thread.app.conf.id, reaches=self._reaches, clock=lambda: thread.clock())
 
     async def _reaches(self, partitions: list[TopicPartition]) -> Any:
         """Behind an open transaction nothing is given yet, and a position there is in the log all the same."""
@@ -119,9 +111,9 @@ class ReliableThread(FaustThread):
         return LogThrottle(clock=self.clock)
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> Awaiting:
         """What is read, and how far."""
-        reading: Reading = cast(Any, self.app).ackwise
+        reading: Awaiting = cast(Any, self.app).ackwise
         return reading
 
     def source_of(self, consumer: Any) -> _Source:

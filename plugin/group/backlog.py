@@ -8,7 +8,6 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Protocol
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.run import Run, Stage, Taker, count
 
 __all__ = ["MAX_MESSAGES", "Backlog", "Fresh", "InSequence", "is_decided"]
@@ -45,10 +44,6 @@ class Fresh(Protocol):
 
     def come_up(self, runs: Iterable[Run]) -> list[Run]:
         """These come up again, and their keys were not known. Take those among them that have to wait for their turn, and return them."""
-        ...
-
-    def finished(self, runs: Iterable[Run]) -> bool:
-        """These are finished. Return whether that lets others be taken."""
         ...
 
 
@@ -101,10 +96,6 @@ class InSequence:
         """All of them have their place in the log."""
         return []
 
-    def finished(self, runs: Iterable[Run]) -> bool:
-        """Nothing here waits for others."""
-        return False
-
 
 class Backlog:
     """`fresh` has what was in no batch yet. `in_order`: nothing overtakes what is held."""
@@ -120,9 +111,9 @@ class Backlog:
         return len(self.fresh) + count(self.held)
 
     @property
-    def waiting(self) -> int:
-        """How many wait for their next attempt in place, or for another one to be finished: only their bytes count."""
-        return len(self.fresh) - self.fresh.ripe + self.failed
+    def counted(self) -> int:
+        """How many wait neither for their next attempt in place nor for another one to be finished: of those only the bytes count."""
+        return self.fresh.ripe + sum(len(run) for run in self.held if not run.in_place)
 
     @property
     def failed(self) -> int:
@@ -155,7 +146,9 @@ class Backlog:
                 return []
             batch = fitting(run for run in due if run.pipeline is head.pipeline) if due else []
             is_cut = self._in_order and len(batch) < len(due)
-            if not waits and not is_cut and (due or head.pipeline is None or self._is_ripe(head.pipeline.agent, now)):
+            agent = None if head.pipeline is None else head.pipeline.agent
+            is_ripe = due or agent is None or self.fresh.ripe >= agent.max_batch or now >= self._arrived + agent.max_wait
+            if is_ripe and not (waits or is_cut):
                 self.fresh.fill(head.pipeline, batch)
                 self._arrived = now
         if self.held:
@@ -203,9 +196,6 @@ class Backlog:
     def is_settleable(self) -> bool:
         """Whether something held can still be settled without user code."""
         return any(map(is_decided, self.held[:1] if self._in_order else self.held))
-
-    def _is_ripe(self, agent: Agent, now: float) -> bool:
-        return self.fresh.ripe >= agent.max_batch or now >= self._arrived + agent.max_wait
 
 
 _first = attrgetter("first")

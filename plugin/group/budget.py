@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-__all__ = ["BATCH_BYTES", "LANE_BYTES", "Budget", "sizes_of"]
+__all__ = ["BATCH_BYTES", "LANE_BYTES", "Budget"]
 
 #: Bytes that one partition may hold: RocketMQ's `pullThresholdSizeForQueue`.
 LANE_BYTES: Final = 100 * 2**20
@@ -27,19 +26,3 @@ class Budget:
     def is_spent(self) -> bool:
         """Whether partitions take no more than one batch each."""
         return self.used > self.limit
-
-    def room(self, held: int, *, is_empty: bool, most: int | None = None) -> int:
-        """The bytes that a partition which holds `held` of `most` may take; if it `is_empty`, it always takes a batch."""
-        most = LANE_BYTES if most is None else most
-        room = min(most - held, self.limit - self.used)
-        return max(room, min(most, BATCH_BYTES)) if is_empty else room
-
-
-def sizes_of(records: Iterable[Any]) -> list[int]:
-    """The raw bytes of each of `records`: its key, its value, its headers."""
-    return [
-        len(record.value or b"")
-        + len(record.key or b"")
-        + (sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else 0)
-        for record in records
-    ]

@@ -18,7 +18,6 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.progress import Finished, agents_hash, measure
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.offsets import Topic
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.lane import MAX_SPAN, MOST_IN_PLACE, Lane, Told
 from ackwise.plugin.group.position import Position
@@ -31,6 +30,7 @@ Offsets = Mapping[TopicPartition, tuple[tuple[Lane, ...], Told]]
 """The lanes of each partition, and what is to be told of it: the next offset that all of them have passed, and what stands beside it."""
 
 _Committed = dict[TopicPartition, OffsetAndMetadata]
+_Left = Mapping[TopicPartition, tuple[int, CommitMetadata]]
 
 #: Seconds that a commit gets, however late it is.
 _AT_LEAST: Final = 0.5
@@ -59,6 +59,7 @@ class Commits:
         """`agents` are the names of all agents of the group, `lanes` those of all its partitions here."""
         self.cluster: str | None = None  #: the id of the cluster; without it nobody could tell whose offsets a map is about
         self._group = group
+        self._hash = group_hash(group)
         self._agents = agents
         self._sink = sink
         self._send = send
@@ -79,14 +80,10 @@ class Commits:
 
     async def commit(self, offsets: Offsets, by: float) -> bool:
         """Commit `offsets`, and record that; returns whether the broker took them. A failure is logged."""
-
-        def made() -> _Committed:
-            return {place: OffsetAndMetadata(told.offset, self._metadata(lanes, told)) for place, (lanes, told) in offsets.items()}
-
-        if not await self._commit(made, offsets.keys(), by):
+        if not await self._commit({each: (told.offset, self._metadata(lanes, told)) for each, (lanes, told) in offsets.items()}, by):
             return False
         for partition, (lanes, told) in offsets.items():
-            has_moved = lanes[0].committed != told.offset
+            has_moved = lanes[0].told is None or lanes[0].told.offset != told.offset
             for lane in lanes:
                 lane.told = told
             if self._sink is not None and has_moved:
@@ -98,31 +95,27 @@ class Commits:
 
         Return whether the broker took it; `None` if the partitions are no longer ours. A failure is logged.
         """
+        return await self._commit({each: (position.next, self._announcement(position)) for each, position in positions.items()}, by)
 
-        def made() -> _Committed:
-            return {place: OffsetAndMetadata(position.next, self._announcement(position)) for place, position in positions.items()}
-
-        return await self._commit(made, positions.keys(), by)
-
-    async def _commit(self, made: Callable[[], _Committed], partitions: Collection[TopicPartition], by: float) -> bool | None:
-        """Commit what `made` returns; returns whether the broker took it, `None` where the partitions have moved."""
+    async def _commit(self, offsets: _Left, by: float) -> bool | None:
+        """Commit `offsets`; returns whether the broker took them, `None` where the partitions have moved."""
         now, answered = asyncio.get_running_loop().time, asyncio.get_running_loop().create_future()
-        self._under_way.update(dict.fromkeys(partitions, answered))
+        self._under_way.update(dict.fromkeys(offsets, answered))
         try:
-            await answer(self._with_metadata(made), within=max(_AT_LEAST, by - now()))
+            await answer(self._with_metadata(offsets), within=max(_AT_LEAST, by - now()))
         except (CommitFailedError, IllegalStateError) as error:
             log.warning(
                 "a commit was refused since the partitions moved, the next owner goes on from the last one",
                 group=self._group,
-                partitions=len(partitions),
+                partitions=len(offsets),
                 error=said(error),
             )
             return None
         except (KafkaError, OSError) as error:
-            self._log_failed(error, len(partitions))
+            self._log_failed(error, len(offsets))
             return False
         finally:
-            for partition in partitions:
+            for partition in offsets:
                 if self._under_way.get(partition) is answered:
                     del self._under_way[partition]
             answered.set_result(None)
@@ -156,10 +149,10 @@ class Commits:
                 error=said(error),
             )
 
-    async def _with_metadata(self, made: Callable[[], _Committed]) -> None:
+    async def _with_metadata(self, offsets: _Left) -> None:
         """Commit with what the next owner is to know; a broker that allows less gets less from then on, at last the bare offsets."""
         try:
-            await self._send(made())
+            await self._send({each: OffsetAndMetadata(offset, self._text(left)) for each, (offset, left) in offsets.items()})
         except OffsetMetadataTooLargeError as error:
             if self._room is _Room.NONE:
                 raise
@@ -171,42 +164,34 @@ class Commits:
                 without="the map of what is finished" if self._room is _Room.SHORT else "any",
             )
             _keep_no_map(self._lanes())
-            await self._with_metadata(made)
+            await self._with_metadata(offsets)
 
     def own(self, metadata: str) -> CommitMetadata | None:
         """What this group left beside a commit, in this cluster; `None` where that is foreign."""
         return read_own(metadata, self._group, self.cluster)
 
-    def _metadata(self, lanes: Sequence[Lane], told: Told) -> str:
+    def _metadata(self, lanes: Sequence[Lane], told: Told) -> CommitMetadata:
         finished = None
         if told.finished is not None and self.cluster is not None:
             base_ts, last_ts, bits = told.finished
             finished = FinishedMap(told.offset, base_ts, last_ts, self._agents_of(lanes), bits)
         in_place = () if finished is None else told.in_place
         writer, last = durable_of(self._sink) or (None, None)
-        metadata = CommitMetadata(writer, last, finished, in_place, is_open=told.is_open, tried=told.tried)
-        return self._text(metadata, lanes[0].log)
+        return CommitMetadata(writer, last, finished, in_place, self._hash, self.cluster, *lanes[0].log, told.is_open, told.tried)
 
-    def _announcement(self, position: Position) -> str:
+    def _announcement(self, position: Position) -> CommitMetadata:
         """What the last owner has left is told on: this one may end before it has fetched anything, or has said who was before it."""
         left = self.own(position.metadata) or CommitMetadata()
         if left.finished is None or left.finished.base != position.next:
             left = replace(left, finished=None, in_place=())
-        return self._text(replace(left, is_open=True), position.topic)
+        topic_id, partitions = position.topic
+        return replace(left, group=self._hash, cluster=self.cluster, topic_id=topic_id, partitions=partitions, is_open=True)
 
-    def _text(self, metadata: CommitMetadata, topic: Topic) -> str:
-        """`metadata` with whose and of which log it is, as far as the broker has room for it."""
+    def _text(self, metadata: CommitMetadata) -> str:
+        """`metadata`, as far as the broker has room for it."""
         if self._room is _Room.NONE:
             return ""
-        if self._room is _Room.SHORT:
-            metadata = replace(metadata, finished=None, in_place=())
-        return replace(
-            metadata,
-            group=group_hash(self._group),
-            cluster=self.cluster,
-            topic_id=topic.id,
-            partitions=topic.partitions,
-        ).fit()
+        return (metadata if self._room is _Room.ALL else replace(metadata, finished=None, in_place=())).fit()
 
 
 def _keep_no_map(lanes: Iterable[Lane]) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Literal, NamedTuple
 
 from ackwise.middleware.commitmetadata import FinishedMap, InPlace, Tried
@@ -21,12 +22,13 @@ from ackwise.middleware.limits import Share, Thresholds
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.progress import MAP_SPAN, Finished, holds, is_of
-from ackwise.middleware.run import Run, Stage, Taker, count, in_order, pick, ranges_of
+from ackwise.middleware.run import Run, Stage, Taker, count, in_order, pick, ranges_of, sizes_of
 from ackwise.middleware.suspects import LONGEST, Suspects
 from ackwise.middleware.watermark import Watermark
 from ackwise.plugin.client.offsets import Topic
-from ackwise.plugin.group.backlog import MAX_MESSAGES, Backlog, Fresh, InSequence
-from ackwise.plugin.group.budget import LANE_BYTES, Budget, sizes_of
+from ackwise.plugin.group.backlog import MAX_MESSAGES, Backlog, InSequence
+from ackwise.plugin.group.budget import BATCH_BYTES, LANE_BYTES, Budget
+from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.parking import Parking
 
 __all__ = ["MAX_MESSAGES", "MAX_SPAN", "MOST_IN_PLACE", "Lane", "Told"]
@@ -82,7 +84,7 @@ class Lane:
         make: Callable[[TopicPartition, Sequence[Any]], list[Run]],
         progressed: Callable[[Lane], None],
         generation: int | None = None,
-        fresh: Fresh | None = None,
+        by_key: ByKey | None = None,
         in_order: bool = False,
         overlapping: bool = False,
         agent: str | None = None,
@@ -98,7 +100,7 @@ class Lane:
     ) -> None:
         """`generation`: of the partition's offset in a database, if it is kept there; then nothing overtakes what is held.
 
-        `in_order` says the same of any other lane. `fresh` keeps what is new, and says which of it may be in a batch together.
+        `in_order` says the same of any other lane. `by_key` keeps what is new in the order `key`.
         `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
         `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share, `share` what
         those of its agent do. `isolation` is that of all lanes of the worker, `commit` commits this one: both for what workers ended at.
@@ -124,6 +126,7 @@ class Lane:
         self.last_fetched: tuple[int, int] | None = None  #: offset and timestamp of the last record, behind a map that is believed
         self.watermark = Watermark(position)
         self.cut_off = False
+        self.is_stopping = False  #: it takes nothing new any more
         self.unreadable: str | None = None  #: why the client can't read on at `position`, while it is left alone for that
         self.task: asyncio.Task[None] | None = None
         self.turn = asyncio.Lock()  #: who holds it admits a batch
@@ -137,10 +140,12 @@ class Lane:
         self._progressed = progressed
         self._clock = clock
         self._wall = wall
-        self._backlog = Backlog(InSequence() if fresh is None else fresh, clock, in_order=in_order or generation is not None)
+        self._backlog = Backlog(InSequence() if by_key is None else by_key, clock, in_order=in_order or generation is not None)
         flow = flow or FlowControl()
+        self._flow = flow
         self._parking = Parking(flow, self.place, role, handler, self._backlog, put_off)
         self._burials = flow.burials
+        self._by_key = by_key
         self._in_order = in_order
         self._isolation = isolation or Isolation()
         self._commit = commit
@@ -154,13 +159,12 @@ class Lane:
         self._full_since: float | None = None
         self._overflowed_at: int | None = None  #: the bytes in hand when something had no room
         self._next_alarm = 0.0
-        self._stopping = False
         self._wake = asyncio.Event()
 
     @property
     def keeps_order(self) -> bool:
         """Whether a message may wait for another one: by partition, by key, or for an offset in a database."""
-        return self._in_order or self.generation is not None or not isinstance(self._backlog.fresh, InSequence)
+        return self._in_order or self.generation is not None or self._by_key is not None
 
     def start(self, *, after: Collection[asyncio.Task[None]] = ()) -> asyncio.Task[None]:
         """Begin to work, once `after` have ended: lanes of this partition that it was taken from, whose handlers go on all the same."""
@@ -227,9 +231,10 @@ class Lane:
             for record in records:
                 if record.offset not in taken:
                     self.watermark.finish(record.offset)
+        size = 0
         for run in runs:
-            run.sizes = sizes_of(run.records)
-        size = sum(run.size for run in runs)
+            run.size = sum(sizes_of(run.records))
+            size += run.size
         into.add(runs)
         self.bytes += size
         self.budget.used += size
@@ -241,7 +246,7 @@ class Lane:
 
         Returns whether that moved it. An offset that a database has goes only where that does.
         """
-        if end <= self.position or self._stopping or self.generation is not None:
+        if end <= self.position or self.is_stopping or self.generation is not None:
             return False
         self.position = end
         self.watermark.skip(end)
@@ -291,7 +296,7 @@ class Lane:
     @property
     def is_at_work(self) -> bool:
         """Whether it has something in a batch, or for the next one; what is held for later is neither."""
-        return bool(self._running or self._backlog.fresh.ripe or self._suspects)
+        return bool(self._running or self._backlog.fresh.head() is not None or self._suspects)
 
     @property
     def queued(self) -> tuple[Run, ...]:
@@ -309,36 +314,59 @@ class Lane:
         return tuple(self._backlog.held)
 
     def is_full(self) -> bool:
-        """Whether fetching should pause; half of the bounds lets it go on. Where the budget is spent, one batch is enough."""
-        share, in_hand = 1.0 if self._full_since is None else 0.5, self.in_hand - self._backlog.waiting
+        """Whether fetching should pause; half of the bounds lets it go on. Where the budget is spent, one batch is enough.
+
+        Nobody counts the span of what is in order (F04).
+        """
         if self._overflowed_at is not None and 2 * self.bytes <= self._overflowed_at:
             self._overflowed_at = None
-        capacity, most_bytes, most_span = self._bounds
-        has_bytes = (
-            self.bytes > most_bytes * share or self._overflowed_at is not None or (in_hand > 0 and self.budget.used > self.budget.limit)
-        )
-        has_much = in_hand > capacity * share or self._backlog.failed >= MOST_IN_PLACE
-        if not (has_much or has_bytes or self.watermark.span > most_span * share or self._parking.is_shut):
-            self._full_since = None
-        elif self._full_since is None:
-            self._full_since = self._clock()
-        return self._full_since is not None
-
-    @property
-    def _bounds(self) -> tuple[int, int, int]:
-        """The messages, the bytes and the span of offsets that it may have in hand. Nobody counts the span of what is in order (F04)."""
-        thresholds = self.share.thresholds
+        thresholds, share = self.share.thresholds, 1.0 if self._full_since is None else 0.5
         capacity = thresholds.messages or self.capacity
         span = max(self.max_span, 2 * capacity)
         if thresholds.span is not None and not self._in_order:
             span = min(span, thresholds.span)
-        return capacity, thresholds.bytes or LANE_BYTES, span
+        counted = self._backlog.counted + len(self._suspects or ()) + count(self.running) + count(self._lent)
+        is_full = (
+            counted > capacity * share
+            or (bool(self._backlog.held) and self._backlog.failed >= MOST_IN_PLACE)
+            or self.bytes > (thresholds.bytes or LANE_BYTES) * share
+            or self._overflowed_at is not None
+            or (counted > 0 and self.budget.used > self.budget.limit)
+            or self.watermark.span > span * share
+            or (not self._flow.is_quiet and self._parking.is_shut)
+        )
+        if not is_full:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = self._clock()
+        return is_full
+
+    def fitting(self, records: Sequence[Any]) -> int:
+        """How many of `records`, in order, there is room for: where nothing is in hand a batch in any case, and one message at least."""
+        most = self.share.thresholds.bytes or LANE_BYTES
+        room = min(most - self.bytes, self.budget.limit - self.budget.used)
+        if is_empty := not self.in_hand:
+            room = max(room, min(most, BATCH_BYTES))
+        return max(bisect_right([*accumulate(sizes_of(records))], room), is_empty)
 
     def look_again(self) -> None:
         """Something was resumed, here or elsewhere."""
         self._parking.look_again()
         self._try_at = 0.0
         self._wake.set()
+
+    def stir(self) -> None:
+        """A message is to run alone, or does no more; calls are told by themselves."""
+        self._wake.set()
+
+    def time_left(self, now: float) -> float:
+        """Seconds for which a message that is to run alone waits for the batches at work: while one is decoded or settled, for its end."""
+        left = 0.0
+        for batch in self._running:
+            if batch:  # else all of it was lent, to who is present by itself
+                calls = {run.call for run in batch if run.call is not None}
+                left = max(left, *(call.time_left(now) for call in calls)) if calls else float("inf")
+        return left
 
     def overflow(self) -> None:
         """Not all that was fetched had room: it is full until half of its bytes are done."""
@@ -348,14 +376,9 @@ class Lane:
         """Whether it has been full for so long."""
         return self._full_since is not None and self._clock() >= self._full_since + seconds
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it takes nothing new any more."""
-        return self._stopping
-
     def stop(self) -> None:
         """Take nothing new; what is running, and what is decided, is still settled."""
-        self._stopping = True
+        self.is_stopping = True
         for run in self.running:
             if run.call is not None:
                 run.call.recall()
@@ -404,7 +427,7 @@ class Lane:
         self._release(sum(run.size for run in settled))
         if self.watermark.span and self.max_span > MAX_SPAN:
             self._keep_times(settled)
-        if self._backlog.fresh.finished(settled):
+        if self._by_key is not None and self._by_key.finished(settled):
             self._wake.set()
         self._progressed(self)
 
@@ -456,19 +479,23 @@ class Lane:
     async def _work(self, after: Collection[asyncio.Task[None]]) -> None:
         try:
             await self._wait_for(after)
-            while True:
-                if self._batches:
-                    self._reap()
-                if self._suspects is not None:
-                    await self._try(self._suspects)
-                is_shut = self.cut_off or (self._running and self._is_busy()) or (self._is_blocked and not self._stopping)
-                batch = [] if is_shut else self._backlog.take(stopping=self._stopping)
-                if not batch:
-                    if self._stopping and not self._batches and (self.cut_off or not self._backlog.is_settleable()):
+            with self._isolation.beside(self):
+                while True:
+                    if self._batches:
+                        self._reap()
+                    if self._suspects is not None:
+                        await self._try(self._suspects)
+                    is_shut = self._is_blocked or self._isolation.is_shut()
+                    if self.cut_off or (self._running and self._is_busy()) or (is_shut and not self.is_stopping):
+                        batch = []
+                    else:
+                        batch = self._backlog.take(stopping=self.is_stopping)
+                    if batch:
+                        await self._work_on(batch)
+                    elif self.is_stopping and not self._batches and (self.cut_off or not self._backlog.is_settleable()):
                         return
-                    await self._wait()
-                else:
-                    await self._work_on(batch)
+                    else:
+                        await self._wait()
         finally:
             self._release(self.bytes)
             for task in self._batches:
@@ -490,7 +517,7 @@ class Lane:
 
     async def _try(self, suspects: Suspects) -> None:
         """Take the next portion of what the last owner may have ended at, once the one before is tried."""
-        if self._stopping or self._clock() < self._try_at or (self._is_trying and not self._is_blocked):
+        if self.is_stopping or self._clock() < self._try_at or (self._is_trying and not self._is_blocked):
             return
         if self._parking.is_held:  # nothing would be tried, but parked
             self._try_at = self._clock() + _HELD
@@ -510,9 +537,9 @@ class Lane:
     async def _try_alone(self, suspects: Suspects) -> None:
         """Take one message while no other lane of this worker works; it is over with the commit that says so."""
         trial = HandlerCall()
-        async with self._isolation.exclusive(_ALONE, trial, is_over=lambda: self._stopping) as is_alone:
+        async with self._isolation.exclusive(_ALONE, trial, is_over=lambda: self.is_stopping) as is_alone:
             self._try_at = 0.0
-            if not is_alone or self._stopping:
+            if not is_alone or self.is_stopping:
                 return
             self._is_alone = True  # from the commit on that names it
             try:
@@ -530,9 +557,9 @@ class Lane:
         self._is_blocked = False
         while not self.cut_off:
             self._reap()
-            if batch := self._backlog.take(stopping=self._stopping):
+            if batch := self._backlog.take(stopping=self.is_stopping):
                 await self._work_on(batch)
-            elif self._running or (self._backlog.fresh.ripe and not self._stopping):
+            elif self._running or (self._backlog.fresh.ripe and not self.is_stopping):
                 await self._wait()
             else:
                 break
@@ -546,9 +573,9 @@ class Lane:
     async def _commit_try(self, suspects: Suspects) -> bool:
         """Commit what is about to be tried; returns whether it may be. A broker that refuses commits keeps nobody from working."""
         await self._commit_now()
-        if self._stopping:
+        if self.is_stopping:
             suspects.give_up()
-        return not self._stopping
+        return not self.is_stopping
 
     async def _commit_now(self) -> None:
         if self._commit is not None and not self.cut_off:
@@ -577,12 +604,10 @@ class Lane:
 
     async def _run(self, pipeline: Taker, batch: list[Run]) -> None:
         try:
-            while not self._stopping and self._isolation.is_shut():
-                await self._isolation.wait()
-            with self._isolation.beside(_Working(batch)):
-                await pipeline(batch, self)
+            await pipeline(batch, self)
         finally:
             self._running = [other for other in self._running if other is not batch]
+            self._isolation.look()
             if held := [run for run in batch if run.stage is not Stage.SETTLED]:
                 self._backlog.hold(held)
             self.pass_settled(batch)
@@ -603,14 +628,15 @@ class Lane:
         """Until all of `before` have ended, or this lane stops."""
         for task in before:
             task.add_done_callback(lambda _: self._wake.set())
-        while not self._stopping and not all(task.done() for task in before):
+        while not self.is_stopping and not all(task.done() for task in before):
             self._wake.clear()
             await self._wake.wait()
 
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""
-        at = None if self._running and self._is_busy() else self._backlog.next_at(stopping=self._stopping)
-        if not self._stopping and (self._is_blocked or (self._suspects and not self._is_trying)):
+        is_shut = (self._running and self._is_busy()) or (not self.is_stopping and self._isolation.is_shut())
+        at = None if is_shut else self._backlog.next_at(stopping=self.is_stopping)
+        if not self.is_stopping and (self._is_blocked or (self._suspects and not self._is_trying)):
             at = self._try_at if self._is_blocked else self._try_at if at is None else min(self._try_at, at)
         self._wake.clear()
         if at is None:
@@ -640,19 +666,3 @@ def _is_untried(run: Run) -> bool:
     """Whether nobody knows yet that a worker survives `run`, which is held."""
     is_undecided = run.stage in (Stage.FETCHED, Stage.WITHHELD) and run.disposition is None
     return is_undecided and not (run.in_place or run.elsewhere or run.why == PAUSED or run.pipeline is None)
-
-
-class _Working:
-    """A batch at work, for which a message that is to run alone waits: while it is decoded or settled, and for its calls."""
-
-    def __init__(self, batch: list[Run]) -> None:
-        self._batch = batch
-
-    def stir(self) -> None:
-        """Its calls are told by themselves."""
-
-    def time_left(self, now: float) -> float:
-        if not self._batch:
-            return 0.0  # all of it was lent, to who is present by itself
-        calls = {run.call for run in self._batch if run.call is not None}
-        return max((call.time_left(now) for call in calls), default=float("inf"))

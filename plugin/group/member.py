@@ -124,6 +124,7 @@ class Member:
         self.names = TopicNames.of(settings, dead_letter=parts.dead_letter.topic)
         self.later = parts.later
         self.sink = parts.sink
+        self.record: Callable[[Event], None] = (lambda _: None) if parts.sink is None else parts.sink.record
         self.clock = clock
         self.offsets: OffsetsStore | None = None  #: where the offsets of the sources are kept beside the broker
         self.owner = ""  #: whose offsets those are
@@ -354,11 +355,6 @@ class Member:
             log.debug("the ends of the logs can't be read now", error=said(error))
             return {}
 
-    def record(self, event: Event) -> None:
-        """Give `event` to the sink, if there is one."""
-        if self.sink is not None:
-            self.sink.record(event)
-
     async def _flush_events(self, *, within: float = _BROKER_TIMEOUT) -> None:
         if self.sink is None:
             return
@@ -396,7 +392,7 @@ class Member:
             make=make or (self.routes.from_source if role == "source" else self.routes.from_retry),
             progressed=self._progressed,
             generation=generation,
-            fresh=None if keyed is None else ByKey(keyed.find_order),
+            by_key=None if keyed is None else ByKey(keyed.find_order),
             in_order=any(pipeline.agent.order == "partition" for pipeline in readers),
             overlapping=overlapping,
             agent=agent,
@@ -543,9 +539,10 @@ class Member:
         )
 
     def _look_again(self) -> None:
-        """Something may begin that might not before."""
+        """Something may begin that might not before, or may not."""
         for lane in _each_of(self.lanes):
             lane.look_again()
+        self._isolation.stir()
         self.has_moved.set()
 
     def _progressed(self, lane: Lane) -> None:

@@ -56,8 +56,7 @@ class Parking:
 
     def admit(self, batch: list[Run]) -> list[Run]:
         """Those of `batch`, all of one pipeline, that go on now: all, unless they are paused. What is decided needs no more user code."""
-        pipeline = batch[0].pipeline
-        if pipeline is None or all(map(is_decided, batch)):
+        if (self._flow.is_quiet and self._put_off is None) or (pipeline := batch[0].pipeline) is None or all(map(is_decided, batch)):
             return batch
         until = self._flow.held_until(pipeline.agent.name, self._place)
         if until is None:

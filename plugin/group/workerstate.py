@@ -7,6 +7,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
@@ -121,7 +122,7 @@ def _in_hand(lanes: Iterable[Lane]) -> Iterator[PartitionInHand]:
         yield PartitionInHand(topic, partition, number, running[topic, partition])
 
 
-def _said(paused: tuple[Target, frozenset[By]]) -> str:
+def _said(paused: tuple[Target, AbstractSet[By]]) -> str:
     target, by = paused
     return f"{target} by {' and '.join(sorted(by))}"
 

@@ -108,7 +108,7 @@ def _of_agents(member: Member) -> Iterator[Sample]:
 
 
 def _of_flow(member: Member) -> Iterator[Sample]:
-    yield from (Sample("ackwise_paused", (str(target),), 1) for target in member.flow.pausing.paused)
+    yield from (Sample("ackwise_paused", (str(target),), 1) for target in [*member.flow.pausing.paused])
     stopped = member.flow.stopped
     yield from (Sample("ackwise_breaker_open", (agent,), agent in stopped) for agent in member.pipelines.copy())
 

@@ -80,6 +80,7 @@ class Spine:
             wall=self.wall,
         )
         self.pipeline = Pipeline(self.agent, self.worker)
+        self.worker.flow.listen(self.worker.isolation.stir)
         self.publisher.wall = self.wall
 
     def wall(self) -> float:

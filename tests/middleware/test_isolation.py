@@ -43,7 +43,7 @@ async def test_while_a_message_runs_alone_or_waits_to_others_are_told_and_start_
             told.append(isolation.is_shut(self))
 
     isolation, other = Isolation(), Other()
-    with isolation.beside(busy := call(unstarted=1)), isolation.listening(other):
+    with isolation.beside(busy := call(unstarted=1)), isolation.beside(other):
         alone = Alone(isolation)
         await turns()
         assert (isolation.is_shut(other), isolation.is_shut(alone.call), alone.runs) == (True, False, False)
@@ -53,7 +53,7 @@ async def test_while_a_message_runs_alone_or_waits_to_others_are_told_and_start_
     alone.end.set()
     await alone.task
     assert (isolation.is_shut(other), told) == (False, [True])
-    with isolation.listening(other):
+    with isolation.beside(other):
         alone = Alone(isolation)
         await turns()
         alone.end.set()

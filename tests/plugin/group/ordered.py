@@ -56,13 +56,14 @@ class Shop:
             "billing.delay",
             dedup=None if dedup is False else Dedup(self.store, **({} if dedup is True else dedup)), leases=self.leases, sink=self.sink,
         )  # fmt: skip
+        self.worker.flow.listen(self.worker.isolation.stir)
         self.pipeline = Pipeline(self.agent, self.worker)
         self._moved = asyncio.Event()
         self.lane = Lane(
             "orders", 0, "source", 100,
             make=lambda place, records: [Run(place, records, self.pipeline)],
             progressed=lambda lane: self._moved.set(),
-            fresh=ByKey(self.pipeline.find_order) if order == "key" else None,
+            by_key=ByKey(self.pipeline.find_order) if order == "key" else None,
             in_order=order == "partition",
             flow=self.worker.flow,
         )  # fmt: skip

@@ -198,13 +198,14 @@ class Owner:
             "billing", later, self, "billing.retry", "billing.dlq", "billing.delay", flow=self.flow,
             dedup=Dedup(self) if partition.dedup else None, leases=self.leases, monotonic=clock, wall=clock,
         )  # fmt: skip
+        self.flow.listen(worker.isolation.stir)
         pipeline = Pipeline(agent, worker)
         committed, metadata = partition.committed
         self.lane = Lane(
             "orders", 0, "source", committed,
             make=lambda place, records: [Run(place, records, pipeline)],
             progressed=lambda lane: None,
-            fresh=ByKey(pipeline.find_order) if mode.order == "key" else None,
+            by_key=ByKey(pipeline.find_order) if mode.order == "key" else None,
             in_order=mode.order == "partition", flow=self.flow, clock=clock, wall=clock,
         )  # fmt: skip
         self.commits = Commits("billing", ["bill"], None, self._send)

@@ -15,7 +15,8 @@ from tests.waiting import turns, until
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.plugin.group.budget import BATCH_BYTES, LANE_BYTES, Budget, sizes_of
+from ackwise.middleware.run import sizes_of
+from ackwise.plugin.group.budget import BATCH_BYTES, LANE_BYTES, Budget
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -71,8 +72,9 @@ async def test_where_the_process_holds_as_much_as_it_may_a_lane_with_nothing_in_
     other = lane_with(budget, Line(), 3 * MIB)
     lane = lane_with(budget, Line())
     assert (other.is_full(), lane.is_full()) == (True, False)
-    assert budget.room(lane.bytes, is_empty=True) == BATCH_BYTES
-    assert budget.room(other.bytes, is_empty=False) < 0
+    assert lane.fitting(deliveries(lane.position, 3, Bytes(BATCH_BYTES // 2))) == 2
+    assert lane.fitting(deliveries(lane.position, 1, Bytes(3 * MIB))) == 1
+    assert other.fitting(deliveries(other.position, 1, b"1")) == 0
     lane.offer(deliveries(lane.position, 1, b"1"))
     assert lane.is_full()
 
@@ -112,7 +114,7 @@ async def test_a_process_that_is_full_fetches_one_batch_of_a_mebibyte_for_each_p
 
 
 async def test_a_lane_takes_no_more_than_its_bytes_of_one_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.budget.LANE_BYTES", 2 * MIB)
+    monkeypatch.setattr("ackwise.plugin.group.lane.LANE_BYTES", 2 * MIB)
     line = Line(is_open=False)
     (partition,) = partitions(1)
     async with polling(Logs({partition: [batch(0, *[bytes(300 * KIB)] * 20)]}), line=line) as desk:

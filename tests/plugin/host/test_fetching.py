@@ -664,7 +664,7 @@ async def test_the_broker_may_keep_a_fetch_longer_while_no_lane_is_at_work_and_n
         line.gate.set()
         await until(lambda: fetch_wait(desk) == 500)
         desk.consumer.pause(OTHER)
-        desk.fetching._quarantine.admit(OTHER, desk.member.lanes[OTHER][0], KafkaError())
+        desk.fetching.quarantine.admit(OTHER, desk.member.lanes[OTHER][0], KafkaError())
         desk.member.has_moved.set()  # who does that by itself looks at all partitions then
         await until(lambda: fetch_wait(desk) == 50)
 
@@ -723,6 +723,7 @@ async def test_what_is_paused_goes_on_once_time_has_passed_though_nothing_is_at_
 ) -> None:
     """As a handler that a breaker has stopped."""
     is_shut = True
+    monkeypatch.setattr(FlowControl, "is_quiet", False)
     monkeypatch.setattr(FlowControl, "is_shut", lambda *_: is_shut)
     monkeypatch.setattr("ackwise.plugin.consume.polling._PASSED_OVER", 0.0)
     async with polling(Logs({GOOD: [], OTHER: []})) as desk:

@@ -101,6 +101,7 @@ class Desk:
             monotonic=self.clock,
             wall=self.clock,
         )
+        worker.flow.listen(worker.isolation.stir)
         pipelines = {"bill": Pipeline(Agent("bill", ("orders",), kind, handler, decode, max_batch=max_batch), worker)}
         self.stop = asyncio.Event()
         self.member = SimpleNamespace(
