@@ -51,6 +51,8 @@ class Agent:
     ] = None
     max_bytes: Annotated[int | None, "the same in bytes"] = None
     batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets
+    around: Callable[[Callable[[Any], Awaitable[object]]], Callable[[Any], Awaitable[object]]] | None = None
+    """Puts the batch middleware around what calls the handler with each message of a batch; only for a handler of messages."""
     loops: asyncio.Semaphore | None = None  #: one slot for each loop of the user's that takes its batches
     message: Callable[[Delivery], Message[Any]] | None = None  #: makes the message itself, where decoding takes more than the value
     decodes: Literal["value", "message"] = "value"  #: what `decode` takes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
@@ -145,6 +146,18 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         if index is None:
             raise InvalidRuling(f"{shown(message, repr)} is not in this batch of {len(self)}; rule on the messages that the batch holds")
         return index
+
+    def show(self, index: int, disposition: Disposition) -> None:
+        """What became of the message at `index` by itself: it is ruled so, until somebody rules otherwise."""
+        self._rulings[index] = disposition
+
+    def part(self, places: Sequence[int]) -> Batch[T_co]:
+        """The messages at `places`, in order, with what was ruled on them."""
+        part = Batch([self[place] for place in places])
+        part._rulings = {index: self._rulings[place] for index, place in enumerate(places) if place in self._rulings}
+        part._ack_index = None if self._ack_index is None else bisect_right(places, self._ack_index) - 1
+        part.delay_level = self._delay_level
+        return part
 
     def _set_ruling(self, message: Message[object], disposition: Disposition | None) -> None:
         self._rulings[self.position(message)] = disposition

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from copy import copy
 from functools import partial
 from itertools import chain
@@ -17,7 +18,7 @@ from ackwise.middleware.assigned import Undecided, current_assignment
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.decisions import Decisions
 from ackwise.middleware.decoding import decode_again
-from ackwise.middleware.disposition import Dead, Duplicate, Reason
+from ackwise.middleware.disposition import CONSUME_LATER, Dead, Duplicate, Reason
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import log_spared
@@ -25,6 +26,7 @@ from ackwise.middleware.handlercall import HandlerCall, HandlerTask
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message, Messages, extending
+from ackwise.middleware.middlewarecall import MiddlewareCall
 from ackwise.middleware.overtime import HANG_WARNING, Overtime
 from ackwise.middleware.publishing import Publishing, publishing
 from ackwise.middleware.rulings import is_success
@@ -32,7 +34,8 @@ from ackwise.middleware.run import Run, Stage, apart, count, in_order, pick
 from ackwise.middleware.sequence import hold_back
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.startcontrol import NO_LEASE, StartControl
-from ackwise.middleware.usercode import Called, Raised, Returned, Stops, awaited, is_a
+from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.usercode import Called, Raised, Returned, Stops, awaited, class_name, is_a
 from ackwise.middleware.work import Work, parts_of
 from ackwise.middleware.worker import Worker
 
@@ -84,7 +87,7 @@ class Execution:
             call.unstarted = work.queue
             for run in ready:
                 run.call = call
-            await self._work_off(work, meanwhile)
+            await (self._work_off(work, meanwhile) if self._agent.around is None else self._work_off_around(work, meanwhile))
             for run in runs:
                 run.call = None
         if self._agent.order == "partition":
@@ -119,6 +122,165 @@ class Execution:
             if self._agent.kind == "message":  # one line for the batch, or for a portion, however many of it failed
                 self._log_outcomes(work, [run for run in work.ready if run not in work.told])
 
+    async def _work_off_around(self, work: Work, meanwhile: Meanwhile | None) -> None:
+        """Within the batch middleware, one part after the other: its task calls `_call_next`, which starts those of the handler.
+
+        What succeeds is settled as without a middleware. What fails is decided once the middleware has ended.
+        """
+        call = work.call
+        work.queue.clear()
+        work.parts, call.unstarted = deque(parts_of(work.ready)), work
+        try:
+            while work.parts and call.raised is None and work.goes_on():
+                if self.starts.is_shut(work.assignment, work.ready[0].place, call):
+                    return
+                if not (part := await self.renew(work.parts.popleft())):
+                    continue
+                work.around = around = MiddlewareCall(call, part, self._agent.name)
+                work.calls[:] = [around]
+                around.task = HandlerTask(self._call_middleware(work, around), name=f"ackwise middleware of {self._agent.name}")
+                self._calls.add(around.task)
+                try:
+                    await self._wait(work, meanwhile, settles=self.starts.runs_beside(call))
+                finally:
+                    around.end()
+                if doomed := self._conclude(work, around):
+                    work.parts.extendleft(reversed(self._halve(doomed, batch=len(part))))
+                    work.until = work.until or self._worker.monotonic() + self.patience
+                if work.until is not None and self._worker.monotonic() >= work.until:
+                    return  # what is left goes back, as in `_handle_batches`
+        finally:
+            self.starts.end(call)
+            self._log_outcomes(work, [run for run in work.ready if run not in work.told])
+
+    async def _call_middleware(self, work: Work, around: MiddlewareCall) -> None:
+        current_assignment.set(work.assignment)
+        extending.set(partial(self._extend, around))
+        publishing.set(Publishing(self._worker, around))
+        batch = around.handout.batch
+        if around.transaction is not None:
+            batch.connection = around.transaction.connection
+        assert self._agent.around is not None
+        result = await self._outcome(self._agent.around(partial(self._call_next, work, around)), batch, around.runs, around)
+        if around.is_abandoned:
+            self.overtime.log_ended(around, isinstance(result, Returned) and is_success(result))
+        else:
+            around.result = result
+
+    async def _call_next(self, work: Work, around: MiddlewareCall, given: Batch[Any]) -> object:
+        """Call the handler with each message of `given`; its time is not that of the middleware."""
+        with around.handout.handling(given) as places:
+            around.deadline = None
+            try:
+                await self._handle_given(work, around, around.take(places, in_order=self._agent.order == "partition"))
+            finally:
+                around.note(places)
+                if self.overtime.timeout and not around.is_abandoned:
+                    around.deadline = self._worker.monotonic() + self.overtime.timeout
+        return around.handout.status(given)
+
+    async def _handle_given(self, work: Work, around: MiddlewareCall, given: Sequence[Run]) -> None:
+        for run in given:
+            if (before := around.run_again(run)) is not None:
+                error = class_name(before.error) if isinstance(before, Raised) else CONSUME_LATER.name
+                self.spare(run, at_most=run.at_most or len(around.runs), error=error)
+        if not (ready := await self.renew(given)) or work.call.raised is not None or not work.goes_on():
+            return
+        work.queue.extend(ready)
+        around.context = copy_context()
+        if beside := self.starts.runs_beside(work.call) or work.call.is_abandoned:
+            self.starts.end(work.call)  # each call takes a slot of its own
+        most = min(self._agent.concurrency or 1, len(ready)) if self.starts.runs_beside(work.call) else 1
+        for call in [work.call.part() for _ in range(most)] if beside else [work.call]:
+            work.calls.append(call)
+            self._start(work, call)
+        work.call.stir()
+        await around.wait_until_handled(partial(self._cut, work))
+
+    @staticmethod
+    def _cut(work: Work) -> None:
+        """The middleware has ended `call_next`: nothing more starts, and what runs has no result unless it comes to one all the same."""
+        work.queue.clear()
+        for call in work.calls:
+            if call is not work.around and call.task is not None:
+                call.task.cancel()
+
+    def _conclude(self, work: Work, around: MiddlewareCall) -> list[Run]:
+        """Decide what the handler failed with, or as the middleware ruled. Return what would be dead only since it was together."""
+        if work.call.raised is not None:  # the transaction is rolled back
+            if len(work.ready) == 1:
+                self._decide_failures(work, around)
+            return []
+        self._decide_failures(work, around)
+        doomed = self._decide_rest(work, around)
+        if around.transaction is None and work.call.stopped is None:
+            self.give_up_unstarted(work.runs, around.left_unstarted())
+        return doomed
+
+    def _decide_failures(self, work: Work, around: MiddlewareCall) -> None:
+        """Each by itself: its error says what becomes of it, unless the middleware did."""
+        handout = around.handout
+        for place, run, result in around.failures():
+            if handout.is_overruled(place) and work.call.raised is None:
+                self.decisions.let_stand(work.runs, [run], handout.batch.part([place]), around.publications)
+            else:
+                self.decisions.decide(work.runs, [run], handout.alone(place), result, work.broken)
+
+    def _decide_rest(self, work: Work, around: MiddlewareCall) -> list[Run]:
+        """What the handler has not had takes the result of the middleware, as a handler of batches would have made it."""
+        batch, result = around.handout.batch, around.result
+        rest = {place: around.runs[place] for place in around.rest()}
+        if isinstance(result, Raised) and not rest:
+            self._log_without_effect(work, result.error)
+        result = around.handout.result_of_rest(result)
+        if isinstance(result, Stops):
+            work.call.stopped = result.error
+        elif result is None:
+            rest = {place: run for place, run in rest.items() if batch.ruling(place) is not None}
+        if not rest:
+            return []
+        key_ids = self._begin_rest(work, around, rest)
+        try:
+            rest = {place: run for place, run in rest.items() if run.began and run.stage is Stage.ADMITTED}
+            part, ready = batch.part([*rest]), [*rest.values()]
+            if not ready or isinstance(result, Stops):
+                return []
+            if isinstance(result, Raised) and around.transaction is not None:
+                self._fail(work.runs, work.ready, work.call, result)
+                work.told.update(ready)
+                return []
+            if result is None:
+                self.decisions.let_stand(work.runs, ready, part, around.publications)
+                return []
+            _, unnamed = self.decisions.decide(work.runs, ready, part, result, work.broken, around.publications)
+            doomed = [run for run in unnamed if self._is_doomed(run)]
+            if len(doomed) < 2 or around.transaction is not None:
+                doomed = []
+            if isinstance(result, Raised):
+                work.raised |= {run: result.error for run in unnamed if run not in doomed}
+            return doomed
+        finally:
+            self.end(key_ids, around)
+
+    def _begin_rest(self, work: Work, around: MiddlewareCall, rest: Mapping[int, Run]) -> list[bytes]:
+        """Let begin what the middleware alone had; after the cut-off nothing does. Return the keys."""
+        unbegun = [run for run in rest.values() if not run.began]
+        if not work.assignment.cut_off and not work.call.called_off:
+            self.begin(work.runs, unbegun, around)
+        return [key_id for run in rest.values() for key_id in run.ids or ()]
+
+    def _log_without_effect(self, work: Work, error: BaseException) -> None:
+        first = work.ready[0].origin
+        log.warning(
+            "a middleware raised after its messages were handled, their own results stand",
+            handler=self._agent.name,
+            error=class_name(error),
+            at=where_raised(error),
+            topic=first.topic,
+            partition=first.partition,
+            offset=first.offset,
+        )
+
     def _log_outcomes(self, work: Work, decided: Sequence[Run]) -> None:
         self.decisions.log_outcomes(decided, work.raised, work.broken, batch=len(work.ready))
         work.told.update(decided)
@@ -126,7 +288,9 @@ class Execution:
 
     def _start(self, work: Work, call: HandlerCall) -> None:
         handle = self._handle_batches if self._agent.kind == "batch" else self._handle_messages
-        call.task = HandlerTask(handle(work, call), loop=asyncio.get_running_loop(), name=f"ackwise handler {self._agent.name}")
+        context = None if work.around is None or work.around.context is None else work.around.context.copy()
+        name = f"ackwise handler {self._agent.name}"
+        call.task = HandlerTask(handle(work, call), loop=asyncio.get_running_loop(), name=name, context=context)
         self._calls.add(call.task)
 
     def _go_on(self, work: Work) -> list[asyncio.Task[None]]:
@@ -143,7 +307,10 @@ class Execution:
         for task in tasks:
             if task.done() and not task.cancelled():
                 task.result()
-        return [task for task in tasks if not task.done()]
+        running: list[asyncio.Task[None]] = [task for task in tasks if not task.done()]
+        if work.around is not None:
+            work.around.look(running)
+        return running
 
     async def renew(self, ready: Sequence[Run]) -> list[Run]:
         """Decode again what a handler has had, which it may have changed; returns what may run.
@@ -319,7 +486,7 @@ class Execution:
                     goes_on = await self._handle_message(work, run, call)
                 finally:
                     if not call.is_abandoned:  # else it may run in another call by now
-                        run.call = None if run.stage is Stage.ADMITTED else work.call
+                        run.call = work.around if run.stage is Stage.ADMITTED else work.call
                         self.end(run.ids or (), call)
             finally:
                 self.starts.end(call)
@@ -341,7 +508,7 @@ class Execution:
         if call.is_abandoned:
             self._take_late(call, Batch([message]), result)
             return False
-        if result is None:
+        if result is None or (work.around is not None and work.around.is_cut and _is_cancelled(result)):
             return call is not work.call and self._comes_to(call)
         if isinstance(result, Stops):
             work.call.stopped = result.error
@@ -353,9 +520,13 @@ class Execution:
                     return False
             work.raised[run] = result.error
         if is_success(result):
-            self.decisions.succeed(work.runs, [run], call.publications)
-        else:
+            kept = call.publications if work.around is None else work.around.publications_of(run, call.publications)
+            self.decisions.succeed(work.runs, [run], kept)
+        elif work.around is None:
             self.decisions.decide(work.runs, [run], Batch([message]), result, work.broken)
+        else:
+            work.around.fail(run, result)
+            return call.raised is None and self._agent.order != "partition"
         return call.raised is None
 
     @staticmethod
@@ -399,14 +570,21 @@ class Execution:
         if self._agent.order is not None or call.transaction is not None:
             return False
         self.overtime.abandon(call)
-        self.end([key_id for run in call.working_on for key_id in run.ids or ()], call)
         result = Raised(self.overtime.error())
+        if isinstance(call, MiddlewareCall):
+            call.result = result
+            work.calls.remove(call)
+            return True
+        self.end([key_id for run in call.working_on for key_id in run.ids or ()], call)
         if self._agent.kind == "batch":
             fallen = self.decisions.decide_and_log(work.runs, call.working_on, cast(Batch[Any], work.batch), result, call.publications)
         else:
             (run,) = fallen = list(call.working_on)
             work.raised[run] = result.error
-            self.decisions.decide(work.runs, fallen, Batch([run.message]), result, work.broken)
+            if work.around is None:
+                self.decisions.decide(work.runs, fallen, Batch([run.message]), result, work.broken)
+            else:
+                work.around.fail(run, result)
         call.working_on = [copy(run) for run in fallen]  # as it was here: by its end the message may run once more
         work.calls.remove(call)
         if work.queue:
@@ -471,10 +649,8 @@ class Execution:
                 call.in_hand.take_back()
             if call.is_waiting and call.task is not None:
                 call.task.cancel()
-        if work.queue and work.call.transaction is None:
-            unstarted = [run for waiting in work.queue for run in ([waiting] if isinstance(waiting, Run) else waiting)]
-            work.queue.clear()
-            self.give_up_unstarted(work.runs, [run for run in unstarted if run.stage is Stage.ADMITTED])
+        if len(work) and work.call.transaction is None:
+            self.give_up_unstarted(work.runs, [run for run in work.take_unstarted() if run.stage is Stage.ADMITTED])
             self._worker.isolation.look()
             await self.release()
 
@@ -539,6 +715,10 @@ class Execution:
 def is_stuck(run: Run) -> bool:
     """Whether the event log or the store does not take its outcome now."""
     return run.stage in (Stage.PUBLISHED, Stage.RECORDED) and run.leader is None
+
+
+def _is_cancelled(result: Called) -> bool:
+    return isinstance(result, Raised) and is_a(result.error, asyncio.CancelledError)
 
 
 def _is_left(run: Run) -> bool:

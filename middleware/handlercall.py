@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence, Sized
+from collections.abc import Collection, Sequence, Sized
 from typing import Any
 
 from ackwise.middleware.transaction import Transaction
@@ -29,8 +29,8 @@ class HandlerCall:
     """
 
     __slots__ = (
-        "__weakref__", "called_off", "deadline", "in_hand", "is_abandoned", "is_waiting", "moved", "needs_task", "parts", "publications",
-        "raised", "slots", "stopped", "task", "timed_out", "transaction", "unstarted", "whole", "working_on",
+        "__weakref__", "called_off", "deadline", "given", "in_hand", "is_abandoned", "is_waiting", "moved", "needs_task", "parts",
+        "publications", "raised", "slots", "stopped", "task", "timed_out", "transaction", "unstarted", "whole", "working_on",
     )  # fmt: skip
 
     def __init__(self, transaction: Transaction | None = None) -> None:
@@ -49,6 +49,7 @@ class HandlerCall:
         self.working_on: Sequence[Any] = ()  #: the runs that the handler has now
         self.in_hand: object = None  #: the message or batch that the handler has now
         self.publications: dict[int, list[Any]] | None = None  #: what it publishes for them, by offset
+        self.given: Collection[int] = ()  #: places of what a middleware has given to the handler
         self.deadline: float | None = None  #: of what it has now, monotonic seconds
         self.timed_out = False  #: cancelled since the deadline is over
         self.is_abandoned = False  #: it did not end when it was cancelled, and nobody waits for it any more

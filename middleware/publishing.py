@@ -83,6 +83,10 @@ class Publishing:
             if message is None:
                 raise InvalidRuling("app.publish in a handler of batches must say for which message; write app.publish(…, source=message)")
             place = call.in_hand.position(message)
+            if place in call.given:
+                raise InvalidRuling(
+                    "app.publish in a middleware came after call_next had this message; publish before it, or in the handler"
+                )
             offset: int = next(islice(chain.from_iterable(run.offsets for run in call.working_on), place, None))
             return offset
         if message is None and not _is_in(call):

@@ -10,6 +10,7 @@ from typing import Any
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.middlewarecall import MiddlewareCall
 from ackwise.middleware.run import Run
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.usercode import Raised, Stops
@@ -34,6 +35,10 @@ class Work:
     raised: dict[Run, BaseException] = field(default_factory=dict)
     broken: list[Raised | Stops] = field(default_factory=list)
 
+    around: MiddlewareCall | None = None
+    """The middleware around what is handled now."""
+    parts: deque[list[Run]] = field(default_factory=deque)
+    """What is handled after that, where each part has a call of the middleware around it."""
     until: float | None = None
     """Until when what failed together may run again in halves, monotonic seconds."""
 
@@ -42,10 +47,24 @@ class Work:
     is_stuck: bool = False
     """A portion of it could not be settled: nothing more of it starts."""
 
-    def goes_on(self, call: HandlerCall) -> bool:
-        """Whether `call` may begin with something."""
-        is_over = self.assignment.cut_off or self.is_stuck or self.call.called_off or call.is_abandoned
+    def goes_on(self, call: HandlerCall | None = None) -> bool:
+        """Whether `call`, or a new one, may begin with something."""
+        is_over = self.assignment.cut_off or self.is_stuck or self.call.called_off or (call is not None and call.is_abandoned)
         return not is_over and self.call.stopped is None
+
+    def __len__(self) -> int:
+        """How much has not begun."""
+        return len(self.queue) + len(self.parts) + (0 if self.around is None else len(self.around.waiting))
+
+    def take_unstarted(self) -> list[Run]:
+        """Take out what has not begun."""
+        found = [run for waiting in (*self.queue, *self.parts) for run in ([waiting] if isinstance(waiting, Run) else waiting)]
+        self.queue.clear()
+        self.parts.clear()
+        if self.around is not None:
+            found += self.around.waiting
+            self.around.waiting = []
+        return found
 
 
 def parts_of(ready: Sequence[Run]) -> Iterator[list[Run]]:

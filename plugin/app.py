@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import datetime
 import functools
 import signal
@@ -154,10 +153,7 @@ class App(Router):
             )
         self._slots.lifespans.check()
         self._slots.check_middleware({agent.kind for agent in self._agents}, "no agent of this app does; it would never run")
-        return [
-            dataclasses.replace(agent, call=self._slots.wrapped(agent, lambda: self.settings.group))
-            for agent in self._config.agents(self._agents)
-        ]
+        return [self._slots.wrapped(agent, lambda: self.settings.group) for agent in self._config.agents(self._agents)]
 
     def explain(self) -> Explanation:
         """What this app does with its messages, and where each setting comes from; nothing is connected to or started.

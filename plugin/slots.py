@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, TypeVar
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
@@ -109,7 +109,7 @@ class Slots:
     def check_middleware(self, kinds: Collection[str], why: str) -> None:
         """Refuse middleware that would never run beside handlers of these `kinds`; what is installed is for any app."""
         for around in [*self._configured, *self._used]:
-            if not around.kinds & {*kinds}:
+            if not (around.kinds & {*kinds} or ("message" in kinds and "batch" in around.kinds)):
                 raise ConfigurationError(f"middleware {around.name!r} takes a {' or a '.join(sorted(around.kinds))}, and {why}")
 
     @property
@@ -186,13 +186,14 @@ class Slots:
         """How handlers are traced; off unless used."""
         return self._get(Tracing)
 
-    def wrapped(self, agent: Agent, group: Callable[[], str]) -> Callable[[Any], Awaitable[object]]:
-        """What an agent calls, with the middleware around it, and the span around that."""
+    def wrapped(self, agent: Agent, group: Callable[[], str]) -> Agent:
+        """`agent` with the middleware around its calls, and the span around those. That of batches alone is around all of a batch."""
         call = wrap(agent.call, [around for around in self.arounds if agent.kind in around.kinds])
-        if self.tracing is None:
-            return call
-        keeps = agent.keep_ack_index_on_error
-        return self.tracing.around(call, kind=agent.kind, handler=agent.name, group=group, keep_ack_index_on_error=keeps)
+        of_batches = [around for around in self.arounds if agent.kind == "message" and agent.kind not in around.kinds]
+        if self.tracing is not None:
+            keeps = agent.keep_ack_index_on_error
+            call = self.tracing.around(call, kind=agent.kind, handler=agent.name, group=group, keep_ack_index_on_error=keeps)
+        return dataclasses.replace(agent, call=call, around=functools.partial(wrap, arounds=of_batches) if of_batches else None)
 
     def refuse_tracing(self, why: str) -> None:
         """Refuse `Tracing` where no handler is called. Raises `ConfigurationError`."""

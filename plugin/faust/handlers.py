@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Coroutine
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -18,6 +17,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.owntask import ended, in_a_task, outcome_of
 from ackwise.middleware.usercode import Called, Raised, Stops, is_a
 from ackwise.plugin.faust.agent import Agent
+from ackwise.plugin.faust.around import Around
 from ackwise.plugin.faust.declaredagents import is_fed, undecoded
 from ackwise.plugin.faust.message import says_types
 from ackwise.plugin.faust.stockapp import use
@@ -100,7 +100,7 @@ def handler(
         check_agent(declared)
         if called in app.agents:
             raise ConfigurationError(f"two agents are called {called!r}; give one of them a name=")
-        declared = dataclasses.replace(declared, call=host.slots.wrapped(declared, lambda: app.conf.id))
+        declared = host.slots.wrapped(declared, lambda: app.conf.id)
         agent = app.agent(channel or app.topic(*declared.topics), name=called)(_call_in_a_loop)
         cast(Agent, agent).handler = declared
         agent.help = function.__doc__ or ""
@@ -135,6 +135,10 @@ async def _call_in_a_loop(stream: Any) -> None:
     if (source := cast(Stream, stream).source) is None:
         raise AckwiseError("a handler function is called in a worker only; call it yourself with a batch or a message to test it")
     declared = source.handler
+    if declared.around is not None:
+        async for members in cast(Stream, stream).flights():
+            await Around(declared, cast(Stream, stream), members).run()
+        return
     async for work in cast(Stream, stream).works(together=declared.kind == "batch"):
         await _call(declared, work)
 

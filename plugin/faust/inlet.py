@@ -74,6 +74,26 @@ class Inlet:
                 flight.append(member)
         return flight
 
+    async def flight(self) -> list[InFlight]:
+        """Wait for the next one and return it with those that were handed over with it; until each is taken it may still be recalled.
+
+        Of what runs again, as many as each of them allows. Raises what was thrown.
+        """
+        while True:
+            self._raise_thrown()
+            await self._breathe()
+            self._waiting, self._again = _still(self._waiting), _still(self._again)
+            queue = self._again or self._waiting
+            seconds = queue[0].due_in() if queue else None
+            if seconds is None or seconds > 0:
+                await self._sleep(seconds)
+                continue
+            first = queue.popleft()
+            flight, most = [first], None if first.again_until is None else first.limit
+            while queue and len(flight) != most and queue[0].is_with(first):
+                flight.append(queue.popleft())
+            return flight
+
     async def gather(self, count: int, within: float | None) -> list[InFlight]:
         """Take up to `count`, waiting for the first, and from then on at most `within` seconds for the others.
 

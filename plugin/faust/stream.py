@@ -8,7 +8,9 @@ no user-facing generator owns it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -19,7 +21,7 @@ from mode.utils.times import Seconds, want_seconds
 
 from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.middleware.inflight import InFlight
+from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.log import Log
 from ackwise.middleware.owntask import ended, in_a_task, outcome_of
 from ackwise.middleware.tracebacks import where_raised
@@ -184,6 +186,33 @@ class Stream(FaustStream):
                 await self._process(member)
             self.events_total += len(work.members)
             yield work
+            self._leave(loop)
+
+    async def flights(self) -> AsyncIterator[list[InFlight]]:
+        """What was handed over together, one after the other. None of it is taken: `work_on` takes it."""
+        assert self.inlet is not None
+        await self.begin()
+        while not self.should_stop:
+            try:
+                yield await self._taken(self.inlet.flight())
+            except StopAsyncIteration:
+                return
+
+    @asynccontextmanager
+    async def work_on(self, member: InFlight) -> AsyncIterator[Work | None]:
+        """With `member` in work once its rate lets it; `None` if it is not to run any more. Who asks concludes it, here or later."""
+        while member.where is Where.WAITING and (seconds := member.due_in()) > 0:  # noqa: ASYNC110  # its rate is a matter of time alone
+            await asyncio.sleep(seconds)
+        if self.should_stop or not (member.where is Where.TAKEN or (member.where is Where.WAITING and member.take(time.monotonic()))):
+            yield None
+            return
+        loop = _Loop()
+        work = self._work_on([member], loop)
+        try:
+            await self._process(member)
+            self.events_total += 1
+            yield work
+        finally:
             self._leave(loop)
 
     async def begin(self) -> None:

@@ -63,6 +63,14 @@ class Work:
         """The agent sees `members` only: its filters took the others out, which were acknowledged."""
         self._shown, self._batch = members, None
 
+    def rule(self, batch: Batch[Any]) -> None:
+        """`batch` is what the agent sees, and has ruled on."""
+        self._batch = batch
+
+    def waits_for(self, other: Work) -> None:
+        """It is not done before what was sent because of `other` is acknowledged."""
+        self._sends |= other._sends
+
     def track(self, send: asyncio.Future[Any]) -> None:
         """It is not done before `send` is, and has failed if that fails."""
         self._sends.add(send)

@@ -127,9 +127,8 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     if slots.tracing is not None:
         yield ChainLink("execute", "tracing", "a span of OpenTelemetry around each call of a handler")
     for place, around in enumerate(slots.arounds, 1):
-        yield ChainLink(
-            "execute", f"{around.name}", f"middleware {place}, around every handler that takes a {' or a '.join(sorted(around.kinds))}"
-        )
+        wrapped = "batch" if around.kinds == {"batch"} else f"handler that takes a {' or a '.join(sorted(around.kinds))}"
+        yield ChainLink("execute", around.name, f"middleware {place}, around every {wrapped}")
     for agent in agents:
         yield ChainLink("execute", agent.name, "loop over a stream" if agent.kind == "stream" else f"handler that takes a {agent.kind}")
     if broadcasting is None:

@@ -162,6 +162,16 @@ async def test_the_configuration_names_middleware_outside_of_what_the_code_uses(
     assert [link.what for link in app.explain().chain if "middleware" in link.how] == ["timed", "checked", "used"]
 
 
+async def test_a_configured_middleware_of_batches_wraps_handlers_of_messages(hooks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hooks / "shophooks.py").write_text(HOOKS.replace("Batch[Any] | Message[Any]", "Batch[Any]"))
+    monkeypatch.setenv("ACKWISE_MIDDLEWARE", "shophooks:timed, shophooks:Inner.checked")
+    app = of_one_handler()
+    async with TestApp(app) as worker:
+        assert (await worker.deliver("orders", b"1")).kind == "done"
+    assert sys.modules["shophooks"].seen == ["timed", "checked"]
+    assert [link.how for link in app.explain().chain if link.what == "timed"] == ["middleware 1, around every batch"]
+
+
 @each(
     ("given", "sentence"),
     [
@@ -198,6 +208,7 @@ async def test_an_installed_distribution_wraps_the_handlers_of_every_app_that_it
     (agent,) = of_one_handler().agents()
     assert await agent.call(Message(None, b"v")) is None  # type: ignore[arg-type]  # of this kind
     assert sys.modules["shophooks"].seen == ["timed"]
+    assert agent.around is not None, "and the other is around their batch"
 
 
 async def test_the_classic_listener_is_a_middleware_that_stops_at_the_first_failure(capsys: pytest.CaptureFixture[str]) -> None:
