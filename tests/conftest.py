@@ -6,11 +6,12 @@ A test that stops, kills, freezes or fills a server, sets it otherwise, or looks
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from tests.databases.mariadb import WITH_LOG, mariadb_server
 from tests.databases.postgres import postgres_server
 from tests.databases.redis import redis_cluster, redis_server
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 # A busy machine is no finding: how long an example takes is not what is tested.
 settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+settings.register_profile("quick", settings.get_profile("unhurried"), max_examples=25)  # for `make check`
+settings.register_profile("twin", settings.get_profile("unhurried"), phases=set(Phase) - {Phase.shrink, Phase.explain})
+settings.load_profile("twin" if "SABOTAGE_COPY" in os.environ else "unhurried")  # that it fails is enough to notice a twin
 
 TestApp.max_wait = 120.0  # other tests run beside it
 

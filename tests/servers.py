@@ -16,7 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import UnknownMemberIdError
 from aiokafka.protocol.commit import OffsetCommitRequest
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.local.broker import LocalKafka, local_kafka
@@ -120,7 +120,7 @@ class RawKafka:
         """Connect, once there is somebody to ask for topics: a broker that has just come back may know of no broker, itself included."""
         await self._admin.start()
         client = self._admin._client
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while client.cluster.controller is None:
                 await client.force_metadata_update()
                 await asyncio.sleep(0.05)

@@ -21,7 +21,7 @@ import httpx
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.servers import RawKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange
@@ -38,13 +38,13 @@ class Running:
 
     async def lines(self, count: int) -> list[str]:
         assert self.process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             return [(await self.process.stdout.readline()).decode().rstrip() for _ in range(count)]
 
     async def stop(self) -> str:
         """What it still prints when it is told to end; it must end well."""
         self.process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             out, errors = await self.process.communicate()
         assert self.process.returncode == 0, errors.decode()
         self.log = [json.loads(line) for line in errors.decode().splitlines() if line.startswith("{")]
@@ -104,7 +104,7 @@ async def test_two_workers_in_a_share_group_resize_the_pictures_of_one_partition
         for name in ("a", "late", "b", "a"):
             await write(raw_kafka, "uploads", {"name": name})
         said: list[str] = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             reading = {asyncio.ensure_future(worker.lines(1)): worker for worker in (one, two)}
             while len(said) < 3:
                 done, _ = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
@@ -343,7 +343,7 @@ async def test_faust_orders_charges_what_the_bank_refused_at_first_and_counts_it
     posted = ["posted a", "posted c", "posted b"]
     ordered = ["ann ordered for 5", "bob ordered for 20000", "ann ordered for 12"]
     said: list[str] = []
-    async with running("faust_orders.py", tmp_path, raw_kafka, faust=True) as worker, asyncio.timeout(60):
+    async with running("faust_orders.py", tmp_path, raw_kafka, faust=True) as worker, asyncio.timeout(PATIENCE):
         assert worker.process.stderr is not None
         async for line in worker.process.stderr:  # where Faust's log has what agents print
             said.append(line.decode().rpartition("] ")[2].strip())

@@ -12,7 +12,7 @@ from typing import Any, Final
 __all__ = ["PATIENCE", "queued", "turns", "until"]
 
 #: Seconds until a fact counts as one that never comes: far more than a busy machine needs. A twin makes tests wait for what never comes.
-PATIENCE: Final = 20.0 if "SABOTAGE_COPY" in os.environ else 60.0
+PATIENCE: Final = 10.0 if "SABOTAGE_COPY" in os.environ else 60.0
 
 #: Looks between which other tasks take one step each. What takes longer is another process, or time.
 _QUICK: Final = 5000

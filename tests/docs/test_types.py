@@ -40,9 +40,10 @@ def write_blocks(folder: Path) -> list[list[Path]]:
 
 
 def mypy(paths: list[Path]) -> list[str]:
+    cache = CHECKOUT / ".cache" / "mypy"  # its own: these options would make that of `make mypy` void
     config = paths[0].parent / "mypy.ini"
     config.write_text("[mypy]\ncheck_untyped_defs = True\nfollow_imports = silent\nignore_missing_imports = True\n")
-    said, failure, _ = api.run(["--config-file", str(config), "--no-error-summary", *map(str, paths)])
+    said, failure, _ = api.run(["--config-file", str(config), "--cache-dir", str(cache), "--no-error-summary", *map(str, paths)])
     assert failure == ""
     return [line.replace('"App" has no attribute "use"', STOCK_FAUST) for line in said.splitlines() if ": error:" in line]
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.waiting import PATIENCE
+
 from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer
 from ackwise.middleware.policies import Outbox
@@ -126,7 +128,7 @@ async def drain(store: OutboxStore, sender: FileSender) -> None:
     relay = OutboxRelay(store, POLICY, name="outbox", new_sender=lambda: sender, brokers_answer=_answers)
     relaying = asyncio.create_task(relay.run(stop))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while (await store.status()).waiting:
                 assert not relaying.done(), relaying.result()
                 await asyncio.sleep(0.02)

@@ -23,6 +23,7 @@ from tests.failures.modes.trial import MODES
 from tests.failures.test_modes import play
 from tests.failures.world import NewWorld, Record, expected, mixed_messages
 from tests.servers import RawKafka
+from tests.waiting import PATIENCE
 
 from ackwise.plugin.local.broker import LocalKafka
 from ackwise.testing.hostile.plan import Plan
@@ -128,7 +129,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 
 async def until_it_makes_topics(raw: RawKafka) -> None:
     """A broker that stood still is shut out of its own cluster for a moment."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(AssertionError, KafkaError):
                 await raw.new_topic()

@@ -19,6 +19,7 @@ from tests.failures.booking import FileSender, book, drain, read_sent, transacti
 from tests.failures.process import WorkerProcess
 from tests.failures.test_transactional import Shop, mariadb_shop, postgres_shop, shop, sqlite_shop
 from tests.failures.transacting import account_of
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import TransactionAborted
 from ackwise.middleware.outbox import OutboxStore, RowState
@@ -102,7 +103,7 @@ async def end_of(main: Callable[..., None], *told: object) -> int:
 async def check_all(desk: Desk) -> CheckBack:
     """Check until no half message is left."""
     check_back = desk.check_back()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while (await desk.outbox.status()).prepared:
             await check_back.look()
     return check_back
@@ -143,7 +144,7 @@ async def test_a_local_transaction_that_outlasts_six_checks_is_committed_and_its
         async with half.prepare([Outgoing("paid", b"order-1", message_id="order-1")]) as local, transaction(shop.url) as (connection, run):
             await local.barrier(connection)
             await book(run, "order-1")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while impatient.counts.unknown < 6:
                     await impatient.look()
         await check_all(desk)
@@ -162,7 +163,7 @@ async def test_what_is_never_answered_is_parked_after_its_checks_and_sent_once_i
         async with half.prepare([Outgoing("paid", b"order-1", message_id="order-1")]) as local, transaction(shop.url) as (connection, run):
             await local.barrier(connection)
             await book(run, "order-1")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while not impatient.counts.parked:
                     await impatient.look()
         (parked,) = await desk.outbox.parked()

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from tests.servers import RawKafka, connected
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import reliable
 from ackwise.middleware.agent import Agent
@@ -71,7 +71,7 @@ async def loop(raw: RawKafka, group: str, topics: Sequence[str], given: Given) -
 
 
 async def committed_at(raw: RawKafka, group: str, partition: TopicPartition, offset: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(KafkaError):  # a broker that has just come up knows no coordinator yet
                 if (await raw.committed(group)).get(partition) == offset:
@@ -84,7 +84,7 @@ async def compacted(raw: RawKafka) -> tuple[TopicPartition, list[int]]:
     config = {"cleanup_policy": "compact", "segment_ms": 100, "min_cleanable_dirty_ratio": 0.01, "delete_retention_ms": 0}
     topic = await raw.new_topic(1, **config)
     await raw.produce(topic, b"first", key=b"other")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             await raw.produce(topic, *[b"%d" % number for number in range(50)], key=b"same")
             await asyncio.sleep(0.5)

@@ -14,6 +14,7 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 from tests import fakes
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.inflight import Flight, InFlight
 from ackwise.middleware.message import Delivery, Message, Origin
@@ -27,9 +28,6 @@ from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.group.lane import Lane
 
 __all__ = ["Desk", "Publisher", "desk", "flown", "reading"]
-
-#: Seconds until what a test waits for has failed to happen.
-DEADLINE = 60.0
 
 
 class Publisher(fakes.Publisher):
@@ -173,7 +171,7 @@ class Desk:
     async def until(self, condition: Callable[[], bool], what: str = "it") -> None:
         """Until `condition` holds, which is looked at whenever the loop has nothing else to do."""
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 while not condition():  # noqa: ASYNC110  # what it waits for wakes nobody here
                     await asyncio.sleep(0.002)
         except TimeoutError:

@@ -18,6 +18,7 @@ from faust.types import TP
 from faust.types.tuples import FutureMessage
 from mode.threads import MethodQueue
 from tests.plugin.client.broker import Broker
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.plugin.client import offsets as standing
@@ -438,7 +439,7 @@ async def test_a_client_that_sends_nothing_any_more_does_not_keep_the_app_from_s
     producer = producer_that_flushes_at_once(monkeypatch, stopped=stopped)
     monkeypatch.setattr(Producer, "flush", flush)
     producer._producer = SimpleNamespace(flush=flush, _sender=SimpleNamespace(sender_task=ended), client=SimpleNamespace(_sync_task=None))
-    await asyncio.wait_for(producer.flush(), 30)
+    await asyncio.wait_for(producer.flush(), PATIENCE)
     producer.send_soon(FutureMessage(message=cast(Any, None)))
     delivering = asyncio.create_task(producer.deliver())
     await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import faust
 import pytest
 from pydantic import BaseModel
 from tests.faust.desk import desk
-from tests.waiting import turns
+from tests.waiting import PATIENCE, turns
 
 from ackwise import CONSUME_LATER, CONSUME_SUCCESS, Batch, ConfigurationError, Dedup, Message
 from ackwise.middleware.agent import Agent as Handler
@@ -357,7 +357,7 @@ async def test_a_handler_that_swallows_its_cancellation_keeps_no_worker_from_lea
         except asyncio.CancelledError:
             return
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         async with desk(monkeypatch, declaring(bill)) as here:
             here.fetch(b"v")
             await begun.wait()

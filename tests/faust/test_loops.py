@@ -10,6 +10,7 @@ from typing import Any, cast
 import faust
 import pytest
 from faust.types import TP
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.disposition import DONE, Disposition, Later
 from ackwise.middleware.inflight import Flight, InFlight, Where
@@ -89,7 +90,7 @@ async def test_a_loop_whose_every_step_is_a_task_goes_on_all_the_same(stream: St
     members = waiting(stream, 2)
     stream.inlet.put(members)
     values = aiter(stream)
-    assert [await asyncio.wait_for(anext(values), 30) for _ in range(2)] == [0, 1]
+    assert [await asyncio.wait_for(anext(values), PATIENCE) for _ in range(2)] == [0, 1]
     assert became(members) == [DONE, None]
 
 

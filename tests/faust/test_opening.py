@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
 from tests.faust.desk import desk, reading
-from tests.waiting import turns
+from tests.waiting import PATIENCE, turns
 
 from ackwise.middleware.commitmetadata import CommitMetadata, Tried, group_hash
 from ackwise.plugin.client.offsets import Asked, Committed, Standing, Topic
@@ -166,7 +166,7 @@ async def test_what_the_last_owner_may_have_ended_at_is_tried_alone_by_the_loop_
         lanes = here.lanes()
         cast(Any, here.host)._opening.begin_again([here.orders])
         await here.until(lambda: here.orders in here.host.lanes and here.lanes() is not lanes)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             here.fetch(b"a", b"b", b"c")
             await here.until_passed(103)
         await here.until(lambda: here.lanes()[0].tried is None)  # once its commit is acknowledged

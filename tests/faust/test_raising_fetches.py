@@ -17,6 +17,7 @@ from aiokafka.record.util import calc_crc32c
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from tests.fakes import Sink
 from tests.plugin.logs import Logs, batch, buffers, corrupt, endless, reading
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError
@@ -95,7 +96,7 @@ class Desk:
         self.faust += [record.offset for records in rest.values() for record in records]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 await self.poll()
 

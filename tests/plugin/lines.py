@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.waiting import turns, until
+from tests.waiting import PATIENCE, turns, until
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.message import Delivery, Origin
@@ -65,5 +65,5 @@ async def end(lane: Lane) -> None:
     """Stop the lane and wait for its end."""
     lane.stop()
     assert lane.task is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await lane.task

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import BaseModel
 from tests.servers import RawKafka
 from tests.tables import each
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import (
     CONSUME_LATER,
@@ -65,7 +65,7 @@ async def test_a_batch_whose_body_ends_is_committed_and_an_observer_sees_it(raw_
     await raw_kafka.produce(topic, b"a", b"b", b"c")
     seen, events = list[bytes](), list[Event]()
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(PATIENCE),
         consumer_of(raw_kafka, group) as consumer,
         reliable(consumer, topic, SOON, events.append) as batches,
     ):
@@ -84,7 +84,7 @@ async def test_a_body_that_raises_fails_its_batch_and_the_loop_goes_on(raw_kafka
     await raw_kafka.produce(topic, b'{"id": "a"}')
     attempts: list[int] = []
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(PATIENCE),
         consumer_of(raw_kafka, group) as consumer,
         reliable(consumer, [topic], SOON, model=Order) as batches,
     ):
@@ -105,7 +105,7 @@ async def test_rulings_in_the_body_and_what_can_not_be_decoded_count_as_in_a_han
     await raw_kafka.produce(topic, b'{"id": "good"}', b"\xff", b'{"id": "bad"}', b'{"id": "late"}')
     done: list[str] = []
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(PATIENCE),
         consumer_of(raw_kafka, group) as consumer,
         reliable(consumer, topic, SOON, DeadLetter(), model=Order) as batches,
     ):
@@ -143,7 +143,7 @@ async def test_run_does_with_a_handler_what_an_agent_does(
         return outcome
 
     wanted = 2 if outcome is CONSUME_LATER else 1
-    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(60):
+    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(PATIENCE):
         async for batch in batches:
             await batch.run(handler)
             if calls == wanted:
@@ -159,7 +159,7 @@ async def test_a_batch_that_nobody_decides_is_not_committed_and_comes_up_again(
     await raw_kafka.produce(topic, b"a")
     seen: list[int] = []
     claims = Dedup(f"sqlite:///{tmp_path}/claims.db")
-    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON, claims) as batches, asyncio.timeout(60):
+    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON, claims) as batches, asyncio.timeout(PATIENCE):
         async for batch in batches:
             seen.append(batch[0].reconsume_times)
             if len(seen) == 3:
@@ -168,7 +168,7 @@ async def test_a_batch_that_nobody_decides_is_not_committed_and_comes_up_again(
     assert await committed(raw_kafka, group, topic) == 0
     assert sum("neither entered" in record.getMessage() for record in caplog.records) == 2
 
-    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON, claims) as batches, asyncio.timeout(60):
+    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON, claims) as batches, asyncio.timeout(PATIENCE):
         async for batch in batches:
             async with batch:
                 break
@@ -178,7 +178,7 @@ async def test_a_batch_that_nobody_decides_is_not_committed_and_comes_up_again(
 async def test_a_loop_may_be_iterated_without_a_context_and_drains_when_it_is_closed(raw_kafka: RawKafka) -> None:
     topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
     await raw_kafka.produce(topic, b"a")
-    async with consumer_of(raw_kafka, group) as consumer, asyncio.timeout(60):
+    async with consumer_of(raw_kafka, group) as consumer, asyncio.timeout(PATIENCE):
         iteration = aiter(reliable(consumer, topic, SOON))
         async with await anext(iteration):
             pass
@@ -192,7 +192,7 @@ async def test_stop_ends_the_iteration_once_what_is_open_is_settled(raw_kafka: R
     await raw_kafka.produce(topic, b"a", partition=0)
     await raw_kafka.produce(topic, b"b", partition=1)
     seen: list[bytes] = []
-    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(60):
+    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(PATIENCE):
         async for batch in batches:
             async with batch:
                 batches.stop()
@@ -212,7 +212,7 @@ async def test_batches_may_be_open_side_by_side(raw_kafka: RawKafka) -> None:
         await both.wait()
 
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(PATIENCE),
         consumer_of(raw_kafka, group) as consumer,
         reliable(consumer, topic, SOON) as batches,
         asyncio.TaskGroup() as tasks,
@@ -241,7 +241,7 @@ async def test_a_loop_that_is_cancelled_in_a_body_leaves_the_batch_undecided_and
                         await asyncio.Event().wait()
 
     consuming = asyncio.create_task(consume())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await in_second.wait()
         consuming.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -254,7 +254,7 @@ async def test_an_exit_in_a_body_passes_and_nothing_is_committed(raw_kafka: RawK
     await raw_kafka.produce(topic, b"a")
 
     async def consume() -> None:
-        async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(60):
+        async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(PATIENCE):
             async for batch in batches:
                 async with batch:
                     raise SystemExit(3)
@@ -273,7 +273,7 @@ async def test_a_task_that_is_cancelled_before_it_began_leaves_its_batch_undecid
         nonlocal calls
         calls += 1
 
-    async with asyncio.timeout(60), consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches:
+    async with asyncio.timeout(PATIENCE), consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches:
         taken = 0
         async for batch in batches:
             task = asyncio.create_task(batch.run(handler))
@@ -290,7 +290,7 @@ async def test_a_task_that_is_cancelled_before_it_began_leaves_its_batch_undecid
 async def test_a_second_loop_on_a_consumer_is_refused_until_the_first_has_ended(raw_kafka: RawKafka) -> None:
     topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
     await raw_kafka.produce(topic, b"a", b"b")
-    async with asyncio.timeout(60), consumer_of(raw_kafka, group) as consumer:
+    async with asyncio.timeout(PATIENCE), consumer_of(raw_kafka, group) as consumer:
         second = reliable(consumer, topic, SOON, max_batch=1)
         async with reliable(consumer, topic, SOON, max_batch=1) as first:
             with pytest.raises(ConfigurationError, match=r"another reliable\(\) reads with this consumer"):
@@ -324,7 +324,7 @@ async def test_a_rebalance_waits_for_the_body_and_what_it_did_is_not_run_again(
                     inside.set()
                     await go.wait()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         members = [asyncio.create_task(consume())]
         await inside.wait()
         members.append(asyncio.create_task(consume()))
@@ -343,7 +343,7 @@ async def test_a_consumer_that_is_stopped_too_early_is_an_error_with_a_sentence(
     await raw_kafka.produce(topic, b"a")
 
     async def consume() -> None:
-        async with asyncio.timeout(60), consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches:
+        async with asyncio.timeout(PATIENCE), consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches:
             async for batch in batches:
                 async with batch:
                     await consumer.stop()
@@ -455,7 +455,7 @@ async def test_a_stop_after_the_end_leaves_no_loop_waiting() -> None:
     handover = Handover()
     handover.end()
     handover.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         assert [await handover.take(), await handover.take()] == [None, None]
 
 
@@ -463,7 +463,7 @@ async def test_a_batch_of_a_partition_that_was_cut_off_is_undecided_and_no_loop_
     handover, gone, kept = Handover(), LoopBatch[bytes]([]), LoopBatch[bytes]([])
     gone._assignment = cast(Any, SimpleNamespace(cut_off=True))
     offered = [asyncio.create_task(handover(batch)) for batch in (gone, kept)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         assert await handover.take() is kept
         with pytest.raises(Undecided):
             await offered[0]

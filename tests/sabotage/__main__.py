@@ -25,7 +25,7 @@ from tests.sabotage.table import Catch, read_table, write_page, write_table
 from tests.sabotage.twins import CHECKOUT, Twin, read_twins, write_copy
 
 #: Seconds for a single test on a twin; a twin may make a test wait for what never comes.
-TEST_TIMEOUT = 90
+TEST_TIMEOUT = 60
 #: Seconds for all tests of one twin.
 TWIN_TIMEOUT = 900
 #: The table names so many tests for each twin, the shortest that noticed it.

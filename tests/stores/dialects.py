@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from tests.databases.postgres import USER
 from tests.databases.server import Endpoint, Server
 from tests.stores.mysql.database import MySQLDatabase
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.store import Claim, ClaimKey, Exchange
 
@@ -75,7 +76,7 @@ class SQLDatabase(Database):
         """How many there were."""
 
     async def until_somebody_waits(self) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while not await self.is_waited():  # noqa: ASYNC110  # the server's state
                 await asyncio.sleep(0.12)  # MariaDB's view is made anew once nobody has looked at it for a tenth of a second
 

@@ -24,6 +24,7 @@ from tests.stores.batches import FINISHED, HERE, Handler, consume, done, keys, o
 from tests.stores.dialects import MariaDBDatabase, SQLDatabase
 from tests.stores.mysql.database import MySQLDatabase
 from tests.tables import each
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
@@ -403,7 +404,7 @@ async def test_a_statement_that_commits_by_itself_is_refused_before_it_is_sent(s
             await sql.run(connection, "INSERT INTO effects VALUES ('a')", statement)
 
         with suppress(Exception):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await consume(one, keys(1), handle)
         await one.close()
         if await effects(sql):

@@ -13,6 +13,7 @@ import pytest
 from tests.databases.proxy import Proxy, proxy_to
 from tests.databases.server import Server
 from tests.stores.dialects import SQLDatabase
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome
@@ -138,7 +139,7 @@ async def test_a_key_that_is_held_for_too_long_makes_the_inbox_unavailable_and_n
             await transaction.claim(asked)
             with pytest.raises(StoreUnavailable, match=r"no answer within 0\.3 s; another transaction may hold a key of this batch"):
                 await consume(hasty, asked)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while await sql.is_waited():  # noqa: ASYNC110  # the server's state
                     await asyncio.sleep(0.12)
             await transaction.finish(done(asked))

@@ -21,6 +21,7 @@ from tests.databases.server import free_port
 from tests.shared import SharedServer
 from tests.stores.cases import case
 from tests.stores.dialects import MariaDBDatabase, PostgresDatabase
+from tests.waiting import PATIENCE
 from typer.testing import CliRunner
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
@@ -141,7 +142,7 @@ async def answering(answer: bytes | None) -> AsyncIterator[str]:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*talks)
 
 

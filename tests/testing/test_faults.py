@@ -17,7 +17,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v4
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.testing import MemoryKafka, VirtualClock
 from ackwise.testing.kafka.group import ConsumerGroup
@@ -150,7 +150,7 @@ async def test_a_member_whose_session_ends_is_out_and_joins_anew(memory_kafka: M
         (before,) = group.members
         group.expire(before)
         assert group.members == []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not group.members:
                 await consumer.getmany(timeout_ms=20)
         assert group.members != [before]
@@ -213,7 +213,7 @@ async def test_a_producer_whose_topic_was_deleted_in_its_transaction_starts_agai
     await admin.close()
     second = AIOKafkaProducer(bootstrap_servers=memory_kafka.bootstrap, transactional_id="t")
     try:
-        await asyncio.wait_for(second.start(), 30)
+        await asyncio.wait_for(second.start(), PATIENCE)
         assert memory_kafka.log("refunds").stable == memory_kafka.log("refunds").end == 2
     finally:
         await second.stop()

@@ -24,7 +24,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import OffsetAndMetadata
 from tests.servers import RawKafka
 from tests.tables import each
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.testing import MemoryKafka
 
@@ -139,12 +139,12 @@ async def test_two_members_share_the_partitions_and_the_one_that_stays_gets_them
     topic, group = await raw.new_topic(4), raw.new_group()
     async with a_consumer(raw, topic, group_id=group, heartbeat_interval_ms=100) as first:
         async with a_consumer(raw, topic, group_id=group, heartbeat_interval_ms=100) as second:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while len(first.assignment()) != 2:
                     await first.getmany(timeout_ms=50)
             assert len(second.assignment()) == 2
             assert first.assignment().isdisjoint(second.assignment())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while len(first.assignment()) < 4:
                 await first.getmany(timeout_ms=50)
 
@@ -183,7 +183,7 @@ async def test_members_that_share_no_protocol_do_not_get_in(raw: RawKafka) -> No
             topic, bootstrap_servers=raw.bootstrap, group_id=group, partition_assignment_strategy=[RoundRobinPartitionAssignor]
         )
         with pytest.raises(KafkaError):
-            await asyncio.wait_for(other.start(), 10)
+            await asyncio.wait_for(other.start(), PATIENCE)
         await other.stop()
 
 

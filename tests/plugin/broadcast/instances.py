@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE
+
 from ackwise import App, Broadcasting, Message, RetryInPlace
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.ordering import Order
@@ -55,7 +57,7 @@ class Instance:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         assert self.running is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 if self.running.done():
                     self.running.result()

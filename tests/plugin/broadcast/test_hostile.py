@@ -10,6 +10,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.errors import GroupAuthorizationFailedError, IncompatibleBrokerVersion
 from tests.plugin.broadcast.instances import FileOf, Instance
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.events import EventCode
@@ -124,7 +125,7 @@ async def test_of_two_instances_of_one_name_that_start_together_one_goes_on(kafk
     stops = [asyncio.create_task(instance.app.serve(instance._stop)) for instance in both]
     for instance, running in zip(both, stops, strict=True):
         instance.running = running
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         ended, going_on = await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
     (loser,) = ended
     assert isinstance(loser.exception(), ConfigurationError)

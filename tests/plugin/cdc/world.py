@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.fakes import Sink
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.changes import Change
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
@@ -147,7 +147,7 @@ class World:
                 await self._over()
 
     async def _over(self) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.wait({self.task})
 
     def silence(self, relay: CdcRelay) -> None:
@@ -227,7 +227,7 @@ async def database_of(server_url: str, name: str) -> AsyncIterator[World]:
         await database.close()
         if admin.is_closed():
             admin = await asyncpg.connect(f"{server_url}/postgres")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 with suppress(asyncpg.ObjectInUseError):
                     question = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1"

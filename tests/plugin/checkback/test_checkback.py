@@ -7,6 +7,7 @@ import logging
 
 import pytest
 from tests.plugin.checkback.halfstore import HalfStore
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import Prepared, RowState, TransactionOutcome
@@ -66,7 +67,7 @@ async def test_a_check_that_hangs_is_cancelled_and_does_not_count(monkeypatch: p
         return TransactionOutcome.COMMIT
 
     await store.prepare([Outgoing("paid", b"1")], "tx", producer_group="orders", first_check=0.0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await CheckBack(store, producer_group="orders", check=hang).look()
     assert cancelled.is_set()
     assert (store.rows[0].state, store.rows[0].checks) == (RowState.PREPARED, 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.servers import RawKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # waits for two worker processes to join, and to join again
 
@@ -65,7 +65,7 @@ async def test_several_workers_are_kept_restarted_one_by_one_and_drained(tmp_pat
         await raw_kafka.produce("several-orders", b"billed")
         await until((tmp_path / "billed").exists)
         supervisor.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             assert await supervisor.wait() == 0
     for _, pid in started():
         with pytest.raises(ProcessLookupError):

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.waiting import PATIENCE
+
 __all__ = ["API_VERSIONS", "METADATA", "Broker"]
 
 #: Requests by their numbers.
@@ -31,7 +33,7 @@ class Broker:
         self.address = "{}:{}".format(*server.sockets[0].getsockname())
         async with server:
             yield
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 await asyncio.gather(*self.open)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

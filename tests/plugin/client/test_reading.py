@@ -19,7 +19,7 @@ from aiokafka.errors import (
 )
 from tests.plugin.logs import batch, corrupt
 from tests.servers import RawKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.plugin.client.opening import opened
@@ -71,7 +71,7 @@ async def opened_raw(bootstrap: str) -> AsyncIterator[RawKafka]:
 @asynccontextmanager
 async def reading(bootstrap: str, *, committed: bool = True, patience: float = 60.0) -> AsyncIterator[TopicReader]:
     """A reader that has a minute: whatever would wait for ever fails the test."""
-    async with asyncio.timeout(60), connected(HostSettings(bootstrap, group="billing")) as admin:
+    async with asyncio.timeout(PATIENCE), connected(HostSettings(bootstrap, group="billing")) as admin:
         yield TopicReader(admin, committed=committed, patience=patience)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers import RawKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import App, ConsumeLater, Dedup, Events, Message
 from ackwise.middleware.message import delivery_of
@@ -62,7 +62,7 @@ class TaxShop:
     async def letters(self, number: int) -> list[Any]:
         """The letters, once there are so many."""
         await until(lambda: self.tried)  # the topic is there then
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 if len(records := await self.raw.records(f"{self.group}.dlq")) >= number:
                     break

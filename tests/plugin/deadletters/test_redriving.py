@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pytest
 from tests.fakes import FULL_DISK, Sink
 from tests.plugin.deadletters.letters import Shop, letter
+from tests.waiting import PATIENCE
 
 from ackwise import App, Events
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, PublishRefused, PublishUnavailable
@@ -276,7 +277,7 @@ async def test_a_signal_finishes_the_portion_and_ends_with_130(shop: Shop) -> No
     shop.bury(*(letter(number) for number in range(40)))
     command = [sys.executable, "-m", "ackwise.plugin.cli", "dlq", "redrive", shop.app, "--yes", "--rate", "5"]
     process = await asyncio.create_subprocess_exec(*command, cwd=shop.folder, stdout=PIPE, stderr=STDOUT)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             if "billing.dlq.state" in shop.kafka._cluster.topics and shop.states():
                 break

@@ -8,6 +8,7 @@ import os
 import pytest
 from tests.databases.postgres import USER
 from tests.databases.server import Endpoint
+from tests.waiting import PATIENCE
 
 from ackwise import App, Batch, ConsumeLater, Transactional
 from ackwise.middleware.events import Event, EventCode
@@ -57,7 +58,7 @@ class Shop:
 
 async def found(worker: TestApp, code: EventCode, offset: int) -> Event:
     """The event of this kind about the record at `offset`, once it is there."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             for event in worker.events:
                 if (event.topic, event.code, event.offset) == ("orders", code, offset):

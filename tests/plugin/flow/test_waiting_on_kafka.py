@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.plugin.flow.test_flow_on_kafka import ackwise
 from tests.servers import RawKafka
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.kafka
 
@@ -43,7 +44,7 @@ async def test_a_worker_that_was_killed_after_the_command_leaves_the_burial_to_t
     (tmp_path / "worker.py").write_text(WORKER.format(group=group, brokers=raw_kafka.bootstrap, topic=topic))
     await raw_kafka.produce(topic, b"bad", b"good")
     worker = await started(tmp_path)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not (waiting := json.loads(await ackwise(tmp_path, "inplace", "list", "worker:app", "--json"))["waiting"]):  # noqa: ASYNC110  # as below
             await asyncio.sleep(0.3)
     assert [(each["message"], each["attempts"], each["depth"]) for each in waiting] == [(f"{topic}/0/0", 1, 1)]
@@ -53,7 +54,7 @@ async def test_a_worker_that_was_killed_after_the_command_leaves_the_burial_to_t
     assert await raw_kafka.records(f"{group}.dlq") == []
     worker = await started(tmp_path)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while ran.read_text().split() != ["bad", "good"]:  # what it waits for tells nobody
                 assert ran.read_text().split() == ["bad"]
                 await asyncio.sleep(0.1)

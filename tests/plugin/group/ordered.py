@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from tests.fakes import Clock, Publisher, Sink, Store
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.leases import Leases
@@ -90,14 +91,14 @@ class Shop:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Work on until `condition` holds, which is looked at whenever a handler was called and whenever a batch ended."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 self._moved.clear()
                 await self._moved.wait()
 
     async def until_idle(self) -> None:
         """Until the calls that were abandoned have ended."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*self.pipeline.execution.overtime.abandoned)
         await asyncio.sleep(0)
 

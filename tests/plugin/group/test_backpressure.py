@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from tests.plugin.lines import Line, deliveries, end
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
@@ -92,7 +93,7 @@ async def test_a_full_lane_is_passed_over_for_a_second_then_paused_and_polled_an
     assert desk.consumer.stopped == {FULL}
     desk.full.start()
     while desk.consumer.stopped:
-        await asyncio.wait_for(desk.member.has_moved.wait(), 30)
+        await asyncio.wait_for(desk.member.has_moved.wait(), PATIENCE)
         desk.member.has_moved.clear()
         assert desk.polling._regulate() == ([FULL, ROOMY], False)
     await end(desk.full)
@@ -113,6 +114,6 @@ async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch:
     fetching = asyncio.create_task(desk.polling._poll_once([], True))
     await asyncio.sleep(0)
     desk.full.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await fetching
     await end(desk.full)

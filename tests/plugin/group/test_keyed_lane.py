@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plugin.group.ordered import failing
-from tests.waiting import turns
+from tests.waiting import PATIENCE, turns
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.breaker import Breaker
@@ -128,7 +128,7 @@ async def test_what_has_its_key_only_at_its_next_attempt_waits_for_its_key_and_i
 
     async def handle(message: Message[Any]) -> None:
         if message.offset == 103:
-            await asyncio.wait_for(end.wait(), 30)
+            await asyncio.wait_for(end.wait(), PATIENCE)
 
     here = shop(handle, kind="message", order_by=order_by, concurrency=8, max_batch=1)
     here.offer(keys=[b"k", b"k", b"k", b"k"], values=[b"a0", b"b0", b"b1", b"a1"])

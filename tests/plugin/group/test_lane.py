@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fakes import Clock
 from tests.plugin.lines import Line, deliveries, end, lane_of
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
@@ -264,6 +264,6 @@ async def test_a_message_handler_is_settled_after_each_message_while_it_drains_a
     await until(lambda: lane.watermark.commit == 102)
     lane.cut()
     steps.put_nowait(None)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await task
     assert (began, [run.first for run in lane.unsettled()]) == ([100, 101, 102], [103, 104])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import TopicAlreadyExistsError
+from tests.waiting import PATIENCE
 
 from ackwise import App, ConfigurationError, Message, RetryInPlace
 from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, group_hash
@@ -75,7 +76,7 @@ async def test_a_start_is_refused_while_a_copy_waits_for_a_handler_with_an_order
             wait(kafka, topic)
             group = app(kafka, order).group()
             with pytest.raises(ConfigurationError) as refused:
-                await asyncio.wait_for(host_of(group.slots, group.settings, group.agents).run(asyncio.Event()), 30)
+                await asyncio.wait_for(host_of(group.slots, group.settings, group.agents).run(asyncio.Event()), PATIENCE)
         assert str(refused.value) == (
             f"topic {topic!r} has a copy for agent 'bill' from before it had order={order!r} (partition {PLACE[topic]}, offset 1), and it "
             "would run out of order; let workers without the order run the delay and retry topics dry, or cancel what waits (ackwise "

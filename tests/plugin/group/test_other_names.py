@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from typer.testing import CliRunner
 
 from ackwise import App, ConfigurationError, ConsumeLater, ConsumeStatus, Message
@@ -31,7 +31,7 @@ def an_app(kafka: MemoryKafka, ran: list[int], **settings: Any) -> App:
 
 
 async def run_until_copied(app: App, kafka: MemoryKafka, topic: str) -> None:
-    async with app.running() as worker, asyncio.timeout(60):
+    async with app.running() as worker, asyncio.timeout(PATIENCE):
         await worker.ready()
         await until(lambda: kafka.has_topic(topic) and kafka.records(topic))
         await until(lambda: any(committed == topic for committed, _ in kafka.committed("billing.relay")))

@@ -14,7 +14,7 @@ from tests.leaderless import Leaderless
 from tests.plugin.group.producers import Factory, Producer
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.ladder import wait_of
@@ -152,7 +152,7 @@ async def test_a_copy_that_the_client_can_t_encode_is_refused_for_good_and_those
     publisher = KafkaPublisher(NOWHERE)
     await publisher.start()
     odd = replace(A_COPY, headers=((None, b"name"),))  # type: ignore[arg-type]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         answers = await publisher.publish([A_COPY, A_COPY, odd, A_COPY])
     assert [answer is None for answer in answers] == [True, True, False, True]
     assert isinstance(answers[2], PublishRefused)

@@ -15,7 +15,7 @@ import pytest
 from tests.fakes import Clock, Store
 from tests.plugin.group.ordered import Shop
 from tests.tables import each
-from tests.waiting import turns, until
+from tests.waiting import PATIENCE, turns, until
 
 from ackwise.middleware.breaker import Breaker, Circuit
 from ackwise.middleware.limits import RateLimit
@@ -184,7 +184,7 @@ async def test_nothing_is_claimed_before_its_batch_has_a_slot_and_a_lane_without
     await turns()
     assert (len(calls.running), held(here.store)) == (1, 5)
     other.stop()
-    await asyncio.wait_for(other.task, 30)  # type: ignore[arg-type]
+    await asyncio.wait_for(other.task, PATIENCE)  # type: ignore[arg-type]
     assert (count(other.unsettled()), len(calls.started)) == (5, 1)
     await stop(here.lane)
 
@@ -329,7 +329,7 @@ async def test_a_lane_that_stops_while_its_message_waits_to_run_alone_ends_and_l
     poisoned(here.lane)
     await turns()
     here.lane.stop()
-    await asyncio.wait_for(here.lane.task, 30)
+    await asyncio.wait_for(here.lane.task, PATIENCE)
     calls.end()
     await turns()
     assert calls.started == [(1, 100), (1, 101)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from typer.testing import CliRunner
 
 from ackwise import App, Broadcasting, ConfigurationError, DeadLetter, Message
@@ -133,7 +133,7 @@ async def test_a_start_with_the_default_names_is_refused_while_copies_wait_under
     place = int("delay" in topic)
     kafka.group("billing.relay" if "delay" in topic else "billing").offsets[topic, place] = Committed(1, "")
     with pytest.raises(ConfigurationError, match=rf"topic '{topic}' has something .* that waits \(partition {place}, offset 1; 3 in all\)"):
-        await asyncio.wait_for(app_of(kafka).serve(asyncio.Event()), 30)
+        await asyncio.wait_for(app_of(kafka).serve(asyncio.Event()), PATIENCE)
     findings = await doctor_of_topics(app_of(kafka).group())
     assert [finding.found for finding in findings if finding.verdict == "problem" and f"topic '{topic}' has something" in finding.found]
     app = module(kafka, tmp_path, monkeypatch)
@@ -151,7 +151,7 @@ async def test_broadcasting_is_refused_while_copies_of_the_group_of_before_wait(
         ConfigurationError,
         match=rf"topic '{topic}' has something .* \(partition {int('delay' in topic)}, offset 0; 2 in all\), and an app that broad",
     ):
-        await asyncio.wait_for(app.serve(asyncio.Event()), 30)
+        await asyncio.wait_for(app.serve(asyncio.Event()), PATIENCE)
     kafka.group("billing.relay").offsets["billing.delay", 1] = Committed(2, "")
     kafka.group("billing").offsets["billing.retry", 0] = Committed(2, "")
     async with app_of(kafka, Broadcasting("web-1")).running() as worker:

@@ -15,7 +15,7 @@ from aiokafka.errors import GroupAuthorizationFailedError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.plugin.group.test_member import Client
-from tests.waiting import turns, until
+from tests.waiting import PATIENCE, turns, until
 
 from ackwise.middleware.commitmetadata import read_own
 from ackwise.middleware.disposition import Dead
@@ -142,7 +142,7 @@ class Worker(Client):
 async def live(broker: Broker, **options: Any) -> Worker:
     """A worker until it dies or all is done; then it leaves in order."""
     worker = Worker(broker, **options)
-    async with asyncio.timeout(30), worker.working_on_all():
+    async with asyncio.timeout(PATIENCE), worker.working_on_all():
         await until(lambda: worker.is_dead.is_set() or worker.is_done)
         if not worker.is_dead.is_set():
             await worker.member.drain([*broker.partitions], 1.0)
@@ -213,7 +213,7 @@ async def test_a_message_that_can_not_be_begun_is_not_counted_however_often_its_
     before = tries(broker)
     for _ in range(12):
         worker = Worker(broker)
-        async with asyncio.timeout(30), worker.working_on_all():
+        async with asyncio.timeout(PATIENCE), worker.working_on_all():
             await worker.came.wait()
             ((lane,),) = worker.member.lanes.values()
             await until(lambda: not lane.is_alone and lane.tried is not None, step=0)  # noqa: B023
@@ -231,7 +231,7 @@ async def test_a_message_whose_partition_goes_while_it_runs_is_not_counted() -> 
     before = tries(broker)
     for _ in range(12):
         worker = Worker(broker)
-        async with asyncio.timeout(30), worker.working_on_all():
+        async with asyncio.timeout(PATIENCE), worker.working_on_all():
             await worker.came.wait()
             await worker.member.drain([*broker.partitions], 0.01)
     assert tries(broker) == before
@@ -281,7 +281,7 @@ async def test_where_no_death_tells_which_a_backlog_is_taken_as_ever_after_half_
     broker.killers.clear()
     broker.committed[broker.partitions[0]] = (0, broker.committed[broker.partitions[0]][1])
     before, worker = broker.commits, Worker(broker)
-    async with asyncio.timeout(30), worker.working_on_all():
+    async with asyncio.timeout(PATIENCE), worker.working_on_all():
         ((lane,),) = worker.member.lanes.values()
         lane._clock = lambda: LONGEST + 1e9
         await until(lambda: worker.is_done)
@@ -303,7 +303,7 @@ async def test_a_broker_that_refuses_commits_keeps_nobody_from_working(monkeypat
     await live(broker)
     broker.killers.clear()
     worker = Worker(broker)
-    async with asyncio.timeout(30), worker.working_on_all():
+    async with asyncio.timeout(PATIENCE), worker.working_on_all():
         worker.refuse = GroupAuthorizationFailedError()
         monkeypatch.setattr(worker, "commit", lambda offsets: Client.commit(worker, offsets))
         await until(lambda: worker.is_done)

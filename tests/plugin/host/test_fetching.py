@@ -27,7 +27,7 @@ from aiokafka.record.util import calc_crc32c
 from tests.fakes import Sink
 from tests.plugin.lines import Line
 from tests.plugin.logs import Logs, batch, corrupt, endless, reading
-from tests.waiting import turns, until
+from tests.waiting import PATIENCE, turns, until
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
@@ -398,7 +398,7 @@ async def test_nothing_of_a_client_that_its_owner_has_closed_is_begun_anew() -> 
     await desk.close()
     ended = desk.consumer._fetcher._fetch_task
     with pytest.raises(ConsumerStoppedError):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await desk.poll()
     assert desk.consumer._fetcher._fetch_task is ended
 
@@ -437,7 +437,7 @@ async def test_a_client_that_is_cancelled_from_inside_while_it_joins_does_not_ke
     await until(lambda: bool(desk.consumer._subscription._assignment_waiters))
     coordination.cancel()
     with pytest.raises(AckwiseError, match="has left the group and does not come back; the worker stops"):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await task
     await desk.close()
 
@@ -458,7 +458,7 @@ async def test_a_worker_whom_the_group_refuses_as_it_joins_ends(monkeypatch: pyt
     for refusal in (GroupAuthorizationFailedError("billing"), InconsistentGroupProtocolError(), UnsupportedVersionError()):
         desk = joining(monkeypatch, refusal)
         with pytest.raises(type(refusal)):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 await desk.poll()
         await desk.close()
 
@@ -618,7 +618,7 @@ async def test_a_client_that_was_cancelled_as_it_learned_its_metadata_asks_again
     monkeypatch.setattr(client, "_metadata_update", update)
     client._sync_task = asyncio.create_task(client._md_synchronizer())
     keep_awake(SimpleNamespace(_client=client, _coordinator=None, _closed=False))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await now.wait()
         waiting = client.force_metadata_update()
         client._sync_task.cancel()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.spark.reconciling import reconciled
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import App, Batch, Dedup, Events
 from ackwise.middleware.errors import EventLogUnavailable
@@ -42,7 +42,7 @@ async def test_what_succeeded_is_not_run_again_and_the_audit_has_it_as_run_once(
 
         return app
 
-    async with MemoryKafka() as kafka, asyncio.timeout(60):
+    async with MemoryKafka() as kafka, asyncio.timeout(PATIENCE):
         kafka.create_topic("orders", 1)
         for number in range(3):
             kafka.produce("orders", b"%d" % number, partition=0)

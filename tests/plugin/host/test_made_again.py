@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.errors import GroupAuthorizationFailedError
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import App, Broadcasting, Message
 from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, group_hash, read_own
@@ -48,7 +48,7 @@ class Worker:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with self.app.running() as worker, asyncio.timeout(30):
+        async with self.app.running() as worker, asyncio.timeout(PATIENCE):
             await worker.ready()
             yield
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.servers import RawKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import App, Message
 from ackwise.plugin.settings.config import Config
@@ -25,7 +25,7 @@ async def make_again(raw: RawKafka, topic: str) -> None:
 
     try:
         await admin.delete_topics([topic])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while [code for _, code, *_ in (await create()).topic_errors] != [0]:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)  # Kafka deletes it in its own time
     finally:

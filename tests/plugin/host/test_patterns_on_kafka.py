@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiokafka import TopicPartition
 from tests.servers import RawKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import App, Message
 from ackwise.plugin.settings.config import Config
@@ -47,7 +47,7 @@ async def running(app: App) -> AsyncIterator[None]:
 
 
 async def until_committed(raw: RawKafka, group: str, topic: str, offset: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while (await raw.committed(group)).get(TopicPartition(topic, 0)) != offset:  # noqa: ASYNC110  # as above
             await asyncio.sleep(0.1)
 

@@ -15,7 +15,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from tests.servers import RawKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import AckwiseError, App, ConsumeLater
 from ackwise.middleware.events import Event, EventCode
@@ -25,7 +25,6 @@ from ackwise.plugin.group.membership import Membership, read_membership
 
 pytestmark = [pytest.mark.timeout(180)]
 
-PATIENCE = 60.0
 
 #: Seconds: longer than a restart takes.
 SESSION = 60

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.servers import RawKafka
+from tests.waiting import PATIENCE
 
 from ackwise import App, ConsumeLater, Later
 
@@ -56,7 +57,7 @@ async def test_a_worker_with_everything_tuned_consumes_retries_and_publishes(raw
         if len(seen) == 3:
             is_done.set()
 
-    async with asyncio.timeout(60), app.running() as worker:
+    async with asyncio.timeout(PATIENCE), app.running() as worker:
         await worker.ready()
         await raw_kafka.produce(source, large, b"small")
         await is_done.wait()

@@ -15,6 +15,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 from tests.servers import RawKafka
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.plugin.local import broker as localbroker
@@ -73,7 +74,7 @@ async def test_what_was_acknowledged_is_still_there_after_an_interruption(kafka:
 
     assert kafka.bootstrap == bootstrap
     assert [found.value for found in await raw_kafka.records(topic)] == [b"a", b"b"]
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group) as again, asyncio.timeout(30):
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group) as again, asyncio.timeout(PATIENCE):
         # while the coordinator loads the group, aiokafka answers that nothing was committed
         while (offset := await again.committed(TopicPartition(topic, record.partition))) is None:  # noqa: ASYNC110  # a broker has no events
             await asyncio.sleep(0.1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import Sink
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.outbox import Failed, RowState, Sent
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
@@ -19,10 +20,7 @@ from ackwise.plugin.outbox.relay import OutboxRelay
 from ackwise.stores.memory_outbox import MemoryOutbox
 from ackwise.stores.protocol.outboxrows import Shard
 
-__all__ = ["PATIENCE", "Book", "Desk", "Log", "Store", "fields", "lost", "refused"]
-
-#: Seconds after which a test gives up.
-PATIENCE = 60.0
+__all__ = ["Book", "Desk", "Log", "Store", "fields", "lost", "refused"]
 
 
 class Log:

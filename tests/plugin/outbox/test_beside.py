@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.plugin.outbox.desk import PATIENCE, Desk, Store, fields
-from tests.waiting import until
+from tests.plugin.outbox.desk import Desk, Store, fields
+from tests.waiting import PATIENCE, until
 
 from ackwise import App, ConfigurationError, ConsumeLater, DeadLetter, Message
 from ackwise.middleware.events import Event, EventCode

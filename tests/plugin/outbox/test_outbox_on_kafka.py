@@ -20,7 +20,7 @@ import pytest
 from tests.databases.postgres import USER
 from tests.databases.server import Server
 from tests.servers import RawKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import App, Dedup, Message
 from ackwise.middleware.outgoing import Outgoing, message_id
@@ -31,8 +31,8 @@ from ackwise.stores.postgres.outbox import PostgresOutbox
 
 pytestmark = [pytest.mark.timeout(120)]
 
-#: Seconds after which a test gives up, and between two looks at what tells nobody of itself.
-PATIENCE, LOOK = 60.0, 0.05
+#: Seconds between two looks at what tells nobody of itself.
+LOOK = 0.05
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from tests.plugin.outbox.desk import PATIENCE, Book, Desk, Store, fields, lost, refused
-from tests.waiting import turns
+from tests.plugin.outbox.desk import Book, Desk, Store, fields, lost, refused
+from tests.waiting import PATIENCE, turns
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode

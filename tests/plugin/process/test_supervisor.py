@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes import Clock
-from tests.waiting import turns, until
+from tests.waiting import PATIENCE, turns, until
 
 from ackwise.plugin.process.supervised import LINE, supervised
 from ackwise.plugin.process.supervisor import Backoff, Supervisor
@@ -77,7 +77,7 @@ async def supervising(*arguments: tuple[str, ...]) -> AsyncIterator[tuple[Superv
         yield supervisor, running
     finally:
         supervisor._on_stop(signal.SIGTERM)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             await running
 
 
@@ -138,7 +138,7 @@ async def test_the_next_is_not_restarted_before_the_one_before_it_has_joined(fol
 @pytest.mark.slow  # starts processes that end at once
 async def test_what_one_can_not_start_with_none_can(folder: Path) -> None:
     supervisor = Supervisor([(sys.executable, "-c", WORKER, "2")] * 2)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         assert await supervisor.run() == 2
     assert pids(folder, 1) == []
 
@@ -173,7 +173,7 @@ async def test_the_third_signal_kills_what_hangs(folder: Path) -> None:
     await until((folder / "ready").exists)
     for _ in range(3):
         supervisor._on_stop(signal.SIGTERM)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         assert await running == 128 + signal.SIGKILL
 
 
@@ -196,7 +196,7 @@ async def test_a_worker_tells_its_supervisor_and_drains_without_it(monkeypatch: 
     joined.set()
     ours.setblocking(False)
     with supervised(joined, asyncio.Event()):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             assert await asyncio.get_running_loop().sock_recv(ours, 1) == b"1"
             assert LINE not in os.environ
             ours.close()
@@ -233,7 +233,7 @@ async def test_one_that_drains_for_a_restart_is_not_asked_again_by_a_stop(folder
     await until((folder / "asked").exists)
     supervisor._on_stop(signal.SIGTERM)
     (folder / "end").touch()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         assert await running == 0
     assert (folder / "asked").read_text() == "x"
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.fakes import Clock
 from tests.servers import RawKafka
+from tests.waiting import PATIENCE
 
 from ackwise import Acked, App, ConsumeLater, Message, Outgoing, Producer, PublishRefused, SendFailed
 from ackwise.middleware.refusals import REFUSED_AFTER
@@ -77,6 +78,6 @@ async def test_a_publish_to_a_topic_that_is_missing_fails_its_message_and_holds_
             stop.set()
 
     await raw_kafka.produce(source, b"1", b"2")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await app.serve(stop)
     assert sorted(record.value or b"" for record in await raw_kafka.records(target)) == [b"2", b"4"]

@@ -21,7 +21,7 @@ from aiokafka.errors import (
     UnknownProducerId,
 )
 from tests.fakes import Clock
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
@@ -438,7 +438,7 @@ async def all_are_there(kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch, top
     await sender.start()
     left = messages = [Outgoing(topic, b"%d" % number) for number in range(count)]
     with hostile_client(f"worker.Produce:{harm}@1x2"):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while left:
                 answers = await sender.send_many(left)
                 there = values(kafka, topic)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from tests.servers import RawKafka
+from tests.waiting import PATIENCE
 
 from ackwise import App, ConsumeLater
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
@@ -23,8 +24,6 @@ from ackwise.plugin.relay.apart import relay_apart
 from ackwise.plugin.relay.cancel import cancel
 from ackwise.plugin.relay.cancellations import CANCELLED, CancelPartition
 from ackwise.plugin.settings.config import Config
-
-PATIENCE = 15.0
 
 
 class Shop:

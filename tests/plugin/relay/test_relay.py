@@ -13,6 +13,7 @@ import pytest
 from aiokafka import TopicPartition
 from tests.fakes import Sink
 from tests.servers import RawKafka
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.ladder import CANCELLATIONS
@@ -33,10 +34,6 @@ ONE, TWO, TEN = 3, 11, 1
 def kafka(own_kafka: LocalKafka) -> LocalKafka:
     """One that no other test uses, since it is killed here."""
     return own_kafka
-
-
-#: Seconds after which a test gives up on a real broker.
-PATIENCE = 60.0
 
 
 class Group:

@@ -19,7 +19,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from tests.plugin.resend.repairing import Shop, values
 from tests.servers import RawKafka
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import Transactional
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, PublishRefused, PublishUnavailable
@@ -76,7 +76,7 @@ async def occupy(shop: Shop, value: bytes, *, done: bool, attempt: int = 1, unre
 
 async def test_a_log_that_has_shrunk_is_named_and_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.resend.origins._FRESH", 0.0)
-    async with MemoryKafka() as kafka, asyncio.timeout(60), connected(HostSettings(kafka.bootstrap, group="billing")) as admin:
+    async with MemoryKafka() as kafka, asyncio.timeout(PATIENCE), connected(HostSettings(kafka.bootstrap, group="billing")) as admin:
         kafka.create_topic("orders")
         for number in range(4):
             kafka.produce("orders", b"%d" % number)

@@ -15,12 +15,10 @@ import pytest
 from tests.plugin.share.worker import make_app
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
+from tests.waiting import PATIENCE
 
 from ackwise.plugin.app import App
 from ackwise.plugin.group.sharecounts import ShareCounts
-
-#: Seconds until something must have happened.
-DEADLINE = 60.0
 
 
 @dataclass
@@ -99,14 +97,14 @@ class Scenario:
     async def wait(self, condition: Callable[[], object], what: str) -> None:
         """Until `condition` is true; fails after the deadline, or when a worker ends."""
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 while not condition():
                     for worker in self.workers:
                         if worker.task.done() and not worker.stop.is_set():
                             worker.task.result()
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            raise AssertionError(f"{what} did not happen within {DEADLINE:.0f} s; ran: {self.ran()}") from None
+            raise AssertionError(f"{what} did not happen within {PATIENCE:.0f} s; ran: {self.ran()}") from None
 
     async def retried(self) -> list[Mapping[str, bytes | None]]:
         """The headers of each copy on the retry topic."""

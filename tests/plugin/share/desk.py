@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from tests.fakes import Clock, Publisher, Sink, Store
-from tests.waiting import turns
+from tests.waiting import PATIENCE, turns
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
@@ -157,7 +157,7 @@ class Desk:
 
     async def end(self, taking: asyncio.Task[None], *, step: float = 5.0) -> None:
         """Let time pass until a poll is taken to its end."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not taking.done():
                 await self.pass_time(step=step)
 

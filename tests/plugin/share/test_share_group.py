@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from tests.fakes import Clock, Store
 from tests.plugin.share.conftest import Scenario
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Message
@@ -33,7 +34,7 @@ async def test_three_workers_consume_one_partition_at_the_same_time(scenario: Sc
     while not done.is_set():  # each is a batch of its own, which one worker gets
         await scenario.raw.produce(scenario.topic, b"v")
         await asyncio.sleep(0.1)
-    async with asyncio.timeout(60):  # one may have put its message aside, and accepts the next
+    async with asyncio.timeout(PATIENCE):  # one may have put its message aside, and accepts the next
         while len({id(worker) for worker in scenario.workers if worker.counts.accepted}) < 3:
             await scenario.raw.produce(scenario.topic, b"v")
             await asyncio.sleep(0.1)

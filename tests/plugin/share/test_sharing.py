@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from tests.fakes import Clock
 from tests.plugin.share.desk import ORDERS, Desk, Handler, refuse
-from tests.waiting import turns
+from tests.waiting import PATIENCE, turns
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.breaker import FIRST, Breaker
@@ -55,7 +55,7 @@ async def test_partitions_of_a_poll_are_consumed_side_by_side() -> None:
 
     desk = Desk(handler)
     first, second = desk.poll(1), desk.poll(1, place=TopicPartition("orders", 1))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await desk.take(first._replace(first=first.first | second.first))
     assert len(desk.client.accepted) == 2
 
@@ -142,7 +142,7 @@ async def test_what_runs_when_the_time_is_over_is_cancelled_and_charged() -> Non
 
     seen: list[bytes] = []
     desk = Desk(hang, kind="message", share=Share(lock=30.0))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await desk.deliver(1, 2, age=24.99)
     assert seen == [b"v1"]
     assert sorted(desk.copies()) == [("billing.delay.10s", b"v1", 2, "ConsumeTimeout"), (RETRY, b"v2", 1, "LockEnds")]
@@ -292,7 +292,7 @@ async def test_while_every_handler_is_paused_nothing_is_polled(monkeypatch: pyte
     await turns(20)
     assert not polled.is_set()
     flow.pausing.resume(Target("bill"), "code")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await pulling
     assert (polled.is_set(), handler.seen) == (True, [])
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from ackwise import ConsumeLater, Dedup, Event, EventCode, Received, SimpleConsumer
 from ackwise.middleware.commitmetadata import decode
@@ -109,7 +110,7 @@ async def world() -> AsyncIterator[World]:
 async def receive(consumer: SimpleConsumer[bytes], number: int, *, invisible: float | str = 10.0) -> list[Received[bytes]]:
     """Just `number` messages, in the order of their offsets, however many calls that takes."""
     found: list[Received[bytes]] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while len(found) < number:
             found += await consumer.receive(number - len(found), invisible=invisible, wait=20.0)
     return sorted(found, key=lambda each: each.offset)

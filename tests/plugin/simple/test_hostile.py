@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.plugin.simple.conftest import GROUP, TOPIC, Store, World, nothing_comes, receive
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import Answer, Dedup, EventCode, Received, SimpleConsumer
 from ackwise.middleware.columns import ColumnExchange
@@ -79,7 +79,7 @@ async def moving(wide: World, *things: Any, **options: Any) -> AsyncIterator[tup
 
 async def receive_at_any(*consumers: SimpleConsumer[bytes], number: int = 2) -> list[Received[bytes]]:
     again: list[Received[bytes]] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while len(again) < number:
             for consumer in consumers:
                 again += await consumer.receive(number, invisible=10, wait=0.2)
@@ -155,7 +155,7 @@ async def test_what_is_claimed_while_its_partition_moves_is_given_to_nobody_and_
             await until(lambda: _stopping(one) >= 2)
             wide.store.answers.set()
             again: list[Received[bytes]] = []
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while len(again) < 2:
                     again += await other.receive(2, invisible=10, wait=0.2)
                     if asking.done():
@@ -237,7 +237,7 @@ async def test_what_expires_while_the_brokers_are_away_comes_again_once_they_are
         world.clock.advance(10)
         assert await consumer.ack(received) is Answer.INVALID_RECEIPT
         await world.kafka.start()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             again: list[Received[bytes]] = []
             while not again:
                 again = await consumer.receive(1, invisible=10, wait=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.servers import RawKafka
+from tests.waiting import PATIENCE
 
 from ackwise import Answer, SimpleConsumer
 
@@ -21,7 +22,7 @@ async def test_what_a_killed_receiver_had_comes_again_and_what_it_acknowledged_d
     doomed = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert doomed.stdout is not None
     said: dict[str, list[str]] = {"acked": [], "has": []}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         for _ in range(11):
             what, value = (await doomed.stdout.readline()).decode().split()
             said[what].append(value)

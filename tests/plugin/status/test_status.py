@@ -19,7 +19,7 @@ import pytest
 from aiokafka.errors import GroupAuthorizationFailedError
 from tests.plugin.deadletters.letters import APP, Shop, letter
 from tests.tables import each
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from typer.testing import CliRunner
 
 from ackwise import CONSUME_LATER, App, ConsumeStatus, Message, RetryInPlace
@@ -210,7 +210,7 @@ async def watching(shop: Shop, *arguments: str, out: int = PIPE) -> AsyncIterato
     environment = {**os.environ, "TERM": "xterm"}
     process = await asyncio.create_subprocess_exec(*command, cwd=shop.folder, stdout=out, stderr=PIPE, env=environment)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             yield process
     finally:
         if process.returncode is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.plugin.checkback.halfstore import HalfStore
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import Prepared, TransactionOutcome
@@ -156,7 +156,7 @@ async def test_once_its_relay_has_ended_it_raises_that_and_prepares_nothing(kafk
     await outbox.open()
     await outbox.claim_relay("cdc")
     producer = await TransactionalProducer("orders", outbox, brokers=kafka.bootstrap).__aenter__()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.wait(producer._tasks, return_when=asyncio.FIRST_COMPLETED)
     with pytest.raises(ConfigurationError, match="relays of kind 'cdc' send the rows"):
         producer.prepare(PAID)

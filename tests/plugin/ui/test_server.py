@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from tests.plugin.ui.site import HOSTILE, Document, opened
 from tests.tables import each
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.pages import server
@@ -19,7 +20,6 @@ from ackwise.plugin.ui.gate import Gate
 from ackwise.plugin.ui.page import Leaf, Page
 from ackwise.plugin.ui.site import serve, site
 
-DEADLINE = 60.0
 SECRET = "f3a1" * 8
 LARGE = 50_000_000
 
@@ -58,7 +58,7 @@ async def served(pages: list[Page] = PAGES) -> AsyncIterator[int]:
         yield listening.getsockname()[1]
     finally:
         stop.set()
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             await serving
 
 
@@ -68,7 +68,7 @@ async def exchange(port: int, said: bytes) -> bytes:
     writer.write(said)
     found = b""
     with suppress(ConnectionError):
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             found = await reader.read()
     writer.close()
     return found
@@ -185,11 +185,11 @@ async def test_a_client_that_says_or_reads_nothing_is_let_go(said: bytes, monkey
     async with served() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(said)
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             await ended.wait()
         read = 0
         with suppress(ConnectionError):
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 while part := await reader.read(2**20):
                     read += len(part)
         writer.close()

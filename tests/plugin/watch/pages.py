@@ -17,9 +17,6 @@ from ackwise.plugin.settings.config import Config
 from ackwise.plugin.watch.metrics import GROUP
 from ackwise.testing.kafka.broker import MemoryKafka
 
-#: Seconds until what a test waits for has failed to happen.
-DEADLINE = 60.0
-
 QUICK: dict[str, Any] = {"commit_interval": 0.1, "drain_timeout": 5.0}
 
 

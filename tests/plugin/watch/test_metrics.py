@@ -14,9 +14,9 @@ from prometheus_client import Histogram
 from prometheus_client.parser import text_string_to_metric_families
 from tests.fakes import FULL_DISK, Sink
 from tests.plugin.inspect.test_state import ORDERS, RETRY, AwayStore, agent, end, give, make_member
-from tests.plugin.watch.pages import DEADLINE, an_app, named, running
+from tests.plugin.watch.pages import an_app, named, running
 from tests.tables import each
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import Breaker, ConsumeLater, Dedup, Message, Watch, reliable
 from ackwise.middleware.breaker import Circuit, Position
@@ -328,7 +328,7 @@ async def test_a_loop_of_the_users_own_is_watched_too(kafka: MemoryKafka, caplog
 
     caplog.set_level("INFO", "ackwise")
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id="billing", enable_auto_commit=False, auto_offset_reset="none")
-    async with consumer, asyncio.timeout(DEADLINE), reliable(consumer, "orders", Watch(0), commit_interval=0.1) as batches:
+    async with consumer, asyncio.timeout(PATIENCE), reliable(consumer, "orders", Watch(0), commit_interval=0.1) as batches:
         kafka.produce("orders", b"one")
         async for batch in batches:
             async with batch:

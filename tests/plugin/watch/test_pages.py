@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.plugin.inspect.test_state import ORDERS, AwayStore, agent, end, give, make_member
-from tests.plugin.watch.pages import DEADLINE, Pages, an_app, port_of, running
+from tests.plugin.watch.pages import Pages, an_app, port_of, running
 from tests.tables import each
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, SimpleConsumer, Watch
 from ackwise.middleware.policies import DeadLetter
@@ -142,7 +142,7 @@ async def test_a_simple_consumer_is_watched_too(kafka: MemoryKafka, caplog: Any)
     caplog.set_level("INFO", "ackwise")
     async with SimpleConsumer("billing", "orders", Dedup("memory://"), Watch(0), brokers=kafka.bootstrap) as consumer:
         kafka.produce("orders", b"one")
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             while not (received := await consumer.receive(1, invisible=30)):
                 pass
             await consumer.ack(received[0])
@@ -161,7 +161,7 @@ async def test_a_worker_that_stops_is_not_ready_and_its_port_is_free_again(kafka
     caplog.set_level("INFO", "ackwise")
     kafka.produce("orders", b"one")
     serving = asyncio.create_task(app.serve(stop))
-    await asyncio.wait_for(begun.wait(), DEADLINE)
+    await asyncio.wait_for(begun.wait(), PATIENCE)
     pages = Pages(port_of(caplog))
     stop.set()
     await pages.until(lambda found: found["ackwise_ready"] == 0)
@@ -223,7 +223,7 @@ async def test_a_handler_in_a_thread_that_hangs_leaves_its_worker_live_and_ready
     may_end = threading.Event()
 
     def hang(message: Message[bytes]) -> None:
-        may_end.wait(DEADLINE)
+        may_end.wait(PATIENCE)
 
     async with running(an_app(kafka, hang), caplog) as pages:
         kafka.produce("orders", b"one")
@@ -242,7 +242,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection lasts as long as the test; as `impatient` besides."""
-    monkeypatch.setattr(server, "_LONGEST", DEADLINE)
+    monkeypatch.setattr(server, "_LONGEST", PATIENCE)
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ async def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_is_answ
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(request_bytes)
-    answer = await asyncio.wait_for(reader.read(), DEADLINE)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE)
     writer.close()
     assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5", b"HTTP/1.0 4"))
     assert SECRET.encode() not in answer
@@ -305,10 +305,10 @@ async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said
     monkeypatch.setattr(connections, "_end", noted)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
     writer.write(said)
-    assert await asyncio.to_thread(ended.wait, DEADLINE)
+    assert await asyncio.to_thread(ended.wait, PATIENCE)
     read = 0
     with suppress(ConnectionError):
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             while part := await reader.read(2**20):
                 read += len(part)
     writer.close()
@@ -330,6 +330,6 @@ async def test_of_many_connections_those_above_the_limit_are_closed_and_the_othe
     assert isinstance(answered[0], aiohttp.ClientError)
     for reader, writer in idle:
         writer.write(b"Host: x\r\n\r\n")
-        assert (await asyncio.wait_for(reader.read(), DEADLINE)).startswith(b"HTTP/1.1 200")
+        assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 200")
         writer.close()
     assert await served.get("/small") == (200, "small")

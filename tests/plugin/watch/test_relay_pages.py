@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.plugin.watch.pages import DEADLINE, Pages, port_of
+from tests.plugin.watch.pages import Pages, port_of
+from tests.waiting import PATIENCE
 
 from ackwise import App, ConsumeLater, Outbox
 from ackwise.middleware.outgoing import Outgoing
@@ -34,7 +35,7 @@ async def relayed(relaying: Callable[[asyncio.Event], Awaitable[None]], caplog: 
     """The pages of what relays while the block runs."""
     stop = asyncio.Event()
     running = asyncio.ensure_future(relaying(stop))
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         while not any(getattr(record, "event", "") == "watched" for record in caplog.records):
             assert not running.done(), running
             await asyncio.sleep(0.05)

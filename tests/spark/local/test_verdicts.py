@@ -30,8 +30,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 LATER = "83 a suppression after the time of judgement"
 
-#: Others than those that Spark judges.
-UNIVERSES = range(1000, 4000)
+#: Others than those that Spark judges: so many in each run, and the rest at night.
+UNIVERSES, FURTHER = range(1000, 2000), range(2000, 4000)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,12 @@ def test_a_run_that_another_worker_tells_of_counts_as_if_its_own_had_told(local:
 
 def test_the_local_engine_says_of_every_case_and_universe_what_the_oracle_says(bulk: Answer) -> None:
     assert contradictions(bulk.rulings, UNIVERSES) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.slow  # judges very many histories
+def test_the_local_engine_says_of_very_many_universes_what_the_oracle_says(local: SparkSession, tmp_path: Path) -> None:
+    assert contradictions(judged(local, tmp_path, FURTHER).rulings, FURTHER) == []
 
 
 def test_the_universes_have_every_verdict_every_flag_and_every_fate(bulk: Answer) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from tests.stores.cases import case
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventLog, EventRow
@@ -83,7 +84,7 @@ def codes(root: Path) -> list[EventCode]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what it waits for is a file, which tells nobody
             await asyncio.sleep(0)
 

@@ -15,6 +15,7 @@ from asyncmy.errors import MySQLError
 from tests.databases.server import Server
 from tests.shared import SharedServer
 from tests.stores.mysql.database import MySQLDatabase, mysql_database
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome
@@ -174,7 +175,7 @@ async def test_a_cleanup_that_is_cancelled_gives_a_pool_no_connection_back_in_th
     await consume(inbox, asked)
     await shop.fetch("UPDATE ackwise_inbox SET kept_until = '1970-01-02'")
     server: dict[str, Any] = {"host": "127.0.0.1", "port": shop.server.port, "user": "root", "database": shop.name}
-    async with asyncmy.create_pool(minsize=1, maxsize=1, autocommit=True, **server) as pool, asyncio.timeout(20):
+    async with asyncmy.create_pool(minsize=1, maxsize=1, autocommit=True, **server) as pool, asyncio.timeout(PATIENCE):
         given = MySQLInbox(pool=pool)
         async with inbox.begin(retention=60.0) as transaction:
             await transaction.claim(asked)

@@ -15,6 +15,7 @@ from tests.databases.postgres import USER
 from tests.databases.proxy import proxy_to
 from tests.shared import SharedServer
 from tests.stores.cases import case
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
@@ -117,7 +118,7 @@ async def values(outbox: PostgresOutbox) -> list[bytes | None]:
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not await condition():  # noqa: ASYNC110  # the server's state
             await asyncio.sleep(0.01)
 
@@ -340,7 +341,7 @@ async def test_a_relay_of_another_process_is_notified_only_if_it_is_idle(outbox:
     other._listening = Listening(channel_of(other._sql.tables["rows"]), other._wakes)
     await other.open()
     await other.own("a", lease=60.0, share=64)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await other.pending(ALL, limit=10)
         waiting = asyncio.create_task(other.wait_for_rows(3600.0))
         connection = await asyncpg.connect(postgres_url)
@@ -362,7 +363,7 @@ async def test_rows_that_came_while_a_relay_went_idle_are_not_waited_for(outbox:
     connection = await asyncpg.connect(postgres_url)
     async with PostgresOutbox(postgres_url).transaction(connection) as transaction:  # not open: it notifies nobody
         transaction.send("orders", b"1")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await other.wait_for_rows(3600.0)
     await connection.close()
     await other.close()

@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.stores.cases import case
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
@@ -46,7 +47,7 @@ async def partitions(database: asyncpg.Connection) -> set[str]:
 
 
 async def until_somebody_waits(database: asyncpg.Connection) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while True:
             if await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
                 return
@@ -281,7 +282,7 @@ async def test_updates_of_fifty_thousand_messages_touch_no_index(
         done = some
     await postgres_store.close()  # a connection that ends hands its statistics in
     ratio = "SELECT sum(n_tup_hot_upd) AS hot, sum(n_tup_upd) AS all FROM pg_stat_user_tables WHERE relname LIKE 'ackwise%'"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while True:
             row = await postgres_database.fetchrow(ratio)
             if row and (row["all"] or 0) >= 49_900:

@@ -13,6 +13,7 @@ from tests.databases.postgres import USER, postgres_server
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server, free_port, skip_if_missing
 from tests.stores.cases import case
+from tests.waiting import PATIENCE
 
 from ackwise.middleware.changes import Change, Committed
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
@@ -78,7 +79,7 @@ async def read_one(source: PostgresChanges, owner: asyncpg.Connection) -> Change
     """Write a row and return what the log says of it."""
     await source.open()
     await owner.execute("INSERT INTO orders VALUES (1, 'tea')")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             for said in await source.read(1):
                 if isinstance(said, Change):
@@ -88,7 +89,7 @@ async def read_one(source: PostgresChanges, owner: asyncpg.Connection) -> Change
 
 async def gone(owner: asyncpg.Connection) -> None:
     """Wait until nobody reads from the slot any more."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while await owner.fetchval("SELECT active FROM pg_replication_slots"):  # noqa: ASYNC110  # the server tells nobody
             await asyncio.sleep(0.01)
 
@@ -117,7 +118,7 @@ async def test_the_log_is_read_with_scram_over_tls_or_not(
 async def test_no_position_is_reported_that_the_database_did_not_take(guarded: Server, owner: asyncpg.Connection) -> None:
     source = source_of(f"postgresql://{USER}@127.0.0.1:{guarded.port}/postgres?sslmode=disable")
     await read_one(source, owner)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not (ends := [said for said in await source.read(10) if isinstance(said, Committed)]):
             pass
     await owner.execute("DROP TABLE ackwise_cdc")
@@ -183,14 +184,14 @@ async def test_a_connection_that_breaks_ends_the_read_and_the_next_one_goes_on(g
         first = await read_one(source, owner)
         proxy.cut()
         with pytest.raises(StoreUnavailable, match=r"replication connection failed|connection was lost"):  # noqa: PT012
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while True:
                     await source.read(10)
         await gone(owner)
         with suppress(StoreUnavailable):  # the pool may still have the connection that was cut
             await source.open()
         await source.open()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             (again, *_) = await source.read(10)
         assert again == first  # it was not acknowledged
         await source.close()
