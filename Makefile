@@ -27,15 +27,17 @@ help: ## list these commands
 demo: $(FOR_DEMO) ## install Ackwise and run `ackwise demo`; with HOST=faust on Faust
 	$(BIN)/ackwise demo $(if $(HOST),--host $(HOST))
 
-# The type checkers take what the tests leave of both cores, since many tests wait. What they say is printed if they find something.
-test: lint imports docs age servers ## run everything that guards a promise; starts Kafka, Redis, PostgreSQL, MariaDB and Spark
-	@said=$$(mktemp); nice $(MAKE) --no-print-directory types >$$said 2>&1 & types=$$!; \
-	$(MAKE) --no-print-directory tests; result=$$?; wait $$types || { cat $$said; result=1; }; rm -f $$said; exit $$result
+# The website and the type checkers take what the tests leave of both cores, since many tests wait. What they say is printed if they find something.
+test: lint imports age servers ## run everything that guards a promise; starts Kafka, Redis, PostgreSQL, MariaDB and Spark
+	@said=$$(mktemp); nice $(MAKE) --no-print-directory docs types >$$said 2>&1 & others=$$!; \
+	$(MAKE) --no-print-directory tests; result=$$?; wait $$others || { cat $$said; result=1; }; rm -f $$said; exit $$result
 
 nightly: $(FOR_DEV) servers ## run the other tests: further seeds, wide matrices, long runs; writes tests/nightly.json
 	$(BIN)/python .ci/nightly.py
 
-check: lint mypy pure ## run ruff, mypy and the fast tests, in about a minute; for each commit
+check: lint ## run ruff, mypy and the fast tests, in about a minute; for each commit
+	@said=$$(mktemp); $(MAKE) --no-print-directory mypy >$$said 2>&1 & mypy=$$!; \
+	$(MAKE) --no-print-directory pure; result=$$?; wait $$mypy || result=1; cat $$said; rm -f $$said; exit $$result
 
 fix: $(FOR_DEV) ## format the code and apply the fixes of the linter
 	$(BIN)/ruff check --fix .
