@@ -77,8 +77,8 @@ age: # when the nightly tests ran last
 imports: $(FOR_DEV)
 	$(BIN)/lint-imports
 
-pure: $(FOR_DEV) # in four processes on two cores, since tests wait for timers; a test that starts a process fails
-	$(BIN)/python -m pytest -q -p tests.pure -n 4 -m "not (embedded or kafka or servers or slow or spark or nightly)" $(PURE)
+pure: $(FOR_DEV) # in three processes on two cores, since tests wait for timers; a test that starts a process fails
+	$(BIN)/python -m pytest -q -p tests.pure --hypothesis-profile=quick -n 3 -m "not (embedded or kafka or servers or slow or spark or nightly)" $(PURE)
 
 tests: $(FOR_DEV) servers # four files at a time on two cores, since many tests wait; one server of each kind; those with Spark and the long ones first (tests/scheduling.py)
 	$(BIN)/python .ci/unstable.py -n 4 -m "not nightly"

@@ -155,12 +155,14 @@ async def test_a_server_that_is_away_is_told_of_without_user_and_password() -> N
     assert all(len(refusals) >= 5 for refusals in away)
 
 
+@pytest.mark.slow  # waits for each client to give up
 @pytest.mark.parametrize("answer", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["nothing", "something else"])
 async def test_a_server_that_answers_nothing_or_something_else_is_told_of_without_user_and_password(answer: bytes | None) -> None:
     async with answering(answer) as at:
         assert all(await asyncio.gather(*(try_everything(f"{url_of(form, at=at)}?timeout=0.5") for form in FORMS)))
 
 
+@pytest.mark.slow  # waits for each client to give up
 async def test_a_password_that_was_not_encoded_is_not_told_either() -> None:
     spellings = list(SPELLINGS.values())[1:]
     at = f"127.0.0.1:{free_port()}"

@@ -225,6 +225,7 @@ async def test_no_topic_is_made_and_nothing_is_committed() -> None:
         assert kafka._cluster.groups == {}
 
 
+@pytest.mark.slow  # a request times out
 @pytest.mark.parametrize("harm", ["short", "empty", "not-leader-one", "unknown-one", "no-topic-one", "raises-after", "times-out"])
 async def test_what_may_pass_is_asked_again(memory: MemoryKafka, harm: str) -> None:
     memory.produce("orders", b"a", b"b")

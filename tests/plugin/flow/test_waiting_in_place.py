@@ -198,6 +198,7 @@ async def test_the_next_command_takes_away_those_that_the_group_has_passed(shop:
     assert said == [(b"message/orders/0/0", False), (b"message/orders/0/1", False), (b"message/orders/0/0", True)]
 
 
+@pytest.mark.slow  # the client gives a topic that is missing ten seconds
 async def test_without_a_control_topic_nothing_is_buried_and_the_error_says_why(shop: Shop, command: Any) -> None:
     async with shop.serving():
         shop.kafka.produce("orders", b"bad")

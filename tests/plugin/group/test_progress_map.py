@@ -199,6 +199,7 @@ async def test_a_map_about_a_base_that_was_compacted_is_believed_where_the_hole_
     assert following.offsets() == [102, 104]
 
 
+@pytest.mark.slow  # starts nine owners
 async def test_a_map_is_void_for_another(owner: Any) -> None:
     changes: dict[str, dict[str, Any]] = {
         "cluster": {"cluster": "another"},

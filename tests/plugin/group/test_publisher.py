@@ -217,6 +217,7 @@ async def test_where_a_rung_does_not_acknowledge_its_copies_take_the_next_shorte
     await publisher.stop()
 
 
+@pytest.mark.slow  # a copy waits until a silent partition is given up
 async def test_a_copy_that_waited_for_a_silent_rung_takes_the_one_for_what_is_left_then(
     delay: MemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

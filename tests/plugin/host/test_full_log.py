@@ -18,6 +18,7 @@ from ackwise.stores.journal.sink import Journal
 from ackwise.testing import MemoryKafka
 
 
+@pytest.mark.slow  # two workers run, one after the other
 async def test_what_succeeded_is_not_run_again_and_the_audit_has_it_as_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: Counter[int] = Counter()
     seen: list[Event] = []

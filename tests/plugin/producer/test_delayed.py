@@ -62,6 +62,7 @@ async def test_a_delay_that_would_take_more_than_a_hundred_hops_is_refused() -> 
                 await producer.send("orders", b"v", delay=1100)
 
 
+@pytest.mark.slow  # waits for rungs that do not acknowledge
 async def test_where_a_rung_does_not_acknowledge_a_delayed_send_takes_the_next_shorter_one_until_it_does() -> None:
     ten, five = 14, 23
 

@@ -113,6 +113,7 @@ async def test_in_a_test_of_the_app_another_thread_sends_to_the_broker_in_memory
         assert values(worker.kafka, "invoices") == [b"from a thread"]
 
 
+@pytest.mark.slow  # an app ends in five seconds
 async def test_where_two_tests_of_an_app_overlap_nothing_goes_to_its_real_brokers() -> None:
     app = app_of("127.0.0.1:1", [])
     async with TestApp(app) as first:

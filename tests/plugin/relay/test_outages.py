@@ -39,6 +39,8 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka
 from ackwise.testing.kafka.partition import PartitionLog
 
+pytestmark = pytest.mark.slow  # a relay starts, is disturbed and ends in each
+
 NAMES = TopicNames("billing")
 
 #: A value of 4,000 bytes, which is far less once it is compressed.

@@ -150,6 +150,7 @@ async def test_with_a_token_a_browser_asks_for_it_and_nothing_is_answered_withou
         await found.get("/", 200, Authorization=f"Bearer {SECRET}", Host="ops.example")
 
 
+@pytest.mark.slow  # waits for the end of a request that does not come
 @each(
     "said",
     [
