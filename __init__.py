@@ -10,11 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ackwise.middleware.batch import Batch as Batch
-    from ackwise.middleware.breaker import Breaker as Breaker
-    from ackwise.middleware.disposition import CONSUME_LATER as CONSUME_LATER
-    from ackwise.middleware.disposition import CONSUME_SUCCESS as CONSUME_SUCCESS
-    from ackwise.middleware.disposition import ConsumeStatus as ConsumeStatus
+    from ackwise.middleware.claims.receipts import Answer as Answer
     from ackwise.middleware.errors import AckwiseError as AckwiseError
     from ackwise.middleware.errors import CodecUnavailable as CodecUnavailable
     from ackwise.middleware.errors import ConfigurationError as ConfigurationError
@@ -29,49 +25,53 @@ if TYPE_CHECKING:
     from ackwise.middleware.errors import Unavailable as Unavailable
     from ackwise.middleware.events import Event as Event
     from ackwise.middleware.events import EventCode as EventCode
-    from ackwise.middleware.limits import RateLimit as RateLimit
-    from ackwise.middleware.message import Message as Message
-    from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
-    from ackwise.middleware.outbox import Prepared as Prepared
-    from ackwise.middleware.outbox import TransactionOutcome as TransactionOutcome
-    from ackwise.middleware.outgoing import Acked as Acked
-    from ackwise.middleware.outgoing import Outgoing as Outgoing
-    from ackwise.middleware.outgoing import SendFailed as SendFailed
-    from ackwise.middleware.outgoing import message_id as message_id
-    from ackwise.middleware.policies import Broadcasting as Broadcasting
-    from ackwise.middleware.policies import DeadLetter as DeadLetter
-    from ackwise.middleware.policies import Dedup as Dedup
-    from ackwise.middleware.policies import Events as Events
-    from ackwise.middleware.policies import Outbox as Outbox
-    from ackwise.middleware.policies import Transactional as Transactional
-    from ackwise.middleware.raising import Later as Later
-    from ackwise.middleware.raising import Reject as Reject
-    from ackwise.middleware.receiving import Answer as Answer
-    from ackwise.middleware.retry import ConsumeLater as ConsumeLater
-    from ackwise.middleware.retry import Exponential as Exponential
-    from ackwise.middleware.retry import Fixed as Fixed
-    from ackwise.middleware.retry import Schedule as Schedule
-    from ackwise.middleware.share import Share as Share
-    from ackwise.middleware.watch import Watch as Watch
+    from ackwise.middleware.flow.breaker import Breaker as Breaker
+    from ackwise.middleware.flow.limits import RateLimit as RateLimit
+    from ackwise.middleware.message.batch import Batch as Batch
+    from ackwise.middleware.message.disposition import CONSUME_LATER as CONSUME_LATER
+    from ackwise.middleware.message.disposition import CONSUME_SUCCESS as CONSUME_SUCCESS
+    from ackwise.middleware.message.disposition import ConsumeStatus as ConsumeStatus
+    from ackwise.middleware.message.message import Message as Message
+    from ackwise.middleware.message.outgoing import Acked as Acked
+    from ackwise.middleware.message.outgoing import Outgoing as Outgoing
+    from ackwise.middleware.message.outgoing import SendFailed as SendFailed
+    from ackwise.middleware.message.outgoing import message_id as message_id
+    from ackwise.middleware.message.raising import Later as Later
+    from ackwise.middleware.message.raising import Reject as Reject
+    from ackwise.middleware.policies.policies import Broadcasting as Broadcasting
+    from ackwise.middleware.policies.policies import DeadLetter as DeadLetter
+    from ackwise.middleware.policies.policies import Dedup as Dedup
+    from ackwise.middleware.policies.policies import Events as Events
+    from ackwise.middleware.policies.policies import Outbox as Outbox
+    from ackwise.middleware.policies.policies import Share as Share
+    from ackwise.middleware.policies.policies import Transactional as Transactional
+    from ackwise.middleware.policies.policies import Watch as Watch
+    from ackwise.middleware.policies.retry import ConsumeLater as ConsumeLater
+    from ackwise.middleware.policies.retry import Exponential as Exponential
+    from ackwise.middleware.policies.retry import Fixed as Fixed
+    from ackwise.middleware.policies.retry import RetryInPlace as RetryInPlace
+    from ackwise.middleware.policies.retry import Schedule as Schedule
+    from ackwise.middleware.storage.outbox import Prepared as Prepared
+    from ackwise.middleware.storage.outbox import TransactionOutcome as TransactionOutcome
     from ackwise.plugin.app import App as App
-    from ackwise.plugin.around import CallNext as CallNext
     from ackwise.plugin.faust.work import current_batch as current_batch
+    from ackwise.plugin.handlers.tracing import Tracing as Tracing
+    from ackwise.plugin.handlers.usermiddleware import CallNext as CallNext
     from ackwise.plugin.loop import Reliable as Reliable
     from ackwise.plugin.loop import reliable as reliable
     from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
+    from ackwise.plugin.outbox.halfmessages import LocalTransaction as LocalTransaction
+    from ackwise.plugin.outbox.transactionalproducer import TransactionalProducer as TransactionalProducer
     from ackwise.plugin.producer.producer import Producer as Producer
     from ackwise.plugin.producer.producer import Saved as Saved
     from ackwise.plugin.router import Router as Router
     from ackwise.plugin.running import Running as Running
-    from ackwise.plugin.schemas.avro import Avro as Avro
-    from ackwise.plugin.schemas.jsonschema import JsonSchema as JsonSchema
-    from ackwise.plugin.schemas.protobuf import Protobuf as Protobuf
-    from ackwise.plugin.schemas.schemaregistry import SchemaRegistry as SchemaRegistry
-    from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
-    from ackwise.plugin.simple.received import Received as Received
-    from ackwise.plugin.tracing import Tracing as Tracing
-    from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
-    from ackwise.plugin.transactions.producer import TransactionalProducer as TransactionalProducer
+    from ackwise.plugin.schemas import Avro as Avro
+    from ackwise.plugin.schemas import JsonSchema as JsonSchema
+    from ackwise.plugin.schemas import Protobuf as Protobuf
+    from ackwise.plugin.schemas import SchemaRegistry as SchemaRegistry
+    from ackwise.plugin.simpleconsumer import Received as Received
+    from ackwise.plugin.simpleconsumer import SimpleConsumer as SimpleConsumer
 
 _SOURCE: Final = pkgutil.get_data(__name__, "__init__.py") or b""
 

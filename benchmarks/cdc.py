@@ -33,10 +33,10 @@ from rich.table import Table
 from tests.databases.mariadb import WITH_LOG, mariadb_server
 from tests.databases.postgres import USER, postgres_server
 
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer
-from ackwise.plugin.cdc.outboxrows import OutboxRows
-from ackwise.plugin.cdc.relay import CdcRelay
-from ackwise.plugin.outbox.apart import AloneSettings
+from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer
+from ackwise.plugin.outbox.cdcrelay import CdcRelay
+from ackwise.plugin.outbox.cdcroutes import OutboxRows
+from ackwise.plugin.outbox.outboxrelay import AloneSettings
 from ackwise.plugin.producer.sender import Sender
 from ackwise.stores.mysql.binlog import MySQLChanges
 from ackwise.stores.mysql.outbox import MySQLOutbox

@@ -31,7 +31,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from ackwise.plugin.local.broker import local_kafka
+from ackwise.plugin.local.localkafka import local_kafka
 
 __all__ = [
     "AIMS",

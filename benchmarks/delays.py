@@ -46,14 +46,14 @@ from rich.console import Console
 from rich.table import Table
 
 from ackwise import App, ConsumeLater
-from ackwise.middleware.ladder import Ladder
-from ackwise.middleware.message import Delivery, Headers, Origin
-from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.wire import Copy, retry_copy
-from ackwise.plugin.group.group import Group
-from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.topics import ensure_topics, set_append_time
-from ackwise.plugin.relay.cancel import cancel
+from ackwise.middleware.message.message import Delivery, Headers, Origin
+from ackwise.middleware.message.wire import Copy, retry_copy
+from ackwise.middleware.policies.delaytopic import Ladder
+from ackwise.middleware.policies.retry import DelayLevels
+from ackwise.plugin.delays.cancellations import cancel
+from ackwise.plugin.producer.copypublisher import KafkaPublisher
+from ackwise.plugin.topics.group import Group
+from ackwise.plugin.topics.topicadmin import ensure_topics, set_append_time
 
 __all__ = ["BENCHES", "Found", "main", "read_options", "run"]
 

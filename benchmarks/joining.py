@@ -22,13 +22,13 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.host.host import AiokafkaHost
-from ackwise.plugin.local.broker import local_kafka
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.aiokafkahost import AiokafkaHost
+from ackwise.plugin.consumer.assignment import Opening
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.local.localkafka import local_kafka
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["Watch", "join"]

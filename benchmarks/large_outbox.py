@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.databases.postgres import USER, postgres_server
 
-from ackwise.plugin.group.outboxcounts import OutboxCounts
+from ackwise.plugin.consumer.workerstate import OutboxCounts
 from ackwise.stores.postgres.outbox import PostgresOutbox
 
 __all__ = ["Figures", "main", "measure", "read_options", "run"]

@@ -34,12 +34,10 @@ from rich.console import Console
 from rich.table import Table
 from tests.databases.postgres import USER, postgres_server
 
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer
-from ackwise.middleware.policies import Outbox
-from ackwise.plugin.group.outboxcounts import OutboxCounts
-from ackwise.plugin.outbox.apart import AloneSettings
-from ackwise.plugin.outbox.beside import new_relay
-from ackwise.plugin.outbox.relay import OutboxRelay
+from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer
+from ackwise.middleware.policies.policies import Outbox
+from ackwise.plugin.consumer.workerstate import OutboxCounts
+from ackwise.plugin.outbox.outboxrelay import AloneSettings, OutboxRelay, new_relay
 from ackwise.stores.postgres.outbox import PostgresOutbox
 
 __all__ = ["Bench", "Figures", "main", "make_topic", "measure", "percentiles", "read_options", "run"]

@@ -26,9 +26,9 @@ from typing import Final, NamedTuple
 
 import ackwise
 from ackwise import App, Batch, Dedup, Event
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.host.host import AiokafkaHost
-from ackwise.plugin.observers import Observed
+from ackwise.plugin.aiokafkahost import AiokafkaHost
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.handlers.observers import Observed
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing import MemoryKafka
 

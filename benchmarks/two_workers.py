@@ -29,7 +29,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from ackwise.plugin.demo.ledger import LedgerLine, LedgerReader
 from ackwise.plugin.demo.scenario import PlannedFate, Scenario, make_scenario
-from ackwise.plugin.local.broker import local_kafka
+from ackwise.plugin.local.localkafka import local_kafka
 
 _TOPIC: Final = "orders"
 _GROUP: Final = "proof"

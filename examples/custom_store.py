@@ -2,7 +2,7 @@
 
 A store decides who may run a message. The decisions are in `ackwise.stores.protocol.transitions`, for every store the same; what is
 left to do is to keep records, safely. This one keeps them in a JSON file that it writes anew for every batch: fine for
-some thousand keys and one process. That it is right says `ackwise.stores.testing`, the suite that every store passes.
+some thousand keys and one process. That it is right says `ackwise.stores.conformance`, the suite that every store passes.
 
 To have it found by its URL, `Dedup("jsonfile://claims.json")`, a package announces it in its pyproject.toml:
 

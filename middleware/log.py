@@ -1,7 +1,11 @@
-"""Log: fixed events with named fields, the only way to the logger.
+"""Text and bytes that strangers chose, as a terminal or a page can show them: one line, cut, and nothing in it is obeyed. Pure.
+
+Log: fixed events with named fields, the only way to the logger.
 
 Nothing of a message stands in it, and nothing that user code says: of a user's exception its class and its place.
 `docs/logging.md` lists every event.
+
+Log throttle: a line that would repeat while a state lasts is logged the first time, and then once in a while.
 """
 
 from __future__ import annotations
@@ -9,12 +13,41 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
 from ackwise.middleware.usercode import Returned, called, class_name, shown
 
-__all__ = ["Field", "Log", "said"]
+__all__ = ["Field", "Log", "LogThrottle", "bytes_text", "cut", "plain", "said"]
+
+
+#: Characters of a text in a cell of a table, and of a value.
+_CELL: Final = 160
+_VALUE: Final = 4000
+
+
+def plain(text: str, limit: int = _CELL) -> str:
+    """Return `text` in one line, cut, with what does not print spelled out: control characters, marks that turn the line around."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut(text, limit))
+
+
+def bytes_text(given: bytes | None, limit: int = _VALUE) -> str | None:
+    """Return bytes as a text where they are one, and as 0x and hex digits where they are not; cut."""
+    if given is None:
+        return None
+    try:
+        text = given.decode()
+    except UnicodeDecodeError:
+        text = f"0x{given[:limit].hex()}"
+    return cut(text, limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """Return `text`, or its first `limit` characters and the number of the others."""
+    return text if len(text) <= limit else f"{text[:limit]} … {len(text) - limit} more"
+
 
 Field = str | int | float | None
 """What a field may hold; `None` leaves it out."""
@@ -78,3 +111,24 @@ def _printed(value: str | int | float) -> str:
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) and value.isprintable() else json.dumps(value, ensure_ascii=not value.isprintable())
     return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+class LogThrottle:
+    """Whether something is due to be said. `every` seconds it is, for each key by itself."""
+
+    def __init__(self, every: float = 60.0, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every = every
+        self._clock = clock
+        self._next: dict[Hashable, float] = {}
+
+    def is_due(self, key: Hashable = None) -> bool:
+        """Whether it was not said for so long; from now on it was."""
+        now = self._clock()
+        if now < self._next.get(key, now):
+            return False
+        self._next[key] = now + self._every
+        return True
+
+    def reset(self, key: Hashable = None) -> None:
+        """It has ended; if it begins again, that is said at once."""
+        self._next.pop(key, None)

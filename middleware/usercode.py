@@ -1,24 +1,30 @@
-"""User code: every call of what the user wrote, and every look at an object of the user's, goes through here.
+"""Exception groups, flattened to the exceptions in them. Pure.
+
+User code: every call of what the user wrote, and every look at an object of the user's, goes through here.
 
 A call comes to `Returned`, `Raised` or `Stops`, and to nothing else; a look comes to a value of ours. An exception may fail to print
 itself, a value may raise when it is compared, and a key function may call `sys.exit`. Such objects are known by type and identity alone.
+
+Tracebacks: the line of user code where an exception was raised.
 """
 
 from __future__ import annotations
 
+import os
+import sysconfig
+import traceback as tracebacks
 import types
 from collections.abc import Callable, Generator, Iterable
 from contextvars import copy_context
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
-from ackwise.middleware.exceptiongroups import leaves
-
 __all__ = [
-    "STOPS",
     "Called",
     "Raised",
     "Returned",
+    "STOPS",
     "Stops",
     "awaited",
     "called",
@@ -27,11 +33,55 @@ __all__ = [
     "failure_of",
     "failures_of",
     "is_a",
+    "is_printable",
+    "leaves",
     "looked",
     "plain",
     "shown",
     "stops",
+    "where_raised",
 ]
+
+
+#: Exceptions in each other, above which nobody prints them: Python prints one that is in several groups as often.
+_MOST: Final = 1000
+
+#: Those of Python itself: a class of the user's may have attributes of its own in their place.
+_members = BaseExceptionGroup.__dict__["exceptions"].__get__
+_cause = BaseException.__dict__["__cause__"].__get__
+_context = BaseException.__dict__["__context__"].__get__
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions that `error` stands for: those in a group, and in the groups within, each once; else itself alone."""
+    if not issubclass(type(error), BaseExceptionGroup):
+        return [error]
+    found: list[BaseException] = []
+    known, waiting = set[int](), [error]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in known:
+            continue
+        known.add(id(each))
+        if issubclass(type(each), BaseExceptionGroup):
+            waiting += reversed(_members(each))
+        else:
+            found.append(each)
+    return found
+
+
+def is_printable(error: BaseException) -> bool:
+    """Whether so few exceptions are in `error`, or led to it, that a traceback of all of them can be printed."""
+    seen, known, waiting = 0, set[int](), [error]
+    while waiting and seen <= _MOST:
+        each = waiting.pop()
+        seen += 1
+        known.add(id(each))
+        before = _context(each) if (cause := _cause(each)) is None else cause
+        waiting += () if before is None or id(before) in known else (before,)
+        waiting += _members(each) if issubclass(type(each), BaseExceptionGroup) else ()
+    return seen <= _MOST
+
 
 T = TypeVar("T")
 OtherT = TypeVar("OtherT")
@@ -169,3 +219,36 @@ def close_coroutine(value: object) -> None:
     """A plain function was to return a value. Had it returned a coroutine, Python would complain that nobody awaits that."""
     if type(value) is types.CoroutineType:
         looked(value.close, otherwise=None)
+
+
+_INSTALLED: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+_traceback_of = BaseException.__dict__["__traceback__"].__get__
+
+
+def where_raised(error: BaseException) -> str | None:
+    """`file:line` of the innermost frame of user code; of the innermost frame at all where there is none.
+
+    User code is what belongs to neither Ackwise nor an installed package, and the installed package that Ackwise called: an app
+    may be installed itself. `None` for an exception without a traceback.
+    """
+    return looked(_where_raised, error, otherwise=None)
+
+
+def _where_raised(error: BaseException) -> str | None:
+    frames = list(tracebacks.walk_tb(_traceback_of(error)))
+    foreign = [(frame, line) for frame, line in frames if _package(frame) != "ackwise"]
+    called = _package(foreign[0][0]) if foreign else None
+    users = [(frame, line) for frame, line in foreign if not _is_installed(frame) or _package(frame) == called]
+    for frame, line in reversed(users or frames):
+        return f"{frame.f_code.co_filename}:{line}"
+    return None
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _is_installed(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith(("<", *_INSTALLED))

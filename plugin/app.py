@@ -11,40 +11,36 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.flow.controlrecords import MessageAt, MessageCommand, WaitingAnswer, WaitingMessage, message_at
+from ackwise.middleware.flow.pausing import Target, target_of
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.message import Message
-from ackwise.middleware.messagecommand import MessageCommand
-from ackwise.middleware.pausing import Target, target_of
-from ackwise.middleware.publishing import publish
-from ackwise.middleware.waiting import MessageAt, WaitingAnswer, WaitingMessage, message_at
-from ackwise.plugin.around import Middleware
-from ackwise.plugin.broadcast.instance import placed
-from ackwise.plugin.group.group import Group, group_of
-from ackwise.plugin.group.patterns import topics_about
-from ackwise.plugin.handler import check_agent, refuse_own_topics
-from ackwise.plugin.inspect.explain import Explanation, explain
-from ackwise.plugin.lifespan import Lifespan, WithResources
-from ackwise.plugin.observers import Observer
-from ackwise.plugin.process.garbage import collect_rarely
-from ackwise.plugin.process.supervised import supervised
-from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
-from ackwise.plugin.producer.delaying import due_of
-from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.publishing import publish
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.handlers.handler import check_agent, refuse_own_topics
+from ackwise.plugin.handlers.lifespan import Lifespan, WithResources
+from ackwise.plugin.handlers.observers import Observer
+from ackwise.plugin.handlers.usermiddleware import Middleware
+from ackwise.plugin.operate.explanation import Explanation, explain
+from ackwise.plugin.policyslots import Policy, Slots
+from ackwise.plugin.process.supervisor import supervised
+from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of, collect_rarely
+from ackwise.plugin.producer.encoding import GivenHeaders, due_of, outgoing
 from ackwise.plugin.router import Router
 from ackwise.plugin.running import Running
 from ackwise.plugin.settings.config import Config, read_config
-from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
-from ackwise.plugin.slots import Policy, Slots
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, placed, refuse_unknown
+from ackwise.plugin.topics.group import Group, group_of
+from ackwise.plugin.topics.topicpatterns import topics_about
 from ackwise.plugin.topictemplate import TopicTemplate
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from ackwise.middleware.outgoing import Acked
-    from ackwise.plugin.host.host import AiokafkaHost
-    from ackwise.plugin.relay.cancel import CancelAnswer
+    from ackwise.middleware.message.outgoing import Acked
+    from ackwise.plugin.aiokafkahost import AiokafkaHost
+    from ackwise.plugin.delays.cancellations import CancelAnswer
 
 __all__ = ["App", "Usable"]
 
@@ -265,7 +261,7 @@ class App(Router):
         Raises `ConfigurationError`, also without a control topic, and `Unavailable` if the brokers do not answer: then it may be buried
         or not.
         """
-        from ackwise.plugin.group.control import write_commands  # the Kafka client is imported by those who run it
+        from ackwise.plugin.topics.controltopic import write_commands  # the Kafka client is imported by those who run it
 
         at, host = self._message_at(message), self._host
         if host is None:
@@ -290,7 +286,7 @@ class App(Router):
         waits. The app need not run, and each call connects anew. Raises `ConfigurationError` for what is no id, and another
         `AckwiseError` if the brokers do not answer: then it may be cancelled or not, and cancelling again says which.
         """
-        from ackwise.plugin.relay.cancel import cancel  # the Kafka client is imported by those who run it
+        from ackwise.plugin.delays.cancellations import cancel  # the Kafka client is imported by those who run it
 
         return (await cancel(self.group(), [message_id]))[message_id]
 
@@ -401,7 +397,7 @@ class App(Router):
                 f"a call of handler {left[0]!r} has not ended since the app was stopped, and beside it a message could run twice; "
                 "end it, or start in a new process"
             )
-        from ackwise.plugin.hosting import host_of  # the Kafka client is imported by those who run it
+        from ackwise.plugin.aiokafkahost import host_of  # the Kafka client is imported by those who run it
 
         host = host_of(self._slots, self._placed(), self.agents(), before=before)
         self._host, self._is_started, self._is_running = host, True, True

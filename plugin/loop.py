@@ -13,22 +13,22 @@ from weakref import WeakSet
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import ConsumerStoppedError
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
+from ackwise.middleware.runs.agent import Agent
 from ackwise.middleware.usercode import is_a, stops
-from ackwise.plugin.client.internals import ConsumerOptions, addresses_of, identity_of, options_of
-from ackwise.plugin.client.opening import require_known
-from ackwise.plugin.decoder import decoder_of
-from ackwise.plugin.handler import check_agent, names_of, refuse_own_topics
-from ackwise.plugin.hosting import host_of
+from ackwise.plugin.aiokafkahost import host_of
+from ackwise.plugin.handlers.decoder import decoder_of
+from ackwise.plugin.handlers.handler import check_agent, names_of, refuse_own_topics
+from ackwise.plugin.handlers.observers import Observer
+from ackwise.plugin.kafka.aiokafkainternals import ConsumerOptions, addresses_of, identity_of, options_of
+from ackwise.plugin.kafka.clients import require_known
 from ackwise.plugin.loopbatch import Handover, LoopBatch
-from ackwise.plugin.observers import Observer
-from ackwise.plugin.settings.addresses import Address
+from ackwise.plugin.policyslots import Policy, Slots
 from ackwise.plugin.settings.config import Config, Given, read_config
+from ackwise.plugin.settings.connecting import Address
 from ackwise.plugin.settings.hostsettings import HostSettings, LoopSettings
-from ackwise.plugin.slots import Policy, Slots
 
 if TYPE_CHECKING:
     from typing import Self, Unpack

@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ackwise.middleware.assigned import Undecided, current_assignment
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import InvalidRuling
-from ackwise.middleware.exceptiongroups import leaves
-from ackwise.middleware.message import Message
-from ackwise.middleware.usercode import Raised, Returned, is_a, stops
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import ConsumeStatus
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.settlement import Undecided, current_assignment
+from ackwise.middleware.usercode import Raised, Returned, is_a, leaves, stops
 
 __all__ = ["Handover", "LoopBatch"]
 

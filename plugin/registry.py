@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ackwise.middleware.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ackwise.middleware.changes import ChangeSource
     from ackwise.middleware.events import EventSink
-    from ackwise.middleware.outbox import OutboxStore
-    from ackwise.middleware.store import ClaimStore
-    from ackwise.middleware.transaction import TransactionalStore
+    from ackwise.middleware.storage.changes import ChangeSource
+    from ackwise.middleware.storage.claimstore import ClaimStore
+    from ackwise.middleware.storage.outbox import OutboxStore
+    from ackwise.middleware.storage.transaction import TransactionalStore
 
 __all__ = ["announced", "has_inbox", "installed_middleware", "open_changes", "open_inbox", "open_outbox", "open_sink", "open_store"]
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Coroutine
 from types import UnionType
 from typing import Any, Concatenate, TypedDict, TypeVar, Unpack, overload
 
-from ackwise.middleware.agent import CONSUME_TIMEOUT, Agent
-from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import Order, RetryInPlace
-from ackwise.plugin.group.patterns import parse_pattern
-from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler
-from ackwise.plugin.lifespan import WithResources
-from ackwise.plugin.signature import name_of
+from ackwise.middleware.message.disposition import ConsumeStatus
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.policies.retry import Order, RetryInPlace
+from ackwise.middleware.runs.agent import CONSUME_TIMEOUT, Agent
+from ackwise.plugin.handlers.decoder import name_of
+from ackwise.plugin.handlers.handler import HandlerOf, check_agent, inspect_handler
+from ackwise.plugin.handlers.lifespan import WithResources
+from ackwise.plugin.topics.topicpatterns import parse_pattern
 
 __all__ = ["AgentOptions", "Router"]
 

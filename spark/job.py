@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ackwise.middleware.commitmetadata import LastCommit
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.claims.audit import audit
 from ackwise.spark.claims.comparison import Claims
 from ackwise.spark.claims.findings import ClaimReport

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ackwise.middleware.commitmetadata import LastCommit
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.logs import NO_LOGS, Logs
 from ackwise.spark.events.schema import micros

@@ -7,15 +7,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ackwise.middleware.changes import Change as Change
-    from ackwise.middleware.changes import Operation as Operation
-    from ackwise.middleware.store import Acquired as Acquired
-    from ackwise.middleware.store import Claim as Claim
-    from ackwise.middleware.store import ClaimKey as ClaimKey
-    from ackwise.middleware.store import ClaimStore as ClaimStore
-    from ackwise.middleware.store import Exchange as Exchange
-    from ackwise.middleware.store import ExchangeResult as ExchangeResult
-    from ackwise.middleware.store import Outcome as Outcome
+    from ackwise.middleware.storage.changes import Change as Change
+    from ackwise.middleware.storage.changes import Operation as Operation
+    from ackwise.middleware.storage.claimstore import Acquired as Acquired
+    from ackwise.middleware.storage.claimstore import Claim as Claim
+    from ackwise.middleware.storage.claimstore import ClaimKey as ClaimKey
+    from ackwise.middleware.storage.claimstore import ClaimStore as ClaimStore
+    from ackwise.middleware.storage.claimstore import Exchange as Exchange
+    from ackwise.middleware.storage.claimstore import ExchangeResult as ExchangeResult
+    from ackwise.middleware.storage.claimstore import Outcome as Outcome
+    from ackwise.stores.conformance import Features as Features
+    from ackwise.stores.conformance import StoreConformance as StoreConformance
     from ackwise.stores.mysql import MySQLInbox as MySQLInbox
     from ackwise.stores.mysql import MySQLOutbox as MySQLOutbox
     from ackwise.stores.mysql import MySQLStore as MySQLStore
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from ackwise.stores.sqlite import SQLiteInbox as SQLiteInbox
     from ackwise.stores.sqlite import SQLiteStore as SQLiteStore
     from ackwise.stores.sqlite.outbox import SQLiteOutbox as SQLiteOutbox
-    from ackwise.stores.testing import Features as Features
-    from ackwise.stores.testing import StoreConformance as StoreConformance
 
 _HOMES = {
     "stores.sqlite": ("SQLiteInbox", "SQLiteStore"),

@@ -7,9 +7,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from ackwise.middleware.columns import FIRST, Answered, Column, ColumnExchange, ColumnResult, of_columns
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.store import Ack, ClaimAnswer, Exchange, ExchangeResult, Outcome
+from ackwise.middleware.storage.claimstore import (
+    FIRST,
+    Ack,
+    Answered,
+    ClaimAnswer,
+    Column,
+    ColumnExchange,
+    ColumnResult,
+    Exchange,
+    ExchangeResult,
+    Outcome,
+    of_columns,
+)
 from ackwise.stores.protocol.transitions import Place, Record, decide
 
 AnyAnswer = TypeVar("AnyAnswer")

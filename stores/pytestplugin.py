@@ -1,4 +1,4 @@
-"""`pytest --ackwise-store=module:factory`: the suite of `ackwise.stores.testing` on a store of your own, without a test file.
+"""`pytest --ackwise-store=module:factory`: the suite of `ackwise.stores.conformance` on a store of your own, without a test file.
 
 pytest finds this module by itself wherever Ackwise is installed. Without the option it does nothing and imports nothing.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import pytest
 
-_SUITE: Final = Path(__file__).parent / "testing" / "suite.py"
+_SUITE: Final = Path(__file__).parent / "conformance" / "suite.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,10 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import pytest
 
-    pytest.register_assert_rewrite("ackwise.stores.testing")
+    pytest.register_assert_rewrite("ackwise.stores.conformance")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        from ackwise.stores.testing.suite import CHOSEN, choose
+        from ackwise.stores.conformance.suite import CHOSEN, choose
     except ModuleNotFoundError as error:
         raise pytest.UsageError(f"the suite of Ackwise's stores needs {error.name}; install it") from None
     config.stash[CHOSEN] = choose(target, str(config.getoption("--ackwise-store-features")))

@@ -1,19 +1,16 @@
 """The test kit: an app with a Kafka in memory around it, a clock to move, and what must be true in the end."""
 
-from ackwise.plugin.local.broker import LocalKafka, local_kafka
-from ackwise.testing.app import TestApp
-from ackwise.testing.claims import assert_no_loss, assert_order, assert_run_once
-from ackwise.testing.clock import VirtualClock
+from ackwise.plugin.local.localkafka import LocalKafka, local_kafka
+from ackwise.testing.app import TestApp, VirtualClock, batch, message
+from ackwise.testing.assertions import Fate, Place, assert_no_loss, assert_order, assert_run_once
 from ackwise.testing.crashes import CRASH_POINTS, CrashPoint
-from ackwise.testing.fate import Fate, Place
 from ackwise.testing.hostile.client import hostile_client
 from ackwise.testing.hostile.harm import HARMS
 from ackwise.testing.hostile.plan import Plan
-from ackwise.testing.kafka.batch import Record
 from ackwise.testing.kafka.broker import MemoryKafka
 from ackwise.testing.kafka.faults import Fault, Faults
 from ackwise.testing.kafka.group import Committed
-from ackwise.testing.making import batch, message
+from ackwise.testing.kafka.partition import Record
 
 __all__ = [
     "CRASH_POINTS",

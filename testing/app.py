@@ -1,4 +1,8 @@
-"""`TestApp`: an app with a Kafka in memory around it, so that a test needs no broker.
+"""A clock that stands still until a test moves it.
+
+Messages and batches to call a handler with.
+
+`TestApp`: an app with a Kafka in memory around it, so that a test needs no broker.
 
     deliver → in-memory Kafka → the app's own host, lanes, pipelines → the handler → fate
 
@@ -9,35 +13,98 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from pydantic import TypeAdapter
 
-from ackwise.middleware.agent import readers_of
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Event
-from ackwise.middleware.policies import Dedup
-from ackwise.middleware.store import ClaimStore
-from ackwise.middleware.transaction import TransactionalStore
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Delivery, Message, Origin
+from ackwise.middleware.policies.policies import Dedup
+from ackwise.middleware.runs.agent import readers_of
+from ackwise.middleware.storage.claimstore import ClaimStore
+from ackwise.middleware.storage.transaction import TransactionalStore
+from ackwise.plugin.aiokafkahost import AiokafkaHost
 from ackwise.plugin.app import App
-from ackwise.plugin.broadcast.models import model_of
-from ackwise.plugin.group.group import Group
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.host.host import AiokafkaHost
-from ackwise.plugin.observers import Observed
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.handlers.observers import Observed
+from ackwise.plugin.modes.broadcasting import model_of
+from ackwise.plugin.topics.group import Group
 from ackwise.stores.memory import MemoryStore
-from ackwise.testing.clock import VirtualClock
+from ackwise.testing.assertions import Fate, Place, fate_of
 from ackwise.testing.crashes import CRASH_POINTS, CrashPoint, Life, MortalInbox, MortalStore, mortal
-from ackwise.testing.fate import Fate, Place, fate_of
-from ackwise.testing.kafka.batch import Record
 from ackwise.testing.kafka.broker import MemoryKafka, When
+from ackwise.testing.kafka.partition import Record
 
-__all__ = ["TestApp"]
+__all__ = ["TestApp", "VirtualClock", "batch", "message"]
+
+
+class VirtualClock:
+    """Seconds since the epoch, which pass when `advance` says so. It is called for the time, as `time.time` is.
+
+    It stands for the wall clock: what a message waits for, how old a record is. Time-outs of clients and sessions of a group stay
+    those of the event loop.
+    """
+
+    def __init__(self, start: float | None = None) -> None:
+        """It begins at `start`, or now."""
+        self._now = time.time() if start is None else start
+
+    def __call__(self) -> float:
+        return self._now
+
+    def advance(self, by: float | str) -> float:
+        """Let `by` pass, seconds or a text such as `"10m"`; returns the time. Raises `ConfigurationError` for less than nothing."""
+        self._now += parse_duration(by, what="advance")
+        return self._now
+
+    def advance_to(self, time: float) -> float:
+        """Let it be `time`, epoch seconds, unless it is later already; returns the time."""
+        self._now = max(self._now, time)
+        return self._now
+
+
+T = TypeVar("T")
+
+
+def message(
+    value: T,
+    *,
+    key: str | bytes | None = None,
+    headers: Iterable[tuple[str, bytes | None]] = (),
+    topic: str = "test",
+    partition: int = 0,
+    offset: int = 0,
+    timestamp_ms: int = 0,
+    attempt: int = 1,
+) -> Message[T]:
+    """A message with the decoded `value`, as a handler gets it: `await bill(message(Order(…)))`. Raises `ConfigurationError`."""
+    if isinstance(attempt, bool) or not isinstance(attempt, int) or attempt < 1:
+        raise ConfigurationError(f"attempt is {attempt!r}; the first one is 1")
+    origin = Origin(topic, partition, offset, timestamp_ms)
+    raw: Any = value if isinstance(value, bytes) else None
+    raw_key = key.encode() if isinstance(key, str) else key
+    return Message(Delivery(*origin, raw_key, raw, tuple(headers), origin, attempt), value)
+
+
+def batch(values: Iterable[T | Message[T]], *, topic: str = "test", partition: int = 0) -> Batch[T]:
+    """A batch of these values, or messages: `await bill(orders := batch([Order(…), Order(…)]))`, and look at `orders.ack_index`.
+
+    Values have the offsets 0, 1 and so on.
+    """
+    made = [
+        value if isinstance(value, Message) else message(value, topic=topic, partition=partition, offset=offset)
+        for offset, value in enumerate(values)
+    ]
+    return Batch(made)
+
 
 #: Seconds that a fetch lasts which finds nothing: whatever else a client asks, as it stops, waits behind it.
 _LONGEST_FETCH: Final = 0.05

@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, cast, get_args
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.columns import ColumnExchange, ColumnResult, in_columns
-from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
-from ackwise.middleware.transaction import Transaction, TransactionalStore
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.storage.claimstore import ClaimStore, ColumnExchange, ColumnResult, Exchange, ExchangeResult, in_columns
+from ackwise.middleware.storage.transaction import Transaction, TransactionalStore
 
 __all__ = ["CRASH_POINTS", "CrashPoint", "Life", "MortalInbox", "MortalStore", "mortal"]
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from ackwise.testing.clock import VirtualClock
+from ackwise.testing.app import VirtualClock
 from ackwise.testing.kafka.broker import MemoryKafka
 
 __all__ = ["memory_kafka", "virtual_clock"]

@@ -21,8 +21,8 @@ from tests.scheduling import ByServers, guess
 from tests.servers import RawKafka, kafka_or_skip
 from tests.shared import LOGICAL, SharedKafka, SharedServer, give_address, owner_of, shared, tell_of_tests
 
-from ackwise.plugin.local.broker import EmbeddedBroker, LocalKafka
-from ackwise.plugin.local.broker import embedded_broker as start_embedded_broker
+from ackwise.plugin.local.localkafka import EmbeddedBroker, LocalKafka
+from ackwise.plugin.local.localkafka import embedded_broker as start_embedded_broker
 from ackwise.testing import TestApp
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ settings.load_profile("twin" if "SABOTAGE_COPY" in os.environ else "unhurried") 
 TestApp.max_wait = 120.0  # other tests run beside it
 
 # Before anything imports them: what fails in a suite of ours shows both of its sides.
-pytest.register_assert_rewrite("ackwise.stores.testing")
+pytest.register_assert_rewrite("ackwise.stores.conformance")
 
 #: A test that asks for one of these is marked by that, so that `make check` can leave it out.
 MARKERS = {

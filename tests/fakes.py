@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.ladder import Ladder
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
-from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.middleware.wire import Copy
+from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.policies.delaytopic import Ladder
+from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult
 from ackwise.stores.memory import MemoryStore
 
 #: What a sink raises whose disk is full.

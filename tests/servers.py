@@ -19,7 +19,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.local.broker import LocalKafka, local_kafka
+from ackwise.plugin.local.localkafka import LocalKafka, local_kafka
 
 __all__ = ["PROPERTIES", "RawKafka", "connected", "kafka_or_skip", "move_group", "new_name"]
 

@@ -21,7 +21,7 @@ from tests.databases.server import Missing, Server
 from tests.servers import PROPERTIES
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.local.broker import local_kafka
+from ackwise.plugin.local.localkafka import local_kafka
 
 __all__ = ["LOGICAL", "Owner", "SharedKafka", "SharedServer", "give_address", "owner_of", "shared", "tell_of_tests"]
 

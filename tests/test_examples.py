@@ -24,7 +24,7 @@ from tests.servers import RawKafka
 from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Exchange
+from ackwise.middleware.storage.claimstore import Exchange
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -11,15 +11,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from ackwise.plugin.client.releases import names_of
+from ackwise.plugin.kafka.releases import names_of
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 
 #: Where the private names of a library are used: attributes of its objects, methods of its classes, modules that it does not document.
 HOMES: Final = {
-    "aiokafka": ("plugin/client/internals.py", "plugin/client/rawrecords.py", "plugin/client/requests.py", "plugin/client/taking.py"),
-    "faust": ("plugin/faust/internals.py",),
-    "mode": ("plugin/faust/internals.py",),
+    "aiokafka": (
+        "plugin/kafka/aiokafkainternals.py",
+        "plugin/kafka/recordbatches.py",
+        "plugin/kafka/protocolrequests.py",
+        "plugin/kafka/fetchbuffer.py",
+    ),
+    "faust": ("plugin/faust/faustinternals.py",),
+    "mode": ("plugin/faust/faustinternals.py",),
 }
 
 #: Modules that anybody may import from, less their names that begin with `_`.

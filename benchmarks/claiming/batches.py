@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from benchmarks.claiming.way import Step
 
-from ackwise.middleware.store import Acquired, Claim, ClaimKey, ClaimStore, Complete, Exchange, ExchangeResult, Outcome
+from ackwise.middleware.storage.claimstore import Acquired, Claim, ClaimKey, ClaimStore, Complete, Exchange, ExchangeResult, Outcome
 
 __all__ = ["one_trip", "two_trips"]
 

@@ -14,8 +14,8 @@ import asyncpg
 from asyncmy.connection import Connection
 from benchmarks.claiming.way import Step
 
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finish, OffsetsStore, Taken, TransactionalStore
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
+from ackwise.middleware.storage.transaction import Finish, OffsetsStore, Taken, TransactionalStore
 
 __all__ = ["book_mariadb", "book_postgres", "inbox", "mariadb_per_message", "offsets", "postgres_alone", "postgres_per_message", "prepare"]
 

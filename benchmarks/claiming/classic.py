@@ -18,7 +18,7 @@ import asyncpg
 from benchmarks.claiming.way import Step
 from redis.asyncio import BlockingConnectionPool, Redis
 
-from ackwise.middleware.store import Acquired, Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.middleware.storage.claimstore import Acquired, Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.stores.memory import MemoryStore
 
 __all__ = ["POOL", "mariadb", "memory", "postgres", "redis", "sqlite", "sqlite_blocking"]

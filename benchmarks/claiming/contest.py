@@ -24,7 +24,7 @@ from benchmarks.claiming.footprint import bytes_per_key
 from benchmarks.claiming.way import BASE, Step, Turn, Way, take
 from redis.asyncio import Redis
 
-from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.storage.claimstore import ClaimStore
 from ackwise.stores.memory import MemoryStore
 from ackwise.stores.mysql import MySQLInbox, MySQLStore
 from ackwise.stores.postgres import PostgresInbox, PostgresStore

@@ -8,9 +8,9 @@ import signal
 from benchmarks.contenders.meter import Meter, Task, read_task
 from benchmarks.contenders.phases import Phases
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.policies import DeadLetter, Dedup, Events
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.policies.policies import DeadLetter, Dedup, Events
+from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.plugin.app import App
 
 

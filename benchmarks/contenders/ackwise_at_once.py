@@ -9,10 +9,9 @@ from typing import Any
 from benchmarks.contenders.at_once import at_once, wait_and_count
 from benchmarks.contenders.meter import Meter, Task, read_task
 
-from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater, RetryInPlace
 from ackwise.plugin.app import App
 
 

@@ -12,7 +12,7 @@ import random
 from aiokafka import AIOKafkaConsumer
 from benchmarks.contenders.meter import Meter, Task, read_task
 
-from ackwise.middleware.store import Acquired, Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.middleware.storage.claimstore import Acquired, Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.stores.memory import MemoryStore
 
 

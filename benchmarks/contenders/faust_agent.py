@@ -11,8 +11,8 @@ from typing import Any
 import faust  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
 from benchmarks.contenders.meter import Meter, Task, read_task
 
-from ackwise.middleware.policies import DeadLetter, Dedup
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.policies.policies import DeadLetter, Dedup
+from ackwise.middleware.policies.retry import ConsumeLater
 
 
 def main(task: Task) -> None:

@@ -9,12 +9,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final
 
-from ackwise.middleware.admission import Admission
-from ackwise.middleware.execution import Execution
-from ackwise.middleware.settlement import Settlement
-from ackwise.plugin.client.taking import Taking
-from ackwise.plugin.group.backlog import Backlog
-from ackwise.plugin.group.member import Member
+from ackwise.middleware.pipeline.admission import Admission
+from ackwise.middleware.pipeline.execution import Execution
+from ackwise.middleware.pipeline.settlement import Settlement
+from ackwise.plugin.consumer.backlog import Backlog
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.kafka.fetchbuffer import Taking
 
 __all__ = ["Phases"]
 

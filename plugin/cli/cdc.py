@@ -12,22 +12,21 @@ import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.cli.command import wait_for
 from ackwise.plugin.cli.console import shown, to_stdout
-from ackwise.plugin.cli.logs import print_log
 from ackwise.plugin.cli.relay import RelayWatchOption, relay_until_signalled, watched_relay
-from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption
-from ackwise.plugin.cli.waiting import wait_for
-from ackwise.plugin.pages.table import Table
-from ackwise.plugin.process.garbage import collect_rarely
+from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption, print_log
+from ackwise.plugin.operate.table import Table
+from ackwise.plugin.process.watchdog import collect_rarely
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ackwise.middleware.changes import ChangeSource, SourceStatus
     from ackwise.middleware.events import EventSink
-    from ackwise.plugin.cdc.mapping import Mapping
-    from ackwise.plugin.cdc.relay import CdcRelay
-    from ackwise.plugin.watch.measures import Sample
+    from ackwise.middleware.storage.changes import ChangeSource, SourceStatus
+    from ackwise.plugin.outbox.cdcrelay import CdcRelay
+    from ackwise.plugin.outbox.cdcroutes import Mapping
+    from ackwise.plugin.web.workermeasures import Sample
 
 __all__ = ["cdc"]
 
@@ -125,7 +124,7 @@ class _Relaying:
         events: str | None,
         watch: int | None,
     ) -> None:
-        from ackwise.plugin.outbox.apart import AloneSettings
+        from ackwise.plugin.outbox.outboxrelay import AloneSettings
         from ackwise.plugin.registry import open_outbox, open_sink
         from ackwise.plugin.settings.config import read_config
 
@@ -141,9 +140,8 @@ class _Relaying:
         from contextlib import AsyncExitStack
         from functools import partial
 
-        from ackwise.plugin.cdc.mapping import MappedRows
-        from ackwise.plugin.cdc.outboxrows import OutboxRows
-        from ackwise.plugin.cdc.relay import CdcRelay
+        from ackwise.plugin.outbox.cdcrelay import CdcRelay
+        from ackwise.plugin.outbox.cdcroutes import MappedRows, OutboxRows
         from ackwise.plugin.producer.sender import Sender
 
         source = self._source
@@ -166,10 +164,10 @@ class _Relaying:
     def _watched(self, relay: CdcRelay) -> AbstractAsyncContextManager[None]:
         if self._port is None:
             return nullcontext()
-        from ackwise.plugin.group.relaycounts import RelayCounts
+        from ackwise.plugin.consumer.workerstate import RelayCounts
 
         def measured() -> Iterable[Sample]:
-            from ackwise.plugin.watch.measures import measures_of_cdc
+            from ackwise.plugin.web.workermeasures import measures_of_cdc
 
             return measures_of_cdc(relay.counts)
 
@@ -178,7 +176,7 @@ class _Relaying:
 
 def _found(target: str) -> Mapping:
     """The function that `target`, a `module:function`, names. Raises `ConfigurationError`."""
-    from ackwise.plugin.cli.target import find_attribute
+    from ackwise.plugin.cli.command import find_attribute
 
     found = find_attribute(target, "a function", "shop.changes:to_message")
     if not callable(found):

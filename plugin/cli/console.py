@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ackwise.middleware.plaintext import plain
-from ackwise.plugin.pages.table import Cell, Value
-from ackwise.plugin.pages.table import Table as Values
+from ackwise.middleware.log import plain
+from ackwise.plugin.operate.table import Cell, Value
+from ackwise.plugin.operate.table import Table as Values
 
 __all__ = ["new_table", "say_error", "shown", "text", "to_stderr", "to_stdout"]
 

@@ -17,7 +17,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 
 if TYPE_CHECKING:
-    from ackwise.plugin.demo.run import Options, Played, Progress
+    from ackwise.plugin.demo.demorun import Options, Played, Progress
 
 __all__ = ["demo"]
 
@@ -49,9 +49,9 @@ def demo(
     three, whichever worker has it, since an effect that was done and not yet marked is done again. 2: a stage could
     not be played. 128 + n: ended by signal n.
     """
-    from ackwise.plugin.demo.run import Options
+    from ackwise.plugin.demo.demorun import Options
     from ackwise.plugin.registry import open_store
-    from ackwise.plugin.settings.addresses import parse_brokers
+    from ackwise.plugin.settings.connecting import parse_brokers
 
     if kafka and brokers is not None:
         raise ConfigurationError("--kafka starts a Kafka and --brokers names one that runs; give one of the two")
@@ -72,7 +72,7 @@ def demo(
 def _play(options: Options) -> Played:
     from aiokafka.errors import KafkaError
 
-    from ackwise.plugin.demo.run import play
+    from ackwise.plugin.demo.demorun import play
 
     try:
         with _progress() as (progress, say):

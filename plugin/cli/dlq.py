@@ -12,17 +12,15 @@ import typer
 from rich.text import Text
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.cli import letteroptions as options
+from ackwise.plugin.cli import deadletteroptions
+from ackwise.plugin.cli.command import wait_for, with_options
 from ackwise.plugin.cli.console import new_table, shown, text, to_stderr, to_stdout
-from ackwise.plugin.cli.resending import Sending, Yes, end, progress, stop_by_signal, table_of
-from ackwise.plugin.cli.together import with_options
-from ackwise.plugin.cli.waiting import wait_for
+from ackwise.plugin.cli.plan import Sending, Yes, end, progress, stop_by_signal, table_of
 
 if TYPE_CHECKING:
-    from ackwise.plugin.deadletters.letter import Letter
-    from ackwise.plugin.deadletters.place import Place
-    from ackwise.plugin.deadletters.selection import Selection
-    from ackwise.plugin.resend.candidate import Resent
+    from ackwise.plugin.operate.deadletter import Letter, Selection
+    from ackwise.plugin.operate.deadlettertopics import Place
+    from ackwise.plugin.operate.resend import Resent
 
 __all__ = ["HELP", "drop", "export", "import_file", "redrive", "show", "show_list"]
 
@@ -31,13 +29,13 @@ HELP: Final = "Dead letters: list them by their causes, look at one, send them a
 
 @with_options
 def show_list(
-    whose: options.Whose,
+    whose: deadletteroptions.Whose,
     *,
     letters: Annotated[bool, typer.Option("--letters", help="List letters one by one, the newest first, instead of causes.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="With --letters or --json: letters at most.")] = 100,
-    meant: options.Letters,
-    where: options.Where,
-    as_json: options.AsJson = False,
+    meant: deadletteroptions.Letters,
+    where: deadletteroptions.Where,
+    as_json: deadletteroptions.AsJson = False,
 ) -> None:
     """List dead letters by what they died of: reason, exception, its place, handler and topic, with counts, ages and the newest letter.
 
@@ -47,13 +45,13 @@ def show_list(
     Exit code 0: no letter is open. 1: some are. 2: there is no such topic, or the brokers do not answer.
     """
     selection, place = meant.selection(again=True), where.place(whose)
-    from ackwise.plugin.deadletters.reading import list_letters
+    from ackwise.plugin.operate.deadlettertopics import list_letters
 
     with progress("letters") as (on_total, on_progress):
         looking = list_letters(place, selection, limit if letters or as_json else 0, on_total=on_total, on_progress=on_progress)
         found, unreadable = wait_for(looking)
     opened, foreign = found.count("open"), found.count("foreign")
-    from ackwise.plugin.deadletters.shown import cause_facts, causes_table, letter_facts, letters_table, remarks
+    from ackwise.plugin.operate.deadlettertables import cause_facts, causes_table, letter_facts, letters_table, remarks
 
     if as_json:
         each = [letter_facts(*letter) for letter in found.newest]
@@ -73,12 +71,12 @@ def show_list(
 
 @with_options
 def show(
-    whose: options.Whose,
+    whose: deadletteroptions.Whose,
     letter: Annotated[str, typer.Argument(metavar="LETTER", help="PARTITION/OFFSET of the letter, such as [bold]0/17[/bold].")],
     *,
     traceback: Annotated[bool, typer.Option("--full-traceback", help="Show the traceback, too.")] = False,
-    where: options.Where,
-    as_json: options.AsJson = False,
+    where: deadletteroptions.Where,
+    as_json: deadletteroptions.AsJson = False,
 ) -> None:
     """Show one dead letter: why it is dead, its headers and its value, and the command that tells its story.
 
@@ -86,14 +84,14 @@ def show(
 
     Exit code 0: here it is. 2: there is no such letter, or the brokers do not answer.
     """
-    partition, offset = options.id_of(letter)
+    partition, offset = deadletteroptions.id_of(letter)
     place = where.place(whose)
-    from ackwise.plugin.deadletters.reading import look_up
+    from ackwise.plugin.operate.deadlettertopics import look_up
 
     found = wait_for(look_up(place, partition, offset))
     if found is None:
         raise ConfigurationError(f"there is no letter {letter} in {place.names.dead_letter!r}; ackwise dlq list --letters shows them")
-    from ackwise.plugin.deadletters.shown import contents, letter_facts
+    from ackwise.plugin.operate.deadlettertables import contents, letter_facts
 
     facts = letter_facts(*found) | contents(place, found[0], with_traceback=traceback or as_json)
     if as_json:
@@ -110,12 +108,12 @@ def show(
 
 @with_options
 def redrive(
-    target: options.WhoseApp,
+    target: deadletteroptions.WhoseApp,
     *,
-    meant: options.Letters,
-    again: options.Again = False,
+    meant: deadletteroptions.Letters,
+    again: deadletteroptions.Again = False,
     sending: Sending,
-    as_json: options.AsJson = False,
+    as_json: deadletteroptions.AsJson = False,
 ) -> None:
     """Send dead letters again, after their cause is fixed. Changes nothing without --yes.
 
@@ -126,26 +124,26 @@ def redrive(
     Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
     interrupted.
     """
-    result = wait_for(_redrive(options.app_place(target), meant.selection(again=again), None, sending))
+    result = wait_for(_redrive(deadletteroptions.app_place(target), meant.selection(again=again), None, sending))
     _end(result, sending.execute, as_json)
 
 
 @with_options
 def export(
-    whose: options.Whose,
-    file: options.NewFile,
+    whose: deadletteroptions.Whose,
+    file: deadletteroptions.NewFile,
     *,
-    meant: options.Letters,
-    again: options.Again = False,
-    where: options.Where,
-    as_json: options.AsJson = False,
+    meant: deadletteroptions.Letters,
+    again: deadletteroptions.Again = False,
+    where: deadletteroptions.Where,
+    as_json: deadletteroptions.AsJson = False,
 ) -> None:
     """Write open dead letters to a new file, whole: a line of JSON for each, key, value and header values in base64. Only its owner
     may read it.
 
     Exit code 0: done. 2: it could not be done, and there is no file; one sentence says why.
     """
-    from ackwise.plugin.deadletters.reading import export as write
+    from ackwise.plugin.operate.deadlettertopics import export as write
 
     with progress("letters") as (on_total, on_progress):
         number = wait_for(write(where.place(whose), meant.selection(again=again), file, on_total=on_total, on_progress=on_progress))
@@ -157,12 +155,12 @@ def export(
 
 @with_options
 def import_file(
-    target: options.WhoseApp,
-    file: options.OldFile,
+    target: deadletteroptions.WhoseApp,
+    file: deadletteroptions.OldFile,
     *,
-    again: options.Again = False,
+    again: deadletteroptions.Again = False,
     sending: Sending,
-    as_json: options.AsJson = False,
+    as_json: deadletteroptions.AsJson = False,
 ) -> None:
     """Redrive the dead letters of a file that export wrote. Changes nothing without --yes.
 
@@ -174,23 +172,23 @@ def import_file(
     """
     from functools import partial
 
-    from ackwise.plugin.deadletters.letterfile import check_letters, letters_of
+    from ackwise.plugin.operate.deadletterfile import check_letters, letters_of
 
-    place = options.app_place(target)
+    place = deadletteroptions.app_place(target)
     check_letters(file, place.group)
-    source, selection = partial(letters_of, file, place.group), options.Letters().selection(again=again)
+    source, selection = partial(letters_of, file, place.group), deadletteroptions.Letters().selection(again=again)
     _end(wait_for(_redrive(place, selection, source, sending)), sending.execute, as_json)
 
 
 @with_options
 def drop(
-    whose: options.Whose,
+    whose: deadletteroptions.Whose,
     *,
-    meant: options.Letters,
-    again: options.Again = False,
+    meant: deadletteroptions.Letters,
+    again: deadletteroptions.Again = False,
     execute: Yes = False,
-    where: options.Where,
-    as_json: options.AsJson = False,
+    where: deadletteroptions.Where,
+    as_json: deadletteroptions.AsJson = False,
 ) -> None:
     """Mark dead letters as dropped, so that they are no longer open. Changes nothing without --yes.
 
@@ -217,7 +215,7 @@ def _end(outcome: Resent, executed: bool, as_json: bool) -> NoReturn:
 
 
 async def _redrive(place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, sending: Sending) -> Resent:
-    from ackwise.plugin.resend.letters import redrive as send_again
+    from ackwise.plugin.operate.resenddeadletters import redrive as send_again
 
     with progress("letters") as (on_total, on_progress):
         return await send_again(
@@ -227,6 +225,6 @@ async def _redrive(place: Place, selection: Selection, source: Callable[[], Asyn
 
 
 async def _drop(place: Place, selection: Selection, *, execute: bool) -> tuple[int, bool]:
-    from ackwise.plugin.resend.letters import drop as mark
+    from ackwise.plugin.operate.resenddeadletters import drop as mark
 
     return await mark(place, selection, execute=execute, stop=stop_by_signal())

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.markup import escape
 
+from ackwise.plugin.cli.command import find_app, wait_for
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
-from ackwise.plugin.cli.target import find_app
-from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
-    from ackwise.plugin.doctor.finding import Finding
+    from ackwise.plugin.operate.machinechecks import Finding
 
 __all__ = ["doctor"]
 
@@ -38,8 +37,8 @@ def doctor(
 
     Exit code 0: no problem; there may be warnings. 1: a problem. 2: it could not look, since there is no such app.
     """
-    from ackwise.plugin.doctor.examine import examine
-    from ackwise.plugin.settings.addresses import parse_brokers
+    from ackwise.plugin.operate.examination import examine
+    from ackwise.plugin.settings.connecting import parse_brokers
 
     if brokers is not None:
         parse_brokers(brokers)

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from ackwise.plugin.cli.command import Target, find_app
 from ackwise.plugin.cli.console import shown, to_stdout
-from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
-    from ackwise.plugin.inspect.explain import Explanation
-    from ackwise.plugin.inspect.failures import FailurePath
+    from ackwise.plugin.operate.explanation import Explanation
+    from ackwise.plugin.operate.failurepaths import FailurePath
 
 __all__ = ["explain", "print_explanation"]
 

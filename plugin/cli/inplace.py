@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.markup import escape
 
+from ackwise.plugin.cli.command import Target, find_app, wait_for
 from ackwise.plugin.cli.console import new_table, to_stdout
-from ackwise.plugin.cli.target import Target, find_app
-from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
-    from ackwise.middleware.messagecommand import Do
+    from ackwise.middleware.flow.controlrecords import Do
 
 __all__ = ["HELP", "bury", "retry", "show_list"]
 
@@ -34,7 +33,7 @@ def show_list(
 
     Exit code 0: shown. 2: the app broadcasts, or the brokers do not answer.
     """
-    from ackwise.plugin.group.outside import look_outside
+    from ackwise.plugin.operate.inplaceoutside import look_outside
 
     group = find_app(target).group()
     found = wait_for(look_outside(group))
@@ -82,9 +81,9 @@ def bury(target: Target, message: _Message, as_json: _AsJson = False) -> None:
 
 
 def _tell(target: str, message: str, do: Do, as_json: bool, done: str) -> None:
-    from ackwise.middleware.waiting import message_at
-    from ackwise.plugin.group.outside import tell, topics_of
-    from ackwise.plugin.group.patterns import topics_about
+    from ackwise.middleware.flow.controlrecords import message_at
+    from ackwise.plugin.operate.inplaceoutside import tell, topics_of
+    from ackwise.plugin.topics.topicpatterns import topics_about
 
     group = find_app(target).group()
     at = message_at(message, {*topics_of(group), *topics_about(message, group.agents)})

@@ -11,14 +11,14 @@ import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.cli.command import wait_for
 from ackwise.plugin.cli.console import shown, to_stderr, to_stdout
 from ackwise.plugin.cli.store import app_of, as_maintained
-from ackwise.plugin.cli.waiting import wait_for
-from ackwise.plugin.pages.table import Table
+from ackwise.plugin.operate.table import Table
 from ackwise.plugin.registry import open_outbox, open_sink
 
 if TYPE_CHECKING:
-    from ackwise.middleware.outbox import OutboxStatus, OutboxStore, Parked
+    from ackwise.middleware.storage.outbox import OutboxStatus, OutboxStore, Parked
 
 #: Characters of a cell: what is in a row is shown whole.
 _CELL: Final = 100_000
@@ -216,8 +216,8 @@ async def _record(folder: str, name: str, rows: Sequence[Parked]) -> None:
 
 def _found(url: str) -> tuple[str, OutboxStore]:
     """The outbox of a URL or of an app, and its name. Raises `ConfigurationError`."""
-    from ackwise.middleware.policies import Outbox
-    from ackwise.plugin.outbox.beside import name_of_outbox
+    from ackwise.middleware.policies.policies import Outbox
+    from ackwise.plugin.outbox.outboxrelay import name_of_outbox
 
     if (application := app_of(url)) is None:
         return name_of_outbox(Outbox(url)), open_outbox(url)

@@ -1,4 +1,7 @@
-"""`ackwise pause` and `ackwise resume`: tell every worker of a group to begin nothing more of a handler or a partition, and to go on."""
+"""`ackwise pause` and `ackwise resume`: tell every worker of a group to begin nothing more of a handler or a partition, and to go on.
+
+`ackwise cancel`: cancel messages that wait to come back.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from ackwise.plugin.cli.command import Target, find_app, wait_for
 from ackwise.plugin.cli.console import shown, to_stdout
-from ackwise.plugin.cli.target import Target, find_app
-from ackwise.plugin.cli.waiting import wait_for
-from ackwise.plugin.pages.table import Table
+from ackwise.plugin.operate.table import Table
 
 if TYPE_CHECKING:
-    from ackwise.middleware.controlrecord import ControlRecord
-    from ackwise.middleware.pausing import Target as Paused
-    from ackwise.plugin.group.group import Group
+    from ackwise.middleware.flow.controlrecords import ControlRecord
+    from ackwise.middleware.flow.pausing import Target as Paused
+    from ackwise.plugin.topics.group import Group
 
-__all__ = ["pause", "resume"]
+
+__all__ = ["cancel", "pause", "resume"]
+
 
 _What = typer.Argument(metavar="WHAT", help="A handler, such as [bold]bill[/bold], or a partition, such as [bold]orders/3[/bold].")
 
@@ -62,7 +66,7 @@ def resume(
 
 
 def _tell(group: Group, what: str, *, paused: bool, dead: bool, as_json: bool) -> None:
-    from ackwise.plugin.group.control import write_control
+    from ackwise.plugin.topics.controltopic import write_control
 
     named = _named(group, what, dead=dead)
     wait_for(write_control(group.settings, group.names, named, paused=paused, dead=dead))
@@ -75,8 +79,8 @@ def _tell(group: Group, what: str, *, paused: bool, dead: bool, as_json: bool) -
 
 def _named(group: Group, what: str, *, dead: bool) -> Paused:
     from ackwise.middleware.errors import ConfigurationError
-    from ackwise.middleware.pausing import target_of
-    from ackwise.plugin.group.patterns import topics_about
+    from ackwise.middleware.flow.pausing import target_of
+    from ackwise.plugin.topics.topicpatterns import topics_about
 
     named = target_of(what, handlers=[agent.name for agent in group.agents], topics={*topics_about(what, group.agents), group.names.retry})
     if dead and named.handler is None:
@@ -85,7 +89,7 @@ def _named(group: Group, what: str, *, dead: bool) -> Paused:
 
 
 def _show(group: Group, as_json: bool) -> None:
-    from ackwise.plugin.group.control import read_control
+    from ackwise.plugin.topics.controltopic import read_control
 
     found = wait_for(read_control(group.settings, group.names))
     paused = sorted((record for record in found.values() if record.paused), key=lambda record: str(record.target))
@@ -101,3 +105,28 @@ def _since(record: ControlRecord) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(record.at_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def cancel(
+    target: Target,
+    message_ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="TOPIC/PARTITION/OFFSET of the first record, such as [bold]orders/3/120[/bold].")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of sentences.")] = False,
+) -> None:
+    """Cancel messages that wait to come back. Each is answered: accepted, too late or unknown.
+
+    Accepted: it does not come back. Too late: it is due, or came back already. Unknown: no message with that id waits.
+
+    Exit code 0: all were accepted. 1: some were too late or unknown. 2: the brokers do not answer, or that is no id.
+    """
+    from ackwise.plugin.delays.cancellations import cancel as cancel_all
+
+    answers = wait_for(cancel_all(find_app(target).group(), message_ids))
+    if as_json:
+        typer.echo(json.dumps(answers))
+    else:
+        console = to_stdout()
+        for message_id, answer in answers.items():
+            console.print(f"{escape(message_id)}: {answer}", soft_wrap=True)
+    raise typer.Exit(int(any(answer != "accepted" for answer in answers.values())))

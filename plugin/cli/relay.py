@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.cli.logs import print_log
-from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption
-from ackwise.plugin.cli.target import find_app
-from ackwise.plugin.process.garbage import collect_rarely
-from ackwise.plugin.process.watchdog import Watchdog
+from ackwise.plugin.cli.command import find_app
+from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption, print_log
+from ackwise.plugin.process.watchdog import Watchdog, collect_rarely
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ackwise.middleware.watch import Watch
-    from ackwise.plugin.group.group import Group
-    from ackwise.plugin.group.relaycounts import RelayCounts
-    from ackwise.plugin.watch.measures import Sample
+    from ackwise.middleware.policies.policies import Watch
+    from ackwise.plugin.consumer.workerstate import RelayCounts
+    from ackwise.plugin.topics.group import Group
+    from ackwise.plugin.web.workermeasures import Sample
 
 __all__ = ["RelayWatchOption", "relay", "relay_until_signalled", "watched_relay"]
 
@@ -79,7 +77,7 @@ _Relaying = Callable[["asyncio.Event"], Coroutine[Any, Any, None]]
 def _of_app(target: str | None, port: int | None) -> _Relaying:
     if target is None:
         raise ConfigurationError("nothing to relay was named; give MODULE:APP, such as billing.worker:app, or --outbox URL")
-    from ackwise.plugin.group.relaycounts import RelayCounts
+    from ackwise.plugin.consumer.workerstate import RelayCounts
 
     group, counts = find_app(target).group(), RelayCounts()
     watched = watched_relay(port, group.settings.group, counts, used=group.slots.watch)
@@ -87,7 +85,7 @@ def _of_app(target: str | None, port: int | None) -> _Relaying:
 
 
 async def _relay_group(group: Group, stop: asyncio.Event, counts: RelayCounts, watched: Watched) -> None:
-    from ackwise.plugin.outbox.apart import relay_group
+    from ackwise.plugin.outbox.outboxrelay import relay_group
 
     async with watched():
         await relay_group(group, stop, counts)
@@ -101,11 +99,11 @@ def watched_relay(
 
     if port is None:
         return nullcontext
-    from ackwise.middleware.watch import Watch
+    from ackwise.middleware.policies.policies import Watch
     from ackwise.plugin.settings.config import read_config
 
     try:
-        from ackwise.plugin.watch.relaywatch import RelayWatch  # what it needs is installed by those who watch
+        from ackwise.plugin.web.workerpages import RelayWatch  # what it needs is installed by those who watch
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"--watch needs {error.name}, which is not installed; pip install 'ackwise[watch]'") from None
     entries = read_config().of("watch")
@@ -116,9 +114,9 @@ def watched_relay(
 def _of_outbox(url: str, brokers: str | None, events: str | None, port: int | None) -> _Relaying:
     import dataclasses
 
-    from ackwise.middleware.policies import Outbox
-    from ackwise.plugin.group.relaycounts import RelayCounts
-    from ackwise.plugin.outbox.apart import AloneSettings, relay_outbox_apart
+    from ackwise.middleware.policies.policies import Outbox
+    from ackwise.plugin.consumer.workerstate import RelayCounts
+    from ackwise.plugin.outbox.outboxrelay import AloneSettings, relay_outbox_apart
     from ackwise.plugin.registry import open_outbox, open_sink
     from ackwise.plugin.settings.config import read_config
 

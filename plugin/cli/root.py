@@ -13,26 +13,24 @@ from typer.core import TyperCommand, TyperGroup
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.cli import dlq, inplace, outbox
-from ackwise.plugin.cli.cancel import cancel
 from ackwise.plugin.cli.cdc import cdc
 from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.doctor import doctor
 from ackwise.plugin.cli.explain import explain
-from ackwise.plugin.cli.pause import pause, resume
+from ackwise.plugin.cli.pause import cancel, pause, resume
 from ackwise.plugin.cli.plan import HELP as PLAN_HELP
 from ackwise.plugin.cli.plan import apply
 from ackwise.plugin.cli.plan import show as show_plan
 from ackwise.plugin.cli.relay import relay
 from ackwise.plugin.cli.run import run
-from ackwise.plugin.cli.skip import skip
 from ackwise.plugin.cli.status import status
 from ackwise.plugin.cli.store import HELP as STORE_HELP
 from ackwise.plugin.cli.store import check as check_store
 from ackwise.plugin.cli.store import cleanup, init
-from ackwise.plugin.cli.topicexport import export as export_topics
 from ackwise.plugin.cli.topics import HELP as TOPICS_HELP
-from ackwise.plugin.cli.topics import check, create
+from ackwise.plugin.cli.topics import check, create, skip
+from ackwise.plugin.cli.topics import export as export_topics
 from ackwise.plugin.registry import announced
 
 __all__ = ["new_app"]

@@ -11,27 +11,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.plugin.cli import letteroptions as options
+from ackwise.plugin.cli import deadletteroptions
+from ackwise.plugin.cli.command import wait_for, with_options
 from ackwise.plugin.cli.console import shown, text, to_stdout
-from ackwise.plugin.cli.together import with_options
-from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ackwise.plugin.deadletters.place import Place
-    from ackwise.plugin.status.standing import Standing
+    from ackwise.plugin.operate.deadlettertopics import Place
+    from ackwise.plugin.operate.groupstatus import Standing
 
 __all__ = ["status"]
 
 
 @with_options
 def status(
-    whose: options.Whose,
+    whose: deadletteroptions.Whose,
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="With --watch: between two looks.")] = 2.0,
-    where: options.Where,
+    where: deadletteroptions.Where,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables, or with --watch one per line.")] = False,
 ) -> None:
     """Show a whole group over all its workers: who has which partition, how far each is, what waits and why, what is dead.
@@ -52,19 +51,19 @@ def status(
         _watch(place, first, interval, as_json)
         return
     _print(first, as_json)
-    from ackwise.plugin.status.standing import findings
+    from ackwise.plugin.operate.groupstatus import findings
 
     raise typer.Exit(int(bool(findings(first))))
 
 
 async def _look(place: Place) -> Standing:
-    from ackwise.plugin.status.looking import look_at
+    from ackwise.plugin.operate.statusreader import look_at
 
     return await look_at(place)
 
 
 def _print(standing: Standing, as_json: bool) -> None:
-    from ackwise.plugin.status.shown import facts
+    from ackwise.plugin.operate.groupstatus import facts
 
     if as_json:
         typer.echo(json.dumps(facts(standing)))
@@ -77,7 +76,7 @@ def _drawn(standing: Standing) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from ackwise.plugin.status.shown import shown as values_of
+    from ackwise.plugin.operate.groupstatus import shown as values_of
 
     found = values_of(standing)
     findings = (Text.assemble(("! ", "red"), text(finding.sentence)) for finding in found.findings)

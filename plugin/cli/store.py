@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 import typer
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.cli.command import find_app, wait_for
 from ackwise.plugin.cli.console import shown, to_stderr, to_stdout
-from ackwise.plugin.cli.target import find_app
-from ackwise.plugin.cli.waiting import wait_for
-from ackwise.plugin.pages.table import Table
+from ackwise.plugin.operate.table import Table
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
 
 if TYPE_CHECKING:
-    from ackwise.middleware.store import Maintained
-    from ackwise.plugin.inspect.application import Application
+    from ackwise.middleware.storage.claimstore import Maintained
+    from ackwise.plugin.operate.explanation import Application
 
 __all__ = ["HELP", "app_of", "as_maintained", "check", "cleanup", "init"]
 
@@ -98,7 +97,7 @@ def _parts(url: str, only: str | None) -> dict[str, Maintained]:
 
 def _of_app(target: str) -> tuple[str, object]:
     """The one store that an app uses, so that no password has to be on a command line."""
-    from ackwise.middleware.policies import Transactional
+    from ackwise.middleware.policies.policies import Transactional
 
     policy = find_app(target).group().dedup
     if policy is None:
@@ -118,7 +117,7 @@ def _opened(name: str, url: str, *, alone: bool) -> object:
 
 def as_maintained(opened: object) -> Maintained:
     """What can be set up and kept tidy. Raises `ConfigurationError` for anything else."""
-    from ackwise.middleware.store import Maintained
+    from ackwise.middleware.storage.claimstore import Maintained
 
     if isinstance(opened, Maintained):
         return opened

@@ -1,30 +1,37 @@
-"""`ackwise topics check` and `create`: the topics that a group needs, as a table or as JSON."""
+"""`ackwise topics check` and `create`: the topics that a group needs, as a table or as JSON.
+
+`ackwise topics export`: the group's topics and the rights of its users, for the tools that make topics and users.
+
+`ackwise topics skip`: pass records that nobody can read, by their coordinates.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.markup import escape
 
 from ackwise.middleware.duration import format_duration
-from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.plugin.cli.command import Target, find_app, wait_for
 from ackwise.plugin.cli.console import shown, to_stdout
-from ackwise.plugin.cli.target import Target, find_app
-from ackwise.plugin.cli.waiting import wait_for
-from ackwise.plugin.pages.table import Cell, Table
+from ackwise.plugin.operate.table import Cell, Table
 
 if TYPE_CHECKING:
     from aiokafka import TopicPartition
 
-    from ackwise.plugin.group.group import Group
-    from ackwise.plugin.group.leftovers import Leftovers
-    from ackwise.plugin.group.strays import Strays
-    from ackwise.plugin.group.topicplan import TopicReview
+    from ackwise.plugin.topics.group import Group
+    from ackwise.plugin.topics.leftovers import Leftovers, Strays
+    from ackwise.plugin.topics.topicexport import Export, Role, User
+    from ackwise.plugin.topics.topicplan import TopicReview
 
-__all__ = ["HELP", "check", "create"]
+
+__all__ = ["HELP", "check", "create", "export", "skip"]
+
 
 HELP: Final = "The topics that a group needs: look at them, make them, pass what nobody can read."
 
@@ -64,13 +71,9 @@ def _group(target: str) -> Group:
 
 
 async def _review(group: Group) -> list[TopicReview]:
-    from ackwise.plugin.group.copyreader import look
-    from ackwise.plugin.group.leftovers import find_leftovers
-    from ackwise.plugin.group.matching import matched_by
-    from ackwise.plugin.group.othernames import find_copies_elsewhere
-    from ackwise.plugin.group.strays import find_strays
-    from ackwise.plugin.group.topicplan import TopicReview, review_topics
-    from ackwise.plugin.group.topics import read_topics
+    from ackwise.plugin.topics.leftovers import find_copies_elsewhere, find_leftovers, find_strays, look
+    from ackwise.plugin.topics.topicadmin import matched_by, read_topics
+    from ackwise.plugin.topics.topicplan import TopicReview, review_topics
 
     matched = await matched_by(group)
     group = group.matching(matched.topics)
@@ -100,7 +103,7 @@ async def _review(group: Group) -> list[TopicReview]:
 
 def _of_strays(strays: Strays) -> list[TopicReview]:
     """The topics of an earlier configuration, each with what is left in it."""
-    from ackwise.plugin.group.topicplan import TopicReview
+    from ackwise.plugin.topics.topicplan import TopicReview
 
     return [TopicReview(stray.topic, "earlier", None, None, "nothing", (), stray.sentence) for stray in strays.found]
 
@@ -138,8 +141,8 @@ def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> lis
 
 async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     """How the topics are afterwards, and what was done to which."""
-    from ackwise.plugin.group.topicplan import APPEND_TIME
-    from ackwise.plugin.group.topics import ensure_topics, set_append_time
+    from ackwise.plugin.topics.topicadmin import ensure_topics, set_append_time
+    from ackwise.plugin.topics.topicplan import APPEND_TIME
 
     before = await _review(group)
     if not any(review.role == "source" for review in before):
@@ -235,3 +238,152 @@ def _facts(review: TopicReview, done: Mapping[str, str]) -> dict[str, Any]:
         "faults": list(review.faults),
         "advice": review.advice,
     }
+
+
+#: How many replicas topics have, and how many must acknowledge, where no broker is asked.
+_REPLICAS, _IN_SYNC = 3, 2
+
+_Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="[bold]acls[/bold]: commands of Kafka's scripts. [bold]terraform[/bold]: for the provider Mongey/kafka. "
+        "[bold]strimzi[/bold]: KafkaTopic and KafkaUser.",
+    ),
+]
+_Roles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--role",
+        metavar="ROLE",
+        help="worker, relay, producer, canceller, operator or dashboard; may be repeated. Default: all of them.",
+        show_default=False,
+    ),
+]
+_Principal = Annotated[
+    str | None,
+    typer.Option(
+        metavar="USER",
+        help="Who has the one --role, such as [bold]User:billing[/bold]. Default: User:GROUP-ROLE.",
+        show_default=False,
+    ),
+]
+_Partitions = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Ask no broker: the widest source has N partitions, three replicas and Kafka's other defaults.",
+        show_default=False,
+    ),
+]
+
+_DEFAULT: Final = "acls"
+
+
+def export(
+    target: Target,
+    form: _Format = _DEFAULT,
+    roles: _Roles = None,
+    principal: _Principal = None,
+    partitions: _Partitions = None,
+) -> None:
+    """Print the five topics of the group and who may do what to them, for another tool to make. Changes nothing.
+
+    The topics are as [bold]ackwise topics create[/bold] would make them now. A worker with relay = inside has the rights of a relay too.
+    With these topics and rights a worker starts with create_topics = never.
+
+    Exit code 0: printed. 2: there is no such format, role or app, a source is missing, or the brokers do not answer.
+    """
+    from ackwise.plugin.topics.topicexport import FORMATS
+
+    if (lines := FORMATS.get(form)) is None:
+        raise ConfigurationError(f"there is no format {form!r}; choose one of {', '.join(FORMATS)}")
+    chosen = _roles(roles or ())
+    if principal is not None and len(chosen) != 1:
+        raise ConfigurationError("--principal names the user of one role; give that with --role")
+    group = find_app(target).group()
+    if not group.names.all:
+        raise ConfigurationError(f"group {group.settings.group!r} broadcasts and sends nothing back, so it has no topics")
+    typer.echo("\n".join(lines(wait_for(_exported(group, chosen, principal, partitions)))))
+
+
+def _roles(given: Sequence[str]) -> list[Role]:
+    from ackwise.plugin.topics.topicexport import ROLES
+
+    for role in given:
+        if role not in ROLES:
+            raise ConfigurationError(f"there is no role {role!r}; choose of {', '.join(ROLES)}")
+    return [role for role in ROLES if role in given or not given]
+
+
+async def _exported(group: Group, roles: Collection[Role], principal: str | None, partitions: int | None) -> Export:
+    from ackwise.plugin.topics.topicadmin import read_topics, with_matching
+    from ackwise.plugin.topics.topicexport import Export
+    from ackwise.plugin.topics.topicplan import Topic, made_topics
+
+    if partitions is None:
+        group = await with_matching(group)
+        found = await read_topics(group.settings, group.sources)
+    else:
+        like = Topic(partitions, _REPLICAS, max_message_bytes=1048588, retention_ms=604800000, min_insync_replicas=_IN_SYNC)
+        found = dict.fromkeys(group.sources, like)
+    if not (sources := group.expected(found)):
+        raise ConfigurationError("the app names no source whose size is known; create it first, or give --partitions")
+    topics = made_topics(
+        group.names,
+        sources,
+        found,
+        longest_delay=group.levels.seconds[-1],
+        rungs=group.settings.rungs,
+    )
+    return Export(topics, [_user(group, role, principal) for role in roles], group.settings.brokers)
+
+
+def _user(group: Group, role: Role, principal: str | None) -> User:
+    from ackwise.plugin.topics.topicexport import User, rights_of
+
+    relays = role == "worker" and group.settings.relay == "inside"
+    given = principal or f"{group.names.group}-{role}"
+    rights = rights_of(role, group.names, group.sources, targets=group.sources if group.settings.delayed_sends else (), relays=relays)
+    return User(role, given if ":" in given else f"User:{given}", rights)
+
+
+def skip(
+    target: Target,
+    records: Annotated[str, typer.Argument(metavar="RECORDS", help="TOPIC/PARTITION/FIRST-LAST, such as [bold]orders/3/120-128[/bold].")],
+    execute: Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed, and what would be passed is shown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of sentences.")] = False,
+) -> None:
+    """Pass records that nobody can read, so that their partition goes on. Changes nothing without --yes.
+
+    They are never handled, and the events say why. The group must have no members, and the records must be where it stands: at
+    most the record batch that can't be read. They stay in the topic. In the mode `offsets` of Transactional they are passed in
+    the database as well.
+
+    Exit code 0: passed, or shown what would be. 2: it is not what can't be read, the group has members, or the brokers or the
+    database do not answer.
+    """
+    from ackwise.plugin.operate.skipping import parse_passage
+    from ackwise.plugin.operate.skipping import skip as pass_over
+
+    passage = parse_passage(records)
+    found = wait_for(pass_over(find_app(target).group(), passage, execute=execute))
+    if as_json:
+        facts = {
+            "records": str(passage),
+            "batch": list(found.batch),
+            "error": found.error,
+            "recorded": found.has_events,
+            "done": found.is_done,
+        }
+        typer.echo(json.dumps(facts))
+        return
+    console = to_stdout()
+    first, last = found.batch
+    console.print(f"{escape(str(passage))} can't be read ({escape(found.error)}), in a record batch of {first} to {last}", soft_wrap=True)
+    if not found.has_events:
+        console.print("[yellow]the app has no Events[/], so nothing will say later that this was on purpose", soft_wrap=True)
+    done = f"passed; the group goes on at {passage.last + 1}" if found.is_done else "nothing was changed; add --yes to pass it"
+    console.print(done, soft_wrap=True)

@@ -13,11 +13,10 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, for_code
 
 from ackwise.middleware.duration import parse_duration
-from ackwise.middleware.ladder import CANCELLATIONS, WAITS, wait_of
-from ackwise.plugin.client.opening import opened
-from ackwise.plugin.client.reading import TopicReader
-from ackwise.plugin.demo.outcome import DeadLetterSeen
-from ackwise.plugin.demo.scenario import PlannedRecord
+from ackwise.middleware.policies.delaytopic import CANCELLATIONS, WAITS, wait_of
+from ackwise.plugin.demo.scenario import DeadLetterSeen, PlannedRecord
+from ackwise.plugin.kafka.clients import opened
+from ackwise.plugin.kafka.topicreader import TopicReader
 
 __all__ = ["PARTITIONS", "Observer", "count_members", "observe", "open_topic", "send"]
 

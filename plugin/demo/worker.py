@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.message import Message
-from ackwise.middleware.policies import DeadLetter, Dedup, Events
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.policies.policies import DeadLetter, Dedup, Events
+from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.plugin.app import App
 from ackwise.plugin.demo.ledger import LedgerLine, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ackwise.plugin.faust.app import App as App
-    from ackwise.plugin.faust.handlers import handler as handler
-    from ackwise.plugin.faust.stockapp import use as use
+    from ackwise.plugin.faust.faustapp import App as App
+    from ackwise.plugin.faust.faustapp import handler as handler
+    from ackwise.plugin.faust.faustapp import use as use
     from ackwise.plugin.faust.work import current_batch as current_batch
 
 __all__ = ["App", "current_batch", "handler", "use"]
@@ -16,15 +16,15 @@ __all__ = ["App", "current_batch", "handler", "use"]
 def __getattr__(name: str) -> Any:
     """Faust asks for the fixup in this package whenever an app is made: nothing else is loaded for that."""
     if name == "App":
-        from ackwise.plugin.faust.app import App
+        from ackwise.plugin.faust.faustapp import App
 
         return App
     if name == "handler":
-        from ackwise.plugin.faust.handlers import handler
+        from ackwise.plugin.faust.faustapp import handler
 
         return handler
     if name == "use":
-        from ackwise.plugin.faust.stockapp import use
+        from ackwise.plugin.faust.faustapp import use
 
         return use
     if name == "current_batch":

@@ -27,13 +27,13 @@ class Fixup:
 
 def _use(app: faust.App, *things: Any, **settings: Any) -> None:
     """Use Ackwise on this app, from here on. See `ackwise.plugin.faust.use`."""
-    from ackwise.plugin.faust.stockapp import use  # an app that does not call it loads nothing
+    from ackwise.plugin.faust.faustapp import use  # an app that does not call it loads nothing
 
     use(app, *things, **settings)
 
 
 def _handler(app: faust.App, *topics: Any, **options: Any) -> Any:
     """Register a handler function on this app. See `ackwise.plugin.faust.handler`."""
-    from ackwise.plugin.faust.handlers import handler
+    from ackwise.plugin.faust.faustapp import handler
 
     return handler(app, *topics, **options)

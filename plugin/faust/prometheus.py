@@ -17,13 +17,10 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ackwise.middleware.events import EventSink
-from ackwise.middleware.store import ClaimStore
-from ackwise.plugin.faust.internals import registry_of
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
-from ackwise.plugin.watch.families import families
-from ackwise.plugin.watch.measures import Sample, measures
-from ackwise.plugin.watch.seen import Seen, keep_looking
+from ackwise.middleware.storage.claimstore import ClaimStore
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.faust.faustinternals import registry_of
+from ackwise.plugin.web.workermeasures import CountedEvents, Counts, Sample, Seen, TimedStore, families, keep_looking, measures
 
 __all__ = ["Numbers", "numbers_of"]
 

@@ -8,12 +8,12 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, cast
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import DONE, Done, Failure, Later
 from ackwise.middleware.errors import InvalidRuling
-from ackwise.middleware.inflight import InFlight, Where
-from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import dispositions_of
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import DONE, Delayed, Done, Failure
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.rulings import dispositions_of
+from ackwise.middleware.pipeline.streaming import InFlight, Where
 from ackwise.middleware.usercode import Raised, Returned
 
 __all__ = ["Work", "current_batch", "current_work"]
@@ -123,7 +123,7 @@ class Work:
             return
         dispositions = dispositions_of(self.batch, result, handler=self._handler, keep_ack_index_on_error=keep_ack_index_on_error)
         if unsent is not None:  # nobody knows which of them sent it
-            failed = Later(self.batch.delay_level, failure=Failure.of(unsent))
+            failed = Delayed(self.batch.delay_level, failure=Failure.of(unsent))
             dispositions = [failed if isinstance(disposition, Done) else disposition for disposition in dispositions]
         ruled = [disposition is self.batch.ruling(index) for index, disposition in enumerate(dispositions)]
         company = max(1, ruled.count(False))

@@ -24,16 +24,13 @@ from aiokafka.errors import (
 from aiokafka.structs import RecordMetadata
 
 from ackwise.middleware.errors import PublishUnavailable
-from ackwise.middleware.ladder import MOST_HOPS
-from ackwise.middleware.log import Log, said
-from ackwise.middleware.outgoing import MISSING, Acked, Outgoing, SendAnswer, SendFailed
-from ackwise.middleware.refusals import Place, RecordRefusals
-from ackwise.middleware.silence import Silence
-from ackwise.plugin.client.bounded import answer, ended
-from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.produceerrors import InvalidRecordError, Refusal, is_certain, refusal_of
-from ackwise.plugin.producer.client import IdempotentClient, OnItsWay, SenderSettings, connected
-from ackwise.plugin.producer.partitions import Partitions, due_of
+from ackwise.middleware.log import Log, LogThrottle, said
+from ackwise.middleware.message.outgoing import MISSING, Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.message.refusals import Place, RecordRefusals, Silence
+from ackwise.middleware.policies.delaytopic import MOST_HOPS
+from ackwise.plugin.kafka.kafkaerrors import InvalidRecordError, Refusal, is_certain, refusal_of
+from ackwise.plugin.kafka.timeouts import answer, ended
+from ackwise.plugin.producer.idempotentproducer import IdempotentClient, OnItsWay, Partitions, SenderSettings, connected, due_of
 
 __all__ = ["Acked", "SendFailed", "Sender", "SenderSettings"]
 

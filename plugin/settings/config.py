@@ -17,15 +17,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.limits import RateLimit
-from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Outbox, Transactional
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.share import Share
-from ackwise.middleware.watch import Watch
-from ackwise.plugin.handler import check_agent
+from ackwise.middleware.flow.breaker import Breaker
+from ackwise.middleware.flow.limits import RateLimit
+from ackwise.middleware.policies.policies import Broadcasting, DeadLetter, Dedup, Events, Outbox, Share, Transactional, Watch
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.handlers.handler import check_agent
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER
 from ackwise.plugin.settings.entries import ENTRIES, MIDDLEWARE, PREFIX, dotted, entry_of, variable_of
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings

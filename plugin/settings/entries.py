@@ -11,18 +11,16 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.limits import RateLimit
-from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Outbox, Transactional
-from ackwise.middleware.retry import ConsumeLater, DelayLevels
-from ackwise.middleware.share import Share
-from ackwise.middleware.watch import Watch
+from ackwise.middleware.flow.breaker import Breaker
+from ackwise.middleware.flow.limits import RateLimit
+from ackwise.middleware.policies.policies import Broadcasting, DeadLetter, Dedup, Events, Outbox, Share, Transactional, Watch
+from ackwise.middleware.policies.retry import ConsumeLater, DelayLevels
+from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER
+from ackwise.plugin.settings.connecting import shown_url
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
-from ackwise.plugin.settings.redaction import shown_url
 
 __all__ = ["ENTRIES", "MIDDLEWARE", "PREFIX", "SettingEntry", "dotted", "entry_of", "spelled", "table", "variable_of"]
 

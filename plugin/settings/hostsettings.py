@@ -1,7 +1,11 @@
-"""`HostSettings`: how one group talks to Kafka, checked when they are made."""
+"""`HostSettings`: how one group talks to Kafka, checked when they are made.
+
+The settings of one instance among those that broadcast.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Mapping
@@ -10,15 +14,15 @@ from typing import Annotated, Final, Literal, TypedDict, cast, get_args
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.ladder import width
-from ackwise.middleware.limits import check_threshold
-from ackwise.plugin.settings.addresses import parse_brokers
+from ackwise.middleware.flow.limits import check_threshold
+from ackwise.middleware.policies.delaytopic import width
+from ackwise.middleware.policies.policies import Broadcasting
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER, checked_options
-from ackwise.plugin.settings.credentials import with_credentials
-from ackwise.plugin.settings.redaction import shown_options
+from ackwise.plugin.settings.connecting import parse_brokers, shown_options, with_credentials
 from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES, TopicTemplate
 
-__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings", "refuse_unknown"]
+__all__ = ["AppSettings", "DEFAULT_BROKERS", "HostSettings", "LoopSettings", "REBALANCE_TIMEOUT", "placed", "refuse_unknown"]
+
 
 DEFAULT_BROKERS: Final = "localhost:9092"
 
@@ -228,3 +232,12 @@ def _check_bytes(name: str, value: object) -> None:
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ConfigurationError(f"{name} is {value!r}; it is one of {', '.join(repr(choice) for choice in choices)}")
+
+
+def placed(settings: HostSettings, broadcasting: Broadcasting, *, says_start: bool) -> HostSettings:
+    """`settings` of the group as those of this instance: the group `group@instance`.
+
+    A new instance begins at the end, as RocketMQ's does (`CONSUME_FROM_LAST_OFFSET`), unless the user `says_start`.
+    """
+    start = settings.start if says_start else "latest"
+    return dataclasses.replace(settings, instance=broadcasting.instance, start=start)

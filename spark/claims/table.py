@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.middleware.policies import Dedup
-from ackwise.plugin.cli.target import find_app
+from ackwise.middleware.policies.policies import Dedup
+from ackwise.plugin.cli.command import find_app
 from ackwise.spark.claims.comparison import Claims
 from ackwise.spark.session.jars import add_jdbc_driver
 from ackwise.stores.postgres.tables import Tables

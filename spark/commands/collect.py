@@ -13,8 +13,8 @@ import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.plugin.cli.command import wait_for
 from ackwise.plugin.cli.console import to_stderr, to_stdout
-from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
     from ackwise.spark.topic.landing import Landing
@@ -73,7 +73,7 @@ class Source:
     def check(self, root: Path) -> None:
         """Raise `AckwiseError` or `OSError` if nothing can be collected from there into this folder, before Spark is started."""
         try:
-            from ackwise.plugin.settings.addresses import require_broker
+            from ackwise.plugin.settings.connecting import require_broker
             from ackwise.spark.topic.reader import require_same_brokers
         except ModuleNotFoundError as error:
             raise ConfigurationError(f"collect needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ackwise.middleware.commitmetadata import LastCommit
-from ackwise.plugin.cli.target import find_app
-from ackwise.plugin.cli.waiting import wait_for
+from ackwise.middleware.progress.commitmetadata import LastCommit
+from ackwise.plugin.cli.command import find_app, wait_for
 from ackwise.spark.events.groups import groups_in
 
 __all__ = ["commits_at", "is_app"]
@@ -23,7 +22,7 @@ def commits_at(brokers: str, roots: Sequence[Path]) -> list[LastCommit]:
 
     What is committed later is in no file yet. Raises `ConfigurationError` or `Unavailable`.
     """
-    from ackwise.plugin.group.lastcommits import last_commits  # here: a help needs no Kafka client
+    from ackwise.plugin.topics.groupstate import last_commits  # here: a help needs no Kafka client
 
     return wait_for(last_commits(_settings(brokers), groups_in(roots)))
 

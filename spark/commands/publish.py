@@ -10,12 +10,11 @@ import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.plugin.cli.command import Target, find_app, wait_for
 from ackwise.plugin.cli.console import to_stderr, to_stdout
-from ackwise.plugin.cli.target import Target, find_app
-from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
-    from ackwise.plugin.group.group import Group
+    from ackwise.plugin.topics.group import Group
     from ackwise.spark.events.sources import Exported
 
 __all__ = ["Sent", "publish", "send"]
@@ -66,7 +65,7 @@ async def send(group: Group, root: Path, topic: str) -> Sent:
 
     from rich.progress import Progress
 
-    from ackwise.plugin.group.eventtopic import event_topic
+    from ackwise.plugin.topics.eventtopic import event_topic
     from ackwise.spark.events.sources import as_written, exported, writer_of
     from ackwise.spark.topic.published import published
     from ackwise.spark.topic.records import records_of

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.cli import letteroptions as letters
+from ackwise.plugin.cli import deadletteroptions as letters
+from ackwise.plugin.cli.command import wait_for, with_options
 from ackwise.plugin.cli.console import to_stderr
-from ackwise.plugin.cli.together import with_options
-from ackwise.plugin.cli.waiting import wait_for
 from ackwise.spark.commands import options
 
 if TYPE_CHECKING:
     import socket
 
-    from ackwise.plugin.deadletters.place import Place
-    from ackwise.plugin.ui.gate import Gate
-    from ackwise.plugin.ui.page import Named, Page
+    from ackwise.plugin.operate.deadlettertopics import Place
+    from ackwise.plugin.web.oncallsite import Gate
+    from ackwise.plugin.web.pages import Named, Page
 
 __all__ = ["ui"]
 
@@ -59,9 +58,9 @@ def ui(
     place = where.place(whose)
     folders = tuple(events or _folders_of(place))
     try:
-        from ackwise.plugin.pages.server import bound
-        from ackwise.plugin.ui.gate import Gate, token_of
-        from ackwise.plugin.ui.page import Named
+        from ackwise.plugin.web.oncallsite import Gate, token_of
+        from ackwise.plugin.web.pages import Named
+        from ackwise.plugin.web.pageserver import bound
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"ui needs {error.name}, which is not installed: pip install 'ackwise[watch]'") from None
     gate = Gate(token_of(token_file, os.environ))
@@ -73,7 +72,7 @@ def ui(
 def _checked(listening: socket.socket, gate: Gate) -> socket.socket:
     """`listening`, unless others would reach it unasked."""
     from ackwise.plugin.settings.config import UI_TOKEN
-    from ackwise.plugin.ui.gate import is_own_address
+    from ackwise.plugin.web.oncallsite import is_own_address
 
     address = listening.getsockname()[0]
     if gate.token is None and not is_own_address(address):
@@ -96,7 +95,7 @@ def _folders_of(place: Place) -> list[Path]:
 
 
 def _pages(place: Place, named: Named, folders: tuple[Path, ...], runs: Path | None) -> list[Page]:
-    from ackwise.plugin.ui.grouppages import letter_page, letters_page, status_page
+    from ackwise.plugin.web.oncallsite import letter_page, letters_page, status_page
     from ackwise.spark.oncall.bookspage import books_page, report_page, runs_seen
     from ackwise.spark.oncall.storypage import story_page
 
@@ -117,7 +116,7 @@ async def _serve(listening: socket.socket, place: Place, pages: list[Page], gate
     import asyncio
 
     from ackwise.plugin.process.watchdog import Watchdog
-    from ackwise.plugin.ui.site import serve, site
+    from ackwise.plugin.web.oncallsite import serve, site
 
     stop = asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):

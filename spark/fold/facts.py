@@ -9,9 +9,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
-from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.policies.retry import DelayLevels
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.attributes import attributes, is_duration
 from ackwise.spark.events.logs import NO_LOGS, Logs

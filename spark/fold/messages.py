@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from typing import Final
 
-from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import ConsumeTimeout
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.message.disposition import Reason
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.events.schema import is_about_a_message, is_any, told_by
 from ackwise.spark.frames import Column, DataFrame, F, GroupedData

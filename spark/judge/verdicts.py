@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Final
 
-from ackwise.middleware.disposition import Reason
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.message.disposition import Reason
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.fold.facts import View
 from ackwise.spark.fold.messages import (

@@ -9,10 +9,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.pages.render import HTML, Answer
-from ackwise.plugin.pages.table import Cell, Kind, Table, Value, command, count, link
-from ackwise.plugin.ui.page import Leaf, Named, Page
-from ackwise.plugin.ui.seen import Seen
+from ackwise.plugin.operate.table import Cell, Kind, Table, Value, command, count, link
+from ackwise.plugin.web.lastseen import Seen
+from ackwise.plugin.web.pages import HTML, Answer, Leaf, Named, Page
 from ackwise.spark.oncall.books import Books, books_below, page_of
 from ackwise.spark.oncall.storypage import story_link
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, MEANINGS, Verdict

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.pages.table import Cell, Table, Value, link
-from ackwise.plugin.status.standing import GROUP
-from ackwise.plugin.ui.page import Leaf, Named, Page
-from ackwise.plugin.ui.seen import SeenByName
+from ackwise.plugin.operate.groupstatus import GROUP
+from ackwise.plugin.operate.table import Cell, Table, Value, link
+from ackwise.plugin.web.lastseen import SeenByName
+from ackwise.plugin.web.pages import Leaf, Named, Page
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode, Verdict
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ackwise.middleware.disposition import Reason
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
-from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.message.disposition import Reason
+from ackwise.middleware.policies.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import (
     ANOMALIES,

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ackwise.middleware.disposition import OUR_REASONS
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.message.disposition import OUR_REASONS
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.reference.oracle import Event, Ruling, message_of
 from ackwise.spark.report.report import OWN_REASON

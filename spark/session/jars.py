@@ -9,8 +9,7 @@ from typing import Final
 from pyspark import __version__ as PYSPARK
 from pyspark.sql import SparkSession
 
-from ackwise.plugin.local.ivyjars import Jars, NotInRepository, fetch_jars
-from ackwise.plugin.local.java import find_java
+from ackwise.plugin.local.java import Jars, NotInRepository, fetch_jars, find_java
 
 __all__ = ["add_jdbc_driver", "add_kafka_connector"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.identity import Identity, business_id, message_id
+from ackwise.middleware.message.keys import Identity, business_id, message_id
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.attributes import attributes
 from ackwise.spark.events.sources import Evidence

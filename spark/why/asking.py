@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from pyarrow import ArrowInvalid
 
-from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.sources import gathered, refuse_nothing
 from ackwise.spark.why.answer import Answer, inquire

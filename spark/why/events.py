@@ -22,9 +22,9 @@ from pyarrow.compute import SetLookupOptions
 from pyarrow.compute import call_function as call
 from pyarrow.dataset import field
 
-from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.events.disputed import Disputed
 from ackwise.spark.events.numbers import Run, joined, runs_in

@@ -1,25 +1,245 @@
-"""`MySQLStore`: claims in a MariaDB or MySQL database, for all workers that reach it."""
+"""One exchange as SQL: the transition table in one INSERT, and the reading of its answer.
+
+Nothing here connects. `stores/protocol/transitions.py` says what the statement has to answer.
+
+How it works: every request, of any kind, is a row to insert. For a key that has a record already, ON DUPLICATE KEY UPDATE locks
+that record, waits for whoever holds it, and only then decides: its assignments run from left to right and see each other, so the
+first one notes in `step` which transition it is, those after it follow, and the last one keeps of it what the answer needs.
+Everything is one statement, applied as a whole or not at all, and what it answers with are the records as they are now.
+
+A release or renew of an unknown key is inserted too, as a record that was forgotten in 1970: so it is still unknown, and the
+cleanup takes it away.
+
+`MySQLStore`: claims in a MariaDB or MySQL database, for all workers that reach it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import enum
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
+from typing import NamedTuple
 
 from asyncmy.connection import Connection
 from asyncmy.pool import Pool
 
-from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores.mysql import checking, maintenance, statements
+from ackwise.middleware.storage.claimstore import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Exchange, ExchangeResult, Outcome, Stale
+from ackwise.stores.mysql import maintenance
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.schema import Tables, layout, require_server, server
-from ackwise.stores.mysql.statements import Row
 from ackwise.stores.mysql.url import parse
-from ackwise.stores.protocol.purpose import CLAIMS
-from ackwise.stores.protocol.requests import Answer, Asked
+from ackwise.stores.protocol.options import CLAIMS
+from ackwise.stores.protocol.transitions import Answer, Asked, Kind, Place
 from ackwise.stores.sql.claims import SQLClaims, exchange_in_rounds
 from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Connections
-from ackwise.stores.sql.operation import Steps
+from ackwise.stores.sql.operation import Packet, Statement, Steps
 from ackwise.stores.sql.schema import Maintenance, complaints, create
+
+NO_DAY = -(2**63)
+"""The `day` of keys that have none: first in the order of the primary key, and no day of any calendar."""
+
+
+class Server(NamedTuple):
+    """Where MariaDB and MySQL part."""
+
+    before: Packet
+    """What makes the statement mean the same whatever the session is set to: the clock is UTC, assignments run in order."""
+    prefix: str
+    """The same, as the beginning of the statement itself."""
+    alias: str
+    """What names the inserted row, after its values; `{}` are the names of its columns."""
+    inserted: str
+    """A column of the inserted row, in place of `{}`."""
+    answer: int
+    """Which statement of the packet answers with the rows: the INSERT; or, where it can't, a SELECT in the same transaction."""
+    after: Packet
+    """What puts the session back."""
+
+
+MARIADB = Server((), "SET STATEMENT time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES' FOR ", "", "VALUES({})", 0, ())
+MYSQL = Server(
+    (Statement("SET @ackwise_zone = @@time_zone, time_zone = '+00:00'"), Statement("START TRANSACTION")),
+    "",
+    " AS n ({})",
+    "n_{}",
+    3,
+    (Statement("COMMIT"), Statement("SET time_zone = @ackwise_zone")),
+)
+
+
+def server_of(said: str) -> Server:
+    """Return which one it is, as it names itself."""
+    return MARIADB if "MariaDB" in said else MYSQL
+
+
+class Transition(enum.IntEnum):
+    """Which transition a record makes. Below 10, `step` is a request's kind, or what is kept of one that was answered."""
+
+    NONE = 10
+    FRESH = 11
+    """It was forgotten, and begins anew."""
+    HELD = 12
+    """Its holder goes on, finishes or gives up."""
+    FREE = 13
+    """Somebody takes what was released."""
+    EXPIRED = 14
+    """Somebody takes what was not."""
+
+
+class Row(NamedTuple):
+    """A record after the exchange."""
+
+    day: int
+    key: bytes
+    token: int
+    epoch: int
+    next_attempt: int
+    lost: int
+    took_unreleased: int
+    outcome: int
+    step: int
+    leased_for: int
+    """Microseconds from now."""
+    kept_for: int
+    """Microseconds from now."""
+    owner: str
+    """The process that holds it, if it has a name; of a completed one, what could not be recorded."""
+
+    @property
+    def place(self) -> Place:
+        """Which key it is of."""
+        return self.key, None if self.day == NO_DAY else self.day
+
+
+_ANSWERED = (
+    "day, k, token, epoch, next_attempt, lost, took_unreleased, outcome, step, "
+    "TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), leased_until), TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), kept_until), holder"
+)
+
+_COLUMNS = ("day", "k", "step", "token", "next_attempt", "outcome", "leased_until", "kept_until", "holder")
+
+
+def packet(tables: Tables, server: Server, some: Sequence[Asked], exchange: Exchange) -> Packet:
+    """Return what is sent for `some`."""
+    lease, retention = round(exchange.lease * 1_000_000), round(exchange.retention * 1_000_000)
+    values = ",".join(_values(some, lease, retention, exchange.owner))
+    update = _update(server.inserted).format(lease=lease, retention=retention, died=_died(exchange.gone))
+    alias = server.alias.format(", ".join(f"n_{name}" for name in _COLUMNS))
+    insert = f"{server.prefix}INSERT INTO {tables.claims} ({', '.join(_COLUMNS)}) VALUES {values}{alias} ON DUPLICATE KEY UPDATE {update}"
+    if server.answer == len(server.before):
+        return [*server.before, Statement(f"{insert} RETURNING {_ANSWERED}"), *server.after]
+    places = ",".join(f"({_day(one)},x'{one.place[0].hex()}')" for one in some)
+    read = f"SELECT {_ANSWERED} FROM {tables.claims} WHERE (day, k) IN ({places})"
+    return [*server.before, Statement(insert), Statement(read), *server.after]
+
+
+def answer(one: Asked, row: Row) -> Answer:
+    """What the record says of the request."""
+    mine = row.token == one.token
+    match one.kind:
+        case Kind.CLAIM:
+            return _claim_answer(one, row)
+        case Kind.COMPLETE if row.outcome == 0:
+            return Ack.LOST
+        case Kind.COMPLETE if not mine:
+            return Ack.LOST_DONE
+        case Kind.COMPLETE:
+            return Ack.RESTORED if row.step == Kind.COMPLETE else Ack.OK
+        case Kind.RELEASE:
+            return Ack.OK if row.token == 0 and row.step == Kind.RELEASE else Ack.LOST
+        case Kind.RENEW:
+            return Ack.OK if mine and row.outcome == 0 and row.kept_for > 0 else Ack.LOST
+
+
+def _claim_answer(one: Asked, row: Row) -> ClaimAnswer:
+    if row.outcome != 0:
+        return AlreadyDone(Outcome(row.outcome), row.owner)
+    if one.attempt < row.next_attempt:
+        return Stale()
+    if row.token == one.token:
+        return Acquired(row.epoch, row.lost, bool(row.took_unreleased))
+    return Busy(max(row.leased_for, 1) / 1_000_000, row.owner)
+
+
+def _values(some: Iterable[Asked], lease: int, retention: int, owner: str) -> Iterable[str]:
+    """Return the rows to insert; what is finished or given back has no holder, but perhaps something that was not recorded."""
+    holder = _text(owner)
+    held = f"SYSDATE(6)+INTERVAL {lease} MICROSECOND,SYSDATE(6)+INTERVAL {lease + retention} MICROSECOND"
+    done = f"SYSDATE(6),SYSDATE(6)+INTERVAL {retention} MICROSECOND"
+    never = "'1970-01-01','1970-01-01'"
+    for one in some:
+        row = f"({_day(one)},x'{one.place[0].hex()}',{one.kind:d},{one.token}"
+        match one.kind:
+            case Kind.CLAIM:
+                yield f"{row},{one.attempt},0,{held},{holder})"
+            case Kind.COMPLETE:
+                unrecorded = _text(one.unrecorded) if one.unrecorded else "''"
+                yield f"{row},{one.attempt},{one.value or 0:d},{done},{unrecorded})"
+            case Kind.RELEASE:
+                yield f"{row},{one.value or 0},0,{never},'')"
+            case Kind.RENEW:
+                yield f"{row},0,0,{never},{holder})"
+
+
+def _died(gone: Iterable[str]) -> str:
+    """Whether the holder of a record is one of those who are `gone`."""
+    names = ",".join(_text(owner) for owner in gone if owner)
+    return f"holder IN ({names})" if names else "FALSE"
+
+
+def _text(text: str) -> str:
+    return f"_ascii x'{text.encode('ascii', 'replace').hex()}'"
+
+
+def _day(one: Asked) -> int:
+    day = one.place[1]
+    return NO_DAY if day is None else day
+
+
+@functools.cache
+def _update(inserted: str) -> str:
+    """Return the assignments, in their order; `{lease}`, `{retention}` and `{died}` are left to be filled in."""
+    token, attempt, outcome, kind, holder = (inserted.format(name) for name in ("token", "next_attempt", "outcome", "step", "holder"))
+    sends_back = f"{kind} = {Kind.RELEASE:d} AND {attempt} > 0"
+    taken = f"{Transition.FREE:d}, {Transition.EXPIRED:d}"
+    return f"""
+step = CASE
+    WHEN kept_until <= SYSDATE(6) THEN IF({kind} IN ({Kind.CLAIM:d}, {Kind.COMPLETE:d}), {Transition.FRESH:d}, {Transition.NONE:d})
+    WHEN outcome = {Outcome.DEAD:d} AND {kind} = {Kind.COMPLETE:d} AND {outcome} = {Outcome.OK:d} THEN {Transition.HELD:d}
+    WHEN outcome <> 0 THEN {Transition.NONE:d}
+    WHEN {token} = 0 AND {kind} = {Kind.COMPLETE:d} AND {outcome} = {Outcome.OK:d} THEN {Transition.HELD:d}
+    WHEN {kind} <> {Kind.CLAIM:d} THEN IF(token = {token}, {Transition.HELD:d}, {Transition.NONE:d})
+    WHEN {attempt} < next_attempt THEN {Transition.NONE:d}
+    WHEN token = {token} THEN {Transition.HELD:d}
+    WHEN token = 0 THEN {Transition.FREE:d}
+    WHEN leased_until <= SYSDATE(6) THEN {Transition.EXPIRED:d}
+    WHEN {{died}} THEN {Transition.EXPIRED:d}
+    ELSE {Transition.NONE:d} END,
+epoch = CASE WHEN step = {Transition.FRESH:d} THEN 1 WHEN step IN ({taken}) THEN epoch + 1 ELSE epoch END,
+lost = CASE
+    WHEN step = {Transition.FRESH:d} THEN 0
+    WHEN step = {Transition.HELD:d} THEN IF({sends_back}, 0, lost)
+    WHEN step IN ({taken}) THEN IF({attempt} > next_attempt, 0, lost + (step = {Transition.EXPIRED:d}))
+    ELSE lost END,
+took_unreleased = CASE
+    WHEN step = {Transition.HELD:d} THEN IF({kind} = {Kind.RELEASE:d}, 0, took_unreleased)
+    WHEN step = {Transition.NONE:d} THEN took_unreleased
+    ELSE step = {Transition.EXPIRED:d} END,
+next_attempt = CASE
+    WHEN step = {Transition.HELD:d} THEN IF({sends_back}, {attempt}, next_attempt)
+    WHEN step = {Transition.NONE:d} THEN next_attempt
+    ELSE {attempt} END,
+outcome = IF(step = {Transition.NONE:d}, outcome, {outcome}),
+token = IF(step = {Transition.NONE:d}, token, IF({kind} = {Kind.RELEASE:d}, 0, {token})),
+leased_until = IF(step = {Transition.NONE:d}, leased_until,
+    SYSDATE(6) + INTERVAL IF({kind} IN ({Kind.CLAIM:d}, {Kind.RENEW:d}), {{lease}}, 0) MICROSECOND),
+kept_until = IF(step = {Transition.NONE:d}, kept_until, leased_until + INTERVAL {{retention}} MICROSECOND),
+holder = IF(step = {Transition.NONE:d}, holder, {holder}),
+step = CASE
+    WHEN step = {Transition.FRESH:d} AND {kind} = {Kind.COMPLETE:d} THEN {Kind.COMPLETE:d}
+    WHEN step = {Transition.HELD:d} AND {kind} = {Kind.RELEASE:d} THEN {Kind.RELEASE:d}
+    ELSE {Kind.CLAIM:d} END"""
 
 
 class MySQLStore(SQLClaims[Connections[Pool, Connection]]):
@@ -53,31 +273,31 @@ class _Claims:
     def __init__(self, tables: Tables, address: str) -> None:
         self._tables, self._address = tables, address
         self._layout = layout(tables, CLAIMS, address)
-        self._server = statements.MARIADB
+        self._server = MARIADB
 
     def exchange(self, exchange: Exchange) -> Steps[ExchangeResult]:
         return exchange_in_rounds(exchange, self._ask)
 
     def prepare(self) -> Steps[None]:
         yield from self.create()
-        yield from checking.require_rights(self._tables, self._address)
+        yield from maintenance.require_rights(self._tables, self._address)
 
     def create(self) -> Steps[None]:
         require_server(said := (yield from server()), self._address)
-        self._server = statements.server_of(said)
+        self._server = server_of(said)
         yield from create(self._layout)
 
     def complaints(self) -> Steps[list[str]]:
         require_server((yield from server()), self._address)
-        return (yield from complaints(self._layout, lambda: checking.of_claims(self._tables)))
+        return (yield from complaints(self._layout, lambda: maintenance.complaints_of_claims(self._tables)))
 
     def clean(self) -> Steps[int]:
         return maintenance.clean_claims(self._layout, self._tables)
 
     def _ask(self, some: Sequence[Asked], exchange: Exchange) -> Steps[Mapping[int, Answer]]:
-        found = yield statements.packet(self._tables, self._server, some, exchange)
+        found = yield packet(self._tables, self._server, some, exchange)
         records = {row.place: row for row in starmap(Row, found[self._server.answer].rows)}
-        return {one.position: statements.answer(one, records[one.place]) for one in some}
+        return {one.position: answer(one, records[one.place]) for one in some}
 
 
 def _session(timeout: float) -> str:

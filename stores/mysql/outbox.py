@@ -1,32 +1,225 @@
-"""`MySQLOutbox`: rows to be sent, in the business transactions of one MariaDB or MySQL database."""
+"""`MySQL`: what the outbox of MariaDB and MySQL says in other words.
+
+`MySQLOutbox`: rows to be sent, in the business transactions of one MariaDB or MySQL database.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncmy.connection import Connection
 
-from ackwise.stores.mysql.driver import Asyncmy
-from ackwise.stores.mysql.failures import FAILURES, as_store_error
-from ackwise.stores.mysql.outboxdialect import MySQL, insert
-from ackwise.stores.mysql.runner import AsyncmyRunner
-from ackwise.stores.mysql.schema import Tables, found, layout
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.storage.outbox import SHARDS
+from ackwise.stores.mysql.driver import FAILURES, Asyncmy, AsyncmyRunner, as_store_error, literals, watched
+from ackwise.stores.mysql.schema import NAMES, Tables, found, layout
 from ackwise.stores.mysql.url import Options, parse
-from ackwise.stores.mysql.watching import watched
-from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
-from ackwise.stores.protocol.outboxrows import RowColumns
-from ackwise.stores.protocol.outboxwaking import wakes_of
-from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.protocol.options import OUTBOX
+from ackwise.stores.protocol.outbox import PAYLOAD, Keeping, RowColumns, keeping_of, wakes_of
 from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Connections
-from ackwise.stores.sql.operation import Packet, Statement, Steps
-from ackwise.stores.sql.outbox.outbox import ServerOutbox
-from ackwise.stores.sql.outbox.writing import Business, Writes, require
+from ackwise.stores.sql.operation import Packet, Placeholders, Statement, Steps
+from ackwise.stores.sql.outbox import ServerOutbox
+from ackwise.stores.sql.outboxdialect import Around, Dialect
+from ackwise.stores.sql.outboxwriting import Business, Writes, require
+from ackwise.stores.sql.schema import names_of
 
 if TYPE_CHECKING:
     from asyncmy.pool import Pool
+
+
+_WORDS: Final = {
+    "now": "UTC_TIMESTAMP(6)",
+    "later": "UTC_TIMESTAMP(6) + INTERVAL ROUND(:it * 1000000) MICROSECOND",
+    "at": "CAST('1970-01-01' AS DATETIME(6)) + INTERVAL ROUND(:it * 1000000) MICROSECOND",
+    "until": "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), {it}) / 1e6",
+    "age": "TIMESTAMPDIFF(MICROSECOND, {it}, UTC_TIMESTAMP(6)) / 1e6",
+    "epoch": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
+    "ms": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {it}) DIV 1000",
+    "moment": "@ackwise_moment",
+    "moment_later": "@ackwise_moment + INTERVAL ROUND(:it * 1000000) MICROSECOND",
+    "among": "IN (:it)",
+    "mine": "SELECT shard FROM {shards} WHERE (shard, token) IN (:mine)",
+    "locked": "FOR UPDATE",
+    "shared": "LOCK IN SHARE MODE",
+    "by_id": "FORCE INDEX (PRIMARY)",
+    "by_due": "FORCE INDEX (by_due)",
+    "by_tx": "FORCE INDEX (by_tx)",
+    "deleting": "DELETE r FROM {rows} AS r FORCE INDEX (PRIMARY)",
+    "deleting_barriers": "DELETE b FROM {barrier} AS b",
+    "renewing": "ON DUPLICATE KEY UPDATE leased_until = {later lease}",
+    "claiming": "INSERT IGNORE",
+    "keeping": "",  # a barrier that is there is an error: a session may count a row that is passed over as one that changed
+    "cause": "CONVERT(:cause USING utf8mb4)",
+    "partition": "`partition`",
+    # The row with the lowest id is the oldest, and the index knows it.
+    "counted": """(SELECT n.number, {age r.created} AS age FROM (
+    SELECT COUNT(*) AS number, MIN(id) AS oldest FROM {rows} {by_due} WHERE {it}) AS n LEFT JOIN {rows} AS r ON r.id = n.oldest)""",
+}
+
+# By id over all shards and not by shard, so that a backlog of any size is read from its beginning only. A row whose key is blocked is
+# passed over here: what blocks is found in the index, as it is due later, or parked. The large columns are read last, of few rows.
+_PENDING: Final = """
+WITH blocks AS (
+    SELECT key_hash, MIN(id) AS first_id FROM {rows} FORCE INDEX (by_due)
+    WHERE key_hash IS NOT NULL AND (state = {LOCAL_COMMIT} AND next_at > {now} %s)
+    GROUP BY key_hash
+), found AS (
+    (%s AND r.next_at IS NULL ORDER BY r.id LIMIT :limit)
+    UNION ALL
+    (%s AND r.next_at <= {now} ORDER BY r.id LIMIT :limit)
+), summed AS (
+    SELECT id, SUM(size) OVER (ORDER BY id) - size AS before_it FROM (SELECT id, size FROM found ORDER BY id LIMIT :limit) AS first_ones
+)
+SELECT r.id, r.shard, r.attempts, {ms r.created}, r.size, FALSE, r.topic, r.value, r.message_key, r.headers, r.`partition`, r.message_id
+FROM summed AS s STRAIGHT_JOIN {rows} AS r ON r.id = s.id WHERE s.before_it < :most ORDER BY r.id
+"""
+_ONE: Final = """
+SELECT r.id, r.size FROM {rows} AS r FORCE INDEX (by_due) LEFT JOIN blocks AS b ON b.key_hash = r.key_hash AND b.first_id < r.id
+WHERE r.state = {LOCAL_COMMIT} AND b.key_hash IS NULL"""
+_OF_SHARDS: Final = " AND r.shard IN (:shards)"
+_NOT_UNDER_WAY: Final = " AND r.id NOT IN (:under_way)"
+_NOT_BLOCKED: Final = " AND (r.key_hash IS NULL OR r.key_hash NOT IN (:blocked))"
+_OR_PARKED: Final = "OR state = {MESSAGE_ERROR} AND attempts > 0"
+
+#: Each look sees what is committed by now, and no statement locks a gap, in which the business could not insert.
+_BEGIN: Final = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION")
+
+# The server waits for whole seconds; MariaDB for none as well.
+_PATIENCE: Final = """
+SET @ackwise_patience = @@innodb_lock_wait_timeout,
+    SESSION innodb_lock_wait_timeout = CAST(GREATEST(ROUND(:wait), LOCATE('MariaDB', VERSION()) = 0) AS UNSIGNED)"""
+_AS_BEFORE: Final = "SET SESSION innodb_lock_wait_timeout = @ackwise_patience"
+
+_SETTINGS: Final = "SELECT @@innodb_flush_log_at_trx_commit, @@auto_increment_increment, @@binlog_format"
+
+#: The column that an attempt to change something names.
+_COLUMN_OF: Final = {"rows": "attempts", "shards": "token", "relays": "leased_until", "barrier": "outcome", "meta": "value"}
+#: None of these reads or changes a row, and each is refused first where the right is missing.
+_ATTEMPTS: Final = {
+    "SELECT": "SELECT {column} FROM {table} LIMIT 0",
+    "INSERT": "EXPLAIN INSERT INTO {table} () VALUES ()",
+    "UPDATE": "UPDATE {table} SET {column} = {column} WHERE FALSE",
+    "DELETE": "DELETE FROM {table} WHERE FALSE",
+}
+
+#: Values that are names, which some servers would cut.
+_NAMED: Final = frozenset({"owner", "tx_id", "producer_group", "barrier_in"})
+
+#: Bytes of a packet that every server takes, and those that go with a statement.
+_SMALL: Final = 1_000_000
+_AROUND: Final = 1000
+
+#: Characters that one statement takes at most, if that is more than one row. A server takes 1 MiB at least, and 16 or 64 by default.
+_LONGEST: Final = 800_000
+
+#: What a row of a business transaction has in the last five columns.
+_TO_SEND: Final = "2, NULL, '', '', ''"
+
+_INSERT: Final = (
+    "INSERT INTO {rows} (message_id, shard, topic, message_key, key_hash, `partition`, headers, value, size, state, next_at, tx_id, "
+    "producer_group, barrier_in, created) VALUES "
+)
+
+
+class MySQL(Dialect):
+    """Each packet is one trip, with its transaction."""
+
+    reading = alone = writing = Around(_BEGIN, ("COMMIT",))
+    patient = Around((_PATIENCE, *_BEGIN), ("COMMIT", _AS_BEFORE))
+    gave_up = Around(("ROLLBACK", _AS_BEFORE, *_BEGIN), ("COMMIT",))
+    locking = ("{mine} ORDER BY shard LOCK IN SHARE MODE",)
+    # One moment for two statements: what was due for the first is due for the second, and nothing else is. By their ids, as all who change
+    # rows do: who looks into the index first and who looks into it last could wait for each other.
+    taking = ("SET {moment} = {now}",)
+
+    def __init__(self, tables: Tables, address: str) -> None:
+        placeholders = Placeholders(lambda _: "%s", repeats=True, escape=lambda name: name.replace("%", "%%"))
+        super().__init__(_WORDS, names_of(tables), placeholders)
+        self._address = address
+
+    def say(self, template: str, **values: Any) -> Statement:
+        """See `Dialect.say`. Raises `ConfigurationError` for a name that is too long."""
+        for what in _NAMED & values.keys():
+            if len((values[what] or "").encode()) > NAMES:
+                raise ConfigurationError(f"{what} {values[what][:60]!r}… has more than {NAMES} bytes; give a shorter one")
+        return super().say(template, **values)
+
+    def pending(self, **seek: Any) -> Statement:
+        template = _pending(len(seek["shards"]) < SHARDS, bool(seek["under_way"]), bool(seek["blocked"]), seek["block_key"])
+        return self.say(template, **seek)
+
+    def prepare(self, rows: Sequence[RowColumns], half: Mapping[str, Any]) -> Steps[None]:
+        """See `Dialect.prepare`. Raises `ConfigurationError` for a row that the server does not take."""
+        text, values = self.say("{PREPARED}, {later first_check}, :tx_id, :producer_group, :barrier_in", **half)
+        more = text % tuple(literals(values))
+        yield from insert(self.tables["rows"], rows, self.say_all(_BEGIN), self._address, more)
+        yield [Statement("COMMIT")]
+
+    def may(self, right: str, table: str) -> Packet:
+        attempt = _ATTEMPTS[right].format(table=self.tables[table], column=_COLUMN_OF[table])
+        return [Statement(attempt), Statement("COMMIT")]
+
+    def settings(self) -> Steps[list[str]]:
+        ((((flush, step, form),), _),) = yield [Statement(_SETTINGS)]
+        said = []
+        if flush != 1:
+            said.append(
+                f"innodb_flush_log_at_trx_commit is {flush}, so a crash of the server's machine can lose what was committed; set it to 1"
+            )
+        if step != 1:
+            said.append(
+                f"auto_increment_increment is {step}, as on servers that take writes side by side: rows that are written through different "
+                "servers do not have ids in the order of their commits, so write those of one key through one server"
+            )
+        if form == "STATEMENT":
+            said.append(
+                "binlog_format is STATEMENT, which InnoDB refuses under READ COMMITTED, a relay's isolation; set it to MIXED or ROW"
+            )
+        return said
+
+
+@functools.cache
+def _pending(of_shards: bool, under_way: bool, blocked: bool, block_key: bool) -> str:
+    """The template with the conditions that exclude something."""
+    one = _ONE + _OF_SHARDS * of_shards + _NOT_UNDER_WAY * under_way + _NOT_BLOCKED * blocked
+    return _PENDING % (_OR_PARKED * block_key, one, one)
+
+
+def insert(table: str, rows: Sequence[RowColumns], before: Packet, address: str, more: str = _TO_SEND) -> Steps[None]:
+    """Insert rows, `before` with the first of them; `more` are the values of the last columns.
+
+    Every value is a literal, which no encoding and no mode of a session changes. The server gives ids in the order of the values of a
+    statement. Raises `ConfigurationError` for a row that the server does not take, before it cuts the connection because of it.
+    """
+    packets = list(_inserts(table, rows, more))
+    size = max(map(len, packets))
+    if size > _SMALL:
+        (limit,) = yield [Statement("SELECT @@max_allowed_packet")]
+        if size + _AROUND > limit.rows[0][0]:
+            topic = max(rows, key=lambda row: row.size).topic
+            raise ConfigurationError(
+                f"{address}: a message to {topic!r} needs a statement of {size + _AROUND} bytes, twice those of its value, and the "
+                f"server's max_allowed_packet is {limit.rows[0][0]}; raise that, or send a reference to a place where the value is"
+            )
+    for packet in packets:
+        yield [*before, Statement(packet)]
+        before = ()
+
+
+def _inserts(table: str, rows: Sequence[RowColumns], more: str) -> Iterator[str]:
+    begin, some, length = _INSERT.format(rows=table), list[str](), 0
+    for row in rows:
+        values = f"({', '.join(literals(row))}, {more}, UTC_TIMESTAMP(6))"
+        if some and length + len(values) > _LONGEST:
+            yield begin + ", ".join(some)
+            some, length = [], 0
+        some.append(values)
+        length += len(values)
+    yield begin + ", ".join(some)
+
 
 _MAX_SIZE: Final = 4
 """Connections: a relay asks on one, and writes on another; a check-back may want one, and a producer."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.protocol.outboxrows import text_of
-from ackwise.stores.protocol.purpose import CLAIMS, INBOX, OUTBOX, Purpose
+from ackwise.stores.protocol.options import CLAIMS, INBOX, OUTBOX, Purpose
+from ackwise.stores.protocol.outbox import text_of
 from ackwise.stores.sql.operation import Statement, Steps
-from ackwise.stores.sql.schema import Layout
-from ackwise.stores.sql.tables import inbox, names_of, outbox, versions
+from ackwise.stores.sql.schema import Layout, inbox, names_of, outbox, versions
 
 #: Bytes of a name: of a local transaction, a producer group, an owner, a database.
 NAMES: Final = 255

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlencode
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.urls import numbered, split
+from ackwise.stores.protocol.options import numbered, split
 
 _FORM = "mysql://user:password@host:3306/database or mariadb://…, with every special character of the password as %XX"
 _TEXTS = ("prefix", "sslrootcert", "sslcert", "sslkey")

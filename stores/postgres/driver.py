@@ -1,25 +1,227 @@
-"""`Asyncpg`: how asyncpg connects to a PostgreSQL server, for `Connections`."""
+"""Failures of the driver or the server as errors of ours: a sentence for each class of failure, and no secret in any.
+
+`AsyncpgRunner`: sends packets through one asyncpg connection, a statement at a time.
+
+Lets watchers see what is executed on an asyncpg connection before it is sent.
+
+`connection.transaction()` inside of another is a savepoint that nothing public tells of before it opens: query loggers are called
+afterwards, and later than the next line of the caller. So while it is watched, the connection's class is a subclass of its own, whose
+`execute` and `fetch…` look at the statement first. Nothing else of asyncpg is touched, and nothing stays.
+
+`Asyncpg`: how asyncpg connects to a PostgreSQL server, for `Connections`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+import functools
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import asyncpg
+from asyncpg import Record
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.postgres.failures import FAILURES, as_store_error, problem_of
-from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.url import address_of
-from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.protocol.options import Purpose
 from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Driver
-from ackwise.stores.sql.operation import Problem
+from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem
+from ackwise.stores.sql.watching import POSTGRES, PREPARED, Watch, Watched, Watcher, execute
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Pool
     from asyncpg.pool import PoolConnectionProxy
+
+
+#: What asyncpg raises, and what the network below it does. The server's errors are `PostgresError`, asyncpg's own the next two.
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
+_PROBLEMS = {
+    "40001": Problem.CONFLICT,
+    "40P01": Problem.CONFLICT,
+    "08": Problem.LOST,
+    "57P": Problem.LOST,
+    "25006": Problem.LOST,  # it became a standby
+    "26000": Problem.LOST,  # it forgot our prepared statements
+    "55P03": Problem.BUSY,
+    "57014": Problem.BUSY,
+    "25P02": Problem.ENDED,
+    "3B001": Problem.ENDED,
+    "42P01": Problem.MISSING,
+    "3F000": Problem.MISSING,
+    "23505": Problem.DUPLICATE,
+    "42501": Problem.FORBIDDEN,
+}
+"""The beginning of an SQLSTATE, and what it means; the first that fits."""
+
+_YOURS = {
+    "28P01": "the password is wrong; correct it in the URL",
+    "28": "PostgreSQL does not let this user in; check user and password of the URL, and pg_hba.conf",
+    "3D000": "this database does not exist; create it, or correct the URL",
+    "42501": "this user may not do what the {what} needs ({message}); let an owner run `{init}`, then grant "
+    "SELECT, INSERT, UPDATE and DELETE on the tables of the {what}",
+    "42P01": "the tables of the {what} are missing; run `{init}`",
+    "3F000": "the schema of the {what} is missing; run `{init}`",
+    "08P01": "what answers does not take our connection ({message}); behind PgBouncer write statement_cache_size=0 into the URL",
+}
+"""The beginning of an SQLSTATE, and what it says; the first that fits."""
+
+_THEIRS = {
+    "25006": "the server takes no writes; it is a standby or default_transaction_read_only is on: name the primary, or all hosts of it",
+    "53100": "the server's disk is full; make room",
+    "53200": "the server is out of memory ({message})",
+    "53300": "the server has no connection left; raise max_connections, or lower max_size of the URL",
+    "55P03": "somebody holds a claim of this batch in an open transaction for longer than {timeout} s; look for it in pg_stat_activity",
+    "57014": "the server did not finish within {timeout} s; see what holds it up in pg_stat_activity",
+    "57P": "the server is starting or stopping ({message})",
+    "40": "the server found a deadlock or a conflict each time it was asked ({message})",
+    "08": "the connection was lost; it is made anew with the next exchange",
+}
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return what one of `FAILURES` means."""
+    if isinstance(error, asyncpg.PostgresError):
+        return next((problem for state, problem in _PROBLEMS.items() if _state(error).startswith(state)), Problem.REFUSED)
+    if isinstance(error, TimeoutError):
+        return Problem.BUSY
+    if isinstance(error, asyncpg.InterfaceError) and "another operation is in progress" in str(error):
+        return Problem.ENDED
+    return Problem.REFUSED if isinstance(error, ValueError) else Problem.LOST
+
+
+def as_store_error(
+    error: Exception, address: str, timeout: float, what: str = "claim store", init: str = "ackwise store init URL"
+) -> ConfigurationError | StoreUnavailable:
+    """`error` as one of ours; `address` is the store's, without secrets, `what` its tables belong to, and `init` what makes them."""
+    if isinstance(error, asyncpg.PostgresError):
+        for sentences, kind in ((_YOURS, ConfigurationError), (_THEIRS, StoreUnavailable)):
+            for state, sentence in sentences.items():
+                if _state(error).startswith(state):
+                    return kind(f"{address}: {sentence.format(message=error.args[0], timeout=timeout, what=what, init=init)}")
+        return StoreUnavailable(f"{address}: PostgreSQL refused ({_state(error)}: {error.args[0]})")
+    return _of_the_network(error, address, timeout)
+
+
+def _of_the_network(error: Exception, address: str, timeout: float) -> ConfigurationError | StoreUnavailable:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return ConfigurationError(
+                f"{address}: its certificate is not trusted ({error.verify_message}); correct sslrootcert, or the host in the URL"
+            )
+        case ssl.SSLError():
+            return StoreUnavailable(f"{address}: TLS failed ({error.reason}); check the certificates and sslmode on both sides")
+        case asyncpg.TargetServerAttributeNotMatched():
+            return StoreUnavailable(f"{address}: {_THEIRS['25006']}")
+        case TimeoutError():
+            return StoreUnavailable(f"{address}: no answer within {timeout} s; see whether the server runs and the network lets us through")
+        case ConnectionError() if "SSL" in str(error):
+            return ConfigurationError(f"{address}: the server speaks no TLS, and sslmode asks for it; turn ssl on there")
+        case FileNotFoundError():
+            return ConfigurationError(f"{address}: a file is not there: the server's socket, or a certificate or key of the URL")
+        case OSError():
+            return StoreUnavailable(f"{address}: it can't be reached ({error.strerror or 'connection lost'}); start it, or correct the URL")
+        case asyncpg.DataError():
+            return StoreUnavailable(f"{address}: a value of the exchange does not fit its column; report this")
+        case ValueError():
+            # What asyncpg says here may quote the URL.
+            return ConfigurationError(f"{address}: asyncpg can't read the URL; check its port, its sslmode and the files that it names")
+        case _:
+            return StoreUnavailable(f"{address}: the connection was lost; it is made anew with the next exchange")
+
+
+def _state(error: asyncpg.PostgresError) -> str:
+    return str(getattr(error, "sqlstate", None) or "")
+
+
+#: Statements that answer with rows.
+_HAS_ROWS: Final = re.compile(
+    r"\s*(?:(?:select|show|table|values|with)\b|(?:insert|update|delete)\b.*\breturning\b)", re.IGNORECASE | re.DOTALL
+)
+
+
+class AsyncpgRunner:
+    """Codecs and classes that the connection was given have no part in the answers, which nothing public of asyncpg can leave out."""
+
+    def __init__(self, connection: Connection | PoolConnectionProxy, timeout: float | None = None) -> None:
+        self._connection: Any = getattr(connection, "_con", None) or connection
+        self._timeout = timeout
+
+    async def send(self, packet: Packet) -> Sequence[Answer]:
+        raw, answers = self._connection, list[Answer]()
+        try:
+            for text, values in packet:
+                rows: Sequence[Any] = ()
+                if values or _has_rows(text):
+                    raw._check_open()
+                    rows, said, _ = await raw._execute(
+                        text, values, 0, self._timeout, return_status=True, ignore_custom_codec=True, record_class=Record
+                    )
+                    status = said.decode()
+                else:
+                    status = await raw.execute(text, timeout=self._timeout)
+                count = status.rpartition(" ")[2]
+                answers.append(Answer(rows, int(count) if count.isdecimal() else 0))
+        except FAILURES as error:
+            raise Failure(problem_of(error), error) from error
+        return answers
+
+
+@functools.lru_cache(1024)
+def _has_rows(text: str) -> bool:
+    return _HAS_ROWS.match(text) is not None
+
+
+_METHODS: Final = ("execute", "executemany", "fetch", "fetchrow", "fetchval", "fetchmany")
+
+_WATCHED: Final[WeakKeyDictionary[Any, Watched[Awaitable[object]]]] = WeakKeyDictionary()
+
+
+class watched(Watch[Awaitable[object]]):
+    """Lets `watcher` see what is executed on `connection`."""
+
+    def __init__(self, connection: Connection | PoolConnectionProxy, watcher: Watcher[Awaitable[object]]) -> None:
+        # A pool's proxy calls the methods of the class of what it stands for.
+        self._raw: Any = getattr(connection, "_con", None) or connection
+        super().__init__(_WATCHED.get(self._raw) or _WATCHED.setdefault(self._raw, Watched(POSTGRES)), watcher)
+
+    def hook(self) -> None:
+        self._raw.__class__ = _watching(self._raw.__class__)
+
+    def unhook(self) -> None:
+        self._raw.__class__ = self._raw.__class__.__mro__[1]
+
+
+@functools.cache
+def _watching(kind: type) -> type:
+    """The subclass of a class of connections that looks at statements first; it has its name and nothing more in it."""
+    methods: dict[str, Any] = {name: _looking(getattr(kind, name)) for name in _METHODS}
+    return type(kind)(kind.__name__, (kind,), {**methods, "prepare": _refusing(kind.prepare), "__slots__": ()})  # type: ignore[attr-defined]
+
+
+def _looking(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(method)
+    async def look(self: Any, statement: str, *args: Any, **kwargs: Any) -> Any:
+        return await execute(_WATCHED[self], statement, lambda: method(self, statement, *args, **kwargs))
+
+    return look
+
+
+def _refusing(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A prepared statement is executed past the connection."""
+
+    @functools.wraps(method)
+    async def prepare(self: Any, statement: str, *args: Any, **kwargs: Any) -> Any:
+        if _WATCHED[self].effects(statement):
+            raise ConfigurationError(PREPARED)
+        return await method(self, statement, *args, **kwargs)
+
+    return prepare
+
 
 #: Connections on their way for callers that have gone; the event loop itself keeps no tasks alive.
 _ABANDONED: Final[set[asyncio.Task[Any]]] = set()

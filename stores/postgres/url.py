@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from ackwise.stores.urls import numbered, split
+from ackwise.stores.protocol.options import numbered, split
 
 _DRIVERS = (
     "application_name",

@@ -13,17 +13,13 @@ from urllib.parse import parse_qsl
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
-from ackwise.middleware.columns import ColumnExchange, ColumnResult
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores.redis.address import Address
-from ackwise.stores.redis.advice import advice
-from ackwise.stores.redis.connection import Cluster, Connection, NotReplicated, OneServer, Replicas
-from ackwise.stores.redis.layout import Layout
-from ackwise.stores.redis.memory import Memory
-from ackwise.stores.redis.question import columns_of, key_by_key, questions, result
-from ackwise.stores.redis.reasons import is_misconfigured, reason
-from ackwise.stores.urls import may_hold_an_at_sign
+from ackwise.middleware.storage.claimstore import ColumnExchange, ColumnResult, Exchange, ExchangeResult
+from ackwise.stores.protocol.options import may_hold_an_at_sign
+from ackwise.stores.redis.connection import Address, Cluster, Connection, NotReplicated, OneServer, Replicas
+from ackwise.stores.redis.durability import Memory, advice
+from ackwise.stores.redis.failures import is_misconfigured, reason
+from ackwise.stores.redis.script import Layout, columns_of, key_by_key, questions, result
 
 _BUCKETS = 16
 """Of a cluster, unless told otherwise: an exchange of 100 keys still asks each node for a handful of keys at a time."""

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from ackwise.middleware.changes import Change, Committed, Operation, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.changes import Change, Committed, Operation, SourceStatus, UnreadableChange
+from ackwise.middleware.storage.outbox import OutboxRow, RowState, unpacked_headers
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Steps
 

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores.protocol import requests
-from ackwise.stores.protocol.requests import Answer, Asked
+from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult
+from ackwise.stores.protocol import transitions
+from ackwise.stores.protocol.transitions import Answer, Asked
 from ackwise.stores.sql.operation import Steps
 from ackwise.stores.sql.schema import Maintenance, Runs, SQLStore
 
@@ -44,10 +44,10 @@ def exchange_in_rounds(
 
     What somebody else was faster with has no answer, and is asked again: the next packet sees who won.
     """
-    every = requests.asked(exchange)
+    every = transitions.asked(exchange)
     answers: dict[int, Answer] = {}
-    for some in requests.rounds(every, AT_ONCE):
+    for some in transitions.rounds(every, AT_ONCE):
         while some:
             answers |= yield from ask(some, exchange)
             some = [one for one in some if one.position not in answers]
-    return requests.result(exchange, [answers[position] for position in range(len(every))])
+    return transitions.result(exchange, [answers[position] for position in range(len(every))])

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator,
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.protocol.options import Purpose
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Runner, Steps, run
 
 MAINTENANCE_TIMEOUT: Final = 60.0

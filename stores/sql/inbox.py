@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ackwise.middleware.errors import Fenced, TransactionAborted
-from ackwise.middleware.store import ClaimKey, Outcome, Stale
-from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Progress, Taken, TransactionAnswer
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome, Stale
+from ackwise.middleware.storage.transaction import Finish, Finished, Permit, Place, Progress, Taken, TransactionAnswer
 from ackwise.stores.sql.operation import Failure, Packet, Problem, Steps
 
 _TAKEN: Final = Taken()

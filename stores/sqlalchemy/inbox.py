@@ -17,15 +17,14 @@ from sqlalchemy.orm import Session as SyncSession
 from sqlalchemy.orm import SessionTransaction
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.transaction import Progress
+from ackwise.middleware.storage.transaction import Progress
 from ackwise.stores.sql.connections import Patient
 from ackwise.stores.sql.inbox import ENDED, Statements, take_over
+from ackwise.stores.sql.inboxtransaction import InboxTransaction, Session, Turning
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run
 from ackwise.stores.sql.schema import Maintenance
-from ackwise.stores.sql.transaction import InboxTransaction, Session, Turning
 from ackwise.stores.sql.watching import MARIADB, POSTGRES, SQLITE, Effect, Effects, Watched, Watcher
-from ackwise.stores.sqlalchemy.failures import ADDRESS, as_store_error, failures, refusing, unavailable
-from ackwise.stores.sqlalchemy.runner import SQLAlchemyRunner, SyncRunner
+from ackwise.stores.sqlalchemy.driver import ADDRESS, SQLAlchemyRunner, SyncRunner, as_store_error, failures, refusing, unavailable
 
 _GRAMMARS: Final = {"postgresql": POSTGRES, "mysql": MARIADB, "mariadb": MARIADB, "sqlite": SQLITE}
 
@@ -196,7 +195,7 @@ def database(dialect: str, schema: str | None, prefix: str) -> Maintenance[Begin
         return _beginning(postgres.maintained(PostgresTables(schema, prefix), ADDRESS))
     if dialect in ("mysql", "mariadb"):
         from ackwise.stores.mysql import inbox as mysql
-        from ackwise.stores.mysql.inboxstatements import BEGAN
+        from ackwise.stores.mysql.inbox import BEGAN
         from ackwise.stores.mysql.schema import Tables as MySQLTables
 
         return _beginning(mysql.maintained(MySQLTables(prefix, schema), ADDRESS), Statement(f"SAVEPOINT {BEGAN}"))
@@ -221,7 +220,7 @@ def _beginning(inbox: Maintenance[Statements], *first: Statement) -> Maintenance
 
 def _sqlite(schema: str | None, prefix: str) -> Maintenance[Begins]:
     from ackwise.stores.sqlite.clock import FileClock, clocks_of
-    from ackwise.stores.sqlite.inboxstatements import SQLiteStatements, begin
+    from ackwise.stores.sqlite.inbox import SQLiteStatements, begin
     from ackwise.stores.sqlite.schema import INBOX, clean, complaints, set_up
 
     if schema is not None or prefix != "ackwise_":

@@ -14,16 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction, async_
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import Outbox
-from ackwise.stores.protocol.outboxrows import RowColumns
-from ackwise.stores.protocol.outboxwriting import Sends
+from ackwise.middleware.storage.outbox import Outbox
+from ackwise.stores.protocol.outbox import RowColumns, Sends
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run_now
-from ackwise.stores.sql.outbox.dialect import Dialect
-from ackwise.stores.sql.outbox.preparing import read_id, set_barrier
-from ackwise.stores.sql.outbox.writing import Block, Business, Rows, Writes, transaction
-from ackwise.stores.sqlalchemy.failures import as_outbox_error, failures
+from ackwise.stores.sql.outboxdialect import Dialect
+from ackwise.stores.sql.outboxrelaying import read_id, set_barrier
+from ackwise.stores.sql.outboxwriting import Block, Business, Rows, Writes, transaction
+from ackwise.stores.sqlalchemy.driver import SyncRunner, as_outbox_error, failures
 from ackwise.stores.sqlalchemy.inbox import begin_as_writer, sync, watched
-from ackwise.stores.sqlalchemy.runner import SyncRunner
 
 T = TypeVar("T")
 
@@ -137,19 +135,19 @@ class _Words(NamedTuple):
 
 def _words(dialect: str, schema: str | None, prefix: str) -> _Words:
     if dialect == "postgresql":
-        from ackwise.stores.postgres.outboxdialect import Postgres, inserting
+        from ackwise.stores.postgres.outbox import Postgres, inserting
         from ackwise.stores.postgres.tables import Tables
 
         tables = Tables(schema, prefix)
         return _Words(Postgres(tables), inserting(tables.named("outbox")))
     if dialect == "sqlite":
-        from ackwise.stores.sqlite.outboxdialect import SQLite
-        from ackwise.stores.sqlite.outboxdialect import inserting as inserting_into
+        from ackwise.stores.sqlite.outbox import SQLite
+        from ackwise.stores.sqlite.outbox import inserting as inserting_into
         from ackwise.stores.sqlite.schema import Tables as Files
 
         names = Files(prefix, schema)
         return _Words(SQLite(time.time, names), inserting_into(names.named("outbox"), time.time))
-    from ackwise.stores.mysql.outboxdialect import MySQL, insert
+    from ackwise.stores.mysql.outbox import MySQL, insert
     from ackwise.stores.mysql.schema import Tables as MySQLTables
 
     tables_there, address = MySQLTables(prefix, schema), "the database of the session"

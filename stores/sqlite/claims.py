@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.store import Exchange, ExchangeResult, Outcome
-from ackwise.stores.protocol.purpose import CLAIMS
+from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult, Outcome
+from ackwise.stores.protocol.options import CLAIMS
 from ackwise.stores.protocol.transitions import Record, decide
 from ackwise.stores.sql.claims import SQLClaims
 from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sql.schema import Maintenance
 from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
-from ackwise.stores.sqlite.file import File, parse, seconds
+from ackwise.stores.sqlite.driver import File, FileThread, parse, seconds
 from ackwise.stores.sqlite.schema import CLAIMS as _PART
 from ackwise.stores.sqlite.schema import clean, complaints, no_file, set_up
-from ackwise.stores.sqlite.thread import FileThread
 
 # A batch is read by one statement and written by one, through JSON. One statement per key is faster as long as the event
 # loop rests; but each gives up the interpreter's lock, which a busy loop hands back only every few milliseconds.

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.protocol import purpose
-from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.protocol import options
+from ackwise.stores.protocol.options import Purpose
 from ackwise.stores.sql.operation import Statement, Steps
-from ackwise.stores.sql.tables import inbox, names_of, outbox, versions
+from ackwise.stores.sql.schema import inbox, names_of, outbox, versions
 from ackwise.stores.sqlite.clock import TABLE as _CLOCK
 from ackwise.stores.sqlite.clock import Clocks, doubt, latest
-from ackwise.stores.sqlite.file import File
+from ackwise.stores.sqlite.driver import File
 
 _AT_ONCE: Final = 1000
 """Rows that one step deletes, which takes some milliseconds."""
@@ -158,12 +158,12 @@ CREATE TABLE IF NOT EXISTS ackwise_claims (
 """
 _CLAIMS_BY_END: Final = "CREATE INDEX IF NOT EXISTS ackwise_claims_kept_until ON ackwise_claims (kept_until)"
 
-CLAIMS: Final = Part(purpose.CLAIMS, "ackwise_claims", "ackwise_claims_kept_until", (_CLAIMS, _CLAIMS_BY_END, _CLOCK))
+CLAIMS: Final = Part(options.CLAIMS, "ackwise_claims", "ackwise_claims_kept_until", (_CLAIMS, _CLAIMS_BY_END, _CLOCK))
 
 _INBOX_BY_END: Final = "CREATE INDEX IF NOT EXISTS ackwise_inbox_kept_until ON ackwise_inbox (kept_until)"
 
-INBOX: Final = Part(purpose.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until", (*inbox(_TYPES, _NAMES), _INBOX_BY_END, _CLOCK))
-OUTBOX: Final = Part(purpose.OUTBOX, "ackwise_outbox", "ackwise_outbox_to_send", tuple(outbox(_TYPES, _NAMES)))
+INBOX: Final = Part(options.INBOX, "ackwise_inbox", "ackwise_inbox_kept_until", (*inbox(_TYPES, _NAMES), _INBOX_BY_END, _CLOCK))
+OUTBOX: Final = Part(options.OUTBOX, "ackwise_outbox", "ackwise_outbox_to_send", tuple(outbox(_TYPES, _NAMES)))
 
 
 def set_up(part: Part, address: str) -> Steps[None]:

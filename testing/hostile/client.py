@@ -27,11 +27,10 @@ from unittest import mock
 
 from aiokafka import AIOKafkaProducer
 
-from ackwise.plugin.client.internals import AIOKafkaClient, Fetcher, GroupCoordinator, client_id_of
-from ackwise.plugin.client.requests import ProduceRequest, produced_topics
-from ackwise.plugin.client.taking import Taking
-from ackwise.testing.hostile.fault import Fault
-from ackwise.testing.hostile.plan import Plan
+from ackwise.plugin.kafka.aiokafkainternals import AIOKafkaClient, Fetcher, GroupCoordinator, client_id_of
+from ackwise.plugin.kafka.fetchbuffer import Taking
+from ackwise.plugin.kafka.protocolrequests import ProduceRequest, produced_topics
+from ackwise.testing.hostile.plan import Fault, Plan
 
 __all__ = ["Patch", "hostile_client", "install", "install_from_environment", "under"]
 

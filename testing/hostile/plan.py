@@ -1,17 +1,48 @@
-"""Everything that a hostile client does to one worker, in one line that can be read back."""
+"""One thing that a hostile client does: which call it harms, how, and how often. It is written as `relay.OffsetFetch:loading@2x3`.
+
+Everything that a hostile client does to one worker, in one line that can be read back.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from ackwise.testing.hostile.fault import Fault
 from ackwise.testing.hostile.harm import HARMS, SPARING, Send, Spared
 
-__all__ = ["Plan"]
+__all__ = ["FOREVER", "Fault", "Plan"]
+
+
+#: More calls than any test makes.
+FOREVER: Final = 1_000_000
+
+_WRITTEN: Final = re.compile(r"(?P<call>[a-z]+\.[A-Za-z]+):(?P<harm>[a-z-]+)(?:@(?P<first>\d+))?(?:x(?P<times>\d+))?")
+
+
+class Fault(NamedTuple):
+    """The calls number `first` and the `times - 1` after it come to harm; `call` is `who.What`, such as `relay.OffsetFetch`."""
+
+    call: str
+    harm: str
+    first: int = 1
+    times: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """Return the fault that `str` wrote as `text`. Raise `ValueError` if it is none."""
+        found = _WRITTEN.fullmatch(text)
+        if found is None or found["harm"] not in HARMS:
+            raise ValueError(f"{text!r} is no fault; write it as relay.OffsetFetch:loading@2x3, with a harm of {', '.join(HARMS)}")
+        return cls(found["call"], found["harm"], int(found["first"] or 1), int(found["times"] or 1))
+
+    def __str__(self) -> str:
+        first = f"@{self.first}" if self.first > 1 else ""
+        times = f"x{self.times}" if self.times > 1 else ""
+        return f"{self.call}:{self.harm}{first}{times}"
 
 
 class Plan:

@@ -15,18 +15,16 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from ackwise.plugin.client.rawrecords import DefaultRecordBatchBuilder
+from ackwise.plugin.kafka.recordbatches import DefaultRecordBatchBuilder
 from ackwise.testing.kafka import frames
-from ackwise.testing.kafka.answers import Serve
-from ackwise.testing.kafka.batch import Batch, Record
 from ackwise.testing.kafka.cluster import Cluster
 from ackwise.testing.kafka.faults import Fault, Faults
+from ackwise.testing.kafka.frames import Serve
 from ackwise.testing.kafka.group import Committed, ConsumerGroup
 from ackwise.testing.kafka.grouprequests import GroupRequests
-from ackwise.testing.kafka.partition import PartitionLog
-from ackwise.testing.kafka.recordrequests import RecordRequests
+from ackwise.testing.kafka.partition import Batch, PartitionLog, Record
+from ackwise.testing.kafka.recordrequests import RecordRequests, TransactionRequests
 from ackwise.testing.kafka.topicrequests import TopicRequests
-from ackwise.testing.kafka.transactionrequests import TransactionRequests
 
 __all__ = ["MemoryKafka", "When"]
 

@@ -1,13 +1,18 @@
-"""Frames of Kafka's protocol: requests in, answers out, after the schemas that aiokafka has of both."""
+"""Frames of Kafka's protocol: requests in, answers out, after the schemas that aiokafka has of both.
+
+Answers to requests: what they are made of, and the code of what is refused.
+"""
 
 from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ackwise.plugin.client.requests import (
+from aiokafka.errors import BrokerResponseError
+
+from ackwise.plugin.kafka.protocolrequests import (
     Array,
     RequestHeader_v1,
     RequestHeader_v2,
@@ -19,7 +24,8 @@ from ackwise.plugin.client.requests import (
 )
 from ackwise.testing.kafka.faults import APIS
 
-__all__ = ["Asked", "UnknownRequest", "decode", "encode", "versions"]
+__all__ = ["Answer", "Asked", "NODE", "Serve", "UnknownRequest", "Values", "decode", "encode", "tried", "versions"]
+
 
 _HEADER: Final = struct.Struct(">hh")
 
@@ -120,3 +126,27 @@ def _listed(schema: Schema, values: Mapping[str, Any]) -> list[Any]:
             value = [_listed(field.array_of, each) for each in value]
         listed.append(value)
     return listed
+
+
+Values = Mapping[str, Any]
+"""The fields of a request, or of a part of one."""
+
+Answer = dict[str, Any]
+"""The fields of an answer, or of a part of one."""
+
+Serve = Callable[[Asked, int], Awaitable[Answer]]
+"""Serves a request; with another code than 0 it is refused with that, and has no effect."""
+
+NODE: Final = 1
+"""The id of the one broker."""
+
+
+def tried(refused: int, act: Callable[..., object], *arguments: object) -> Answer:
+    """The code of what Kafka would refuse, or of what a fault does."""
+    if refused:
+        return {"error_code": refused, "error_message": None}
+    try:
+        act(*arguments)
+    except BrokerResponseError as error:
+        return {"error_code": error.errno, "error_message": str(error)}
+    return {"error_code": 0, "error_message": None}

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from aiokafka.errors import BrokerResponseError, GroupIdNotFound, InvalidSessionTimeoutError, MemberIdRequired, NonEmptyGroup
 
-from ackwise.testing.kafka.answers import NODE, Answer, Serve, Values, tried
 from ackwise.testing.kafka.cluster import Cluster
-from ackwise.testing.kafka.frames import Asked
+from ackwise.testing.kafka.frames import NODE, Answer, Asked, Serve, Values, tried
 from ackwise.testing.kafka.group import Committed, ConsumerGroup
 
 __all__ = ["GroupRequests"]

@@ -1,21 +1,25 @@
-"""Requests that write records and read them."""
+"""Requests that write records and read them.
+
+Requests of producers that number what they send, and of their transactions.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from aiokafka.errors import BrokerResponseError, CorruptRecordException, InvalidTimestampError, OffsetOutOfRangeError
 
-from ackwise.plugin.client.produceerrors import InvalidRecordError
-from ackwise.testing.kafka.answers import Answer, Serve, Values
-from ackwise.testing.kafka.batch import Batch
-from ackwise.testing.kafka.cluster import Cluster
-from ackwise.testing.kafka.frames import Asked
-from ackwise.testing.kafka.partition import PartitionLog
+from ackwise.plugin.kafka.kafkaerrors import InvalidRecordError
+from ackwise.testing.kafka.cluster import Cluster, Offsets
+from ackwise.testing.kafka.frames import Answer, Asked, Serve, Values, tried
+from ackwise.testing.kafka.group import check_metadata
+from ackwise.testing.kafka.partition import Batch, PartitionLog
 
-__all__ = ["RecordRequests"]
+__all__ = ["RecordRequests", "TransactionRequests"]
+
 
 #: Milliseconds that the time of a record may be ahead of the broker's (Kafka: `message.timestamp.after.max.ms`, KIP-1030).
 _AHEAD: Final = 3_600_000
@@ -151,3 +155,74 @@ def _offset_at(log: PartitionLog, timestamp: int, *, committed: bool) -> tuple[i
         return -1, max(log.start, log.local_start)
     found = log.since(timestamp)
     return (-1, -1) if found is None else (found.timestamp, found.offset)
+
+
+class TransactionRequests:
+    """What is asked of a transaction coordinator."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.serves: dict[str, Serve] = {
+            "InitProducerId": self._init_producer_id,
+            "AddPartitionsToTxn": self._add_partitions_to_txn,
+            "AddOffsetsToTxn": self._add_offsets_to_txn,
+            "TxnOffsetCommit": self._txn_offset_commit,
+            "EndTxn": self._end_txn,
+        }
+
+    async def _init_producer_id(self, asked: Asked, refused: int) -> Answer:
+        if refused:
+            return {"error_code": refused, "producer_id": -1, "producer_epoch": -1}
+        timeout = asked.body["transaction_timeout_ms"] / 1000
+        producer_id, epoch = self._cluster.transactions.begin_producer(asked.body["transactional_id"], timeout)
+        return {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
+
+    async def _add_partitions_to_txn(self, asked: Asked, refused: int) -> Answer:
+        wanted = [(topic["topic"], number) for topic in asked.body["topics"] for number in topic["partitions"]]
+
+        def add() -> None:
+            for topic, number in wanted:
+                self._cluster.log(topic, number)
+            self._cluster.transactions.add_partitions(*_producer(asked.body), wanted)
+
+        return _of_partitions(asked.body["topics"], tried(refused, add)["error_code"])
+
+    async def _add_offsets_to_txn(self, asked: Asked, refused: int) -> Answer:
+        return tried(refused, self._cluster.transactions.add_group, *_producer(asked.body), asked.body["group_id"])
+
+    async def _txn_offset_commit(self, asked: Asked, refused: int) -> Answer:
+        body = asked.body
+        offsets: Offsets = {
+            (topic["topic"], wanted["partition"]): (wanted["offset"], wanted["metadata"] or "")
+            for topic in body["topics"]
+            for wanted in topic["partitions"]
+        }
+
+        def add() -> None:
+            for (topic, number), (_, metadata) in offsets.items():
+                self._cluster.log(topic, number)
+                check_metadata(metadata)
+            self._cluster.transactions.add_offsets(*_producer(body), body["group_id"], offsets)
+
+        code = tried(refused, add)["error_code"]
+        topics = [{"topic": each["topic"], "partitions": [wanted["partition"] for wanted in each["partitions"]]} for each in body["topics"]]
+        return _of_partitions(topics, code)
+
+    async def _end_txn(self, asked: Asked, refused: int) -> Answer:
+        def end() -> None:
+            self._cluster.transactions.end(*_producer(asked.body), commit=asked.body["transaction_result"])
+
+        return tried(refused, end)
+
+
+def _producer(body: Values) -> tuple[str, int, int]:
+    return body["transactional_id"], body["producer_id"], body["producer_epoch"]
+
+
+def _of_partitions(topics: Sequence[Values], code: int) -> Answer:
+    return {
+        "errors": [
+            {"topic": topic["topic"], "partition_errors": [{"partition": number, "error_code": code} for number in topic["partitions"]]}
+            for topic in topics
+        ]
+    }

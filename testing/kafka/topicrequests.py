@@ -13,10 +13,9 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from ackwise.plugin.client.requests import NO_TOPIC_ID
-from ackwise.testing.kafka.answers import NODE, Answer, Serve, Values, tried
+from ackwise.plugin.kafka.protocolrequests import NO_TOPIC_ID
 from ackwise.testing.kafka.cluster import DEFAULTS, Cluster, check_configs, is_topic_name
-from ackwise.testing.kafka.frames import Asked, versions
+from ackwise.testing.kafka.frames import NODE, Answer, Asked, Serve, Values, tried, versions
 from ackwise.testing.kafka.partition import PartitionLog
 
 __all__ = ["TopicRequests"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, CONSUME_SUCCESS
 
 __all__ = ["ERROR", "RESULTS", "Back", "Handler", "handler"]
 

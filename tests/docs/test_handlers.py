@@ -16,8 +16,8 @@ from tests.servers import RawKafka
 from tests.tables import each
 
 from ackwise import Message
-from ackwise.middleware import raising
-from ackwise.middleware.disposition import Dead, Later
+from ackwise.middleware.message import raising
+from ackwise.middleware.message.disposition import Dead, Delayed
 from ackwise.testing import batch, message
 
 
@@ -28,7 +28,7 @@ async def test_the_ten_lines_bill_the_small_order_and_send_back_the_large_one(
     run(page, here)
     orders = batch([{"id": "a", "amount": 5}, {"id": "b", "amount": 10_001}])
     assert await here.bill(orders) is None
-    assert [orders.ruling(0), orders.ruling(1)] == [None, Later(delay=3600)]
+    assert [orders.ruling(0), orders.ruling(1)] == [None, Delayed(delay=3600)]
     assert capsys.readouterr().out == "billed a\n"
 
 

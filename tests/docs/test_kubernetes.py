@@ -15,7 +15,7 @@ from ackwise import App, Watch
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.settings.config import read_config
 from ackwise.plugin.settings.entries import ENTRIES, variable_of
-from ackwise.plugin.watch.watching import Watching
+from ackwise.plugin.web.workerpages import Watching
 
 #: Seconds until the process has ended after its drain, whatever hangs.
 LAST_RESORT = 10

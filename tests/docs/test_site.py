@@ -101,7 +101,11 @@ def imported(page: str) -> set[tuple[str, str]]:
 @each("page", [page for page in pages() if imported(page)])
 def test_what_a_page_imports_is_in_the_reference(page: str) -> None:
     reference = set(re.findall(r"^::: (\S+)$", "\n".join(text(page) for page in pages()), re.MULTILINE))
-    homes = {**ackwise.stores._HOME_OF, "StoreConformance": "ackwise.stores.testing.claims", "Features": "ackwise.stores.testing.scene"}
+    homes = {
+        **ackwise.stores._HOME_OF,
+        "StoreConformance": "ackwise.stores.conformance.claims",
+        "Features": "ackwise.stores.conformance.scene",
+    }
     wanted = [(f"{module}.{name}", homes.get(name, module), f"{homes.get(name, module)}.{name}") for module, name in imported(page)]
     assert [places for places in wanted if not {*places} & reference] == []
 

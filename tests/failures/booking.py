@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.outbox import OutboxStore
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer
-from ackwise.middleware.policies import Outbox
-from ackwise.plugin.outbox.relay import OutboxRelay
+from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer
+from ackwise.middleware.policies.policies import Outbox
+from ackwise.middleware.storage.outbox import OutboxStore
+from ackwise.plugin.outbox.outboxrelay import OutboxRelay
 
 __all__ = ["FileSender", "book", "drain", "mortal", "read_sent", "transaction"]
 

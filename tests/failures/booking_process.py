@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.failures.booking import FileSender, book, drain, mortal, transaction
 
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.plugin.outbox.halfmessages import HalfMessages
 from ackwise.plugin.registry import open_outbox
-from ackwise.plugin.transactions.halfmessages import HalfMessages
 
 __all__ = ["main"]
 

@@ -24,15 +24,15 @@ from tests.failures.ledger import Ledger
 
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventSink
-from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult, Outcome
-from ackwise.middleware.wire import Copy
-from ackwise.middleware.workerrecord import is_worker
-from ackwise.plugin.client import offsets as standing
-from ackwise.plugin.client.taking import Taking
-from ackwise.plugin.group import opening
-from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.host import host
-from ackwise.plugin.relay import relay as delay
+from ackwise.middleware.flow.controlrecords import is_worker
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.storage.claimstore import ClaimStore, Exchange, ExchangeResult, Outcome
+from ackwise.plugin import aiokafkahost
+from ackwise.plugin.consumer import startup
+from ackwise.plugin.delays import delayrelay
+from ackwise.plugin.kafka import brokeroffsets
+from ackwise.plugin.kafka.fetchbuffer import Taking
+from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["Fault", "Hold", "Tap", "TappedSink", "TappedStore", "current", "install"]
@@ -152,18 +152,18 @@ current: ContextVar[Tap] = ContextVar("current")
 
 def install(patch: pytest.MonkeyPatch) -> None:
     """Let hosts and relays take the wrapped clients."""
-    patch.setattr(host, "AIOKafkaConsumer", TappedConsumer)
-    patch.setattr(delay, "AIOKafkaConsumer", TappedConsumer)
-    patch.setattr(opening, "KafkaPublisher", TappedPublisher)
-    patch.setattr(delay, "KafkaPublisher", TappedPublisher)
-    fetch_committed = standing._fetch_committed
+    patch.setattr(aiokafkahost, "AIOKafkaConsumer", TappedConsumer)
+    patch.setattr(delayrelay, "AIOKafkaConsumer", TappedConsumer)
+    patch.setattr(startup, "KafkaPublisher", TappedPublisher)
+    patch.setattr(delayrelay, "KafkaPublisher", TappedPublisher)
+    fetch_committed = brokeroffsets._fetch_committed
 
     async def tapped(coordinator: Any, group: str, partitions: Any) -> Any:
         site = "relay.committed" if group.endswith(".relay") else "consumer.committed"
         return await current.get().through([site], lambda: fetch_committed(coordinator, group, partitions), _timed_out)
 
-    patch.setattr(standing, "_fetch_committed", tapped)
-    offsets_of = standing.offsets_of
+    patch.setattr(brokeroffsets, "_fetch_committed", tapped)
+    offsets_of = brokeroffsets.offsets_of
 
     async def tapped_offsets(consumer: Any, time: int, partitions: Any, **options: Any) -> Any:
         def fail() -> dict[Any, Any]:
@@ -173,7 +173,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
             return await offsets_of(consumer, time, partitions, **options)
         return await consumer._tap.through([f"{consumer._role}.offsets"], lambda: offsets_of(consumer, time, partitions, **options), fail)
 
-    patch.setattr(standing, "offsets_of", tapped_offsets)
+    patch.setattr(brokeroffsets, "offsets_of", tapped_offsets)
     take = Taking.take
 
     async def tapped_take(self: Taking, *partitions: Any, **options: Any) -> Any:

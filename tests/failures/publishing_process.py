@@ -16,20 +16,20 @@ from typing import Any, cast
 from tests.failures.booking import FileSender, drain, mortal
 from tests.failures.transacting import ADD, BOOK, account_of, execute
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.outbox import Outbox
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import Transactional
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run
-from ackwise.middleware.transaction import Finish, TransactionalStore
-from ackwise.middleware.transactional import Transactions
-from ackwise.middleware.wire import Copy
-from ackwise.middleware.worker import Worker
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.transactions import Transactions
+from ackwise.middleware.pipeline.worker import Worker
+from ackwise.middleware.policies.policies import Transactional
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Run
+from ackwise.middleware.storage.outbox import Outbox
+from ackwise.middleware.storage.transaction import Finish, TransactionalStore
 from ackwise.plugin.registry import open_inbox, open_outbox
 
 STEPS = ("opened", "began", "claimed", "booked", "added", "marked", "rows written", "committed", "sending", "acknowledged")

@@ -25,7 +25,7 @@ from tests.failures.world import NewWorld, Record, expected, mixed_messages
 from tests.servers import RawKafka
 from tests.waiting import PATIENCE
 
-from ackwise.plugin.local.broker import LocalKafka
+from ackwise.plugin.local.localkafka import LocalKafka
 from ackwise.testing.hostile.plan import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(250)]  # waits for brokers to start again, and for workers to give up

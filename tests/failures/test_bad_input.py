@@ -18,10 +18,10 @@ from aiokafka.errors import MessageSizeTooLargeError
 from tests.failures.calls import Tap, current
 from tests.failures.world import Member, NewWorld, Record, World, each, expected, mixed_messages, start_process
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_SUCCESS
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.message import Message
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_SUCCESS
+from ackwise.middleware.message.message import Message
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
 

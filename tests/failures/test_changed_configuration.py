@@ -8,11 +8,10 @@ import pytest
 from tests.waiting import until
 
 from ackwise import App, ConsumeLater, Message
-from ackwise.middleware.ladder import wait_of
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.sendlater import send_later
-from ackwise.middleware.wire import retry_copy
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.message.wire import retry_copy
+from ackwise.middleware.policies.delaytopic import send_later, wait_of
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import TestApp
 

@@ -14,10 +14,8 @@ from aiokafka.protocol.fetch import FetchResponse_v4
 from aiokafka.protocol.metadata import MetadataResponse_v0
 from tests.failures.hostile.hand import deal
 
-from ackwise.testing.hostile.answers import corrupt, empty, failed, short
-from ackwise.testing.hostile.fault import Fault
-from ackwise.testing.hostile.harm import HARMS
-from ackwise.testing.hostile.plan import Plan
+from ackwise.testing.hostile.harm import HARMS, corrupt, empty, failed, short
+from ackwise.testing.hostile.plan import Fault, Plan
 
 
 async def nothing() -> str:

@@ -11,8 +11,8 @@ from tests.failures.calls import Fault
 from tests.failures.test_broken_calls import PROMISED, SIDES, faults_at
 from tests.failures.world import BATCH, NewWorld, World, each, expected, mixed_messages, start_process
 
-from ackwise.middleware.identity import Identity, business_id
-from ackwise.middleware.store import Outcome
+from ackwise.middleware.message.keys import Identity, business_id
+from ackwise.middleware.storage.claimstore import Outcome
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 

@@ -19,7 +19,7 @@ async def test_a_topic_that_was_away_is_read_again_soon_after_it_is_there(
     raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not after the five minutes that the client waits before it asks for its metadata again."""
-    monkeypatch.setattr("ackwise.plugin.consume.polling._LOOK_FOR_TOPICS", 0.5)
+    monkeypatch.setattr("ackwise.plugin.consumer.polling._LOOK_FOR_TOPICS", 0.5)
     caplog.set_level("INFO", "ackwise")
     topic, other, group = await raw_kafka.new_topic(), await raw_kafka.new_topic(), raw_kafka.new_group()
     await raw_kafka.produce(topic, b"a")

@@ -17,7 +17,7 @@ from tests.failures.world import each
 from tests.servers import new_name
 from tests.shared import SharedKafka
 
-from ackwise.plugin.local.broker import LocalKafka
+from ackwise.plugin.local.localkafka import LocalKafka
 
 __all__ = ["play"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.failures.modes.judge import Sent, judge, promised_by
 
-from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, InPlace
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, FinishedMap, InPlace
 
 #: Offsets 0 and 2 have one key.
 SENT = [Sent(0, 0, "a"), Sent(0, 1, "b"), Sent(0, 2, "a")]

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from ackwise import App, ConsumeLater, Dedup, Message
 from ackwise.middleware.events import Event
-from ackwise.middleware.message import delivery_of
+from ackwise.middleware.message.message import delivery_of
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.deadletters.letter import read_letter
+from ackwise.plugin.operate.deadletter import read_letter
 from ackwise.plugin.registry import open_sink
 from ackwise.testing import TestApp
 

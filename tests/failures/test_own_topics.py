@@ -11,11 +11,11 @@ from tests.waiting import until
 
 from ackwise import App, ConsumeLater, DeadLetter, Dedup, Message
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable, Unavailable
-from ackwise.plugin.group.owntopics import OwnTopics
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.host.host import AiokafkaHost
+from ackwise.plugin.aiokafkahost import AiokafkaHost
+from ackwise.plugin.consumer.deletedtopics import OwnTopics
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing import MemoryKafka, TestApp
 
@@ -23,14 +23,14 @@ from ackwise.testing import MemoryKafka, TestApp
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("_LOOK_EVERY", 0.05), ("_CONFIRM", 1.0), ("_FIRST", 0.05), ("_LONGEST", 0.05)):
-        monkeypatch.setattr(f"ackwise.plugin.group.owntopics.{name}", seconds)
-    monkeypatch.setattr("ackwise.plugin.consume.polling._LOOK_FOR_TOPICS", 0.2)
-    monkeypatch.setattr("ackwise.plugin.relay.relay._BEGIN_ANEW", (0.05, 0.2))
-    monkeypatch.setattr("ackwise.plugin.group.workerstate.EVERY", 0.5)
-    monkeypatch.setattr("ackwise.plugin.group.publisher._TIMEOUT", 1.0)
-    monkeypatch.setattr("ackwise.plugin.group.publisher._SILENT", 0.5)
-    monkeypatch.setattr("ackwise.middleware.settlement.PUBLISH_AGAIN", 0.2)
-    monkeypatch.setattr("ackwise.plugin.group.opening._START_AGAIN", 0.05)
+        monkeypatch.setattr(f"ackwise.plugin.consumer.deletedtopics.{name}", seconds)
+    monkeypatch.setattr("ackwise.plugin.consumer.polling._LOOK_FOR_TOPICS", 0.2)
+    monkeypatch.setattr("ackwise.plugin.delays.delayrelay._BEGIN_ANEW", (0.05, 0.2))
+    monkeypatch.setattr("ackwise.plugin.consumer.workerstate.EVERY", 0.5)
+    monkeypatch.setattr("ackwise.plugin.producer.copypublisher._TIMEOUT", 1.0)
+    monkeypatch.setattr("ackwise.plugin.producer.copypublisher._SILENT", 0.5)
+    monkeypatch.setattr("ackwise.middleware.pipeline.settlement.PUBLISH_AGAIN", 0.2)
+    monkeypatch.setattr("ackwise.plugin.consumer.startup._START_AGAIN", 0.05)
 
 
 def failing() -> App:
@@ -86,7 +86,7 @@ async def test_brokers_that_are_away_are_no_topics_that_are_gone(caplog: pytest.
     async def ensure() -> None:
         raise AssertionError("nothing is gone")
 
-    monkeypatch.setattr("ackwise.plugin.group.owntopics.list_topics", list_topics)
+    monkeypatch.setattr("ackwise.plugin.consumer.deletedtopics.list_topics", list_topics)
     own_topics = OwnTopics(HostSettings("127.0.0.1:1", "billing"), names, ensure)
     own_topics.suspect()
     keeping = asyncio.create_task(own_topics.keep())
@@ -103,7 +103,7 @@ async def test_a_topic_that_may_not_be_made_is_an_alarm_and_the_worker_goes_on(
 
     async with TestApp(failing()) as worker:
         first = await worker.deliver("orders", b"1")
-        monkeypatch.setattr("ackwise.plugin.group.opening.ensure_topics", refuse)
+        monkeypatch.setattr("ackwise.plugin.consumer.startup.ensure_topics", refuse)
         worker.kafka.delete_topic("billing.dlq")
         worker.clock.advance_to((first.due or 0) + 1)
         await until(lambda: "topics of the group may be gone and can't be made again now" in caplog.text)

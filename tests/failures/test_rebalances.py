@@ -15,7 +15,7 @@ import pytest
 from tests.failures.calls import Fault
 from tests.failures.world import BATCH, Member, NewWorld, Record, World, each, expected, mixed_messages, start_process
 
-from ackwise.middleware.batch import Batch
+from ackwise.middleware.message.batch import Batch
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 

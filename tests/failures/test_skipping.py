@@ -19,9 +19,9 @@ from tests.servers import RawKafka, connected
 from tests.waiting import until
 from typer.testing import CliRunner
 
+from ackwise.plugin.aiokafkahost import host_of
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.group.group import Group
-from ackwise.plugin.hosting import host_of
+from ackwise.plugin.topics.group import Group
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 

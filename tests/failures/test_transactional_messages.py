@@ -22,12 +22,11 @@ from tests.failures.transacting import account_of
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import TransactionAborted
-from ackwise.middleware.outbox import OutboxStore, RowState
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.checkback.checkback import CheckBack
-from ackwise.plugin.checkback.schedule import CheckSchedule
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.outbox import OutboxStore, RowState
+from ackwise.plugin.outbox.checkback import CheckBack, CheckSchedule
+from ackwise.plugin.outbox.halfmessages import HalfMessages
 from ackwise.plugin.registry import open_outbox
-from ackwise.plugin.transactions.halfmessages import HalfMessages
 
 __all__ = ["mariadb_shop", "postgres_shop", "shop", "sqlite_shop"]  # fixtures
 

@@ -17,12 +17,12 @@ from tests.servers import RawKafka, connected
 from tests.waiting import PATIENCE, until
 
 from ackwise import reliable
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.host.host import AiokafkaHost
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.aiokafkahost import AiokafkaHost
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]

@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaConsumer
 from tests.failures.calls import SESSION
 
 from ackwise import App, Batch, ConsumeLater, Outbox, Transactional
-from ackwise.plugin.host import host
-from ackwise.plugin.relay import relay as delay
+from ackwise.plugin import aiokafkahost
+from ackwise.plugin.delays import delayrelay
 from ackwise.plugin.settings.config import Config
 
 BOOK = "INSERT INTO effects VALUES ({0})"
@@ -72,6 +72,6 @@ async def execute(connection: Any, statement: str, rows: Sequence[tuple[object, 
 
 def main(brokers: str, group: str, topic: str, url: str, mode: str, pause: float) -> None:
     """Work until SIGTERM; a batch takes `pause` seconds."""
-    for module in (host, delay):
+    for module in (aiokafkahost, delayrelay):
         module.AIOKafkaConsumer = ShortSessions  # type: ignore[attr-defined]  # theirs is not for others
     app_of(brokers, group, topic, url, mode, pause).run()

@@ -18,13 +18,13 @@ from tests.failures.ledger import Ledger, Written, early_commits, origin_of
 from tests.failures.process import WorkerProcess
 from tests.servers import connected
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.ladder import width
-from ackwise.middleware.policies import DeadLetter, Dedup
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.host.host import AiokafkaHost
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.policies.delaytopic import width
+from ackwise.middleware.policies.policies import DeadLetter, Dedup
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.aiokafkahost import AiokafkaHost
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.journal import Journal
 from ackwise.stores.sqlite import SQLiteStore

@@ -16,16 +16,16 @@ from faust.types import TP
 from tests import fakes
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.inflight import Flight, InFlight
-from ackwise.middleware.message import Delivery, Message, Origin
-from ackwise.middleware.run import Run
-from ackwise.middleware.wire import Copy
-from ackwise.plugin.client import offsets as standing
-from ackwise.plugin.client.offsets import Asked, Standing, Topic, known_offsets, topics_of
-from ackwise.plugin.consume.fetching import Fetched
+from ackwise.middleware.message.message import Delivery, Message, Origin
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.pipeline.streaming import Flight, InFlight
+from ackwise.middleware.runs.run import Run
+from ackwise.plugin.consumer.fetching import Fetched
+from ackwise.plugin.consumer.lane import Lane
 from ackwise.plugin.faust import use
-from ackwise.plugin.faust.host import FaustHost
-from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.faust.fausthost import FaustHost
+from ackwise.plugin.kafka import brokeroffsets
+from ackwise.plugin.kafka.brokeroffsets import Asked, Standing, Topic, known_offsets, topics_of
 
 __all__ = ["Desk", "Publisher", "desk", "flown", "reading"]
 
@@ -51,7 +51,7 @@ class Broker:
         return self.assigned
 
     async def call(self, ask: Any, *args: Any) -> Any:
-        if ask is standing.ask:
+        if ask is brokeroffsets.ask:
             return await self.say_where(args[1])
         if ask is topics_of:
             return dict.fromkeys(args[0], self.topic), {}
@@ -224,8 +224,8 @@ async def _exists(*_: object, **__: object) -> None:
 async def desk(monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], object], *things: Any, **said: Any) -> AsyncIterator[Desk]:
     """A desk whose agents `declare` declares on a stock app that uses `things`; `said` are settings."""
     publisher = Publisher()
-    monkeypatch.setattr("ackwise.plugin.group.opening.KafkaPublisher", lambda settings, **_: publisher)
-    monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_WITHIN", 0.0)  # nobody here says what is paused
+    monkeypatch.setattr("ackwise.plugin.consumer.startup.KafkaPublisher", lambda settings, **_: publisher)
+    monkeypatch.setattr("ackwise.plugin.topics.controltopic.KNOWN_WITHIN", 0.0)  # nobody here says what is paused
     app = faust.App("billing", broker="kafka://127.0.0.1:1")
     settings: Any = {"drain_timeout": 0.05, **said}
     use(app, *things, **settings)

@@ -18,7 +18,7 @@ import faust
 import pytest
 
 from ackwise import ConsumeLater, Dedup, Later, Reject
-from ackwise.middleware.retry import Fixed
+from ackwise.middleware.policies.retry import Fixed
 from ackwise.plugin.faust import current_batch
 from ackwise.testing.hostile.client import install_from_environment
 

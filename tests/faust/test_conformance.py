@@ -15,7 +15,7 @@ from tests.faust.desk import Desk, desk
 
 from ackwise import CONSUME_LATER, Batch, ConsumeLater, Dedup, Later, Message, Reject
 from ackwise.middleware.errors import PublishUnavailable
-from ackwise.middleware.wire import Copy
+from ackwise.middleware.message.wire import Copy
 from ackwise.plugin.faust import current_batch, handler
 
 Declare = Callable[[faust.App], object]
@@ -102,7 +102,7 @@ async def test_A15_a_prefix_survives_an_exception_of_a_handler_function_if_that_
 async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_its_publish_is_repeated(
     monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare], refused: set[bytes]
 ) -> None:
-    monkeypatch.setattr("ackwise.middleware.settlement.PUBLISH_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.middleware.pipeline.settlement.PUBLISH_AGAIN", 0.0)
     refused = set(refused)
     lowest = min(refused)
     runs: list[int] = []
@@ -322,7 +322,7 @@ async def test_S13_a_second_failure_keeps_the_origin_and_the_first_sight(
 async def test_S14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(
     monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]
 ) -> None:
-    monkeypatch.setattr("ackwise.middleware.settlement.PUBLISH_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.middleware.pipeline.settlement.PUBLISH_AGAIN", 0.0)
     tried: list[str] = []
 
     def answer(copy: Copy) -> PublishUnavailable | None:

@@ -21,12 +21,12 @@ from tests.plugin.client.broker import Broker
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import AckwiseError, Unavailable
-from ackwise.plugin.client import offsets as standing
-from ackwise.plugin.client.offsets import Asked, Committed, Standing
-from ackwise.plugin.consume.fetching import Fetched
-from ackwise.plugin.faust.consumer import ReliableConsumer, ReliableProducer
-from ackwise.plugin.faust.host import _Client
-from ackwise.plugin.faust.thread import ReliableThread
+from ackwise.plugin.consumer.fetching import Fetched
+from ackwise.plugin.faust.faustconsumer import ReliableConsumer, ReliableProducer
+from ackwise.plugin.faust.fausthost import _Client
+from ackwise.plugin.faust.fetchthread import ReliableThread
+from ackwise.plugin.kafka import brokeroffsets
+from ackwise.plugin.kafka.brokeroffsets import Asked, Committed, Standing
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -100,7 +100,7 @@ async def test_a_position_that_moved_without_a_record_is_looked_at(monkeypatch: 
         return Asked(dict.fromkeys(partitions, Standing(None, start, 9)), {})
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
-    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", ask)
+    monkeypatch.setattr("ackwise.plugin.faust.fetchthread.reaches", ask)
     lane = Stand(3, left_at=3)
     fetched = await thread_of(orders=lane)._fetch_records(client_of(assignment=lambda: {ORDERS}, _subscription=at(state)), {ORDERS})
     assert fetched.lost == ([ORDERS] if is_lost else [])
@@ -124,7 +124,7 @@ async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_th
         return Asked(dict.fromkeys(partitions, Standing(None, 3, 3)), {})
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
-    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", ask)
+    monkeypatch.setattr("ackwise.plugin.faust.fetchthread.reaches", ask)
     lanes = {"orders": Stand(3), "calm": Stand(3, left_at=3)}
     thread, now = thread_of(**lanes), [100.0]
     thread.clock = lambda: now[0]
@@ -150,7 +150,7 @@ async def test_a_broker_that_is_slow_to_say_what_a_log_holds_keeps_the_others_ha
         now[0] += 5.0
         return {}, dict.fromkeys(partitions, KafkaConnectionError())
 
-    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", reaches)
+    monkeypatch.setattr("ackwise.plugin.faust.fetchthread.reaches", reaches)
     lane: Any = Stand(3)
     thread = thread_of(orders=lane)
     thread.clock = lambda: now[0]
@@ -169,7 +169,7 @@ async def test_a_position_behind_an_open_transaction_is_in_the_log_and_waits_the
         nonlocal asked
         asked += 1
         ((topic, [(number, time)]),) = request._topics
-        offset = 0 if time == standing.EARLIEST else 5 if request._isolation_level else 9
+        offset = 0 if time == brokeroffsets.EARLIEST else 5 if request._isolation_level else 9
         return SimpleNamespace(topics=[(topic, [(number, 0, -1, offset)])])
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
@@ -238,7 +238,7 @@ async def test_faust_seeks_with_one_request_and_asks_nothing_of_what_ackwise_rea
         asked.append(partitions)
         return {**dict.fromkeys(partitions), theirs[0]: Committed(7, "")}
 
-    monkeypatch.setattr(standing, "_fetch_committed", fetch_committed)
+    monkeypatch.setattr(brokeroffsets, "_fetch_committed", fetch_committed)
     thread = asks_its_thread(thread_of())
     thread.app.ackwise.lanes = {partition: (Stand(5),) for partition in mine}
     thread.app.ackwise.awaits = lambda partition: partition == waits
@@ -259,8 +259,8 @@ async def test_faust_begins_nowhere_on_an_answer_of_the_coordinator_that_says_no
     async def fetch_committed(*_: object) -> dict[Any, Any]:
         return answers.pop(0)
 
-    monkeypatch.setattr(standing, "_fetch_committed", fetch_committed)
-    monkeypatch.setattr("ackwise.plugin.faust.thread._LOOK", 0.0)
+    monkeypatch.setattr(brokeroffsets, "_fetch_committed", fetch_committed)
+    monkeypatch.setattr("ackwise.plugin.faust.fetchthread._LOOK", 0.0)
     thread = asks_its_thread(thread_of())
     thread.app.ackwise.awaits = lambda partition: False
     thread._consumer = client_of(assignment=lambda: [there], seek=lambda partition, offset: None)
@@ -277,7 +277,7 @@ async def test_a_table_waits_until_the_end_of_each_of_its_changelogs_is_told(mon
             raise answer
         return SimpleNamespace(topics=[(topic, [(number, 0, -1, offset)]) for (topic, number), offset in answer.items()])
 
-    monkeypatch.setattr("ackwise.plugin.faust.thread._LOOK", 0.0)
+    monkeypatch.setattr("ackwise.plugin.faust.fetchthread._LOOK", 0.0)
     thread = asks_its_thread(thread_of())
     thread._consumer = client_of()
     thread._consumer._client.send, thread._consumer._client.force_metadata_update = ends, lambda: None
@@ -371,7 +371,7 @@ async def test_a_partition_that_is_taken_away_while_the_broker_is_asked_is_left(
     def seek(partition: TopicPartition, offset: int) -> None:
         raise AssertionError("it is not assigned")
 
-    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", ask)
+    monkeypatch.setattr("ackwise.plugin.faust.fetchthread.reaches", ask)
     lane: Any = Stand(3)
     fetching = thread_of(orders=lane).source_of(client_of(assignment=lambda: assigned, seek=seek)).fetching
     assert await fetching._stand({ORDERS: lane}, Fetched()) == {}

@@ -14,8 +14,8 @@ from rich.console import Console
 from ackwise import Batch, Broadcasting, ConfigurationError, ConsumeLater, Dedup, Events, Share, Transactional, Watch
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.faust import App
-from ackwise.plugin.faust.host import FaustHost
-from ackwise.plugin.inspect.explain import Explanation
+from ackwise.plugin.faust.fausthost import FaustHost
+from ackwise.plugin.operate.explanation import Explanation
 
 GOLDEN = Path(__file__).with_name("golden") / "explain.txt"
 

@@ -14,15 +14,15 @@ from tests.faust.desk import desk
 from tests.waiting import PATIENCE, turns
 
 from ackwise import CONSUME_LATER, CONSUME_SUCCESS, Batch, ConfigurationError, Dedup, Message
-from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.inflight import InFlight, Where
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.run import Run
-from ackwise.plugin.around import CallNext, inspect_middleware, wrap
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.pipeline.streaming import InFlight, Where
+from ackwise.middleware.runs.agent import Agent as Handler
+from ackwise.middleware.runs.run import Run
 from ackwise.plugin.faust import App, current_batch, handler
-from ackwise.plugin.faust.handlers import _call
+from ackwise.plugin.faust.faustapp import _call
 from ackwise.plugin.faust.work import Work
+from ackwise.plugin.handlers.usermiddleware import CallNext, inspect_middleware, wrap
 
 
 class Order(BaseModel):

@@ -19,7 +19,7 @@ import json
 from pathlib import Path
 
 from ackwise import Batch, ConsumeLater, Message
-from ackwise.middleware.retry import Fixed
+from ackwise.middleware.policies.retry import Fixed
 from ackwise.plugin.faust import App
 
 app = App("GROUP", broker="kafka://BROKERS", datadir="data", web_enabled=False, broker_commit_interval=0.2)

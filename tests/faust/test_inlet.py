@@ -9,8 +9,8 @@ import pytest
 from tests.fakes import Clock
 from tests.faust.desk import flown
 
-from ackwise.middleware.inflight import Where
-from ackwise.plugin.faust.inlet import Inlet
+from ackwise.middleware.pipeline.streaming import Where
+from ackwise.plugin.faust.faustmessages import Inlet
 
 
 async def turns_of_others(work: Callable[[Inlet, Clock], Awaitable[None]]) -> int:

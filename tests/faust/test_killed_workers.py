@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.faust.world import Shop, orders
 
-from ackwise.middleware.identity import Identity, business_id
-from ackwise.middleware.store import Outcome
+from ackwise.middleware.message.keys import Identity, business_id
+from ackwise.middleware.storage.claimstore import Outcome
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]  # starts Faust twice, and waits for a session to end
 

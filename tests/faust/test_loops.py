@@ -12,13 +12,12 @@ import pytest
 from faust.types import TP
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.disposition import DONE, Disposition, Later
-from ackwise.middleware.inflight import Flight, InFlight, Where
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.run import Run
-from ackwise.plugin.faust.inlet import Inlet
-from ackwise.plugin.faust.message import AckedMessage, StreamMessage
-from ackwise.plugin.faust.stream import Stream
+from ackwise.middleware.message.disposition import DONE, Delayed, Disposition
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.pipeline.streaming import Flight, InFlight, Where
+from ackwise.middleware.runs.run import Run
+from ackwise.plugin.faust.faustmessages import AckedMessage, Inlet, StreamMessage
+from ackwise.plugin.faust.fauststream import Stream
 
 
 def waiting(stream: Stream, count: int) -> list[InFlight]:
@@ -43,8 +42,8 @@ async def stream() -> AsyncIterator[Stream]:
     await stream.stop()
 
 
-def became(members: list[InFlight]) -> list[Disposition | type[Later] | None]:
-    return [Later if isinstance(member.disposition, Later) else member.disposition for member in members]
+def became(members: list[InFlight]) -> list[Disposition | type[Delayed] | None]:
+    return [Delayed if isinstance(member.disposition, Delayed) else member.disposition for member in members]
 
 
 async def test_a_loop_that_goes_on_decides_nothing_for_another_beside_it(stream: Stream) -> None:
@@ -65,7 +64,7 @@ async def test_a_loop_that_goes_on_decides_nothing_for_another_beside_it(stream:
     assert became(members) == [DONE, None, None]
     assert members[1].where is Where.TAKEN
     assert stream.fail(ValueError("out of both")) == 2
-    assert became(members) == [DONE, Later, Later]
+    assert became(members) == [DONE, Delayed, Delayed]
     for each in loops:
         each.cancel()
 
@@ -77,12 +76,12 @@ async def test_what_a_loop_left_in_the_middle_has_failed_when_its_task_begins_an
     async for _ in stream:
         break
     async for _ in stream:
-        assert became(members) == [Later, None]
+        assert became(members) == [Delayed, None]
         break
     task = asyncio.current_task()
     assert task is not None
     stream.end(task)
-    assert became(members) == [Later, DONE]
+    assert became(members) == [Delayed, DONE]
 
 
 async def test_a_loop_whose_every_step_is_a_task_goes_on_all_the_same(stream: Stream) -> None:

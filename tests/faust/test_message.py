@@ -7,8 +7,8 @@ from typing import Any, cast
 import faust
 import pytest
 
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.plugin.faust.message import StreamMessage, decoder
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.plugin.faust.faustmessages import StreamMessage, decoder
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import time
 import pytest
 from tests.faust.desk import desk, reading
 
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.wire import Copy, parse_copy, retry_copy
-from ackwise.plugin.group.routes import HANDLER_MISSING_FOR
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import Copy, parse_copy, retry_copy
+from ackwise.plugin.consumer.routes import HANDLER_MISSING_FOR
 
 
 def copy_of(handler: str, age: float) -> Copy:

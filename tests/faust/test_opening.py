@@ -13,8 +13,8 @@ from faust.types import TP
 from tests.faust.desk import desk, reading
 from tests.waiting import PATIENCE, turns
 
-from ackwise.middleware.commitmetadata import CommitMetadata, Tried, group_hash
-from ackwise.plugin.client.offsets import Asked, Committed, Standing, Topic
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, Tried, group_hash
+from ackwise.plugin.kafka.brokeroffsets import Asked, Committed, Standing, Topic
 
 MANY = [TopicPartition(topic, number) for topic in ("orders", "billing.retry") for number in range(10, 210)]
 
@@ -52,7 +52,7 @@ async def test_hundreds_of_partitions_are_asked_for_at_once_and_the_callback_wai
 
 
 async def test_what_nobody_can_say_waits_and_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.consume.opening.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.assignment.ASK_AGAIN", 0.0)
     first, second = MANY[:2]
     async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
@@ -68,7 +68,7 @@ async def test_what_nobody_can_say_waits_and_keeps_nobody_else(monkeypatch: pyte
 
 
 async def test_an_answer_to_what_was_asked_before_a_rebalance_opens_nothing_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.consume.opening.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.assignment.ASK_AGAIN", 0.0)
     partition = MANY[0]
     async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
@@ -98,7 +98,7 @@ async def test_what_is_not_ours_any_more_is_opened_by_no_answer(monkeypatch: pyt
 
 
 async def test_what_opens_begins_anew_with_what_waits_when_something_else_has_cancelled_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.tasks._BEGIN_ANEW", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.tasks._BEGIN_ANEW", 0.0)
     partition = MANY[0]
     async with desk(monkeypatch, reading()) as here:
         coordinator = Coordinator(here)
@@ -127,7 +127,7 @@ def from_the_end(app: Any) -> object:
 
 
 async def test_a_topic_that_is_made_again_is_read_from_its_start_though_nothing_of_it_was_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.topicwatch._EVERY", 0.01)
+    monkeypatch.setattr("ackwise.plugin.consumer.deletedtopics._EVERY", 0.01)
     places = [TopicPartition("orders", 3), TopicPartition("billing.retry", 3)]
     async with desk(monkeypatch, from_the_end) as here:
 

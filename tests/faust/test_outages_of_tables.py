@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from tests.faust.world import Shop, orders
 
-from ackwise.plugin.local.broker import LocalKafka
+from ackwise.plugin.local.localkafka import LocalKafka
 
 # A request, and what Faust grants each step, is ten seconds, and the outage is longer than both.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(250)]  # waits out an outage of 15 seconds

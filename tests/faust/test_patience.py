@@ -12,7 +12,7 @@ from tests.faust.desk import desk, reading
 from tests.plugin.client.broker import METADATA, Broker
 
 from ackwise.middleware.errors import Unavailable
-from ackwise.plugin.faust.startretry import create, insist
+from ackwise.plugin.faust.startstop import create, insist
 
 
 async def away() -> None:
@@ -28,7 +28,7 @@ async def test_a_start_that_may_not_wait_for_longer_ends_with_a_sentence(monkeyp
 
 
 async def test_a_start_without_a_limit_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.faust.startretry._AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.faust.startstop._AGAIN", 0.0)
     tries = iter([away, away, nothing])
     await insist(lambda: next(tries)(), nothing, group="billing")
     assert next(tries, None) is None

@@ -10,18 +10,18 @@ from faust.sensors.prometheus import setup_prometheus_sensors
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.policies import DeadLetter, Dedup
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.policies.policies import DeadLetter, Dedup
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.storage.claimstore import ClaimStore
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.faust.prometheus import Numbers, numbers_of
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.watch.metrics import GROUP, METRICS
+from ackwise.plugin.web.metricnames import GROUP, METRICS
 from ackwise.stores.memory import MemoryStore
-from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.stores.memoryoutbox import MemoryOutbox
 
 _names = itertools.count(1)
 

@@ -19,21 +19,21 @@ from tests.fakes import Sink
 from tests.plugin.logs import Logs, batch, buffers, corrupt, endless, reading
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import TopicPartition as Place
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.plugin.client.offsets import Asked, Standing
-from ackwise.plugin.client.taking import Taking
-from ackwise.plugin.consume.consumer import AiokafkaClient
-from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.faust.host import FaustHost
-from ackwise.plugin.faust.thread import ReliableThread
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
+from ackwise.middleware.message.message import TopicPartition as Place
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.aiokafkaclient import AiokafkaClient
+from ackwise.plugin.consumer.assignment import Opening
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.faust.fausthost import FaustHost
+from ackwise.plugin.faust.fetchthread import ReliableThread
+from ackwise.plugin.kafka.brokeroffsets import Asked, Standing
+from ackwise.plugin.kafka.fetchbuffer import Taking
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
@@ -112,7 +112,7 @@ async def reads(monkeypatch: pytest.MonkeyPatch, logs: Logs, **options: Any) -> 
     desk = Desk(logs, **options)
     for name in ("consume.fetching._FETCH_AGAIN", "faust.thread._POLL_AGAIN", "faust.thread._LOOK_AGAIN"):
         monkeypatch.setattr(f"ackwise.plugin.{name}", 0.0)
-    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", desk.ask)
+    monkeypatch.setattr("ackwise.plugin.faust.fetchthread.reaches", desk.ask)
     try:
         yield desk
     finally:
@@ -178,7 +178,7 @@ async def test_while_partitions_are_asked_singly_brokers_are_asked_once_what_all
             asked.append({*partitions})
             return await desk.ask(consumer, partitions)
 
-        monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", reaches)
+        monkeypatch.setattr("ackwise.plugin.faust.fetchthread.reaches", reaches)
         desk.thread.source_of(desk.consumer).fetching._searching_until = desk.now + 1.0
         await desk.poll()
         assert asked == [{GOOD, BAD, OTHER}]
@@ -263,8 +263,8 @@ async def test_a_client_that_begins_elsewhere_while_the_broker_is_asked_is_not_b
                 desk.consumer.seek(GOOD, 25)
             return await ask(*args, **options)
 
-        monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", moving)
-        monkeypatch.setattr("ackwise.plugin.faust.thread.FETCHED", 5)
+        monkeypatch.setattr("ackwise.plugin.faust.fetchthread.reaches", moving)
+        monkeypatch.setattr("ackwise.plugin.faust.fetchthread.FETCHED", 5)
         desk.member.lanes[GOOD][0].left_at = 0  # it stands there: the first to ask is who proves the hole
         await desk.until(lambda: desk.given[GOOD][-1:] == [34])
         assert desk.given[GOOD] == [*range(5, 35)]

@@ -15,10 +15,10 @@ import faust
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.client.releases import Release
-from ackwise.plugin.faust import internals
-from ackwise.plugin.faust.internals import FAUST, MODE
-from ackwise.plugin.faust.stockapp import use
+from ackwise.plugin.faust import faustinternals
+from ackwise.plugin.faust.faustapp import use
+from ackwise.plugin.faust.faustinternals import FAUST, MODE
+from ackwise.plugin.kafka.releases import Release
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -43,7 +43,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_the_installed_faust_and_mode_have_each_name_that_is_used() -> None:
     for library in (FAUST, MODE):
         assert importlib.metadata.version(library.package).startswith(library.written_for)
-    Release(FAUST.package, FAUST.written_for).require(internals.NAMES)
+    Release(FAUST.package, FAUST.written_for).require(faustinternals.NAMES)
 
 
 def test_the_release_that_ackwise_was_written_for_is_the_one_that_the_extra_brings() -> None:
@@ -56,7 +56,7 @@ def test_no_app_is_made_reliable_by_a_release_that_lacks_a_name(
     lacking: str, app: faust.App, installed: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed("0.16.0")
-    monkeypatch.setitem(cast(Any, internals.NAMES), faust.App, lacking)
+    monkeypatch.setitem(cast(Any, faustinternals.NAMES), faust.App, lacking)
     with pytest.raises(ConfigurationError, match=re.escape(f"faust-streaming 0.16.0 is installed and lacks App.{lacking}; ")) as refused:
         use(app)
     assert str(refused.value).endswith("pip install 'faust-streaming==0.15.3.*'")
@@ -77,11 +77,11 @@ def test_another_release_that_has_all_names_is_logged_once_and_works(
 def test_a_page_for_prometheus_that_keeps_its_registry_elsewhere_is_refused() -> None:
     view = type("Page", (), {"__module__": "faust.sensors.prometheus", "get": lambda self: None})()
     with pytest.raises(ConfigurationError, match="lacks the registry of its page for Prometheus; "):
-        internals.registry_of(SimpleNamespace(web=SimpleNamespace(views={"metrics": view})))
+        faustinternals.registry_of(SimpleNamespace(web=SimpleNamespace(views={"metrics": view})))
 
 
 def test_each_private_name_of_faust_that_is_used_is_in_the_table() -> None:
-    text = Path(str(internals.__file__)).read_text("utf-8")
-    known = set(re.findall(r"\b_[a-z]\w*", " ".join(internals.NAMES.values()))) | {"_crashed"}
+    text = Path(str(faustinternals.__file__)).read_text("utf-8")
+    known = set(re.findall(r"\b_[a-z]\w*", " ".join(faustinternals.NAMES.values()))) | {"_crashed"}
     used = set(re.findall(r"\.(_[a-z]\w*)|\bdef (_[a-z]\w*)", text))
     assert {name for names in used for name in names if name} - known == set()

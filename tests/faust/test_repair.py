@@ -11,14 +11,14 @@ import pytest
 from tests.plugin.resend.repairing import values
 from tests.servers import RawKafka
 
-from ackwise.middleware.identity import Identity, business_id
-from ackwise.middleware.message import delivery_of
+from ackwise.middleware.message.keys import Identity, business_id
+from ackwise.middleware.message.message import delivery_of
+from ackwise.middleware.message.wire import parse_copy
 from ackwise.middleware.repairplan import Action, RepairStep, Title, write_plan
-from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
-from ackwise.middleware.wire import parse_copy
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.plugin.faust import App
-from ackwise.plugin.resend.candidate import Fate
-from ackwise.plugin.resend.plan import carry_out
+from ackwise.plugin.operate.resend import Fate
+from ackwise.plugin.operate.resendplan import carry_out
 from ackwise.stores.sqlite import SQLiteStore
 
 pytestmark = pytest.mark.kafka

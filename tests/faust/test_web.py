@@ -24,8 +24,8 @@ from tests.servers import RawKafka
 
 from ackwise import Dedup
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.faust.web import add_view
-from ackwise.plugin.inspect.state import GroupTopics, State
+from ackwise.plugin.faust.faustweb import add_view
+from ackwise.plugin.operate.state import GroupTopics, State
 
 ROOT = Path(__file__).parents[2]
 

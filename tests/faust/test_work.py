@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 from tests.faust.desk import flown
 
-from ackwise.middleware.disposition import DONE, Later
-from ackwise.middleware.inflight import InFlight, Where
-from ackwise.plugin.faust.message import AckedMessage
+from ackwise.middleware.message.disposition import DONE, Delayed
+from ackwise.middleware.pipeline.streaming import InFlight, Where
+from ackwise.plugin.faust.faustmessages import AckedMessage
 from ackwise.plugin.faust.work import Work
 
 
@@ -34,7 +34,7 @@ async def test_what_a_filter_took_out_of_a_batch_is_done_and_not_in_it() -> None
     work.batch.ack_index = 0
     work.succeed()
     assert members[0].disposition == DONE
-    assert isinstance(members[2].disposition, Later)
+    assert isinstance(members[2].disposition, Delayed)
 
 
 async def test_a_send_that_fails_brings_back_what_a_filter_took_out_after_it() -> None:
@@ -50,7 +50,7 @@ async def test_a_send_that_fails_brings_back_what_a_filter_took_out_after_it() -
     await asyncio.sleep(0)
     assert [member.where for member in members] == [Where.BACK, Where.BACK]
     assert members[0].disposition is None
-    assert isinstance(members[1].disposition, Later)
+    assert isinstance(members[1].disposition, Delayed)
 
 
 async def test_what_a_filter_took_out_comes_back_if_the_agent_fails_before_its_sends_are_known() -> None:
@@ -84,7 +84,7 @@ async def test_what_is_acknowledged_comes_back_if_something_that_was_sent_before
     work.ack(members[0])
     sent.set_exception(ConnectionError("refused"))
     await asyncio.sleep(0)
-    assert isinstance(members[0].disposition, Later)
+    assert isinstance(members[0].disposition, Delayed)
     assert isinstance(members[0].error, ConnectionError)
 
 
@@ -102,8 +102,8 @@ async def test_what_was_ruled_done_before_the_agent_raised_is_done_once_what_it_
     else:
         sent.set_result(None)
     await asyncio.sleep(0)
-    assert isinstance(members[0].disposition, Later) if refused else members[0].disposition is DONE
-    assert isinstance(members[1].disposition, Later)
+    assert isinstance(members[0].disposition, Delayed) if refused else members[0].disposition is DONE
+    assert isinstance(members[1].disposition, Delayed)
 
 
 @pytest.fixture

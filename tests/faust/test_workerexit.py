@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ackwise.plugin.faust.workerexit import bound
+from ackwise.plugin.faust.startstop import bound
 
 
 def app_that(stops: Any, **fields: Any) -> Any:
@@ -32,7 +32,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         begun.append(SimpleNamespace(seconds=seconds, end=lambda: then(*args), start=lambda: None))
         return begun[-1]
 
-    monkeypatch.setattr("ackwise.plugin.faust.workerexit.threading.Timer", timer)
+    monkeypatch.setattr("ackwise.plugin.faust.startstop.threading.Timer", timer)
     return begun
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, InPlace, Tried, decode, group_hash
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, FinishedMap, InPlace, Tried, decode, group_hash
 
 FINISHED = FinishedMap(100, 5_000, 6_000, "a1b2", 0b1011)
 IN_PLACE = (InPlace(100, 1, 20_000), InPlace(300, 2, 20_500))

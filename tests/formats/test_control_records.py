@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from tests.formats.golden import check
 
-from ackwise.middleware.controlrecord import ControlRecord, encode, encode_letters
-from ackwise.middleware.message import TopicPartition
-from ackwise.middleware.messagecommand import MessageCommand, encode_command
-from ackwise.middleware.pausing import Target
-from ackwise.middleware.waiting import MessageAt
-from ackwise.middleware.workerrecord import PartitionInHand, WorkerRecord, encode_worker
-from ackwise.plugin.deadletters.letter import LetterId
-from ackwise.plugin.deadletters.letterstate import LetterState, encode_state
+from ackwise.middleware.flow.controlrecords import (
+    ControlRecord,
+    MessageAt,
+    MessageCommand,
+    PartitionInHand,
+    WorkerRecord,
+    encode,
+    encode_command,
+    encode_letters,
+    encode_worker,
+)
+from ackwise.middleware.flow.pausing import Target
+from ackwise.middleware.message.message import TopicPartition
+from ackwise.plugin.operate.deadletter import LetterId, LetterState, encode_state
 
 WORKER = WorkerRecord(
     "4d7c", "node-3", 17, "0.2.0", "ackwise", (PartitionInHand("orders", 3, 5, 2),), (("LookupError", 3),), ("bill by code",), ("away",)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from tests.formats.golden import check
 
-from ackwise.middleware.disposition import Failure
-from ackwise.middleware.message import Delivery, Headers, Origin
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.sendlater import send_later
-from ackwise.middleware.wire import VERSION, dead_letter, retry_copy, shrink
+from ackwise.middleware.message.disposition import Failure
+from ackwise.middleware.message.message import Delivery, Headers, Origin
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.message.wire import VERSION, dead_letter, retry_copy, shrink
+from ackwise.middleware.policies.delaytopic import send_later
 
 FIRST = Delivery("orders", 3, 100, 5, b"k" * 300, b"v", (("trace", b"1"),), Origin("orders", 3, 100, 5))
 WHERE = {"partition": 3, "group": "billing", "handler": "charge", "now_ms": 10_000}

@@ -8,8 +8,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from ackwise.middleware.identity import Identity, business_id, coordinates_id, message_id
-from ackwise.middleware.keys import key_from
+from ackwise.middleware.message.keys import Identity, business_id, coordinates_id, key_from, message_id
 
 
 def test_each_kind_of_id_has_these_bytes() -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 from tests.formats.golden import check
 
 from ackwise.stores.mysql import schema as mysql
-from ackwise.stores.mysql.binlog import memory as binlog
+from ackwise.stores.mysql.binlog import position
 from ackwise.stores.mysql.schema import Tables as MySQLTables
 from ackwise.stores.postgres import schema as postgres
-from ackwise.stores.postgres.replication import slot as replication
+from ackwise.stores.postgres.replication import slot
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.protocol.purpose import CDC, CLAIMS, INBOX, OUTBOX
-from ackwise.stores.redis.layout import Layout
+from ackwise.stores.protocol.options import CDC, CLAIMS, INBOX, OUTBOX
+from ackwise.stores.redis.script import Layout
 from ackwise.stores.sqlite import SQLiteInbox, SQLiteStore
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
@@ -35,13 +35,13 @@ def test_versions() -> None:
 
 def test_postgresql() -> None:
     tables = Tables()
-    made = (*(statement for part in (CLAIMS, INBOX, OUTBOX) for statement in postgres.ddl(tables, part)), replication._COLUMNS)
+    made = (*(statement for part in (CLAIMS, INBOX, OUTBOX) for statement in postgres.ddl(tables, part)), slot._COLUMNS)
     check("tables-postgresql", lines(*made))
 
 
 def test_mysql() -> None:
     tables = MySQLTables()
-    made = (*(statement for part in (CLAIMS, INBOX, OUTBOX) for statement in mysql.ddl(tables, part)), binlog._COLUMNS)
+    made = (*(statement for part in (CLAIMS, INBOX, OUTBOX) for statement in mysql.ddl(tables, part)), position._COLUMNS)
     check("tables-mysql", lines(*made))
 
 

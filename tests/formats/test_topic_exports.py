@@ -9,10 +9,9 @@ import yaml  # type: ignore[import-untyped]  # ships no types
 from tests.formats.golden import check
 from tests.tables import each
 
-from ackwise.plugin.group.rights import ROLES, rights_of
-from ackwise.plugin.group.topicexport import FORMATS, Export, User
-from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.group.topicplan import Topic, made_topics
+from ackwise.plugin.topics.topicexport import FORMATS, ROLES, Export, User, rights_of
+from ackwise.plugin.topics.topicnames import TopicNames
+from ackwise.plugin.topics.topicplan import Topic, made_topics
 
 NAMES = TopicNames("billing")
 LIKE = Topic(12, 3, max_message_bytes=1048588, retention_ms=604800000, min_insync_replicas=2)

@@ -9,17 +9,17 @@ from typing import Any, Literal
 import pytest
 from tests.fakes import Clock, Publisher, Sender, Sink, Store
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import Delivery, Origin, TopicPartition
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import Dedup
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.watermark import Watermark
-from ackwise.middleware.wire import Copy, parse_copy
-from ackwise.middleware.worker import Worker
+from ackwise.middleware.claims.leases import Leases
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Delivery, Origin, TopicPartition
+from ackwise.middleware.message.wire import Copy, parse_copy
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.worker import Worker
+from ackwise.middleware.policies.policies import Dedup
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.progress.watermark import Watermark
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Run, Stage
 
 
 class Partition:

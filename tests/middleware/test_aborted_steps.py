@@ -11,14 +11,14 @@ from tests.middleware.test_offsets import Offsets, Owned
 from tests.middleware.test_transactional import Database, bury, write
 from tests.tables import each
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import TransactionAborted
-from ackwise.middleware.offsets import for_sources
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import Transactional
-from ackwise.middleware.run import Stage
-from ackwise.middleware.transactional import Transactions
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.transactionoffsets import for_sources
+from ackwise.middleware.pipeline.transactions import Transactions
+from ackwise.middleware.policies.policies import Transactional
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Stage
 
 
 async def fail(batch: Batch[Any]) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, DONE, Dead, Duplicate
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message, Origin
-from ackwise.middleware.pipeline import HandlerStopped
-from ackwise.middleware.raising import Reject
-from ackwise.middleware.run import Run, Stage
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, DONE, Dead, Duplicate
+from ackwise.middleware.message.message import Message, Origin
+from ackwise.middleware.message.raising import Reject
+from ackwise.middleware.pipeline.pipeline import HandlerStopped
+from ackwise.middleware.runs.run import Run, Stage
 
 SETTLED = Stage.SETTLED
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import DONE, Dead, Later
 from ackwise.middleware.errors import ConfigurationError, InvalidRuling
-from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import DONE, Dead, Delayed
+from ackwise.middleware.message.message import Delivery, Message, Origin
 
 
 def batch_of(size: int) -> Batch[int]:
@@ -107,7 +107,7 @@ def test_a_ruling_is_kept_for_its_message_and_the_last_one_counts() -> None:
     batch.later(batch[2], delay_level=3)
     batch.done(batch[3])
     batch.dead(batch[3], "no such customer")
-    assert [batch.ruling(index) for index in range(4)] == [DONE, Later(delay=300.0), Later(delay_level=3), Dead("no such customer")]
+    assert [batch.ruling(index) for index in range(4)] == [DONE, Delayed(delay=300.0), Delayed(delay_level=3), Dead("no such customer")]
 
 
 def test_a_ruling_on_a_message_of_another_batch_is_refused() -> None:

@@ -11,15 +11,15 @@ import pytest
 from tests.tables import each
 from tests.waiting import turns
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, Duplicate
 from ackwise.middleware.errors import PublishRefused
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import HandlerStopped, Pipeline
-from ackwise.middleware.run import Stage
-from ackwise.middleware.store import Exchange, Outcome, Release
-from ackwise.plugin.around import CallNext, inspect_middleware, wrap
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, CONSUME_SUCCESS, Duplicate
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.pipeline import HandlerStopped, Pipeline
+from ackwise.middleware.runs.run import Stage
+from ackwise.middleware.storage.claimstore import Exchange, Outcome, Release
+from ackwise.plugin.handlers.usermiddleware import CallNext, inspect_middleware, wrap
 from ackwise.plugin.loopbatch import Handover, LoopBatch
 
 FETCHED, SETTLED = Stage.FETCHED, Stage.SETTLED

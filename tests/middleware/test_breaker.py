@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.breaker import FIRST, GRACE, TRIAL, WINDOW, Breaker, Circuit, Position
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.raising import Later, Reject
+from ackwise.middleware.flow.breaker import FIRST, GRACE, TRIAL, WINDOW, Breaker, Circuit, Position
+from ackwise.middleware.message.raising import Later, Reject
 
 BAD, GOOD = True, False
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware.commitmetadata import LIMIT, CommitMetadata, FinishedMap, InPlace, Tried, decode, group_hash, read_own
+from ackwise.middleware.progress.commitmetadata import LIMIT, CommitMetadata, FinishedMap, InPlace, Tried, decode, group_hash, read_own
 
 LONGS = st.integers(0, 2**63 - 1)
 MAPS = st.builds(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.waiting import turns
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.run import Stage
-from ackwise.middleware.store import Claim, Complete, Exchange, Outcome
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.runs.run import Stage
+from ackwise.middleware.storage.claimstore import Claim, Complete, Exchange, Outcome
 
 
 class Host:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware.disposition import Failure
+from ackwise.middleware.message.disposition import Failure
 
 
 class Unprintable(Exception):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ackwise.middleware import wire
-from ackwise.middleware.disposition import Failure, Reason
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.wire import BUDGET, Copy, dead_letter, retry_copy, shrink
+from ackwise.middleware.message import wire
+from ackwise.middleware.message.disposition import Failure, Reason
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import BUDGET, Copy, dead_letter, retry_copy, shrink
 
 REPOSITORY = Path(__file__).parents[2]
 ROW = re.compile(r"(?<![A-Za-z0-9])[ABDFHKOPSTVW]\d\d(?![A-Za-z0-9])")

@@ -9,10 +9,10 @@ from tests.fakes import FULL_DISK
 from tests.tables import each
 
 from ackwise import CONSUME_LATER, Batch, ConsumeLater, ConsumeStatus, Later, Message, Reject
-from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.run import Stage
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.runs.redelivery import Dropping
+from ackwise.middleware.runs.run import Stage
 
 
 def broadcasting(make_spine: Any, handler: Any, **options: Any) -> Any:

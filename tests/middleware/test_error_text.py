@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ackwise import App, Batch, ConfigurationError, ConsumeLater, Message, Reject
-from ackwise.middleware.dropping import Dropping
-from ackwise.middleware.pipeline import Pipeline
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.runs.redelivery import Dropping
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import TestApp
 

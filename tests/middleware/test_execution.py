@@ -9,12 +9,12 @@ import pytest
 from tests.tables import each
 from tests.waiting import turns
 
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import HandlerStopped
-from ackwise.middleware.run import Stage
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.pipeline import HandlerStopped
+from ackwise.middleware.runs.run import Stage
 
 SETTLED = Stage.SETTLED
 

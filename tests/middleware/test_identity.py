@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware.identity import Identity, business_id, coordinates_id, message_id
+from ackwise.middleware.message.keys import Identity, business_id, coordinates_id, message_id
 
 names = st.text(max_size=12)
 ids = st.binary(max_size=24)

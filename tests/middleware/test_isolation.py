@@ -7,8 +7,8 @@ import asyncio
 from tests.fakes import Clock
 from tests.waiting import turns
 
-from ackwise.middleware.handlercall import HandlerCall
-from ackwise.middleware.isolation import Isolation
+from ackwise.middleware.claims.isolation import Isolation
+from ackwise.middleware.runs.agent import HandlerCall
 
 
 def call(*, unstarted: int = 0, deadline: float | None = None) -> HandlerCall:

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from tests.tables import each
 
-from ackwise.middleware.disposition import Dead, Later
-from ackwise.middleware.journey import journey, longest_delay
-from ackwise.middleware.retry import ConsumeLater, Exponential, Fixed, Schedule, SendBack
+from ackwise.middleware.message.disposition import Dead, Delayed
+from ackwise.middleware.policies.retry import ConsumeLater, Exponential, Fixed, Schedule, SendBack, journey, longest_delay
 
 
 class Broken:
@@ -26,8 +25,8 @@ def test_the_class_of_the_error_picks_the_journey() -> None:
 
 
 def test_a_delay_that_is_asked_for_is_each_delay_of_the_journey() -> None:
-    assert journey(ConsumeLater(2), Later(delay=7)).delays == (7, 7)
-    assert journey(ConsumeLater(2), Later(delay_level=-1)).end == "negative-delay-level"
+    assert journey(ConsumeLater(2), Delayed(delay=7)).delays == (7, 7)
+    assert journey(ConsumeLater(2), Delayed(delay_level=-1)).end == "negative-delay-level"
 
 
 def test_a_random_delay_is_drawn_as_asked() -> None:
@@ -40,7 +39,7 @@ def test_the_levels_stand_in_for_a_policy_that_raises() -> None:
 
 
 class Patient(ConsumeLater):
-    def decide(self, later: Later, reconsume_times: int, error: BaseException | None = None) -> SendBack | Dead:
+    def decide(self, later: Delayed, reconsume_times: int, error: BaseException | None = None) -> SendBack | Dead:
         decision = super().decide(later, reconsume_times, error)
         return SendBack(99, 1) if isinstance(decision, SendBack) else decision
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.keys import check_key_function, identifies, key_from, packed
+from ackwise.middleware.message.keys import check_key_function, identifies, key_from, packed
 from ackwise.middleware.usercode import Raised
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackwise.middleware.ladder import MOST_HOPS, Ladder, is_for_sends, ladder_of, wait_of, width
-from ackwise.middleware.retry import DEFAULT_LEVELS, DelayLevels
+from ackwise.middleware.policies.delaytopic import MOST_HOPS, Ladder, is_for_sends, ladder_of, wait_of, width
+from ackwise.middleware.policies.retry import DEFAULT_LEVELS, DelayLevels
 
 THREE_DAYS = 3 * 86_400
 

@@ -10,15 +10,13 @@ import pytest
 from tests.tables import each
 from tests.waiting import turns
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.columns import in_columns
-from ackwise.middleware.disposition import Duplicate
-from ackwise.middleware.inflight import InFlight
-from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import HandlerStopped, Pipeline
-from ackwise.middleware.run import Stage
-from ackwise.middleware.store import Claim, Complete, Exchange, Outcome
-from ackwise.middleware.streaming import Streaming
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import Duplicate
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.pipeline import HandlerStopped, Pipeline
+from ackwise.middleware.pipeline.streaming import InFlight, Streaming
+from ackwise.middleware.runs.run import Stage
+from ackwise.middleware.storage.claimstore import Claim, Complete, Exchange, Outcome, in_columns
 
 
 class Slow:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.limits import Bucket, Limiter, RateLimit, share_of
-from ackwise.middleware.message import Delivery, Origin, TopicPartition
-from ackwise.middleware.run import Run, Stage, apart, count, pick
+from ackwise.middleware.flow.limits import Bucket, Limiter, RateLimit, share_of
+from ackwise.middleware.message.message import Delivery, Origin, TopicPartition
+from ackwise.middleware.runs.run import Run, Stage, apart, count, pick
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import AckwiseError, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.raising import Reject
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.store import Exchange
-from ackwise.middleware.tracebacks import where_raised
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER
+from ackwise.middleware.message.raising import Reject
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.storage.claimstore import Exchange
+from ackwise.middleware.usercode import where_raised
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -264,7 +264,7 @@ def test_an_error_without_user_code_is_put_where_it_was_raised() -> None:
 
 
 def test_an_app_that_is_installed_is_user_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.middleware.tracebacks._INSTALLED", ("/",))
+    monkeypatch.setattr("ackwise.middleware.usercode._INSTALLED", ("/",))
 
     def call() -> object:
         return json.loads("no json")

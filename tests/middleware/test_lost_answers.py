@@ -14,18 +14,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware.disposition import DONE, Dead, Disposition, Duplicate, Later
-from ackwise.middleware.fate import outcome_of
-from ackwise.middleware.inflight import InFlight, Where
-from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.raising import Reject
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.store import Exchange, Outcome
-from ackwise.middleware.streaming import Streaming
+from ackwise.middleware.message.disposition import DONE, Dead, Delayed, Disposition, Duplicate
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.message.raising import Reject
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.streaming import InFlight, Streaming, Where
+from ackwise.middleware.runs.redelivery import outcome_of
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.middleware.storage.claimstore import Exchange, Outcome
 
 Answer = Literal["heard", "refused", "unheard"]
-DECISIONS: dict[str, Disposition] = {"done": DONE, "later": Later(), "dead": Dead("rejected")}
+DECISIONS: dict[str, Disposition] = {"done": DONE, "later": Delayed(), "dead": Dead("rejected")}
 
 
 class Step(NamedTuple):
@@ -102,7 +101,7 @@ class World:
 
     async def handle(self, message: Message[bytes]) -> None:
         match self.run(message.value):
-            case Later():
+            case Delayed():
                 raise ConnectionError
             case Dead():
                 raise Reject("no")
@@ -182,8 +181,8 @@ def test_a_stale_copy_that_keeps_its_claim_and_completes_it_is_found(
     def as_if_done(entry: Run) -> Outcome | None:
         return Outcome.OK if isinstance(entry.disposition, Duplicate) else outcome_of(entry)
 
-    monkeypatch.setattr("ackwise.middleware.settlement.outcome_of", as_if_done)
-    monkeypatch.setattr("ackwise.middleware.leases.Leases.give_back", lambda leases, entry: None)
+    monkeypatch.setattr("ackwise.middleware.pipeline.settlement.outcome_of", as_if_done)
+    monkeypatch.setattr("ackwise.middleware.claims.leases.Leases.give_back", lambda leases, entry: None)
     with pytest.raises(AssertionError, match="never succeeded and no dead letter"):
         check(make_spine, streaming)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.message.message import Delivery, Message, Origin
 
 FIRST = Delivery("orders", 3, 100, 5, b"k", b"{}", (("a", b"1"), ("b", None), ("a", b"2")), Origin("orders", 3, 100, 5))
 RETRY = FIRST._replace(topic="billing.retry", partition=0, offset=7, timestamp_ms=9, attempt=4)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ackwise.middleware.missing import MissingTopics
-from ackwise.middleware.outgoing import MISSING, Acked, SendFailed
+from ackwise.middleware.message.outgoing import MISSING, Acked, SendFailed
+from ackwise.middleware.message.refusals import MissingTopics
 
 GONE = SendFailed("topic 'a' did not acknowledge", retriable=True, error=MISSING)
 AWAY = SendFailed("the broker is away", retriable=True, error="KafkaConnectionError")

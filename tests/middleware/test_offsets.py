@@ -10,18 +10,18 @@ import pytest
 from tests.middleware.test_transactional import Database, Open, Poison, bury, write
 from tests.tables import each
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import ConfigurationError, Fenced, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Origin
-from ackwise.middleware.offsets import for_copies, for_sources
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import Transactional
-from ackwise.middleware.run import Stage
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Permit, Place, Progress
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER
+from ackwise.middleware.message.message import Origin
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.transactionoffsets import for_copies, for_sources
+from ackwise.middleware.policies.policies import Transactional
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Stage
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
+from ackwise.middleware.storage.transaction import Permit, Place, Progress
 
 OWNER = "ackwise/0/billing"
 

@@ -8,9 +8,9 @@ import pytest
 from tests.fakes import FULL_DISK
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.run import Stage
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.runs.run import Stage
 
 
 @each("dedup", [False, True])

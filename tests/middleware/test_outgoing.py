@@ -8,7 +8,7 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.message.outgoing import Outgoing
 
 
 @each(

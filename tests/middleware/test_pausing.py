@@ -7,11 +7,11 @@ import json
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl, decode, encode
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.flowcontrol import FlowControl
-from ackwise.middleware.message import TopicPartition
-from ackwise.middleware.pausing import Pausing, Target, target_of
+from ackwise.middleware.flow.controlrecords import ControlRecord, UnreadableControl, decode, encode
+from ackwise.middleware.flow.flowcontrol import FlowControl
+from ackwise.middleware.flow.pausing import Pausing, Target, target_of
+from ackwise.middleware.message.message import TopicPartition
 
 BILL, ORDERS_3 = Target("bill"), Target(None, TopicPartition("orders", 3))
 HERE, ELSEWHERE = TopicPartition("orders", 3), TopicPartition("orders", 4)

@@ -6,11 +6,11 @@ from typing import Any
 
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Duplicate
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Stage
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, Duplicate
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.run import Stage
 
 SETTLED = Stage.SETTLED
 

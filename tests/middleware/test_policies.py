@@ -8,7 +8,7 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import DeadLetter, Dedup, Events
+from ackwise.middleware.policies.policies import DeadLetter, Dedup, Events
 
 
 def test_durations_are_read_once_into_seconds() -> None:

@@ -13,11 +13,11 @@ from tests.fakes import FULL_DISK
 from tests.tables import each
 from tests.waiting import turns
 
-from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.run import Run, Stage, count
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.runs.redelivery import Dropping
+from ackwise.middleware.runs.run import Run, Stage, count
 
 
 class Desk:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, decode
-from ackwise.middleware.progress import MAP_SPAN, Finished, agents_hash, holds, is_of, measure
-from ackwise.middleware.watermark import Watermark
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, FinishedMap, decode
+from ackwise.middleware.progress.watermark import MAP_SPAN, Finished, Watermark, agents_hash, holds, is_of, measure
 
 
 def watermark(seen: int, *finished: int, start: int = 100) -> Watermark:

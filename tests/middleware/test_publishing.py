@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.assigned import Undecided
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Dead, Done, Later
 from ackwise.middleware.errors import ConfigurationError, InvalidRuling
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message, Origin
-from ackwise.middleware.outgoing import MISSING, Outgoing, SendFailed
-from ackwise.middleware.publishing import Publication, identified, publish
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Stage
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, Dead, Delayed, Done
+from ackwise.middleware.message.message import Message, Origin
+from ackwise.middleware.message.outgoing import MISSING, Outgoing, SendFailed
+from ackwise.middleware.pipeline.publishing import Publication, identified, publish
+from ackwise.middleware.pipeline.settlement import Undecided
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.run import Stage
 
 AWAY = SendFailed("the broker is away", retriable=True, error="KafkaConnectionError")
 REFUSED = SendFailed("it is too large", retriable=False, error="MessageSizeTooLargeError")
@@ -286,7 +286,7 @@ async def test_a_publish_that_is_refused_for_good_fails_its_message(make_spine: 
     spine.sender.answer = lambda message: REFUSED
     (run,) = runs = spine.entries(1)
     assert await spine.run(runs) == [Stage.SETTLED]
-    assert isinstance(run.disposition, Later)
+    assert isinstance(run.disposition, Delayed)
     assert spine.sink.codes(100)[-2:] == [EventCode.FAILED, EventCode.SENT_BACK]
     (copy,) = spine.publisher.sent
     back = spine.returned(copy)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.tables import each
 
+from ackwise.middleware.claims.receipts import Invisibility, Receipts
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.receiving import Invisibility, Receipts
 
 
 def test_a_receipt_counts_until_its_end_and_not_at_it() -> None:

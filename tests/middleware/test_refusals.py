@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fakes import Clock
 
-from ackwise.middleware.refusals import REFUSED_AFTER, RecordRefusals
+from ackwise.middleware.message.refusals import REFUSED_AFTER, RecordRefusals
 
 HERE, ELSEWHERE = ("invoices", 0), ("invoices", 1)
 

@@ -13,13 +13,12 @@ from tests.fakes import Clock, Store
 from tests.plugin.group.owning import VirtualLoop
 from tests.tables import each
 
-from ackwise.middleware.columns import Column
+from ackwise.middleware.claims.leases import Leases
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import Message, TopicPartition
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.store import Acquired, Claim, Exchange, ExchangeResult
+from ackwise.middleware.message.message import Message, TopicPartition
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.middleware.storage.claimstore import Acquired, Claim, Column, Exchange, ExchangeResult
 from ackwise.stores.memory import MemoryStore
 
 LEASE = 30.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ackwise.middleware.batch import Batch
+from ackwise.middleware.message.batch import Batch
 
 
 async def test_claims_that_the_store_forgot_while_they_were_held_are_written_again_and_told_of(

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware import raising
-from ackwise.middleware.disposition import Dead, Failure, Later, Reason
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.retry import (
+from ackwise.middleware.message import raising
+from ackwise.middleware.message.disposition import Dead, Delayed, Failure, Reason
+from ackwise.middleware.policies.retry import (
     DEFAULT_LEVELS,
     ConsumeLater,
     DelayLevels,
@@ -79,7 +79,7 @@ def test_the_retries_start_at_the_first_level_of_ones_own_table_and_at_the_third
 
 @each("levels", [None, "1s 5s 10s 30s"])
 def test_a_level_that_is_asked_for_is_that_entry_of_any_table(levels: str | None) -> None:
-    assert ConsumeLater(levels=levels).decide(Later(3), 0) == SendBack(10.0, 3)
+    assert ConsumeLater(levels=levels).decide(Delayed(3), 0) == SendBack(10.0, 3)
 
 
 @each("level", [0, -1])
@@ -87,8 +87,10 @@ def test_a_level_is_at_least_the_first(level: int) -> None:
     assert DelayLevels().clamp(level) == 1
 
 
-@each("later", [pytest.param(Later(delay=0.0), id="D02-no-delay"), pytest.param(Later(delay=0.999), id="D02-less-than-the-first-level")])
-def test_a_delay_below_the_first_level_has_no_level(later: Later) -> None:
+@each(
+    "later", [pytest.param(Delayed(delay=0.0), id="D02-no-delay"), pytest.param(Delayed(delay=0.999), id="D02-less-than-the-first-level")]
+)
+def test_a_delay_below_the_first_level_has_no_level(later: Delayed) -> None:
     assert ConsumeLater().decide(later, 0) == SendBack(later.delay or 0.0, 0)
 
 
@@ -135,52 +137,52 @@ def test_a_table_that_does_not_rise_is_refused(table: str | list[float | str]) -
     ],
 )
 def test_the_level_the_limit_and_the_count_decide(reconsume_times: int, level: int, limit: int, decision: SendBack | Dead) -> None:
-    assert ConsumeLater(limit).decide(Later(level), reconsume_times) == decision
+    assert ConsumeLater(limit).decide(Delayed(level), reconsume_times) == decision
 
 
 @each(("limit", "deliveries", "waits"), [pytest.param(16, 17, 17140.0, id="S17")])
 def test_a_message_that_always_fails_is_delivered_once_more_than_the_limit(limit: int, deliveries: int, waits: float) -> None:
     later, delivered, waited = ConsumeLater(limit), 1, 0.0
-    while isinstance(decision := later.decide(Later(), delivered - 1), SendBack):
+    while isinstance(decision := later.decide(Delayed(), delivered - 1), SendBack):
         delivered, waited = delivered + 1, waited + decision.delay
     assert decision == Dead(Reason.MAX_RECONSUME_TIMES)
     assert (delivered, waited) == (deliveries, waits)
 
 
 def test_a_delay_of_its_own_is_kept_to_the_second_and_knows_its_level() -> None:
-    assert ConsumeLater().decide(Later(delay=45.0), 0) == SendBack(45.0, 4)
+    assert ConsumeLater().decide(Delayed(delay=45.0), 0) == SendBack(45.0, 4)
 
 
 def test_the_limit_beats_a_delay_too() -> None:
-    assert ConsumeLater(0).decide(Later(delay=45.0), 0) == Dead(Reason.MAX_RECONSUME_TIMES)
+    assert ConsumeLater(0).decide(Delayed(delay=45.0), 0) == Dead(Reason.MAX_RECONSUME_TIMES)
 
 
 def test_an_exception_in_unless_is_a_dead_letter_at_once_and_keeps_its_failure() -> None:
     failure = Failure("BadInput", "no amount")
-    decision = ConsumeLater(no_retry=ValueError).decide(Later(failure=failure), 0, BadInput())
+    decision = ConsumeLater(no_retry=ValueError).decide(Delayed(failure=failure), 0, BadInput())
     assert decision == Dead(Reason.NOT_RETRIED, failure)
 
 
 def test_the_nearest_class_in_on_picks_the_policy() -> None:
     later = ConsumeLater(retry=Fixed(1), retry_by_error={Exception: Fixed(5), ValueError: Fixed(10)})
     assert [
-        decided.delay for error in (BadInput(), KeyError(), None) if isinstance(decided := later.decide(Later(), 0, error), SendBack)
+        decided.delay for error in (BadInput(), KeyError(), None) if isinstance(decided := later.decide(Delayed(), 0, error), SendBack)
     ] == [10, 5, 1]
 
 
 def test_a_policy_is_asked_for_the_attempt_that_failed() -> None:
     later = ConsumeLater(retry=Schedule(1, 2, 3))
-    assert [later.decide(Later(), reconsume_times) for reconsume_times in (0, 1, 5)] == [SendBack(1, 1), SendBack(2, 1), SendBack(3, 1)]
+    assert [later.decide(Delayed(), reconsume_times) for reconsume_times in (0, 1, 5)] == [SendBack(1, 1), SendBack(2, 1), SendBack(3, 1)]
 
 
 def test_a_level_that_was_asked_for_beats_the_policy() -> None:
-    assert ConsumeLater(retry=Fixed(1)).decide(Later(delay_level=4), 0) == SendBack(30.0, 4)
+    assert ConsumeLater(retry=Fixed(1)).decide(Delayed(delay_level=4), 0) == SendBack(30.0, 4)
 
 
 @each("answer", [math.nan, math.inf, -1, None, 1e300, "soon"])
 def test_what_a_policy_answers_must_be_a_duration(answer: object) -> None:
     with pytest.raises(ConfigurationError, match="the delay of"):
-        ConsumeLater(retry=Answers(answer)).decide(Later(), 0)
+        ConsumeLater(retry=Answers(answer)).decide(Delayed(), 0)
 
 
 # The policies
@@ -211,7 +213,7 @@ def test_a_policy_gives_the_delay_after_each_attempt(policy: RetryPolicy, attemp
 
 @each(("later", "delay"), [pytest.param(ConsumeLater(retry=None), 10.0, id="P05"), pytest.param(ConsumeLater(), 10.0, id="P09")])
 def test_no_policy_means_the_one_level_table(later: ConsumeLater, delay: float) -> None:
-    assert later.decide(Later(), 0) == SendBack(delay, 3)
+    assert later.decide(Delayed(), 0) == SendBack(delay, 3)
 
 
 @each("policy", [Exponential(), Schedule(1, 2), Fixed(1)], ids=["P07-exponential", "P07-schedule", "P07-fixed"])
@@ -299,12 +301,12 @@ def test_a_policy_with_a_longer_delay_than_max_delay_is_refused_at_start(setting
 
 @each("seconds", [pytest.param(3 * 86400 + 20, id="D10"), pytest.param(10**9, id="a-millennium")])
 def test_a_longer_delay_than_max_delay_is_refused_when_it_is_asked_for(seconds: float) -> None:
-    asking = [(ConsumeLater(), Later(delay=seconds)), (ConsumeLater(retry=Answers(seconds)), Later())]
+    asking = [(ConsumeLater(), Delayed(delay=seconds)), (ConsumeLater(retry=Answers(seconds)), Delayed())]
     for policy, later in asking:
         with pytest.raises(DelayRefused, match="and max_delay of ConsumeLater is 72h; ask for less, or raise max_delay in all workers"):
             policy.decide(later, 0)
-    assert ConsumeLater(max_delay=10**9).decide(Later(delay=seconds), 0) == SendBack(seconds, 18)
-    assert ConsumeLater().decide(Later(delay=3 * 86400), 0) == SendBack(3 * 86400, 18)
+    assert ConsumeLater(max_delay=10**9).decide(Delayed(delay=seconds), 0) == SendBack(seconds, 18)
+    assert ConsumeLater().decide(Delayed(delay=3 * 86400), 0) == SendBack(3 * 86400, 18)
 
 
 @each(
@@ -329,15 +331,15 @@ def test_a_delay_given_to_the_policy_is_refused_with_what_a_handler_raises() -> 
 
 def test_a_later_that_a_handler_raises_comes_back_even_if_no_exception_is_retried() -> None:
     policy = ConsumeLater(16, no_retry=Exception)
-    assert policy.decide(Later(), 0, raising.Later()) == SendBack(10.0, 3)
-    assert policy.decide(Later(), 0, ValueError()) == Dead(Reason.NOT_RETRIED)
+    assert policy.decide(Delayed(), 0, raising.Later()) == SendBack(10.0, 3)
+    assert policy.decide(Delayed(), 0, ValueError()) == Dead(Reason.NOT_RETRIED)
 
 
 def test_a_group_is_what_all_in_it_are_for_unless_and_on() -> None:
     policy = ConsumeLater(16, no_retry=KeyError, retry_by_error={TimeoutError: Fixed("5m")}, retry=Fixed("1m"))
 
     def decided(*errors: Exception) -> SendBack | Dead:
-        return policy.decide(Later(), 0, ExceptionGroup("several", [*errors]))
+        return policy.decide(Delayed(), 0, ExceptionGroup("several", [*errors]))
 
     assert decided(KeyError(), KeyError()) == Dead(Reason.NOT_RETRIED)
     assert decided(KeyError(), ValueError()) == SendBack(60.0, 5)
@@ -347,12 +349,12 @@ def test_a_group_is_what_all_in_it_are_for_unless_and_on() -> None:
 
 def test_a_group_that_does_not_agree_has_the_policy_of_its_own_class() -> None:
     policy = ConsumeLater(16, retry_by_error={Exception: Fixed("1m"), TimeoutError: Fixed("5m")})
-    assert policy.decide(Later(), 0, ExceptionGroup("several", [KeyError(), TimeoutError()])) == SendBack(60.0, 5)
+    assert policy.decide(Delayed(), 0, ExceptionGroup("several", [KeyError(), TimeoutError()])) == SendBack(60.0, 5)
 
 
 def test_a_class_of_groups_that_is_named_itself_comes_first() -> None:
     group = ExceptionGroup("several", [KeyError(), TimeoutError()])
-    assert ConsumeLater(16, no_retry=ExceptionGroup).decide(Later(), 0, group) == Dead(Reason.NOT_RETRIED)
-    assert ConsumeLater(16, retry_by_error={ExceptionGroup: Fixed("5m"), KeyError: Fixed("1m")}).decide(Later(), 0, group) == SendBack(
+    assert ConsumeLater(16, no_retry=ExceptionGroup).decide(Delayed(), 0, group) == Dead(Reason.NOT_RETRIED)
+    assert ConsumeLater(16, retry_by_error={ExceptionGroup: Fixed("5m"), KeyError: Fixed("1m")}).decide(Delayed(), 0, group) == SendBack(
         300.0, 9
     )

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from tests.conformance.results import ERROR, RESULTS, Back, Handler, handler
 from tests.tables import each
 
-from ackwise.middleware import raising
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE, Dead, Disposition, Done, Later, Reason
 from ackwise.middleware.errors import InvalidRuling
-from ackwise.middleware.message import Delivery, Message, Origin
-from ackwise.middleware.raising import Reject
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.rulings import dispositions_of
+from ackwise.middleware.message import raising
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE, Dead, Delayed, Disposition, Done, Reason
+from ackwise.middleware.message.message import Delivery, Message, Origin
+from ackwise.middleware.message.raising import Reject
+from ackwise.middleware.pipeline.rulings import dispositions_of
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.progress.watermark import Watermark
 from ackwise.middleware.usercode import STOPS, Raised, Returned, stops
-from ackwise.middleware.watermark import Watermark
 
 
 def batch_of(size: int) -> Batch[bytes]:
@@ -40,14 +40,14 @@ def ruled(size: int, handler: Handler, *, keep_ack_index_on_error: bool = False)
 
 def sent_back(dispositions: list[Disposition]) -> Back:
     """Offset and level of what comes back later."""
-    return [(100 + index, ruling.delay_level) for index, ruling in enumerate(dispositions) if isinstance(ruling, Later)]
+    return [(100 + index, ruling.delay_level) for index, ruling in enumerate(dispositions) if isinstance(ruling, Delayed)]
 
 
 @each(("size", "handle", "back"), RESULTS)
 def test_what_comes_back_and_the_watermark_passes_the_whole_batch(size: int, handle: Handler, back: Back) -> None:
     dispositions = ruled(size, handle)
     assert sent_back(dispositions) == back
-    assert [ruling for ruling in dispositions if not isinstance(ruling, Later)] == [DONE] * (size - len(back))
+    assert [ruling for ruling in dispositions if not isinstance(ruling, Delayed)] == [DONE] * (size - len(back))
     watermark = Watermark()
     for index in range(size):
         watermark.track(100 + index)
@@ -69,13 +69,13 @@ def test_an_ack_index_below_none_is_refused_where_it_is_set(ack_index: int) -> N
 @each(("level", "decision"), [pytest.param(-1, Dead(Reason.NEGATIVE_DELAY_LEVEL), id="A16")])
 def test_a_negative_level_is_a_dead_letter(level: int, decision: Dead) -> None:
     first = ruled(2, handler(CONSUME_LATER, delay_level=level))[0]
-    assert isinstance(first, Later)
+    assert isinstance(first, Delayed)
     assert ConsumeLater().decide(first, 0) == decision
 
 
 def test_a_result_that_is_no_status_names_the_handler_and_the_type() -> None:
     first = ruled(1, handler({"ok": True}))[0]
-    assert isinstance(first, Later)
+    assert isinstance(first, Delayed)
     assert first.failure is not None
     assert first.failure.error == "InvalidHandlerResult"
     assert first.failure.message == "handler 'charge' returned a dict; it must return None, CONSUME_SUCCESS or CONSUME_LATER"
@@ -83,7 +83,7 @@ def test_a_result_that_is_no_status_names_the_handler_and_the_type() -> None:
 
 def test_a_failure_carries_what_was_raised() -> None:
     first = ruled(1, handler(ERROR))[0]
-    assert isinstance(first, Later)
+    assert isinstance(first, Delayed)
     assert first.failure is not None
     assert (first.failure.error, first.failure.message) == ("ValueError", "bad amount")
 
@@ -110,7 +110,7 @@ def test_a_ruling_on_one_message_wins_over_prefix_and_result(result: object) -> 
         batch.dead(batch[2], "no such customer")
         return handler(result)(batch)
 
-    assert ruled(3, handle) == [Later(delay=30.0), DONE, Dead("no such customer")]
+    assert ruled(3, handle) == [Delayed(delay=30.0), DONE, Dead("no such customer")]
 
 
 def test_a_rejected_batch_is_dead_but_for_what_was_ruled() -> None:
@@ -138,14 +138,14 @@ def test_a_rejected_batch_is_dead_but_for_what_was_ruled() -> None:
 )
 def test_a_raised_later_beats_the_level_of_the_batch_if_it_has_one(error: raising.Later, level: int, delay: float | None) -> None:
     first = ruled(1, handler(error, delay_level=5))[0]
-    assert isinstance(first, Later)
+    assert isinstance(first, Delayed)
     assert (first.delay_level, first.delay) == (level, delay)
 
 
 @each("error", [ConsumeLater(30), ConsumeLater(), ExceptionGroup("both", [ConsumeLater(), ValueError()])], ids=str)
 def test_a_policy_that_is_raised_fails_the_messages_with_what_to_raise(error: Exception) -> None:
     first = ruled(1, handler(error, delay_level=5))[0]
-    assert isinstance(first, Later)
+    assert isinstance(first, Delayed)
     assert (first.delay_level, first.delay, first.failure and first.failure.error) == (5, None, "InvalidHandlerResult")
     assert first.failure is not None
     assert first.failure.message.endswith(
@@ -156,7 +156,7 @@ def test_a_policy_that_is_raised_fails_the_messages_with_what_to_raise(error: Ex
 @each("asked", [raising.Later("30s"), Reject("no")])
 def test_what_is_to_be_raised_and_is_returned_fails_the_messages(asked: Exception) -> None:
     (first,) = dispositions_of(batch_of(1), Returned(asked), handler="bill")
-    assert isinstance(first, Later)
+    assert isinstance(first, Delayed)
     assert first.failure is not None
     assert first.failure.message.endswith(f"returned a {type(asked).__name__}; raise it")
 
@@ -197,7 +197,7 @@ def test_a_message_that_is_ruled_later_alone_comes_at_the_level_of_the_batch(lev
     batch.later(batch[1])
     batch.delay_level = 4
     assert batch.ruling(1) is batch.rulings[1]
-    assert dispositions_of(batch, Returned(None), handler="bill") == [DONE, Later(4)]
+    assert dispositions_of(batch, Returned(None), handler="bill") == [DONE, Delayed(4)]
 
 
 def test_a_message_with_a_level_of_its_own_keeps_it_and_0_lets_the_policy_decide() -> None:
@@ -205,7 +205,7 @@ def test_a_message_with_a_level_of_its_own_keeps_it_and_0_lets_the_policy_decide
     batch.delay_level = 4
     batch.later(batch[0], delay_level=0)
     batch.later(batch[1], delay="5m")
-    assert dispositions_of(batch, Returned(None), handler="bill") == [Later(0), Later(0, 300.0)]
+    assert dispositions_of(batch, Returned(None), handler="bill") == [Delayed(0), Delayed(0, 300.0)]
 
 
 def said(*errors: Exception) -> Disposition:
@@ -224,14 +224,14 @@ def test_a_group_of_exceptions_that_all_say_the_same_means_that() -> None:
         ([raising.Later("5m"), raising.Later(300)], 0, 300.0),
         ([raising.Later(), raising.Later()], 2, None),
     ):
-        assert isinstance(later := said(*errors), Later)
+        assert isinstance(later := said(*errors), Delayed)
         assert (later.delay_level, later.delay) == (level, delay)
 
 
 @each("errors", [[Reject("a"), ValueError()], [raising.Later(level=3), raising.Later(level=4)], [raising.Later(), Reject("a")]])
 def test_a_group_that_does_not_agree_has_failed_as_any_other_exception(errors: list[Exception]) -> None:
     disposition = said(*errors)
-    assert isinstance(disposition, Later)
+    assert isinstance(disposition, Delayed)
     assert (disposition.delay_level, disposition.failure and disposition.failure.error) == (2, "ExceptionGroup")
 
 

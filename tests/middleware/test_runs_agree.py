@@ -11,23 +11,23 @@ from typing import Any, Final
 
 import pytest
 
-from ackwise.middleware import identity
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER
+from ackwise.middleware.claims.leases import Leases
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, RunEvents, explode
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import Message, TopicPartition
-from ackwise.middleware.pipeline import HandlerStopped, Pipeline
-from ackwise.middleware.policies import Dedup
-from ackwise.middleware.raising import Later, Reject
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, ExchangeResult, Outcome, Release, Renew
-from ackwise.middleware.watermark import Watermark
-from ackwise.middleware.wire import Copy
-from ackwise.middleware.worker import Worker
+from ackwise.middleware.message import keys
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER
+from ackwise.middleware.message.message import Message, TopicPartition
+from ackwise.middleware.message.raising import Later, Reject
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.pipeline.pipeline import HandlerStopped, Pipeline
+from ackwise.middleware.pipeline.worker import Worker
+from ackwise.middleware.policies.policies import Dedup
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.progress.watermark import Watermark
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Complete, Exchange, ExchangeResult, Outcome, Release, Renew
 from ackwise.stores.memory import MemoryStore
 
 STAMP: Final = 1_700_000_000_000
@@ -172,18 +172,18 @@ class History:
 
     def claim_keys(self) -> dict[int, ClaimKey]:
         """Of each message that has one."""
-        ids = identity.Identity("", "g", "h", self.epoch)
+        ids = keys.Identity("", "g", "h", self.epoch)
         found = {}
         for offset in self.offsets:
             day: int | None = self.stamps[offset] // DAY
             if self.identified == "key":
                 if not self.keys[offset] or self.values[offset].startswith(b"bad") or offset in self.raising_keys:
                     continue
-                dedup_id, day = identity.business_id(self.keys[offset]), None
+                dedup_id, day = keys.business_id(self.keys[offset]), None
             elif self.headers[offset]:
-                dedup_id = identity.message_id("orders", self.headers[offset][0][1])
+                dedup_id = keys.message_id("orders", self.headers[offset][0][1])
             else:
-                dedup_id = identity.coordinates_id("orders", 0, offset, self.stamps[offset])
+                dedup_id = keys.coordinates_id("orders", 0, offset, self.stamps[offset])
             found[offset] = ClaimKey(ids.of(dedup_id)[0], day, 1)
         return found if self.identified != "nothing" else {}
 

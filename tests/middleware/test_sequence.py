@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.tables import each
 
-from ackwise.middleware.disposition import DONE, Disposition, Later
-from ackwise.middleware.run import Stage
-from ackwise.middleware.sequence import first_unfinished, hold_back
+from ackwise.middleware.message.disposition import DONE, Delayed, Disposition
+from ackwise.middleware.pipeline.start import first_unfinished, hold_back
+from ackwise.middleware.runs.run import Stage
 
 
 @each(
@@ -16,7 +16,7 @@ from ackwise.middleware.sequence import first_unfinished, hold_back
     [
         (Stage.WITHHELD, None, 101),
         (Stage.FETCHED, None, 101),
-        (Stage.RULED, Later(), 101),
+        (Stage.RULED, Delayed(), 101),
         (Stage.RULED, DONE, None),
         (Stage.SETTLED, DONE, None),
     ],

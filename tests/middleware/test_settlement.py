@@ -9,14 +9,14 @@ import pytest
 from tests.fakes import FULL_DISK
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Done, Duplicate
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.raising import Reject
-from ackwise.middleware.run import Stage
-from ackwise.middleware.store import Outcome
-from ackwise.middleware.wire import due_ms
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, Done, Duplicate
+from ackwise.middleware.message.raising import Reject
+from ackwise.middleware.message.wire import due_ms
+from ackwise.middleware.runs.run import Stage
+from ackwise.middleware.storage.claimstore import Outcome
 
 SETTLED = Stage.SETTLED
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ackwise.middleware.silence import Silence
+from ackwise.middleware.message.refusals import Silence
 
 PLACE = ("billing.delay", 1)
 

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.columns import in_columns
-from ackwise.middleware.disposition import CONSUME_LATER, Duplicate
 from ackwise.middleware.errors import PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.run import Run, Stage, pick
-from ackwise.middleware.store import Ack, Claim, ClaimKey, Exchange, ExchangeResult
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, Duplicate
+from ackwise.middleware.runs.run import Run, Stage, pick
+from ackwise.middleware.storage.claimstore import Ack, Claim, ClaimKey, Exchange, ExchangeResult, in_columns
 
 
 class Between:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.columns import Column
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.policies import Dedup
-from ackwise.middleware.run import Stage
-from ackwise.middleware.store import Claim, Exchange, Outcome, Release
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.policies.policies import Dedup
+from ackwise.middleware.runs.run import Stage
+from ackwise.middleware.storage.claimstore import Claim, Column, Exchange, Outcome, Release
 
 DOWN = '{"store": "down"}'
 
@@ -183,7 +182,7 @@ async def test_a_message_that_ends_workers_waits_for_the_store_even_under_fail_o
 async def test_marks_that_wait_are_bounded_and_what_is_dropped_is_counted(
     spine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ackwise.middleware.leases._REMEMBERED", 2)
+    monkeypatch.setattr("ackwise.middleware.claims.leases._REMEMBERED", 2)
     spine.store.fail = down
     await spine.run(spine.entries(5))
     assert spine.leases.marks_dropped == 3
@@ -196,7 +195,7 @@ async def test_marks_that_wait_are_bounded_and_what_is_dropped_is_counted(
 async def test_after_a_long_outage_no_trip_carries_more_marks_than_a_store_can_take(
     spine: Any, handler: Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.middleware.leases._IN_A_TRIP", 2)
+    monkeypatch.setattr("ackwise.middleware.claims.leases._IN_A_TRIP", 2)
     spine.store.fail = down
     await spine.run(spine.entries(5))
     spine.store.fail = up
@@ -210,7 +209,7 @@ async def test_after_a_long_outage_no_trip_carries_more_marks_than_a_store_can_t
 async def test_marks_that_come_in_while_others_can_not_be_delivered_are_bounded_as_well(
     spine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.middleware.leases._REMEMBERED", 3)
+    monkeypatch.setattr("ackwise.middleware.claims.leases._REMEMBERED", 3)
     marks = iter([Column([bytes([number])], None, 1, [number + 1]) for number in range(5)])
 
     def down_and_another_is_done(exchange: Exchange) -> bool:

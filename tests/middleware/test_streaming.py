@@ -11,16 +11,15 @@ import pytest
 from tests.fakes import FULL_DISK
 from tests.waiting import turns, until
 
-from ackwise.middleware.disposition import DONE, Dead, Done, Duplicate, Failure, Later
 from ackwise.middleware.errors import AckwiseError, PublishUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.inflight import InFlight, Where
-from ackwise.middleware.limits import RateLimit
-from ackwise.middleware.pausing import Target
-from ackwise.middleware.pipeline import HandlerStopped, Pipeline
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.store import Exchange, Release
-from ackwise.middleware.streaming import Streaming
+from ackwise.middleware.flow.limits import RateLimit
+from ackwise.middleware.flow.pausing import Target
+from ackwise.middleware.message.disposition import DONE, Dead, Delayed, Done, Duplicate, Failure
+from ackwise.middleware.pipeline.pipeline import HandlerStopped, Pipeline
+from ackwise.middleware.pipeline.streaming import InFlight, Streaming, Where
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.middleware.storage.claimstore import Exchange, Release
 
 SETTLED, FETCHED = Stage.SETTLED, Stage.FETCHED
 
@@ -111,7 +110,7 @@ async def test_what_has_come_back_is_settled_while_one_is_away(loops: Any) -> No
     run = await loop.begin(entries)
     first, _, last = loop.take()
     first.decide()
-    last.decide(Later())
+    last.decide(Delayed())
     await turns()
     assert (run.done(), stages(entries)) == (False, [SETTLED, Stage.ADMITTED, SETTLED])
     assert loop.stretch.finished == [100, 102]
@@ -129,7 +128,7 @@ async def test_what_can_not_be_published_is_not_tried_again_with_every_slice(loo
 
     loop.spine.publisher.answer = refuse
     await loop.begin(loop.spine.entries(2))
-    loop.take()[0].decide(Later())
+    loop.take()[0].decide(Delayed())
     await turns()
     assert tried == [b"v100"]
     loop.spine.clock.now += 5
@@ -142,7 +141,7 @@ async def test_a_second_decision_counts_for_nothing(loops: Any) -> None:
     entries = loop.spine.entries(1)
     run = await loop.begin(entries)
     (member,) = loop.take()
-    member.decide(Later())
+    member.decide(Delayed())
     member.decide(DONE)
     member.leave_undecided()
     await run
@@ -219,7 +218,7 @@ async def test_a_message_whose_claim_is_lost_in_the_loop_is_waited_for_so_that_i
     await loop.spine.leases.beat()
     await turns()
     assert (entries[0].claim_lost, member.where, run.done()) == (True, Where.TAKEN, False)
-    member.decide(Later())
+    member.decide(Delayed())
     await run
     assert (stages(entries), loop.spine.sent()) == ([Stage.RULED], [])  # published only if the claim is renewed
 
@@ -404,7 +403,7 @@ async def test_nothing_is_handed_over_while_the_event_log_is_not_durable(loops: 
 async def test_a_loop_that_does_not_come_back_is_told_about_by_its_first_message(
     loops: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ackwise.middleware.streaming.HANG_WARNING", 0.002)
+    monkeypatch.setattr("ackwise.middleware.pipeline.streaming.HANG_WARNING", 0.002)
     loop = loops()
     loop.pipeline.steps._slice = 0.001
     await loop.begin(loop.spine.entries(2))
@@ -421,7 +420,7 @@ def doomed(loop: Loop, *, unless: type[Exception] = ValueError) -> Exception:
 
 def fail(members: Sequence[InFlight], error: Exception) -> None:
     for member in members:
-        member.decide(Later(failure=Failure.of(error)), error, company=len(members))
+        member.decide(Delayed(failure=Failure.of(error)), error, company=len(members))
 
 
 async def test_what_would_die_together_runs_again_in_halves_until_the_guilty_one_is_alone(loops: Any) -> None:

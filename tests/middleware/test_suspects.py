@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackwise.middleware.commitmetadata import CommitMetadata, Tried
-from ackwise.middleware.disposition import Dead
-from ackwise.middleware.message import TopicPartition
-from ackwise.middleware.run import Run
-from ackwise.middleware.suspects import DEAD_AFTER, Suspects
+from ackwise.middleware.claims.isolation import DEAD_AFTER, Suspects
+from ackwise.middleware.message.disposition import Dead
+from ackwise.middleware.message.message import TopicPartition
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, Tried
+from ackwise.middleware.runs.run import Run
 
 PLACE = TopicPartition("orders", 0)
 

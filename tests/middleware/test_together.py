@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Dead, Failure, Later, Reason
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.inflight import InFlight
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.raising import Reject
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.streaming import Streaming
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, Dead, Delayed, Failure, Reason
+from ackwise.middleware.message.raising import Reject
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.streaming import InFlight, Streaming
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.run import Run, Stage
 
 SETTLED, FETCHED = Stage.SETTLED, Stage.FETCHED
 LAST = 17
@@ -198,7 +197,7 @@ class Taking:
             for member in taken:
                 if fails:
                     error = ConnectionError()
-                    member.decide(Later(failure=Failure.of(error)), error, company=len(taken))
+                    member.decide(Delayed(failure=Failure.of(error)), error, company=len(taken))
                 else:
                     member.decide()
 
@@ -216,7 +215,9 @@ class Stretch:
 async def test_of_ten_that_a_loop_took_together_nine_succeed_and_one_is_dead(make_spine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spine = make_spine(None, dedup=True, later=ConsumeLater(1))
     loop = Taking(spine, 103)
-    monkeypatch.setattr("ackwise.middleware.streaming.batch_limit", lambda *_: 10)  # they were admitted before the limit was lowered
+    monkeypatch.setattr(
+        "ackwise.middleware.pipeline.streaming.batch_limit", lambda *_: 10
+    )  # they were admitted before the limit was lowered
     entries = spine.entries(10, attempt=2)
     await loop.pipeline(entries, Stretch())
     assert [entry.stage for entry in entries] == [SETTLED] * 10

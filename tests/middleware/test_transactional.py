@@ -11,19 +11,19 @@ from typing import Any, Literal
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Dead, Reason
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable, StoreUnavailable, TransactionAborted, TransactionCommitted
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import HandlerStopped, Pipeline
-from ackwise.middleware.policies import Transactional
-from ackwise.middleware.raising import Later, Reject
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.store import ClaimKey, Outcome, Stale
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
-from ackwise.middleware.transactional import Transactions
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, Dead, Reason
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.message.raising import Later, Reject
+from ackwise.middleware.pipeline.pipeline import HandlerStopped, Pipeline
+from ackwise.middleware.pipeline.transactions import Transactions
+from ackwise.middleware.policies.policies import Transactional
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome, Stale
+from ackwise.middleware.storage.transaction import Finish, Finished, Taken, TransactionAnswer
 
 
 class Database:

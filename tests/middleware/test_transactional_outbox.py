@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.middleware.test_transactional import Database, make
 
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.transactional import Transactions
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.transactions import Transactions
+from ackwise.middleware.runs.run import Run, Stage
 
 __all__ = ["make"]  # a fixture
 

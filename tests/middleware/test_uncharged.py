@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Later
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.retry import ConsumeLater, SendBack
-from ackwise.middleware.run import Stage
-from ackwise.middleware.transactional import finish_of
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER, Delayed
+from ackwise.middleware.pipeline.transactions import finish_of
+from ackwise.middleware.policies.retry import ConsumeLater, SendBack
+from ackwise.middleware.runs.run import Stage
 
 SETTLED = Stage.SETTLED
 
@@ -20,7 +20,7 @@ SETTLED = Stage.SETTLED
 class Uncharged(ConsumeLater):
     """Sends everything back without a charge."""
 
-    def decide(self, later: Later, reconsume_times: int, error: BaseException | None = None) -> Any:
+    def decide(self, later: Delayed, reconsume_times: int, error: BaseException | None = None) -> Any:
         decided = super().decide(later, reconsume_times, error)
         return replace(decided, charged=False) if isinstance(decided, SendBack) else decided
 
@@ -99,5 +99,5 @@ async def test_a_database_is_told_of_a_later_attempt_only_if_there_is_one(make_s
     run = spine.entry(100, attempt=2)
     run.ids = [b"0" * 16]
     run.send_back = SendBack(10.0, 3, charged=charged)
-    run.rule(Later())
+    run.rule(Delayed())
     assert finish_of(run, run.key).next_attempt == next_attempt

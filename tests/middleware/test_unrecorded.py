@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.fakes import FULL_DISK
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.events import Durable, EventCode
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.store import Acquired, AlreadyDone, Claim, ClaimAnswer, ClaimKey, Exchange, Outcome
-from ackwise.middleware.unrecorded import Unrecorded
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import Unrecorded
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.middleware.storage.claimstore import Acquired, AlreadyDone, Claim, ClaimAnswer, ClaimKey, Exchange, Outcome
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.reference.oracle import Ruling, rule
 from ackwise.spark.vocabulary import Verdict

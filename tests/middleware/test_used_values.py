@@ -15,17 +15,16 @@ from tests.middleware.test_transactional import Database
 from tests.tables import each
 from tests.waiting import turns
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import Later
 from ackwise.middleware.errors import CodecUnavailable
-from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import Transactional
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Stage
-from ackwise.middleware.transactional import Transactions
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import Delayed
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.transactions import Transactions
+from ackwise.middleware.policies.policies import Transactional
+from ackwise.middleware.policies.retry import ConsumeLater, RetryInPlace
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Stage
 
 
 class Payments:
@@ -204,7 +203,7 @@ async def test_what_failed_with_others_in_a_loop_runs_again_as_it_was_written(ma
         member.take(0.0)
         message.value.clear()
     for member in [*loop.given]:
-        member.decide(Later(), ValueError(), company=2)
+        member.decide(Delayed(), ValueError(), company=2)
     await turns()
     again = [cast("Message[Any]", member.message) for member in loop.given[2:]]
     assert [message.value["amount"] for message in again] == [100, 100]

@@ -11,21 +11,19 @@ import pytest
 from tests.hostileobjects import KINDS, contained, hostile_error, hostile_value
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.breaker import Breaker
-from ackwise.middleware.disposition import Failure
 from ackwise.middleware.errors import AckwiseError
-from ackwise.middleware.flowcontrol import FlowControl
-from ackwise.middleware.limits import RateLimit
+from ackwise.middleware.flow.breaker import Breaker
+from ackwise.middleware.flow.flowcontrol import FlowControl
+from ackwise.middleware.flow.limits import RateLimit
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.pipeline import HandlerStopped
-from ackwise.middleware.raising import Later, Reject
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Stage
-from ackwise.middleware.tracebacks import where_raised
-from ackwise.middleware.usercode import Raised, Returned, Stops, awaited, called, class_name, shown
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import Failure
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.message.raising import Later, Reject
+from ackwise.middleware.pipeline.pipeline import HandlerStopped
+from ackwise.middleware.policies.retry import ConsumeLater, RetryInPlace
+from ackwise.middleware.runs.run import Stage
+from ackwise.middleware.usercode import Raised, Returned, Stops, awaited, called, class_name, shown, where_raised
 
 STOPS = (SystemExit, KeyboardInterrupt, GeneratorExit)
 

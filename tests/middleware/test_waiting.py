@@ -9,11 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware.controlrecord import UnreadableControl
-from ackwise.middleware.controlrecord import decode as decode_control
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.messagecommand import Do, MessageCommand, decode_command, encode_command, is_command
-from ackwise.middleware.waiting import MessageAt, key_text, message_at
+from ackwise.middleware.flow.controlrecords import (
+    Do,
+    MessageAt,
+    MessageCommand,
+    UnreadableControl,
+    decode_command,
+    encode_command,
+    is_command,
+    key_text,
+    message_at,
+)
+from ackwise.middleware.flow.controlrecords import decode as decode_control
 
 AT = MessageAt("a.b-c_d", 3, 17)
 

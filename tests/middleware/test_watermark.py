@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware.watermark import Watermark
+from ackwise.middleware.progress.watermark import Watermark
 
 
 def holding(*offsets: int, position: int | None = None) -> Watermark:

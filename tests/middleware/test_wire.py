@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tables import each
 
-from ackwise.middleware.disposition import Failure, Later
-from ackwise.middleware.identity import coordinates_id
-from ackwise.middleware.message import Delivery, Headers, Origin
-from ackwise.middleware.retry import ConsumeLater, SendBack
-from ackwise.middleware.wire import (
+from ackwise.middleware.message.disposition import Delayed, Failure
+from ackwise.middleware.message.keys import coordinates_id
+from ackwise.middleware.message.message import Delivery, Headers, Origin
+from ackwise.middleware.message.wire import (
     BUDGET,
     HANDLER_LIMIT,
     VERSION,
@@ -29,6 +28,7 @@ from ackwise.middleware.wire import (
     waiting_copy,
     with_due,
 )
+from ackwise.middleware.policies.retry import ConsumeLater, SendBack
 
 FIRST = Delivery("orders", 3, 100, 5, b"k", b"v", (("trace", b"1"),), Origin("orders", 3, 100, 5))
 NAMES = [
@@ -154,7 +154,7 @@ def test_a_dead_letter_counts_every_attempt(reconsume_times: int, counted: int) 
 def test_the_origin_never_changes(attempts: int) -> None:
     delivery = FIRST
     while delivery.attempt < attempts:
-        assert isinstance(ConsumeLater().decide(Later(), delivery.attempt - 1), SendBack)
+        assert isinstance(ConsumeLater().decide(Delayed(), delivery.attempt - 1), SendBack)
         delivery = parse_copy(read(back(delivery), offset=delivery.attempt), "billing")
     assert delivery.origin == FIRST.origin
     assert delivery.headers == FIRST.headers

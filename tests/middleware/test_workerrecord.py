@@ -7,8 +7,7 @@ import json
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.controlrecord import UnreadableControl
-from ackwise.middleware.workerrecord import PartitionInHand, WorkerRecord, decode_worker, encode_worker, is_worker
+from ackwise.middleware.flow.controlrecords import PartitionInHand, UnreadableControl, WorkerRecord, decode_worker, encode_worker, is_worker
 
 RECORD = WorkerRecord(
     "4d7c", "node-3", 17, "1.0.0", "ackwise", (PartitionInHand("orders", 3, 5, 2),), (("LookupError", 3),), ("bill by code",), ("away",)

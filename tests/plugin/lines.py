@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.waiting import PATIENCE, turns, until
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.run import Run, Stage
-from ackwise.plugin.group.lane import Lane
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.lane import Lane
 
 __all__ = ["Line", "deliveries", "end", "lane_of", "until"]
 

@@ -25,9 +25,9 @@ from ackwise import (
     Later,
     Message,
 )
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.plugin.group.parts import Parts
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.settings.config import read_config
 
 
@@ -74,7 +74,7 @@ def host_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         await app.serve(asyncio.Event())
         return made
 
-    monkeypatch.setattr("ackwise.plugin.hosting.AiokafkaHost", Stopped)
+    monkeypatch.setattr("ackwise.plugin.aiokafkahost.AiokafkaHost", Stopped)
     return serve
 
 

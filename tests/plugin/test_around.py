@@ -13,7 +13,7 @@ import pytest
 from tests.tables import each
 
 from ackwise import App, Batch, CallNext, ConfigurationError, Message
-from ackwise.plugin.around import inspect_middleware
+from ackwise.plugin.handlers.usermiddleware import inspect_middleware
 from ackwise.testing import TestApp
 
 

@@ -14,8 +14,8 @@ from tests.tables import each
 from tests.waiting import until
 
 from ackwise import App, Batch, Breaker, CodecUnavailable, Dedup, Message, RetryInPlace, Share, Transactional
-from ackwise.middleware import decoding
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.pipeline import decoding
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka, TestApp
 

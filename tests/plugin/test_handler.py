@@ -10,10 +10,10 @@ import pydantic
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.message import Delivery, Message, Origin
-from ackwise.plugin.handler import inspect_handler
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Delivery, Message, Origin
+from ackwise.plugin.handlers.handler import inspect_handler
 
 if TYPE_CHECKING:
     from nowhere import Missing  # type: ignore[import-not-found]  # stands for a name that exists for type checkers only

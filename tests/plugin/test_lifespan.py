@@ -13,9 +13,9 @@ from tests.tables import each
 from tests.waiting import until
 
 from ackwise import App, Batch, Dedup, Message, StoreUnavailable
-from ackwise.middleware.columns import ColumnExchange, ColumnResult
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.plugin.lifespan import Lifespans
+from ackwise.middleware.storage.claimstore import ColumnExchange, ColumnResult
+from ackwise.plugin.handlers.lifespan import Lifespans
 from ackwise.plugin.settings.config import Config
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing import MemoryKafka, TestApp

@@ -33,7 +33,7 @@ from ackwise import (
     Reliable,
     reliable,
 )
-from ackwise.middleware.assigned import Undecided
+from ackwise.middleware.pipeline.settlement import Undecided
 from ackwise.plugin.loopbatch import Handover
 
 SOON = ConsumeLater(2, levels="100ms 200ms")

@@ -13,7 +13,7 @@ from tests.tables import each
 
 from ackwise import App, ConfigurationError, Event, EventCode
 from ackwise.middleware.events import Durable, EventSink, durable_of
-from ackwise.plugin.observers import Observed
+from ackwise.plugin.handlers.observers import Observed
 
 EVENT = Event(EventCode.CLAIMED, "orders", 0, 7)
 

@@ -8,10 +8,10 @@ import pytest
 from tests.tables import each
 
 from ackwise import App, ConfigurationError
-from ackwise.middleware.retry import DelayLevels
-from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.middleware.policies.retry import DelayLevels
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topictemplate import TopicTemplate
 
 LEVELS = DelayLevels(("1s", "5m"))

@@ -20,18 +20,17 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.tables import each
 
 from ackwise import CONSUME_LATER, App, Batch, ConfigurationError, ConsumeLater, ConsumeStatus, Later, Message, Reject, Tracing
-from ackwise.middleware.message import Delivery, Headers, Origin
-from ackwise.middleware.outgoing import MESSAGE_ID, Outgoing
-from ackwise.middleware.publishing import Publication, identified
-from ackwise.middleware.sendlater import send_later, to_send
-from ackwise.middleware.tracecontext import carrying
-from ackwise.plugin import tracing
-from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.middleware.log import LogThrottle
+from ackwise.middleware.message.message import Delivery, Headers, Origin
+from ackwise.middleware.message.outgoing import MESSAGE_ID, Outgoing, carrying
+from ackwise.middleware.pipeline.publishing import Publication, identified
+from ackwise.middleware.policies.delaytopic import send_later, to_send
 from ackwise.plugin.faust import handler, use
+from ackwise.plugin.handlers import tracing
 from ackwise.plugin.loop import reliable
 from ackwise.plugin.settings.config import Config
-from ackwise.plugin.simple.consumer import SimpleConsumer
-from ackwise.stores.protocol.outboxrows import columns_of
+from ackwise.plugin.simpleconsumer import SimpleConsumer
+from ackwise.stores.protocol.outbox import columns_of
 from ackwise.testing import TestApp
 
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
@@ -222,7 +221,7 @@ def test_rows_of_an_outbox_and_delayed_sends_keep_the_context() -> None:
 
 
 async def test_without_a_provider_a_handler_is_called_and_nothing_is_read_or_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.tracing._context_of", None)
+    monkeypatch.setattr("ackwise.plugin.handlers.tracing._context_of", None)
     seen: list[Headers] = []
 
     async def handler(_: Any) -> None:

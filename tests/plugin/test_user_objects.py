@@ -30,7 +30,7 @@ from ackwise import (
 )
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.usercode import Raised, Returned, awaited
-from ackwise.plugin.cdc.mapping import MappedRows
+from ackwise.plugin.outbox.cdcroutes import MappedRows
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka, TestApp
 

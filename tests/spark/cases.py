@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from tests.spark.histories import DAY, NOW, SECOND, TOPIC, History
 
-from ackwise.middleware.disposition import Reason
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.events import EventCode as E
+from ackwise.middleware.message.disposition import Reason
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 

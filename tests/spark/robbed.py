@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from tests.spark.histories import NOW, SECOND, hash_of, write_parquet
 
-from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.events import SCHEMA_VERSION, EventCode
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.reference.oracle import Ruling, rule
 from ackwise.spark.vocabulary import ANOMALIES, Flag, Verdict

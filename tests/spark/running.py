@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ackwise.middleware.commitmetadata import LastCommit
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.logs import NO_LOGS

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
-from ackwise.middleware.store import WHOEVER, Ack, Acquired, Busy, ClaimAnswer, Outcome
+from ackwise.middleware.storage.claimstore import WHOEVER, Ack, Acquired, Busy, ClaimAnswer, Outcome
 from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.transitions import Record
 

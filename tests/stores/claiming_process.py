@@ -8,7 +8,7 @@ import asyncio
 import json
 import sys
 
-from ackwise.middleware.store import Acquired, Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.middleware.storage.claimstore import Acquired, Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.plugin.registry import open_store
 
 BATCH = 100

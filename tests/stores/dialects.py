@@ -14,7 +14,7 @@ from tests.databases.server import Endpoint, Server
 from tests.stores.mysql.database import MySQLDatabase
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.store import Claim, ClaimKey, Exchange
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Exchange
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -111,7 +111,7 @@ class PostgresDatabase(SQLDatabase):
         import asyncpg
 
         from ackwise.stores.postgres.claims import exchanging
-        from ackwise.stores.postgres.runner import AsyncpgRunner
+        from ackwise.stores.postgres.driver import AsyncpgRunner
         from ackwise.stores.postgres.tables import Tables
         from ackwise.stores.sql.operation import run
 
@@ -155,9 +155,9 @@ class MariaDBDatabase(SQLDatabase):
 
     @asynccontextmanager
     async def holding(self, keys: Sequence[ClaimKey], token: int) -> AsyncIterator[Callable[[str], Awaitable[object]]]:
-        from ackwise.stores.mysql import statements
+        from ackwise.stores.mysql import claims as statements
         from ackwise.stores.mysql.schema import Tables
-        from ackwise.stores.protocol.requests import asked
+        from ackwise.stores.protocol.transitions import asked
 
         claims = asked(Exchange([Claim(key, token) for key in sorted(keys)]))
         async with self._database.connected() as connection, connection.cursor() as cursor:

@@ -11,8 +11,8 @@ import sys
 
 from tests.failures.transacting import execute
 
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finish, Taken
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
+from ackwise.middleware.storage.transaction import Finish, Taken
 from ackwise.plugin.registry import open_inbox
 
 STEPS = ("opened", "began", "claimed", "wrote", "added", "finished", "committed")

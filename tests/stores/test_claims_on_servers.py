@@ -21,7 +21,7 @@ from tests.stores.claiming_process import BATCH
 from tests.stores.dialects import Database, SQLDatabase
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import (
+from ackwise.middleware.storage.claimstore import (
     Ack,
     Acquired,
     AlreadyDone,

@@ -7,11 +7,20 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from ackwise.middleware.columns import Column, ColumnExchange, checked, in_columns
-from ackwise.middleware.store import Claim, ClaimKey, Exchange, ExchangeResult, Outcome
+from ackwise.middleware.storage.claimstore import (
+    Claim,
+    ClaimKey,
+    Column,
+    ColumnExchange,
+    Exchange,
+    ExchangeResult,
+    Outcome,
+    checked,
+    in_columns,
+)
+from ackwise.stores.conformance import Clock
 from ackwise.stores.memory import MemoryStore
 from ackwise.stores.protocol.transitions import Place, Record, decide
-from ackwise.stores.testing import Clock
 
 LEASE, RETENTION = 64.0, 192.0
 DAYS = (None, 19_000)

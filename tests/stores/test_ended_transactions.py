@@ -26,15 +26,15 @@ from tests.stores.mysql.database import MySQLDatabase
 from tests.tables import each
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
-from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import Transactional
-from ackwise.middleware.run import Stage
-from ackwise.middleware.store import Outcome
-from ackwise.middleware.transaction import Finished, Taken, TransactionalStore
-from ackwise.middleware.transactional import Transactions
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.transactions import Transactions
+from ackwise.middleware.policies.policies import Transactional
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Stage
+from ackwise.middleware.storage.claimstore import Outcome
+from ackwise.middleware.storage.transaction import Finished, Taken, TransactionalStore
 from ackwise.plugin.registry import open_inbox
 from ackwise.stores.mysql.inbox import MySQLInbox
 from ackwise.stores.mysql.outbox import MySQLOutbox

@@ -16,8 +16,8 @@ from tests.stores.dialects import SQLDatabase
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
+from ackwise.middleware.storage.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
 from ackwise.plugin.registry import open_inbox
 
 HERE = ("orders", 3, 17)

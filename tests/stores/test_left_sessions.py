@@ -17,8 +17,8 @@ from tests.stores.batches import HERE, Handler, consume, keys, nothing, opened
 from tests.stores.dialects import MariaDBDatabase, SQLDatabase
 from tests.stores.mysql.database import MySQLDatabase
 
-from ackwise.middleware.store import Outcome
-from ackwise.middleware.transaction import Finished, OffsetsTransaction, Taken, TransactionalStore
+from ackwise.middleware.storage.claimstore import Outcome
+from ackwise.middleware.storage.transaction import Finished, OffsetsTransaction, Taken, TransactionalStore
 from ackwise.plugin.registry import open_inbox, open_outbox
 from ackwise.stores.mysql.inbox import MySQLInbox
 from ackwise.stores.postgres.inbox import PostgresInbox

@@ -7,8 +7,8 @@ import pytest
 from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.conformance import Features, StoreConformance
 from ackwise.stores.memory import MemoryStore, from_url
-from ackwise.stores.testing import Features, StoreConformance
 
 
 class TestMemoryStore(StoreConformance):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
-from ackwise.middleware.outbox import OutboxStore, RowState, packed_headers
-from ackwise.stores.memory_outbox import MemoryConnection, MemoryOutbox, from_url
-from ackwise.stores.protocol.outboxkeeping import Keeping
-from ackwise.stores.testing.outbox import OutboxConformance
-from ackwise.stores.testing.outboxscene import message
+from ackwise.middleware.storage.outbox import OutboxStore, RowState, packed_headers
+from ackwise.stores.conformance.outbox import OutboxConformance
+from ackwise.stores.conformance.outboxwriting import message
+from ackwise.stores.memoryoutbox import MemoryConnection, MemoryOutbox, from_url
+from ackwise.stores.protocol.outbox import Keeping
 
 
 class TestMemoryOutbox(OutboxConformance):

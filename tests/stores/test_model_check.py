@@ -24,7 +24,7 @@ from tests.stores.claim_model import (
     explore,
 )
 
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
+from ackwise.middleware.storage.claimstore import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
 from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.transitions import Record
 

@@ -11,7 +11,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.registry import open_outbox
 from ackwise.stores.mysql.binlog import MySQLChanges
 from ackwise.stores.postgres.replication import PostgresChanges
-from ackwise.stores.protocol.outboxkeeping import Keeping, keeping_of
+from ackwise.stores.protocol.outbox import Keeping, keeping_of
 
 ALL = "?keep_sent=3600&keep_parked=60&blank=value,key"
 URLS = ["postgresql://u:p@127.0.0.1/shop", "mysql://u:p@127.0.0.1/shop", "sqlite:///shop.db"]

@@ -26,13 +26,13 @@ from typer.testing import CliRunner
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.log import Log
-from ackwise.middleware.policies import Dedup, Events, Transactional
-from ackwise.middleware.store import Acquired, Busy, Claim, ClaimAnswer, ClaimKey, Exchange, MaintainedStore, Outcome
-from ackwise.middleware.transaction import Finish, Finished, Taken
+from ackwise.middleware.policies.policies import Dedup, Events, Transactional
+from ackwise.middleware.storage.claimstore import Acquired, Busy, Claim, ClaimAnswer, ClaimKey, Exchange, MaintainedStore, Outcome
+from ackwise.middleware.storage.transaction import Finish, Finished, Taken
 from ackwise.plugin.app import App
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
-from ackwise.plugin.settings.redaction import shown_url
+from ackwise.plugin.settings.connecting import shown_url
 from ackwise.stores.redis import RedisStore
 from ackwise.stores.sqlite import SQLiteStore
 

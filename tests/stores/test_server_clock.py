@@ -11,8 +11,8 @@ from tests.stores.cases import case
 from tests.stores.dialects import SQLDatabase
 
 from ackwise.middleware.errors import StoreUnavailable
-from ackwise.middleware.store import AlreadyDone, Claim, ClaimKey, Complete, Exchange, MaintainedStore, Outcome
-from ackwise.middleware.transaction import Finish
+from ackwise.middleware.storage.claimstore import AlreadyDone, Claim, ClaimKey, Complete, Exchange, MaintainedStore, Outcome
+from ackwise.middleware.storage.transaction import Finish
 from ackwise.plugin.registry import open_inbox, open_store
 from ackwise.stores.sql.schema import refuse_jumped
 

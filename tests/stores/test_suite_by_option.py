@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ackwise.stores.testing.suite import choose
+from ackwise.stores.conformance.suite import choose
 
 pytestmark = pytest.mark.slow  # each starts pytest in a process of its own
 
@@ -20,7 +20,7 @@ STORES = """
 from custom_store import JsonFileStore
 
 from ackwise.stores.memory import MemoryStore
-from ackwise.stores.testing import Features
+from ackwise.stores.conformance import Features
 
 
 def kept(place, clock):

@@ -41,7 +41,7 @@ from ackwise import (
     current_batch,
     reliable,
 )
-from ackwise.middleware.store import Ack
+from ackwise.middleware.storage.claimstore import Ack
 from ackwise.plugin import faust as reliable_faust
 from ackwise.stores import Acquired, Claim, ClaimStore, Exchange, ExchangeResult, Place, Record, decide
 from ackwise.testing import batch as made_batch

@@ -21,8 +21,8 @@ from ackwise import (
     current_batch,
     reliable,
 )
-from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.plugin import faust as reliable_faust
+from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult
+from ackwise.plugin import faust
 
 
 class Order:
@@ -197,13 +197,13 @@ async def wrong_loop_handler(batch: Batch[Invoice]) -> ConsumeStatus | None:
 # Faust
 
 
-agents = reliable_faust.App("billing")
-reliable_faust.App("billing", ackwise_create_topics="maybe")  # type: ignore[arg-type]  # there are three ways
-reliable_faust.App("billing", ackwise_drain_timeout=[1])  # type: ignore[arg-type]  # a duration is seconds or a text
+agents = faust.App("billing")
+faust.App("billing", ackwise_create_topics="maybe")  # type: ignore[arg-type]  # there are three ways
+faust.App("billing", ackwise_drain_timeout=[1])  # type: ignore[arg-type]  # a duration is seconds or a text
 agents.use(Dedup)  # type: ignore[arg-type]  # a policy is made first
 agents.use(drain_timeout=None)  # type: ignore[arg-type]  # a duration is seconds or a text
 agents.use(commit_interval="1s")  # type: ignore[call-arg]  # a setting that Faust has itself
-reliable_faust.use(agents, Dedup("memory://"), create_topic="auto")  # type: ignore[call-arg]  # a setting that there is not
+faust.use(agents, Dedup("memory://"), create_topic="auto")  # type: ignore[call-arg]  # a setting that there is not
 
 
 @agents.handler("orders", model=Order)  # type: ignore[arg-type]  # the model is not what the handler takes
@@ -213,7 +213,7 @@ async def count_invoices(batch: Batch[Invoice]) -> None: ...
 agents.handler(7)  # type: ignore[call-overload]  # no topic
 
 
-@reliable_faust.handler(agents, "orders")  # type: ignore[type-var]  # a handler waits
+@faust.handler(agents, "orders")  # type: ignore[type-var]  # a handler waits
 def count_at_once(batch: Batch[Order]) -> None: ...
 
 

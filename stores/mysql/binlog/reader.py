@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
-from ackwise.stores.mysql.binlog.memory import Place, Progress, number_of
-from ackwise.stores.mysql.binlog.table import Columns, TableMap, packed_integer
+from ackwise.middleware.storage.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
+from ackwise.stores.mysql.binlog.position import Place, Progress, number_of
+from ackwise.stores.mysql.binlog.rows import Columns, TableMap, packed_integer
 from ackwise.stores.sql.changes import require_same
 
 #: Bytes of a transaction's rows that are held; a larger one is read twice.

@@ -9,23 +9,23 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ackwise.middleware.changes import ChangesLost, Operation, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.stores.mysql.binlog import memory, server
-from ackwise.stores.mysql.binlog.connection import BinlogConnection
-from ackwise.stores.mysql.binlog.memory import Place, Progress, place_of
+from ackwise.middleware.storage.changes import ChangesLost, Operation, SourceBusy, SourceStatus, UnreadableChange
+from ackwise.stores.mysql.binlog import server
+from ackwise.stores.mysql.binlog.position import Kept, Place, Progress, claim, ensure, keep, place_of, recall, release, remember
 from ackwise.stores.mysql.binlog.reader import MOST_HELD, Reader, Wanted
+from ackwise.stores.mysql.binlog.server import BinlogConnection
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.schema import Tables
 from ackwise.stores.mysql.url import Address, parse
-from ackwise.stores.protocol.outboxkeeping import keeping_of
-from ackwise.stores.protocol.purpose import CDC
+from ackwise.stores.protocol.options import CDC
+from ackwise.stores.protocol.outbox import keeping_of
 from ackwise.stores.sql.changes import LogChanges
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Statement, Steps
 
 if TYPE_CHECKING:
-    from ackwise.stores.mysql.binlog.table import Columns
+    from ackwise.stores.mysql.binlog.rows import Columns
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class MySQLChanges(LogChanges):
         """Check everything, and take the lease: what is read, where reading begins, and why it can't begin there."""
         said = yield from server.settings(self.address)
         yield from server.require_own_id(self._server_id, self.address)
-        yield from memory.ensure(self._tables)
+        yield from ensure(self._tables)
         wanted = yield from self._wanted()
         databases = {self._server.database, *(table.partition(".")[0] for table in wanted)}
         yield from server.require_logged(self.address, databases)
@@ -114,32 +114,32 @@ class MySQLChanges(LogChanges):
             )
         return wanted, said, encodings, kept.place, lost
 
-    def _take(self, said: server.Settings) -> Steps[memory.Kept]:
-        if (yield from memory.recall(self._tables, self.name)) is None:
+    def _take(self, said: server.Settings) -> Steps[Kept]:
+        if (yield from recall(self._tables, self.name)) is None:
             if not self._create:
                 raise ConfigurationError(
                     f"{self.address}: no position is kept under the name {self.name}; --create-slot begins at the end of the log"
                 )
-            yield from memory.remember(self._tables, self.name, said.server, (yield from server.end_of_log(self.address)))
-        token = yield from memory.claim(self._tables, self.name, self._token)
+            yield from remember(self._tables, self.name, said.server, (yield from server.end_of_log(self.address)))
+        token = yield from claim(self._tables, self.name, self._token)
         if token is None:
             raise SourceBusy(f"{self.address}: another relay reads the log from the position {self.name}")
         self._token = token
-        kept = yield from memory.recall(self._tables, self.name)  # whoever had the lease may have moved it
+        kept = yield from recall(self._tables, self.name)  # whoever had the lease may have moved it
         assert kept is not None, "its row was just claimed"
         return kept
 
     def _begin_anew(self, said: server.Settings, lost: str) -> Steps[Place]:
         """Where the log ends, if somebody said that it may begin there after it was lost. Raises `ChangesLost`."""
         if not self._replace_lost:
-            yield from memory.release(self._tables, self.name, self._token)
+            yield from release(self._tables, self.name, self._token)
             raise ChangesLost(
                 f"{lost}; {self._remains()}. Find out why, then start once with --create-slot --replace-lost-slot to "
                 "begin again at the end of the log"
             )
         self._found = (f"{lost}; reading begins again, as --replace-lost-slot says",)
         place = yield from server.end_of_log(self.address)
-        yield from memory.remember(self._tables, self.name, said.server, place)
+        yield from remember(self._tables, self.name, said.server, place)
         return place
 
     async def _start(self, wanted: dict[str, Wanted], said: server.Settings, encodings: dict[int, str | None], place: Place) -> None:
@@ -195,8 +195,8 @@ class MySQLChanges(LogChanges):
 
     def _status(self) -> Steps[SourceStatus]:
         said = yield from server.settings(self.address)
-        yield from memory.ensure(self._tables)
-        kept = yield from memory.recall(self._tables, self.name)
+        yield from ensure(self._tables)
+        kept = yield from recall(self._tables, self.name)
         if kept is None:
             raise ChangesLost(f"{self.address}: no position is kept under the name {self.name}; --create-slot makes one")
         log = yield from server.log_files(self.address)
@@ -240,7 +240,7 @@ class MySQLChanges(LogChanges):
         if self._progress is None:
             return
         place, self._has_news = self._progress.done, False
-        if await self._ask(memory.keep(self._tables, self.name, self._token, place)):
+        if await self._ask(keep(self._tables, self.name, self._token, place)):
             return
         self._end = SourceBusy(f"{self.address}: another relay has taken over the position {self.name}")
         await self._close_stream()
@@ -249,7 +249,7 @@ class MySQLChanges(LogChanges):
         if await self._stop_reporting():
             with contextlib.suppress(AckwiseError):
                 await self._report()
-                await self._ask(memory.release(self._tables, self.name, self._token))
+                await self._ask(release(self._tables, self.name, self._token))
         self._progress = None
         await self._close_stream()
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from psycopg import pq, sql
 
-from ackwise.middleware.changes import SourceBusy
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.storage.changes import SourceBusy
 
 #: PostgreSQL counts microseconds from 2000-01-01.
 _EPOCH_2000: Final = 946_684_800

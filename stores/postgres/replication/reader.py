@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ackwise.middleware.changes import Change, Committed, NotInLog, Operation, UnreadableChange
+from ackwise.middleware.storage.changes import Change, Committed, NotInLog, Operation, UnreadableChange
 from ackwise.stores.postgres.replication.pgoutput import (
     Begin,
     Commit,
@@ -19,7 +19,7 @@ from ackwise.stores.postgres.replication.pgoutput import (
     Value,
     parse,
 )
-from ackwise.stores.postgres.replication.progress import Progress, format_lsn
+from ackwise.stores.postgres.replication.slot import Progress, format_lsn
 from ackwise.stores.sql.changes import require_same
 
 _NOT_IN_LOG: Final = object()

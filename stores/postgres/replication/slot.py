@@ -1,14 +1,143 @@
-"""A replication slot: what PostgreSQL says of it, what our table `ackwise_cdc` remembers of it, and what follows from both."""
+"""`Progress`: the position in the log that may be reported as done; and positions as text, such as `16/B374D848`. Pure.
+
+The publication that says which tables the log tells of: checked, and made where it is missing.
+
+A replication slot: what PostgreSQL says of it, what our table `ackwise_cdc` remembers of it, and what follows from both.
+"""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import json
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
 
-from ackwise.middleware.changes import ChangesLost
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.postgres.replication.progress import parse_lsn
+from ackwise.middleware.storage.changes import ChangesLost
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
+
+
+def format_lsn(lsn: int) -> str:
+    """The text that PostgreSQL writes for `lsn`."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def parse_lsn(text: str) -> int:
+    """The number of a text such as `16/B374D848`. Raises `ValueError`."""
+    high, separator, low = text.partition("/")
+    if not separator or len(high) > 8 or len(low) > 8:
+        raise ValueError(f"{text!r} is no log sequence number")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+class Progress:
+    """How far the log was read, and up to where nothing is outstanding.
+
+    The server drops the log before the position that is reported as `done`, and begins there after a crash. So it is the end of
+    a transaction all of whose changes were acknowledged, or, while none is outstanding, the end of what the server has looked through.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self.done = start  #: May be reported.
+        self._outstanding: deque[int] = deque()  # ends of transactions that were read whole and not acknowledged, in their order
+        self._is_inside = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether something was read that is not acknowledged."""
+        return self._is_inside or bool(self._outstanding)
+
+    def begin(self) -> None:
+        """A transaction begins: from now on something is outstanding."""
+        self._is_inside = True
+
+    def commit(self, end: int) -> None:
+        """It was read whole; `end` is where it ends."""
+        self._is_inside = False
+        self._outstanding.append(end)
+
+    def acknowledge(self, end: int) -> None:
+        """Everything up to the end of a transaction was acknowledged. What was never read can't be."""
+        while self._outstanding and self._outstanding[0] <= end:
+            self.done = max(self.done, self._outstanding.popleft())
+
+    def passed(self, position: int) -> None:
+        """The server has sent everything that there is before `position`: an idle source goes forward with it."""
+        if not self.waits:
+            self.done = max(self.done, position)
+
+
+_PUBLICATION: Final = "SELECT pubinsert, pubupdate, pubdelete, pubviaroot FROM pg_publication WHERE pubname = $1"
+# As JSON, since columns came with later versions.
+_TABLES: Final = "SELECT to_jsonb(t)::text FROM pg_publication_tables t WHERE pubname = $1"
+
+
+def ensure_publication(
+    name: str, tables: Sequence[str], *, columns: Collection[str], needs: Sequence[str], create: bool
+) -> Steps[tuple[str, ...]]:
+    """Check that the publication has `tables` (`schema.table`, the first are required and the last is the heartbeat's) as they are.
+
+    `columns` of each required table must be in it, and `needs` are the operations. With `create` it is made if it is missing.
+    Returns findings. Raises `ConfigurationError`.
+    """
+    made = f"CREATE PUBLICATION {_quoted(name)} FOR TABLE {', '.join(map(_quoted_table, tables))} WITH (publish = '{', '.join(needs)}')"
+    found, there = yield [Statement(_PUBLICATION, (name,)), Statement(_TABLES, (name,))]
+    if not found.rows:
+        if not create:
+            raise ConfigurationError(f"there is no publication {name}; --create-slot makes it, or run: {made}")
+        try:
+            yield [Statement(made)]
+        except Failure as failure:
+            if failure.problem is not Problem.FORBIDDEN:
+                raise
+            raise ConfigurationError(
+                f"this user may not make the publication ({failure.error.args[0]}); let an owner of the tables run: {made}"
+            ) from None
+        return ()
+    published = [json.loads(each) for (each,) in there.rows]
+    operations = [operation for operation, is_there in zip(("insert", "update", "delete"), found.rows[0], strict=False) if is_there]
+    *required, heartbeat = tables
+    if wrong := wrong_with(name, required, published, operations, columns=columns, needs=needs):
+        raise ConfigurationError(wrong)
+    if heartbeat not in {f"{each['schemaname']}.{each['tablename']}" for each in published}:
+        return (
+            f"the publication {name} has no table {heartbeat}, so no heartbeat comes back; ALTER PUBLICATION {name} ADD TABLE {heartbeat}",
+        )
+    return ()
+
+
+def wrong_with(
+    name: str,
+    required: Sequence[str],
+    published: Sequence[dict[str, Any]],
+    operations: Collection[str],
+    *,
+    columns: Collection[str],
+    needs: Sequence[str],
+) -> str | None:
+    """Why changes would be passed over with this publication, a sentence; `None` if none would."""
+    by_table = {f"{each['schemaname']}.{each['tablename']}": each for each in published}
+    for table in required:
+        if (each := by_table.get(table)) is None:
+            return f"the publication {name} has no table {table}; ALTER PUBLICATION {name} ADD TABLE {table}"
+        if each.get("rowfilter"):
+            return f"the publication {name} leaves out rows of {table} (a WHERE), which would never be sent; make one without it"
+        if missing := sorted(set(columns) - set(each.get("attnames") or columns)):
+            return f"the publication {name} leaves out column {missing[0]} of {table}; make one with all columns"
+    if missing := [operation for operation in needs if operation not in operations]:
+        return f"the publication {name} does not publish {missing[0]}; ALTER PUBLICATION {name} SET (publish = '{', '.join(needs)}')"
+    return None
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _quoted_table(table: str) -> str:
+    schema, _, name = table.partition(".")
+    return f"{_quoted(schema)}.{_quoted(name)}"
+
 
 _COLUMNS: Final = """
     slot text PRIMARY KEY,
@@ -19,7 +148,7 @@ _COLUMNS: Final = """
     beat_at timestamptz NOT NULL DEFAULT clock_timestamp()"""
 
 
-def ensure(tables: Tables) -> Steps[None]:
+def ensure_table(tables: Tables) -> Steps[None]:
     """Create the table if it is missing. Raises `ConfigurationError` with the statement if this user may not."""
     name = tables.named("cdc")
     (missing,) = yield [Statement("SELECT to_regclass($1) IS NULL", (name,))]

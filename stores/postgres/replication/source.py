@@ -8,17 +8,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ackwise.middleware.changes import Change, ChangesLost, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
+from ackwise.middleware.storage.changes import Change, ChangesLost, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.stores.postgres.driver import Asyncpg
-from ackwise.stores.postgres.replication import publication, slot
+from ackwise.stores.postgres.replication import slot
 from ackwise.stores.postgres.replication.connection import LogData, ReplicationConnection, parse_frame, status_update
-from ackwise.stores.postgres.replication.progress import Progress, format_lsn, parse_lsn
 from ackwise.stores.postgres.replication.reader import Reader
+from ackwise.stores.postgres.replication.slot import Progress, format_lsn, parse_lsn
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
-from ackwise.stores.protocol.outboxkeeping import keeping_of
-from ackwise.stores.protocol.purpose import CDC
+from ackwise.stores.protocol.options import CDC
+from ackwise.stores.protocol.outbox import keeping_of
 from ackwise.stores.sql.changes import LogChanges
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Statement, Steps
@@ -147,7 +147,7 @@ class PostgresChanges(LogChanges):
 
     async def _prepare(self, system_id: str, timeline: int) -> tuple[list[str], str]:
         """The tables to read, and where the slot stands, once everything is there."""
-        await self._ask(slot.ensure(self._tables))
+        await self._ask(slot.ensure_table(self._tables))
         seen = await self._ask(slot.look_at(self.name))
         if seen is not None and seen.active:
             raise SourceBusy(f"{self.address}: another relay reads from the slot {self.name}")
@@ -158,7 +158,7 @@ class PostgresChanges(LogChanges):
         )
         wanted = [await self._ask(self._resolved(table)) for table in self._given or [self._tables.named("outbox")]]
         heartbeat = await self._ask(self._resolved(self._tables.named("cdc")))
-        publishing = publication.ensure(
+        publishing = slot.ensure_publication(
             self._publication,
             [*wanted, heartbeat],
             columns=() if self._given else _OUTBOX_COLUMNS,

@@ -16,13 +16,12 @@ from tests.failures.calls import Tap, TappedStore, current
 from tests.failures.hostile.trial import Join
 from tests.failures.world import Record, World, handle
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.policies import DeadLetter, Dedup
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.policies.policies import DeadLetter, Dedup
+from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.plugin.faust import current_batch
-from ackwise.plugin.faust.handlers import handler
-from ackwise.plugin.faust.stockapp import use
-from ackwise.plugin.faust.thread import ReliableThread
+from ackwise.plugin.faust.faustapp import handler, use
+from ackwise.plugin.faust.fetchthread import ReliableThread
 from ackwise.stores.sqlite import SQLiteStore
 
 __all__ = ["Declare", "by_handler", "by_take", "counted", "executions", "install", "with_table", "worker"]

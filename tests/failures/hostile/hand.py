@@ -11,8 +11,7 @@ from typing import Final
 
 import pytest
 
-from ackwise.testing.hostile.fault import Fault
-from ackwise.testing.hostile.plan import Plan
+from ackwise.testing.hostile.plan import Fault, Plan
 
 __all__ = ["deal", "parted"]
 

@@ -9,8 +9,8 @@ from tests.failures.calls import Tap, TappedConsumer, TappedStore
 from tests.failures.world import World, handle
 from tests.servers import connected
 
-from ackwise.middleware.policies import DeadLetter, Dedup
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.policies.policies import DeadLetter, Dedup
+from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.plugin.loop import reliable
 from ackwise.stores.sqlite import SQLiteStore
 

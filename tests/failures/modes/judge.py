@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ackwise.middleware.commitmetadata import decode
-from ackwise.middleware.ordering import Order
+from ackwise.middleware.policies.retry import Order
+from ackwise.middleware.progress.commitmetadata import decode
 
 __all__ = ["Sent", "Verdict", "judge", "promised_by"]
 

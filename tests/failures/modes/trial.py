@@ -23,7 +23,7 @@ from tests.failures.process import WorkerProcess
 from tests.servers import connected
 from tests.waiting import until
 
-from ackwise.middleware.ordering import Order
+from ackwise.middleware.policies.retry import Order
 
 __all__ = ["FAULTS", "MODES", "Mode", "Trial"]
 

@@ -13,9 +13,9 @@ from tests.failures.ledger import Ledger
 from tests.failures.transacting import ShortSessions
 
 from ackwise import App, ConsumeLater, Dedup, Message, RetryInPlace
-from ackwise.middleware.ordering import Order
-from ackwise.plugin.host import host
-from ackwise.plugin.relay import relay as delay
+from ackwise.middleware.policies.retry import Order
+from ackwise.plugin import aiokafkahost
+from ackwise.plugin.delays import delayrelay
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import hostile_client
 
@@ -28,7 +28,7 @@ def consume(
 ) -> None:  # fmt: skip
     """Work until SIGTERM; `harms` befall its client."""
     logging.basicConfig(level="WARNING", format="%(asctime)s %(message)s")
-    for module in (host, delay):
+    for module in (aiokafkahost, delayrelay):
         module.AIOKafkaConsumer = ShortSessions  # type: ignore[attr-defined]  # theirs is not for others
     ledger, worker = Ledger(folder / "ledger"), os.getpid()
     app = App(group, brokers=brokers, config=Config(), commit_interval=COMMIT, revoke_timeout=2.0, drain_timeout=5.0, clock_skew=0.0)

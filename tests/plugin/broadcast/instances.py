@@ -11,7 +11,7 @@ from tests.waiting import PATIENCE
 
 from ackwise import App, Broadcasting, Message, RetryInPlace
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.ordering import Order
+from ackwise.middleware.policies.retry import Order
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka
 

@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.events import EventCode
-from ackwise.plugin.broadcast import owngroup
+from ackwise.plugin.modes import broadcasting
 from ackwise.testing import MemoryKafka
 
 #: Commits after the first, which says where it begins, do not come while a test lasts.
@@ -49,7 +49,7 @@ async def test_while_the_broker_is_away_nothing_is_passed_over(kafka: MemoryKafk
 async def test_a_broker_that_is_away_at_the_start_is_waited_for(
     kafka: MemoryKafka, file_of: FileOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.opening._START_AGAIN", 0.05)
+    monkeypatch.setattr("ackwise.plugin.consumer.startup._START_AGAIN", 0.05)
     await kafka.stop()
     one = Instance(kafka, "web-1", file_of("web-1"))
     starting = asyncio.create_task(one.__aenter__())
@@ -89,7 +89,7 @@ async def test_a_partition_that_is_new_is_read_from_its_beginning_also_if_it_was
 
 
 async def test_two_instances_of_one_name_are_refused(kafka: MemoryKafka, file_of: FileOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owngroup, "_SESSIONS", 0.05)
+    monkeypatch.setattr(broadcasting, "_SESSIONS", 0.05)
     async with Instance(kafka, "web-1", file_of("web-1")) as one:
         await one.until(lambda: len(one.committed()) == 2)
         with pytest.raises(ConfigurationError, match=r"is running at .* already|another worker has it"):
@@ -116,11 +116,11 @@ async def test_brokers_that_know_no_such_question_are_not_asked(kafka: MemoryKaf
 
 
 async def test_of_two_instances_of_one_name_that_start_together_one_goes_on(kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def alone(self: owngroup.OwnGroup, member: object) -> None: ...
+    async def alone(self: broadcasting.OwnGroup, member: object) -> None: ...
 
-    monkeypatch.setattr(owngroup.OwnGroup, "_require_alone", alone)
-    monkeypatch.setattr(owngroup, "_LOOK_AGAIN", 0.05)
-    monkeypatch.setattr(owngroup, "_SESSIONS", 0.05)
+    monkeypatch.setattr(broadcasting.OwnGroup, "_require_alone", alone)
+    monkeypatch.setattr(broadcasting, "_LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(broadcasting, "_SESSIONS", 0.05)
     both = [Instance(kafka, "web-1"), Instance(kafka, "web-1")]
     stops = [asyncio.create_task(instance.app.serve(instance._stop)) for instance in both]
     for instance, running in zip(both, stops, strict=True):

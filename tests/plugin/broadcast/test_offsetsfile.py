@@ -16,11 +16,11 @@ import pytest
 from aiokafka import TopicPartition
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.broadcast import offsetsfile
-from ackwise.plugin.broadcast.offsetsfile import OffsetsFile
-from ackwise.plugin.client.offsets import Committed
-from ackwise.plugin.group.commits import to_commit
-from ackwise.plugin.group.lane import Lane, Told
+from ackwise.plugin.consumer.commits import to_commit
+from ackwise.plugin.consumer.lane import Lane, Told
+from ackwise.plugin.kafka.brokeroffsets import Committed
+from ackwise.plugin.modes import broadcasting
+from ackwise.plugin.modes.broadcasting import OffsetsFile
 
 PLACE = TopicPartition("changes", 0)
 
@@ -82,7 +82,7 @@ async def test_a_file_of_another_instance_of_another_cluster_or_of_another_versi
 _HOLD = """
 import sys
 from pathlib import Path
-from ackwise.plugin.broadcast.offsetsfile import OffsetsFile
+from ackwise.plugin.modes.broadcasting import OffsetsFile
 held = OffsetsFile(Path(sys.argv[1]), "cache@web-1", None)
 held.open()
 print("held", flush=True)
@@ -149,7 +149,7 @@ async def test_a_write_that_fails_leaves_the_old_file_whole_and_the_next_one_mak
             with pytest.raises(OSError, match="No space left"):
                 await file.commit({PLACE: Committed(9, "")})
         assert file.positions[PLACE].offset == 7, step
-        assert offsetsfile._decoded(path.read_bytes(), path)["positions"] == [["changes", 0, 7, ""]], step
+        assert broadcasting._decoded(path.read_bytes(), path)["positions"] == [["changes", 0, 7, ""]], step
         await file.commit({PLACE: Committed(9, "")})
         await file.close()
         assert await offset_in(path) == 9, step
@@ -169,7 +169,7 @@ async def test_it_is_synced_before_it_takes_the_place_of_the_old_one_and_its_nam
         done.append("rename")
         return replace(self, target)
 
-    monkeypatch.setattr("ackwise.plugin.broadcast.offsetsfile.os.fsync", synced)
+    monkeypatch.setattr("ackwise.plugin.modes.broadcasting.os.fsync", synced)
     monkeypatch.setattr(Path, "replace", replaced)
     file = file_at(tmp_path / "offsets")
     await file.commit({PLACE: Committed(7, "")})
@@ -180,14 +180,14 @@ async def test_it_is_synced_before_it_takes_the_place_of_the_old_one_and_its_nam
 @pytest.fixture
 async def disk(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
     """A disk that hangs: the first event is set when a write has begun, and the second lets all of them go on."""
-    loop, begun, go_on, write = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event(), offsetsfile._write
+    loop, begun, go_on, write = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event(), broadcasting._write
 
     def hanging(path: Path, text: bytes) -> None:
         loop.call_soon_threadsafe(begun.set)
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
         write(path, text)
 
-    monkeypatch.setattr(offsetsfile, "_write", hanging)
+    monkeypatch.setattr(broadcasting, "_write", hanging)
     return begun, go_on
 
 

@@ -12,12 +12,10 @@ import asyncmy
 from tests.databases.server import Endpoint
 from tests.plugin.cdc.world import World
 
-from ackwise.middleware.changes import Change
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.cdc.mapping import MappedRows
-from ackwise.plugin.cdc.outboxrows import OutboxRows
-from ackwise.plugin.cdc.relay import CdcRelay
-from ackwise.plugin.cdc.route import OpenSender, Route
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.changes import Change
+from ackwise.plugin.outbox.cdcrelay import CdcRelay
+from ackwise.plugin.outbox.cdcroutes import MappedRows, OpenSender, OutboxRows, Route
 from ackwise.stores.mysql.binlog import MySQLChanges
 from ackwise.stores.mysql.outbox import MySQLOutbox
 

@@ -12,10 +12,10 @@ from tests.plugin.cdc.binlogworld import BinlogWorld, binlog_world
 from tests.plugin.cdc.world import until
 from tests.shared import SharedServer
 
-from ackwise.middleware.changes import Change, ChangesLost, Operation, SourceBusy, UnreadableChange
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.cdc.relay import CdcRelay
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.changes import Change, ChangesLost, Operation, SourceBusy, UnreadableChange
+from ackwise.plugin.outbox.cdcrelay import CdcRelay
 from ackwise.stores.mysql.binlog import MySQLChanges
 
 pytestmark = pytest.mark.servers

@@ -9,12 +9,11 @@ import pytest
 from tests.waiting import turns, until
 
 from ackwise.middleware.errors import StoreUnavailable
-from ackwise.middleware.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
-from ackwise.middleware.outgoing import Acked, Outgoing
-from ackwise.plugin.cdc import outboxrows
-from ackwise.plugin.cdc.outboxrows import OutboxRows
-from ackwise.plugin.cdc.route import Parcel
-from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.middleware.message.outgoing import Acked, Outgoing
+from ackwise.middleware.storage.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
+from ackwise.plugin.outbox import cdcroutes
+from ackwise.plugin.outbox.cdcroutes import OutboxRows, Parcel
+from ackwise.stores.memoryoutbox import MemoryOutbox
 
 
 class Slow(MemoryOutbox):
@@ -58,7 +57,7 @@ class Desk:
 
 @pytest.fixture
 async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
-    monkeypatch.setattr(outboxrows, "_GATHER", 0.0)
+    monkeypatch.setattr(cdcroutes, "_GATHER", 0.0)
     desk = Desk()
     await desk.route.open()
     await desk.route.begin()
@@ -77,7 +76,7 @@ async def test_what_is_sent_during_a_deletion_waits_for_nothing_and_goes_with_th
 
 
 async def test_so_many_rows_may_wait_and_no_more(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outboxrows, "_MOST_UNDELETED", 2)
+    monkeypatch.setattr(cdcroutes, "_MOST_UNDELETED", 2)
     await desk.route.sent(await desk.parcels(b"1"))
     waiting = asyncio.create_task(desk.route.sent(await desk.parcels(b"2", b"3")))
     await turns(20)

@@ -24,8 +24,8 @@ from tests.servers import RawKafka
 from tests.waiting import until
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.middleware.outgoing import MESSAGE_ID
-from ackwise.plugin.local.broker import LocalKafka
+from ackwise.middleware.message.outgoing import MESSAGE_ID
+from ackwise.plugin.local.localkafka import LocalKafka
 from ackwise.plugin.registry import open_outbox
 
 pytestmark = [pytest.mark.kafka, pytest.mark.servers, pytest.mark.slow]  # starts relay, database and broker again after each kill

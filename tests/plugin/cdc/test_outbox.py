@@ -10,14 +10,14 @@ import pytest
 from tests.fakes import FULL_DISK, Sink
 from tests.plugin.cdc.world import World, close_outbox, until
 
-from ackwise.middleware.changes import ChangesLost, UnreadableChange
 from ackwise.middleware.errors import ConfigurationError, PublishRefused
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.outbox import TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.changes import ChangesLost, UnreadableChange
+from ackwise.middleware.storage.outbox import TransactionOutcome
+from ackwise.stores.postgres.driver import AsyncpgRunner
 from ackwise.stores.postgres.replication import PostgresChanges, slot
 from ackwise.stores.postgres.replication.slot import Known
-from ackwise.stores.postgres.runner import AsyncpgRunner
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.sql.operation import run
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.plugin.cdc.world import World, until
 
-from ackwise.middleware.changes import Change, ChangesLost, Operation, UnreadableChange
 from ackwise.middleware.errors import PublishRefused
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.cdc.mapping import MappedRows
-from ackwise.plugin.cdc.relay import CdcRelay
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.changes import Change, ChangesLost, Operation, UnreadableChange
+from ackwise.plugin.outbox.cdcrelay import CdcRelay
+from ackwise.plugin.outbox.cdcroutes import MappedRows
 
 pytestmark = pytest.mark.servers
 

@@ -13,12 +13,10 @@ import pytest
 from tests.fakes import Sink
 from tests.waiting import PATIENCE, until
 
-from ackwise.middleware.changes import Change
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
-from ackwise.plugin.cdc.mapping import MappedRows
-from ackwise.plugin.cdc.outboxrows import OutboxRows
-from ackwise.plugin.cdc.relay import CdcRelay
-from ackwise.plugin.cdc.route import OpenSender, Route
+from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.storage.changes import Change
+from ackwise.plugin.outbox.cdcrelay import CdcRelay
+from ackwise.plugin.outbox.cdcroutes import MappedRows, OpenSender, OutboxRows, Route
 from ackwise.stores.postgres.outbox import PostgresOutbox
 from ackwise.stores.postgres.replication import PostgresChanges
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ackwise.middleware.errors import StoreUnavailable
-from ackwise.middleware.outbox import TransactionOutcome
-from ackwise.stores.memory_outbox import MemoryConnection, MemoryOutbox
+from ackwise.middleware.storage.outbox import TransactionOutcome
+from ackwise.stores.memoryoutbox import MemoryConnection, MemoryOutbox
 
 __all__ = ["HalfStore", "Local"]
 

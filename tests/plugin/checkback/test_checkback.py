@@ -10,10 +10,11 @@ from tests.plugin.checkback.halfstore import HalfStore
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.outbox import Prepared, RowState, TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.checkback import checkback, witness
-from ackwise.plugin.checkback.checkback import CheckBack
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.outbox import Prepared, RowState, TransactionOutcome
+from ackwise.plugin.outbox import checkback
+from ackwise.plugin.outbox import checkback as witness
+from ackwise.plugin.outbox.checkback import CheckBack
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("no answer"), ConfigurationError("this user may not")])

@@ -11,10 +11,10 @@ from tests.plugin.checkback.halfstore import HalfStore, Local
 
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.outbox import Prepared, RowState, TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.checkback.checkback import CheckBack
-from ackwise.plugin.transactions.halfmessages import HalfMessages
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.outbox import Prepared, RowState, TransactionOutcome
+from ackwise.plugin.outbox.checkback import CheckBack
+from ackwise.plugin.outbox.halfmessages import HalfMessages
 
 HALF = Outgoing("paid", b"42")
 

@@ -16,8 +16,7 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.log import Log
-from ackwise.plugin.cli.logs import JsonLines
-from ackwise.plugin.cli.repeatedlines import AWAY_WITHIN, WITHIN, Repeats
+from ackwise.plugin.cli.run import AWAY_WITHIN, WITHIN, JsonLines, Repeats
 
 WORKER = """
 from ackwise import App
@@ -138,7 +137,7 @@ def test_however_many_different_lines_there_are_those_of_late_are_remembered() -
 
 REPEATING = """
 import logging
-from ackwise.plugin.cli.logs import print_log
+from ackwise.plugin.cli.run import print_log
 print_log("info", "text")
 for _ in range(1000):
     logging.getLogger("aiokafka.cluster").error("Topic %s not found in cluster metadata", "orders")
@@ -156,7 +155,7 @@ def test_ackwise_run_prints_a_line_of_the_kafka_client_once_though_it_comes_a_th
 
 LEVELS = """
 import logging, sys
-from ackwise.plugin.cli.logs import print_log
+from ackwise.plugin.cli.run import print_log
 print_log(sys.argv[1], "text")
 sys.stderr.write(" ".join(logging.getLevelName(logging.getLogger(name).getEffectiveLevel()) for name in ("ackwise", "aiokafka.conn")))
 """

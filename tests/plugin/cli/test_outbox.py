@@ -16,8 +16,8 @@ from tests.tables import each
 from typer.testing import CliRunner
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import CheckAnswer, Failed, TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.outbox import CheckAnswer, Failed, TransactionOutcome
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.registry import open_outbox
 

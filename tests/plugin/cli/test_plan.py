@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.repairplan import Action, RepairStep, Title, read_steps, read_title, write_plan
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.resend.candidate import Fate
-from ackwise.plugin.resend.progress import PlanProgress, progress_path
+from ackwise.plugin.operate.resend import Fate
+from ackwise.plugin.operate.resendplan import PlanProgress, progress_path
 
 STEPS = [
     RepairStep(Action.REDELIVER, "LOST", "", "billing", "bill", 0, "orders", "", 0, 3, 7, 1, last_event="FAILED"),

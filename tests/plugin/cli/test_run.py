@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.databases.server import free_port
 
-from ackwise.plugin.local.broker import EmbeddedBroker
+from ackwise.plugin.local.localkafka import EmbeddedBroker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 pytestmark = [pytest.mark.embedded, pytest.mark.slow]  # each starts `ackwise run` in a process

@@ -19,7 +19,7 @@ from tests.databases.server import Endpoint
 from tests.tables import each
 from typer.testing import CliRunner
 
-from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.plugin import registry
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.registry import open_store

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from ackwise.plugin.cli.together import with_options
+from ackwise.plugin.cli.command import with_options
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from tests.servers import RawKafka
 
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.wire import retry_copy
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import retry_copy
 
 APP = """
 from ackwise import App, ConsumeLater, RetryInPlace

@@ -26,9 +26,9 @@ from tests.waiting import until
 
 from ackwise import App, ConsumeLater, Later, Producer
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, PublishUnavailable
-from ackwise.plugin.group.topics import read_topics
-from ackwise.plugin.local import broker as localbroker
+from ackwise.plugin.local import localkafka
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.topicadmin import read_topics
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # a broker of its own, with certificates
@@ -147,7 +147,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """One broker for all that is tested here. `us3r-worker` may do everything, and `bare` nothing."""
     folder = tmp_path_factory.mktemp("certificates")
     make_certificates(folder)
-    controller, *free = localbroker._free_ports(1 + len(LISTENERS))
+    controller, *free = localkafka._free_ports(1 + len(LISTENERS))
     broker = Guarded(dict(zip(LISTENERS, free, strict=True)), folder)
     with kafka_or_skip(tmp_path_factory.mktemp("guarded"), properties(broker.ports, controller, folder)):
         clients: Any = confluent  # its types leave out what it exports

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from ackwise.plugin.client.internals import revive
+from ackwise.plugin.kafka.aiokafkainternals import revive
 
 
 async def client(*, closed: bool) -> Any:

@@ -24,10 +24,10 @@ from aiokafka.errors import (
 from tests.leaderless import Leaderless
 from tests.waiting import turns
 
-from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.offsets import EARLIEST, Committed, Standing, Topic, ask
-from ackwise.plugin.client.opening import opened
-from ackwise.plugin.consume.consumer import AiokafkaClient
+from ackwise.plugin.consumer.aiokafkaclient import AiokafkaClient
+from ackwise.plugin.kafka.brokeroffsets import EARLIEST, Committed, Standing, Topic, ask
+from ackwise.plugin.kafka.clients import opened
+from ackwise.plugin.kafka.timeouts import answer
 from ackwise.testing import MemoryKafka
 from ackwise.testing.hostile.client import hostile_client
 
@@ -225,7 +225,7 @@ async def test_a_broker_that_is_away_has_the_others_asked_as_ever() -> None:
 
 
 async def test_where_logs_end_is_shown_beside_one_that_nobody_leads_and_one_whose_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.client.offsets._SHOWN_WITHIN", 0.05)
+    monkeypatch.setattr("ackwise.plugin.kafka.brokeroffsets._SHOWN_WITHIN", 0.05)
     brokers, partitions = Brokers(), [TopicPartition("orders", number) for number in range(4)]
     led, also_led, leaderless, silent = partitions
     brokers.leaders = {leaderless: -1, silent: 1}

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 from tests.plugin.client.broker import API_VERSIONS, METADATA, Broker
 
-from ackwise.plugin.client.opening import close_consumer, opened
+from ackwise.plugin.kafka.clients import close_consumer, opened
 
 CLIENTS = [AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient]
 

@@ -6,7 +6,7 @@ import pytest
 from aiokafka import errors
 from tests.tables import each
 
-from ackwise.plugin.client.produceerrors import InvalidRecordError, Refusal, ThrottlingQuotaExceededError, refusal_of
+from ackwise.plugin.kafka.kafkaerrors import InvalidRecordError, Refusal, ThrottlingQuotaExceededError, refusal_of
 
 _PASSING = (
     errors.LeaderNotAvailableError,

@@ -22,11 +22,11 @@ from tests.servers import RawKafka
 from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.plugin.client.opening import opened
-from ackwise.plugin.client.rawrecords import RawBatches
-from ackwise.plugin.client.reading import Bounds, TopicReader, Unreadable
-from ackwise.plugin.group.topics import connected
+from ackwise.plugin.kafka.clients import opened
+from ackwise.plugin.kafka.recordbatches import RawBatches
+from ackwise.plugin.kafka.topicreader import Bounds, TopicReader, Unreadable
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.topicadmin import connected
 from ackwise.testing import MemoryKafka
 from ackwise.testing.hostile.client import hostile_client
 
@@ -38,7 +38,7 @@ ORDERS = TopicPartition("orders", 0)
 
 @pytest.fixture(autouse=True)
 def _who_waits_for_what_may_come_waits_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.client.reading._WAIT", 50)
+    monkeypatch.setattr("ackwise.plugin.kafka.topicreader._WAIT", 50)
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.client import internals, opening, rawrecords, requests
-from ackwise.plugin.client.releases import Release
-from ackwise.plugin.client.requests import AIOKAFKA
+from ackwise.plugin.kafka import aiokafkainternals, clients, protocolrequests, recordbatches
+from ackwise.plugin.kafka.protocolrequests import AIOKAFKA
+from ackwise.plugin.kafka.releases import Release
 from ackwise.plugin.loop import reliable
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -49,7 +49,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:
 
 
 def test_the_installed_aiokafka_has_each_name_that_is_used() -> None:
-    Release("aiokafka", AIOKAFKA.written_for).require({**internals.NAMES, **rawrecords.NAMES, **requests.NAMES})
+    Release("aiokafka", AIOKAFKA.written_for).require({**aiokafkainternals.NAMES, **recordbatches.NAMES, **protocolrequests.NAMES})
 
 
 def test_the_release_that_ackwise_was_written_for_is_the_one_that_it_asks_for() -> None:
@@ -90,7 +90,7 @@ def test_another_release_that_has_all_names_is_logged_once_and_works(
     installed(release)
     caplog.set_level(logging.WARNING, "ackwise")
     for _ in range(2):
-        opening.require_known()
+        clients.require_known()
     assert logged(caplog) == [{"package": "aiokafka", "release": release, "tested": "0.14"}] * times
 
 
@@ -118,10 +118,10 @@ async def test_no_client_starts_with_a_release_that_lacks_a_name(
     make: Callable[..., Any], installed: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed("0.15.0")
-    monkeypatch.setitem(internals.NAMES, AIOKafkaConsumer, "_renamed")
+    monkeypatch.setitem(aiokafkainternals.NAMES, AIOKafkaConsumer, "_renamed")
     client = make(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(ConfigurationError, match=r"aiokafka 0\.15\.0 is installed and lacks AIOKafkaConsumer\._renamed"):
-        async with opening.opened(client):
+        async with clients.opened(client):
             raise AssertionError("it was started")
 
 
@@ -129,7 +129,7 @@ async def test_a_loop_of_the_users_own_is_refused_with_such_a_release(
     installed: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed("0.15.0")
-    monkeypatch.setitem(internals.NAMES, AIOKafkaConsumer, "_renamed")
+    monkeypatch.setitem(aiokafkainternals.NAMES, AIOKafkaConsumer, "_renamed")
     consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1", group_id="billing", enable_auto_commit=False, auto_offset_reset="none")
     try:
         with pytest.raises(ConfigurationError, match=r"lacks AIOKafkaConsumer\._renamed"):
@@ -140,7 +140,7 @@ async def test_a_loop_of_the_users_own_is_refused_with_such_a_release(
 
 def test_each_private_name_that_is_used_is_in_the_table_of_its_module() -> None:
     """A name that is used and not in a table would show its absence late."""
-    for module in (internals, rawrecords, requests):
+    for module in (aiokafkainternals, recordbatches, protocolrequests):
         text = Path(str(module.__file__)).read_text("utf-8")
         known = set(re.findall(r"\b_?[a-z]\w*", " ".join(module.NAMES.values())))
         own = set(re.findall(r"\b(?:def|class) (_\w+)|^(_\w+)[ :]|self\.(_\w+)", text, re.MULTILINE))

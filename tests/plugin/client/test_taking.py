@@ -15,9 +15,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from tests.plugin.logs import Logs, batch, buffers, corrupt, reading
 
-from ackwise.plugin.client import taking
-from ackwise.plugin.client.internals import positions_of
-from ackwise.plugin.client.taking import Taking, is_known
+from ackwise.plugin.kafka import fetchbuffer
+from ackwise.plugin.kafka.aiokafkainternals import positions_of
+from ackwise.plugin.kafka.fetchbuffer import Taking, is_known
 
 ORDERS, OTHER = TopicPartition("orders", 0), TopicPartition("other", 0)
 
@@ -72,9 +72,9 @@ async def offsets(taker: Taking, most: int = 500, partition: TopicPartition = OR
 
 
 def test_the_installed_aiokafka_is_known() -> None:
-    assert taking._KNOWN
-    for path, names in taking._KNOWN.items():
-        assert taking._names(path) == set(names.split()), path
+    assert fetchbuffer._KNOWN
+    for path, names in fetchbuffer._KNOWN.items():
+        assert fetchbuffer._names(path) == set(names.split()), path
 
 
 async def test_dense_batches_are_taken_in_order_and_the_position_is_behind_them() -> None:
@@ -233,7 +233,7 @@ async def test_of_an_aiokafka_that_is_not_known_records_are_taken_with_getmany_a
             if name == "another name":
                 patch.delattr(FetchError, "check_raise")
             else:
-                patch.setitem(taking._KNOWN, "PartitionRecords._unpack_records", "next_batch")
+                patch.setitem(fetchbuffer._KNOWN, "PartitionRecords._unpack_records", "next_batch")
             async with client(Logs({ORDERS: [batch(0, *TEN), batch(10, *TEN)]})) as (consumer, taker):
                 taken: list[int] = []
                 while len(taken) < 20:

@@ -12,9 +12,9 @@ from unittest import mock
 
 from typer.testing import CliRunner
 
-from ackwise.middleware.disposition import Failure
-from ackwise.middleware.message import Delivery, Headers, Origin, delivery_of
-from ackwise.middleware.wire import Copy, dead_letter, parse_copy, shrink
+from ackwise.middleware.message.disposition import Failure
+from ackwise.middleware.message.message import Delivery, Headers, Origin, delivery_of
+from ackwise.middleware.message.wire import Copy, dead_letter, parse_copy, shrink
 from ackwise.plugin.cli.root import new_app
 from ackwise.testing import MemoryKafka
 

@@ -13,11 +13,11 @@ from tests.servers import RawKafka
 from tests.waiting import PATIENCE, until
 
 from ackwise import App, ConsumeLater, Dedup, Events, Message
-from ackwise.middleware.message import delivery_of
-from ackwise.middleware.wire import parse_letter
-from ackwise.plugin.deadletters.place import place_of_app
-from ackwise.plugin.deadletters.selection import Selection
-from ackwise.plugin.resend.letters import redrive
+from ackwise.middleware.message.message import delivery_of
+from ackwise.middleware.message.wire import parse_letter
+from ackwise.plugin.operate.deadletter import Selection
+from ackwise.plugin.operate.deadlettertopics import place_of_app
+from ackwise.plugin.operate.resenddeadletters import redrive
 
 __all__ = ["TaxShop"]
 

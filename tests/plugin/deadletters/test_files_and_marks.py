@@ -11,9 +11,9 @@ import pytest
 from tests.plugin.deadletters.letters import Shop, letter
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.plugin.deadletters.letter import read_letter
-from ackwise.plugin.deadletters.letterfile import LetterFile, check_letters, letters_of
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.plugin.operate.deadletter import read_letter
+from ackwise.plugin.operate.deadletterfile import LetterFile, check_letters, letters_of
 
 
 async def test_letters_go_to_a_file_and_come_back_from_it_as_with_redrive(shop: Shop) -> None:

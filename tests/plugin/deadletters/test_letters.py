@@ -8,13 +8,20 @@ from typing import Any
 import pytest
 from tests.plugin.deadletters.letters import failure, letter
 
-from ackwise.middleware.disposition import Failure
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.wire import Copy
-from ackwise.plugin.deadletters.causes import Causes
-from ackwise.plugin.deadletters.letter import Letter, LetterId, read_letter
-from ackwise.plugin.deadletters.letterstate import LetterState, States, decode_state, encode_state
-from ackwise.plugin.deadletters.selection import Selection
+from ackwise.middleware.message.disposition import Failure
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import Copy
+from ackwise.plugin.operate.deadletter import (
+    Causes,
+    Letter,
+    LetterId,
+    LetterState,
+    Selection,
+    States,
+    decode_state,
+    encode_state,
+    read_letter,
+)
 
 
 def read(copy: Copy, offset: int = 0, *, partition: int = 0, at: int = 5_000, group: str = "billing") -> Letter:
@@ -128,7 +135,7 @@ def test_what_a_selection_names_must_hold_all_together() -> None:
 
 
 def test_counting_keeps_as_much_as_it_was_told_however_many_letters_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.deadletters.causes._KINDS", 3)
+    monkeypatch.setattr("ackwise.plugin.operate.deadletter._KINDS", 3)
     causes, states = Causes(most=2), States()
     for number in range(10):
         causes.add(read(letter(number, reason=f"reason {number}"), number, at=number), states)

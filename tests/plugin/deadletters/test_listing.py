@@ -5,10 +5,9 @@ from __future__ import annotations
 from tests.plugin.deadletters.letters import APP, Shop, failure, letter
 from typer.testing import CliRunner
 
-from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.deadletters.letter import read_letter
-from ackwise.plugin.deadletters.letterstate import LetterState, encode_state
+from ackwise.plugin.operate.deadletter import LetterState, encode_state, read_letter
 
 
 async def test_letters_are_counted_by_their_causes(shop: Shop) -> None:

@@ -20,16 +20,15 @@ from tests.waiting import PATIENCE
 from ackwise import App, Events
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.wire import Copy
-from ackwise.plugin.deadletters.letter import read_letter
-from ackwise.plugin.deadletters.place import Place, place_of_app, place_of_group
-from ackwise.plugin.deadletters.selection import Selection
-from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.resend.candidate import Fate, Resent
-from ackwise.plugin.resend.letters import redrive, refusal
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import Copy
+from ackwise.plugin.operate.deadletter import Selection, read_letter
+from ackwise.plugin.operate.deadlettertopics import Place, place_of_app, place_of_group
+from ackwise.plugin.operate.resend import Fate, Resent
+from ackwise.plugin.operate.resenddeadletters import redrive, refusal
+from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.topics.topicnames import TopicNames
 
 READY, SENT = Fate.READY, Fate.SENT
 
@@ -98,7 +97,7 @@ class Killed(BaseException):
 
 async def test_after_a_kill_at_most_one_portion_is_sent_again_and_under_the_same_id(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.bury(*(letter(number) for number in range(6)))
-    monkeypatch.setattr("ackwise.plugin.resend.engine._PORTION", 2)
+    monkeypatch.setattr("ackwise.plugin.operate.resend._PORTION", 2)
     turns = itertools.count()
     publish = KafkaPublisher.publish
 

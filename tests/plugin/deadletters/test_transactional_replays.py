@@ -12,9 +12,9 @@ from tests.waiting import PATIENCE
 
 from ackwise import App, Batch, ConsumeLater, Transactional
 from ackwise.middleware.events import Event, EventCode
-from ackwise.plugin.deadletters.place import place_of_app
-from ackwise.plugin.deadletters.selection import Selection
-from ackwise.plugin.resend.letters import redrive
+from ackwise.plugin.operate.deadletter import Selection
+from ackwise.plugin.operate.deadlettertopics import place_of_app
+from ackwise.plugin.operate.resenddeadletters import redrive
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 from ackwise.testing import TestApp

@@ -9,16 +9,24 @@ import pydantic
 import pytest
 from tests.tables import each
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin.cli.demo import _show
-from ackwise.plugin.demo.hosts import HOSTS, find_host
+from ackwise.plugin.demo.demoprocesses import HOSTS, Stock, find_host, judge_stock, stock_records
+from ackwise.plugin.demo.demorun import Options, Played
 from ackwise.plugin.demo.ledger import LedgerLine, LedgerReader, LedgerWriter
-from ackwise.plugin.demo.outcome import DeadLetterSeen, DemoOutcome, Observations, judge
-from ackwise.plugin.demo.run import Options, Played
-from ackwise.plugin.demo.scenario import MAX_BATCH, MAX_RECONSUME_TIMES, PlannedFate, Scenario, make_scenario
+from ackwise.plugin.demo.scenario import (
+    MAX_BATCH,
+    MAX_RECONSUME_TIMES,
+    DeadLetterSeen,
+    DemoOutcome,
+    Observations,
+    PlannedFate,
+    Scenario,
+    judge,
+    make_scenario,
+)
 from ackwise.plugin.demo.shop import PARTITIONS
-from ackwise.plugin.demo.stock import Stock, judge_stock, stock_records
 
 
 class Order(pydantic.BaseModel):

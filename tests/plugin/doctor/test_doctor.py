@@ -20,23 +20,21 @@ from aiokafka import AIOKafkaProducer
 from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
 from tests.tables import each
 
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import Failed
-from ackwise.middleware.policies import Dedup, Events, Outbox, Transactional
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.policies.policies import Dedup, Events, Outbox, Transactional
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.storage.outbox import Failed
 from ackwise.plugin.app import App
-from ackwise.plugin.doctor import cluster, machine, places
-from ackwise.plugin.doctor.cluster import judge_addresses, judge_requests, judge_topics
-from ackwise.plugin.doctor.examine import examine, look
-from ackwise.plugin.doctor.extras import EXTRAS, extras, needs
-from ackwise.plugin.doctor.finding import Finding
-from ackwise.plugin.doctor.machine import Clocks
-from ackwise.plugin.group.topicplan import Topic, TopicReview
-from ackwise.plugin.group.topics import connected
+from ackwise.plugin.operate import brokerchecks, machinechecks
+from ackwise.plugin.operate.brokerchecks import judge_addresses, judge_requests, judge_topics
+from ackwise.plugin.operate.examination import examine, look
+from ackwise.plugin.operate.machinechecks import EXTRAS, Clocks, Finding, extras, needs
 from ackwise.plugin.registry import open_store
-from ackwise.plugin.settings.addresses import Address
-from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.plugin.settings.connecting import Address
+from ackwise.plugin.topics.topicadmin import connected
+from ackwise.plugin.topics.topicplan import Topic, TopicReview
+from ackwise.stores.memoryoutbox import MemoryOutbox
 from ackwise.testing import MemoryKafka
 from ackwise.testing.hostile.client import hostile_client
 
@@ -58,19 +56,19 @@ def new_app(group: str = "billing", topic: str = "orders", **settings: object) -
 
 @each(("release", "verdict"), [((3, 10, 9), "problem"), ((3, 11, 0), "ok"), ((3, 13, 2), "ok"), ((3, 14, 0), "problem")])
 def test_a_python_that_was_not_tried_is_a_problem(release: tuple[int, ...], verdict: str) -> None:
-    assert machine.python(release).verdict == verdict
+    assert machinechecks.python(release).verdict == verdict
 
 
 def test_a_package_that_a_worker_needs_and_lacks_is_a_problem() -> None:
-    assert machine.packages().verdict == "ok"
-    missing = machine.packages(["aiokafka", "there-is-no-such-package"])
+    assert machinechecks.packages().verdict == "ok"
+    missing = machinechecks.packages(["aiokafka", "there-is-no-such-package"])
     assert (missing.verdict, "there-is-no-such-package is missing" in missing.found) == ("problem", True)
 
 
 def test_a_codec_that_a_producer_may_choose_and_that_can_not_be_read_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.codecs() == Finding("codecs", "ok", "gzip, snappy, lz4, zstd can be read")
+    assert machinechecks.codecs() == Finding("codecs", "ok", "gzip, snappy, lz4, zstd can be read")
     monkeypatch.setattr("aiokafka.codec.cramjam", None)
-    missing = machine.codecs()
+    missing = machinechecks.codecs()
     assert (missing.verdict, missing.found) == ("problem", "snappy, lz4, zstd can't be read, so a partition with such a record waits")
 
 
@@ -124,7 +122,7 @@ def test_without_pyarrow_events_are_told_of_once_and_a_worker_runs_all_the_same(
 
 @pytest.mark.slow  # starts Java to ask for its version
 async def test_a_store_whose_driver_is_missing_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.doctor.examine.extras", partial(extras, release=lambda _: None))
+    monkeypatch.setattr("ackwise.plugin.operate.examination.extras", partial(extras, release=lambda _: None))
     app = new_app()
     app.use(Dedup("redis://127.0.0.1:1"))
     findings = by_subject(await examine(app))
@@ -133,8 +131,8 @@ async def test_a_store_whose_driver_is_missing_is_one_problem(monkeypatch: pytes
 
 
 def test_without_java_reconcile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "find_java", no_java)
-    finding = machine.java()
+    monkeypatch.setattr(machinechecks, "find_java", no_java)
+    finding = machinechecks.java()
     assert (finding.verdict, finding.found) == ("problem", "no Java was found (in a; in b)")
     assert finding.advice.startswith("install one")
     assert "reconcile" in finding.advice
@@ -146,8 +144,8 @@ def no_java() -> None:
 
 @each(("version", "verdict"), [(17, "ok"), (21, "ok"), (25, "warning")])
 def test_a_java_that_was_not_tried_is_a_warning(monkeypatch: pytest.MonkeyPatch, version: int, verdict: str) -> None:
-    monkeypatch.setattr(machine, "find_java", lambda: machine_java(version))
-    finding = machine.java()
+    monkeypatch.setattr(machinechecks, "find_java", lambda: machine_java(version))
+    finding = machinechecks.java()
     assert (finding.verdict, finding.found) == (verdict, f"Java {version}, /usr/bin/java")
 
 
@@ -162,29 +160,29 @@ def machine_java(version: int) -> object:
     [(Clocks(1010.0, 15.0), "ok"), (Clocks(1010.3, 15.0), "warning"), (Clocks(1009.5, 15.0), "warning"), (Clocks(400.0, 15.0), "problem")],
 )
 def test_a_clock_that_jumps_or_is_behind_its_own_files_is_named(after: Clocks, verdict: str) -> None:
-    assert machine.clock(Clocks(1000.0, 5.0), after, since=500.0).verdict == verdict
+    assert machinechecks.clock(Clocks(1000.0, 5.0), after, since=500.0).verdict == verdict
 
 
 @each(("limit", "verdict"), [(256, "warning"), (1024, "ok"), (-1, "ok")])
 def test_few_open_files_are_a_warning(limit: int, verdict: str) -> None:
-    assert machine.file_limit(limit).verdict == verdict
+    assert machinechecks.file_limit(limit).verdict == verdict
 
 
 def test_a_volume_that_is_nearly_full_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert machine.space("events", tmp_path).verdict in ("ok", "warning")
+    assert machinechecks.space("events", tmp_path).verdict in ("ok", "warning")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 5_000_000})())
-    finding = machine.space("events", tmp_path)
+    finding = machinechecks.space("events", tmp_path)
     assert (finding.verdict, finding.found.split(" in ")[0]) == ("warning", "0.0 GB free")
 
 
 async def test_claims_in_a_file_are_looked_at_and_not_made(tmp_path: Path) -> None:
-    finding = await places.claims(Dedup(f"sqlite:///{tmp_path}/claims.db"))
+    finding = await machinechecks.claims(Dedup(f"sqlite:///{tmp_path}/claims.db"))
     assert finding.found.startswith(f"{tmp_path}/claims.db can be written")
     assert os.listdir(tmp_path) == []
 
 
 async def test_claims_in_a_folder_that_is_not_there_are_a_problem_since_nobody_makes_it(tmp_path: Path) -> None:
-    finding = await places.claims(Dedup(f"sqlite:///{tmp_path}/deep/claims.db"))
+    finding = await machinechecks.claims(Dedup(f"sqlite:///{tmp_path}/deep/claims.db"))
     assert (finding.verdict, finding.found) == ("problem", f"the folder of {tmp_path}/deep/claims.db does not exist")
     store = open_store(f"sqlite:///{tmp_path}/deep/claims.db")
     with pytest.raises(ConfigurationError):  # as a worker
@@ -194,17 +192,17 @@ async def test_claims_in_a_folder_that_is_not_there_are_a_problem_since_nobody_m
 async def test_claims_that_can_t_be_written_are_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    below_a_file = await places.claims(Dedup(f"sqlite:///{tmp_path}/file/claims.db"))
-    a_folder = await places.claims(Dedup(f"sqlite:///{tmp_path}/folder"))
+    below_a_file = await machinechecks.claims(Dedup(f"sqlite:///{tmp_path}/file/claims.db"))
+    a_folder = await machinechecks.claims(Dedup(f"sqlite:///{tmp_path}/folder"))
     assert (below_a_file.verdict, below_a_file.found) == ("problem", f"{tmp_path}/file can't be written (Not a directory)")
     assert (a_folder.verdict, a_folder.found) == ("problem", f"{tmp_path}/folder can't be written (Is a directory)")
 
 
 async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none() -> None:
-    assert (await places.claims(Dedup("memory://"))).verdict == "warning"
-    inbox = await places.claims(Transactional(f"sqlite:///{Path.cwd()}/shop.db"))
+    assert (await machinechecks.claims(Dedup("memory://"))).verdict == "warning"
+    inbox = await machinechecks.claims(Transactional(f"sqlite:///{Path.cwd()}/shop.db"))
     assert (inbox.subject, inbox.verdict) == ("inbox", "ok")
-    assert (await places.claims(None)).found.startswith("Dedup is off")
+    assert (await machinechecks.claims(None)).found.startswith("Dedup is off")
 
 
 @each(
@@ -217,30 +215,30 @@ async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none()
     ],
 )
 def test_the_doctor_says_how_a_message_is_known(policy: Dedup | Transactional, verdict: str, known_by: str) -> None:
-    finding = places.identity(policy)
+    finding = machinechecks.identity(policy)
     assert (finding.verdict, finding.found.split(": ")[0]) == (verdict, f"a message is known by {known_by}")
 
 
 async def test_an_outbox_in_a_file_is_looked_at_and_not_made(tmp_path: Path) -> None:
-    finding = await places.outbox(Outbox(f"sqlite:///{tmp_path}/shop.db"))
+    finding = await machinechecks.outbox(Outbox(f"sqlite:///{tmp_path}/shop.db"))
     assert finding.verdict == "ok"
     assert os.listdir(tmp_path) == []
-    assert (await places.outbox(Outbox(f"sqlite:///{tmp_path}/missing/shop.db"))).verdict == "problem"
+    assert (await machinechecks.outbox(Outbox(f"sqlite:///{tmp_path}/missing/shop.db"))).verdict == "problem"
 
 
 async def test_an_outbox_with_parked_rows_or_without_a_relay_is_a_warning() -> None:
     outbox = MemoryOutbox()
-    assert (await places.outbox(Outbox(outbox))).verdict == "ok"
+    assert (await machinechecks.outbox(Outbox(outbox))).verdict == "ok"
     await outbox.open()
     async with outbox.transaction(None) as transaction:
         transaction.send("orders", b"1")
-    waiting = await places.outbox(Outbox(outbox))
+    waiting = await machinechecks.outbox(Outbox(outbox))
     assert (waiting.verdict, waiting.found) == ("warning", "1 rows of the MemoryOutbox wait, and no relay runs")
     await outbox.open()
     shards = await outbox.own("relay", lease=60.0, share=64)
     (row,) = await outbox.pending(shards, limit=10)
     await outbox.failed([Failed(row.id, row.shard, "too large", None)], shards)
-    parked = await places.outbox(Outbox(outbox))
+    parked = await machinechecks.outbox(Outbox(outbox))
     assert (parked.verdict, parked.advice) == ("warning", "ackwise outbox list MODULE:APP says why")
 
 
@@ -250,13 +248,13 @@ def test_the_extra_of_an_outbox_is_needed() -> None:
 
 def test_events_are_looked_at_and_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert places.events(Events(str(tmp_path / "events"))).verdict != "problem"
-    by_url = places.events(Events(f"file://{tmp_path}/events")).found
+    assert machinechecks.events(Events(str(tmp_path / "events"))).verdict != "problem"
+    by_url = machinechecks.events(Events(f"file://{tmp_path}/events")).found
     assert by_url.startswith(f"{tmp_path}/events can be written")
     assert by_url.endswith(f"{tmp_path}/events will be made")
-    assert places.events(Events(str(tmp_path / "file" / "events"))).verdict == "problem"
+    assert machinechecks.events(Events(str(tmp_path / "file" / "events"))).verdict == "problem"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert places.events(None).verdict == "ok"
+    assert machinechecks.events(None).verdict == "ok"
 
 
 def test_one_broker_that_is_away_is_a_warning_and_all_are_a_problem() -> None:
@@ -337,7 +335,7 @@ async def test_all_partitions_are_read_from_with_one_fetch() -> None:
         group = new_app(brokers=kafka.bootstrap).group()
         with hostile_client() as plan:
             async with connected(group.settings) as admin:
-                reading, _ = await cluster.records(admin, group)
+                reading, _ = await brokerchecks.records(admin, group)
     assert (plan.calls["topics.Fetch"], reading.verdict, reading.found.split(";")[0]) == (1, "ok", "20 partitions were read from")
 
 

@@ -23,8 +23,8 @@ from ackwise import (
     RetryInPlace,
     Transactional,
 )
-from ackwise.middleware.controlrecord import ControlRecord, encode
-from ackwise.middleware.pausing import Target
+from ackwise.middleware.flow.controlrecords import ControlRecord, encode
+from ackwise.middleware.flow.pausing import Target
 from ackwise.plugin.settings.config import Config
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing import Place, TestApp

@@ -13,18 +13,18 @@ from tests.plugin.lines import lane_of as lane_over
 from tests.waiting import turns, until
 
 from ackwise import ConfigurationError, ConsumeLater, DeadLetter
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.decoding import CODEC_AWAY
-from ackwise.middleware.fate import put_off
-from ackwise.middleware.flowcontrol import FlowControl
-from ackwise.middleware.limits import Share, Thresholds
-from ackwise.middleware.message import TopicPartition as Place
-from ackwise.middleware.pausing import Target
-from ackwise.middleware.run import Run, Stage
-from ackwise.plugin.group.lane import Lane
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parking import MOST_COPIES
-from ackwise.plugin.group.parts import Parts
+from ackwise.middleware.flow.flowcontrol import FlowControl
+from ackwise.middleware.flow.limits import Share, Thresholds
+from ackwise.middleware.flow.pausing import Target
+from ackwise.middleware.message.message import TopicPartition as Place
+from ackwise.middleware.pipeline.decoding import CODEC_AWAY
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.redelivery import put_off
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.backlog import MOST_COPIES
+from ackwise.plugin.consumer.lane import Lane
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 MIB = 2**20

@@ -15,10 +15,10 @@ from tests.waiting import until
 from typer.testing import CliRunner
 
 from ackwise import App, ConfigurationError, Message, RetryInPlace, Transactional
-from ackwise.middleware.workerrecord import is_worker
+from ackwise.middleware.flow.controlrecords import is_worker
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.topics.topicadmin import connected
 from ackwise.testing import MemoryKafka, Record
 
 WORKER = """

@@ -13,7 +13,7 @@ from tests.plugin.group.ordered import Shop
 @pytest.fixture
 async def shop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Shop]]:
     """Makes shops with the options in `SHOP` of the module, and ends them. What does not end is abandoned soon."""
-    monkeypatch.setattr("ackwise.middleware.overtime.ABANDON_AFTER", 0.02)
+    monkeypatch.setattr("ackwise.middleware.pipeline.timeout.ABANDON_AFTER", 0.02)
     defaults: dict[str, Any] = getattr(request.module, "SHOP", {})
     async with AsyncExitStack() as shops:
 

@@ -12,18 +12,17 @@ from typing import Any, Literal
 from tests.fakes import Clock, Publisher, Sink, Store
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import Delivery, Message, Origin
-from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import Dedup
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run
-from ackwise.middleware.wire import Copy, parse_copy
-from ackwise.middleware.worker import Worker
-from ackwise.plugin.group.keyed import ByKey
-from ackwise.plugin.group.lane import Lane
+from ackwise.middleware.claims.leases import Leases
+from ackwise.middleware.message.message import Delivery, Message, Origin
+from ackwise.middleware.message.wire import Copy, parse_copy
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.worker import Worker
+from ackwise.middleware.policies.policies import Dedup
+from ackwise.middleware.policies.retry import ConsumeLater, RetryInPlace
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Run
+from ackwise.plugin.consumer.backlog import ByKey
+from ackwise.plugin.consumer.lane import Lane
 
 SOON = RetryInPlace(3, delay=0.01)
 

@@ -18,24 +18,23 @@ from aiokafka import TopicPartition
 from aiokafka.errors import RequestTimedOutError
 from tests.waiting import turns
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.commitmetadata import InPlace, decode
+from ackwise.middleware.claims.leases import Leases
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable, StoreUnavailable
-from ackwise.middleware.flowcontrol import FlowControl
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import Order, RetryInPlace
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import Dedup
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run
-from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.middleware.wire import Copy
-from ackwise.middleware.worker import Worker
-from ackwise.plugin.group.commits import Commits, to_commit
-from ackwise.plugin.group.keyed import ByKey
-from ackwise.plugin.group.lane import Lane, Told
+from ackwise.middleware.flow.flowcontrol import FlowControl
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.worker import Worker
+from ackwise.middleware.policies.policies import Dedup
+from ackwise.middleware.policies.retry import ConsumeLater, Order, RetryInPlace
+from ackwise.middleware.progress.commitmetadata import InPlace, decode
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.runs.run import Run
+from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult
+from ackwise.plugin.consumer.backlog import ByKey
+from ackwise.plugin.consumer.commits import Commits, to_commit
+from ackwise.plugin.consumer.lane import Lane, Told
 from ackwise.stores.memory import MemoryStore
 
 __all__ = ["LEASE", "ORDERS", "Call", "How", "Mode", "Owner", "Partition", "VirtualLoop"]

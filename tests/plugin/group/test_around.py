@@ -11,12 +11,12 @@ from tests.plugin.group.ordered import Shop, stubborn
 from tests.tables import each
 from tests.waiting import until
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_SUCCESS
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import HandlerStopped
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_SUCCESS
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.pipeline import HandlerStopped
+from ackwise.middleware.policies.retry import ConsumeLater
 
 SHOP = {"kind": "message", "order": None}
 

@@ -11,15 +11,15 @@ from aiokafka import TopicPartition
 from tests.plugin.lines import Line, deliveries, end
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run
-from ackwise.plugin.consume.consumer import AiokafkaClient
-from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.consume.polling import Polling
-from ackwise.plugin.group.lane import MAX_MESSAGES, Lane
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.run import Run
+from ackwise.plugin.consumer.aiokafkaclient import AiokafkaClient
+from ackwise.plugin.consumer.assignment import Opening
+from ackwise.plugin.consumer.lane import MAX_MESSAGES, Lane
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.polling import Polling
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 FULL, ROOMY = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -110,7 +110,7 @@ async def test_while_a_lane_is_full_only_the_others_are_polled_and_the_client_wa
 
 
 async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.consume.polling._LOOK_AGAIN", 600.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.polling._LOOK_AGAIN", 600.0)
     fetching = asyncio.create_task(desk.polling._poll_once([], True))
     await asyncio.sleep(0)
     desk.full.start()

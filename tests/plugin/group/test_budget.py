@@ -14,10 +14,10 @@ from tests.plugin.logs import Logs, batch
 from tests.waiting import turns, until
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.run import sizes_of
-from ackwise.plugin.group.budget import BATCH_BYTES, LANE_BYTES, Budget
-from ackwise.plugin.group.lane import Lane
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.runs.run import sizes_of
+from ackwise.plugin.consumer.backlog import BATCH_BYTES, LANE_BYTES, Budget
+from ackwise.plugin.consumer.lane import Lane
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["impatient"]
@@ -114,7 +114,7 @@ async def test_a_process_that_is_full_fetches_one_batch_of_a_mebibyte_for_each_p
 
 
 async def test_a_lane_takes_no_more_than_its_bytes_of_one_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.lane.LANE_BYTES", 2 * MIB)
+    monkeypatch.setattr("ackwise.plugin.consumer.lane.LANE_BYTES", 2 * MIB)
     line = Line(is_open=False)
     (partition,) = partitions(1)
     async with polling(Logs({partition: [batch(0, *[bytes(300 * KIB)] * 20)]}), line=line) as desk:

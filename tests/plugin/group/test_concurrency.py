@@ -12,10 +12,10 @@ import pytest
 from tests.waiting import turns
 
 from ackwise import App, Transactional
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import RetryInPlace
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.policies.retry import RetryInPlace
 from ackwise.testing import Place, TestApp
 
 

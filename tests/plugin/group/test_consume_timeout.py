@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from tests.plugin.group.ordered import Shop, stubborn
 
-from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.publishing import publish
-from ackwise.plugin.threads import Threaded
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.pipeline.publishing import publish
+from ackwise.middleware.policies.retry import RetryInPlace
+from ackwise.plugin.handlers.handler import Threaded
 
 TIMEOUT = 0.05
 
@@ -266,8 +266,8 @@ async def test_a_thread_that_takes_too_long_is_abandoned_and_its_late_success_co
 async def test_a_message_that_waits_for_a_thread_has_not_begun_and_is_charged_no_attempt(
     shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.middleware.agent.MOST_THREADS", 1)
-    monkeypatch.setattr("ackwise.plugin.threads.MOST_THREADS", 1)
+    monkeypatch.setattr("ackwise.middleware.runs.agent.MOST_THREADS", 1)
+    monkeypatch.setattr("ackwise.plugin.handlers.handler.MOST_THREADS", 1)
     end, ran = threading.Event(), list[int]()
 
     def handle(message: Message[Any]) -> None:

@@ -12,16 +12,15 @@ from aiokafka import TopicPartition
 from tests.plugin.group.test_member import Client
 from tests.waiting import turns, until
 
-from ackwise.middleware.columns import Column
-from ackwise.middleware.disposition import Later
+from ackwise.middleware.claims.leases import Leases
 from ackwise.middleware.errors import AckwiseError
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.store import Busy
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
+from ackwise.middleware.message.disposition import Delayed
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.middleware.storage.claimstore import Busy, Column
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.memory import MemoryStore
 
@@ -68,7 +67,7 @@ class Scene:
 @pytest.fixture(autouse=True)
 def control_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no broker that could say what is paused."""
-    monkeypatch.setattr("ackwise.plugin.group.control.KNOWN_WITHIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.topics.controltopic.KNOWN_WITHIN", 0.0)
 
 
 @pytest.fixture
@@ -135,7 +134,7 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
             hung = scene.assign(HUNG)
             await until(lambda: hung.running)  # noqa: B023
             entry = hung.running[0]
-            entry.ids, entry.tokens, entry.disposition = [bytes(16)], [7], Later()
+            entry.ids, entry.tokens, entry.disposition = [bytes(16)], [7], Delayed()
             await leases.claim([entry.column()])
             leases.add([entry], leases.now())
             if ends_by == "a drain":
@@ -160,7 +159,7 @@ async def test_a_lane_that_something_else_cancels_stops_the_worker_with_a_senten
 
 
 async def test_a_task_that_a_client_cancels_from_inside_begins_anew(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.tasks._BEGIN_ANEW", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.tasks._BEGIN_ANEW", 0.0)
     begun: list[int] = []
 
     async def cancelled_twice() -> None:

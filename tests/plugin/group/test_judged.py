@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.plugin.group.ordered import Shop, failing, stubborn
 
-from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import RetryInPlace
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.policies.retry import RetryInPlace
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.reference.oracle import rule
 from ackwise.spark.vocabulary import Flag, Verdict

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tests.plugin.group.ordered import failing
 from tests.waiting import PATIENCE, turns
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.breaker import Breaker
-from ackwise.middleware.commitmetadata import FinishedMap, InPlace
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message, TopicPartition
-from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.run import Run, Stage
-from ackwise.plugin.group.keyed import ByKey
+from ackwise.middleware.flow.breaker import Breaker
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Message, TopicPartition
+from ackwise.middleware.policies.retry import RetryInPlace
+from ackwise.middleware.progress.commitmetadata import FinishedMap, InPlace
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.backlog import ByKey
 
 SHOP = {"order": "key"}
 

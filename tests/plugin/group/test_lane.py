@@ -10,16 +10,15 @@ from tests.fakes import Clock
 from tests.plugin.lines import Line, deliveries, end, lane_of
 from tests.waiting import PATIENCE, until
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.disposition import DONE
-from ackwise.middleware.handlercall import HandlerCall
-from ackwise.middleware.message import Delivery, Message
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.progress import MAP_SPAN
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.worker import Worker
-from ackwise.plugin.group.lane import MAX_MESSAGES, Lane
+from ackwise.middleware.message.disposition import DONE
+from ackwise.middleware.message.message import Delivery, Message
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.worker import Worker
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.progress.watermark import MAP_SPAN
+from ackwise.middleware.runs.agent import Agent, HandlerCall
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.lane import MAX_MESSAGES, Lane
 
 
 def make_lane(line: Line, clock: Clock | None = None, **options: Any) -> Lane:

@@ -8,10 +8,10 @@ from aiokafka.structs import OffsetAndMetadata
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
 
-from ackwise.middleware.commitmetadata import CommitMetadata, LastCommit, group_hash
 from ackwise.middleware.errors import Unavailable
-from ackwise.plugin.group.lastcommits import last_commits
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, LastCommit, group_hash
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.groupstate import last_commits
 
 pytestmark = pytest.mark.kafka
 

@@ -15,14 +15,14 @@ from aiokafka.errors import TopicAlreadyExistsError
 from tests.waiting import PATIENCE
 
 from ackwise import App, ConfigurationError, Message, RetryInPlace
-from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, group_hash
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.wire import retry_copy
-from ackwise.plugin.group.group import Group
-from ackwise.plugin.group.leftovers import REPAIR, find_leftovers
-from ackwise.plugin.hosting import host_of
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import retry_copy
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, FinishedMap, group_hash
+from ackwise.plugin.aiokafkahost import host_of
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.topics.group import Group
+from ackwise.plugin.topics.leftovers import REPAIR, find_leftovers
 from ackwise.testing import Place, TestApp
 from ackwise.testing.kafka.broker import MemoryKafka
 

@@ -22,14 +22,14 @@ from aiokafka.structs import OffsetAndMetadata
 from tests import fakes
 from tests.waiting import turns
 
-from ackwise.middleware.commitmetadata import CommitMetadata, decode, group_hash
 from ackwise.middleware.events import Durable, Event, EventCode
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run
-from ackwise.plugin.group.lane import Lane
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, decode, group_hash
+from ackwise.middleware.runs.run import Run
+from ackwise.plugin.consumer.lane import Lane
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 ORDERS = TopicPartition("orders", 0)

@@ -9,10 +9,10 @@ import pytest
 from tests.waiting import until
 
 from ackwise import App, ConsumeLater, Dedup, Message
-from ackwise.middleware.message import Delivery, Origin, delivery_of
-from ackwise.middleware.wire import due_ms, parse_copy, retry_copy
-from ackwise.plugin.deadletters.letter import read_letter
-from ackwise.plugin.group.routes import HANDLER_MISSING_FOR
+from ackwise.middleware.message.message import Delivery, Origin, delivery_of
+from ackwise.middleware.message.wire import due_ms, parse_copy, retry_copy
+from ackwise.plugin.consumer.routes import HANDLER_MISSING_FOR
+from ackwise.plugin.operate.deadletter import read_letter
 from ackwise.testing import TestApp
 
 

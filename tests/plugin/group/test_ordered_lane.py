@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from tests.plugin.group.ordered import counting, failing, now
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.commitmetadata import FinishedMap, InPlace
-from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.raising import Later, Reject
-from ackwise.plugin.group.commits import to_commit
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.message.raising import Later, Reject
+from ackwise.middleware.policies.retry import RetryInPlace
+from ackwise.middleware.progress.commitmetadata import FinishedMap, InPlace
+from ackwise.plugin.consumer.commits import to_commit
 
 
 async def test_O01_what_succeeds_is_passed_and_the_partition_goes_on(shop: Any) -> None:

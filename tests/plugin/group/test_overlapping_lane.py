@@ -10,11 +10,10 @@ import pytest
 from tests.plugin.lines import deliveries, end, lane_of
 from tests.waiting import turns
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.disposition import DONE
-from ackwise.middleware.handlercall import HandlerCall
-from ackwise.middleware.run import Run, Stage
-from ackwise.plugin.group.lane import Lane
+from ackwise.middleware.message.disposition import DONE
+from ackwise.middleware.runs.agent import Agent, HandlerCall
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.lane import Lane
 
 
 async def handle(batch: Any) -> None: ...

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ackwise import App, Broadcasting, ConfigurationError, Share, reliable
-from ackwise.middleware.agent import Agent
-from ackwise.plugin.group.patterns import match_topics, parse_pattern, topics_about
-from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.topics.topicnames import TopicNames
+from ackwise.plugin.topics.topicpatterns import match_topics, parse_pattern, topics_about
 
 NAMES = TopicNames("billing", dead_letter="orders.buried")
 

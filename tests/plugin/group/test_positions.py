@@ -10,16 +10,16 @@ from aiokafka import TopicPartition
 from aiokafka.errors import GroupLoadInProgressError, KafkaConnectionError, KafkaError
 from tests.fakes import FULL_DISK, Sink
 
-from ackwise.middleware.commitmetadata import CommitMetadata, group_hash
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.policies import DeadLetter, Transactional
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.transaction import Progress
-from ackwise.plugin.client.offsets import Asked, Committed, Standing, Topic
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.group.positions import Position, Positions
+from ackwise.middleware.policies.policies import DeadLetter, Transactional
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, group_hash
+from ackwise.middleware.storage.transaction import Progress
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startpositions import Position, Positions
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.kafka.brokeroffsets import Asked, Committed, Standing, Topic
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 ORDERS = TopicPartition("orders", 0)
@@ -101,7 +101,7 @@ async def test_a_position_outside_of_the_log_begins_at_its_start_since_what_is_t
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D08, but from the start: RocketMQ goes on at the nearest end, past what it has not delivered."""
-    monkeypatch.setattr("ackwise.plugin.group.positions._LOOKS_AT_END", 1)
+    monkeypatch.setattr("ackwise.plugin.consumer.startpositions._LOOKS_AT_END", 1)
     for start, end, passed in ((50, 60, (10, 50)), (0, 3, (0, 10))):
         sink = Sink()
         found = await Scene(sink=sink).find(at(10, start, end))
@@ -142,7 +142,7 @@ async def test_a_database_that_is_away_is_asked_again_and_retry_topics_do_not_wa
 
 
 async def test_a_topic_that_was_made_anew_is_not_taken_for_one_that_was_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.positions._LOOKS_AT_END", 1)
+    monkeypatch.setattr("ackwise.plugin.consumer.startpositions._LOOKS_AT_END", 1)
     with pytest.raises(ConfigurationError, match=r"orders/0 goes on at 10, and its log ends at 9: the topic was made anew"):
         await Scene(database=Passed()).find(at(None, 0, 9))
 

@@ -13,16 +13,16 @@ import pytest
 from aiokafka import TopicPartition
 from tests.plugin.group.test_member import Client, keep
 
-from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, InPlace, decode, group_hash
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.progress import MAP_SPAN, agents_hash
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.plugin.client.offsets import Topic
-from ackwise.plugin.group.lane import MAX_SPAN, Lane
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.group.position import Position
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, FinishedMap, InPlace, decode, group_hash
+from ackwise.middleware.progress.watermark import MAP_SPAN, agents_hash
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.commits import Position
+from ackwise.plugin.consumer.lane import MAX_SPAN, Lane
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.kafka.brokeroffsets import Topic
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 ORDERS = TopicPartition("orders", 0)

@@ -17,12 +17,12 @@ from tests.shared import SharedKafka
 from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
-from ackwise.middleware.ladder import wait_of
-from ackwise.middleware.message import Headers
-from ackwise.middleware.publisher import TopicMissing
-from ackwise.middleware.wire import Copy
-from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.local.broker import embedded_broker
+from ackwise.middleware.message.message import Headers
+from ackwise.middleware.message.outgoing import TopicMissing
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.policies.delaytopic import wait_of
+from ackwise.plugin.local.localkafka import embedded_broker
+from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka
 
@@ -50,7 +50,7 @@ async def test_without_a_start_nothing_is_published_and_a_stop_does_nothing() ->
 @pytest.fixture
 def factory(monkeypatch: pytest.MonkeyPatch) -> Factory:
     factory = Factory()
-    monkeypatch.setattr("ackwise.plugin.group.publisher.AIOKafkaProducer", factory)
+    monkeypatch.setattr("ackwise.plugin.producer.copypublisher.AIOKafkaProducer", factory)
     return factory
 
 
@@ -186,7 +186,7 @@ async def test_a_copy_that_waits_is_written_to_the_rung_for_what_is_left(delay: 
 
 
 async def test_a_topic_that_is_not_there_is_told_from_one_that_does_not_answer(delay: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.publisher._LEARN", 0.5)
+    monkeypatch.setattr("ackwise.plugin.producer.copypublisher._LEARN", 0.5)
     publisher = KafkaPublisher(HostSettings(delay.bootstrap, "billing"))
     await publisher.start()
     (missing,) = await publisher.publish([A_COPY])
@@ -201,13 +201,13 @@ async def test_a_topic_that_is_not_there_is_told_from_one_that_does_not_answer(d
 async def test_where_a_rung_does_not_acknowledge_its_copies_take_the_next_shorter_one_and_one_at_a_time_tries_it(
     delay: MemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.publisher._SILENT", 0.3)
+    monkeypatch.setattr("ackwise.plugin.producer.copypublisher._SILENT", 0.3)
     silent = Leaderless(delay, ("billing.delay", 1))
     publisher = KafkaPublisher(HostSettings(delay.bootstrap, "billing"))
     await publisher.start()
     assert await publisher.publish([waiting(b"%d" % number, 10.5) for number in range(5)]) == [None] * 5
     assert [record.value for record in delay.records("billing.delay", 10)] == [b"%d" % number for number in range(5)]
-    monkeypatch.setattr("ackwise.plugin.group.publisher._SILENT", 60.0)
+    monkeypatch.setattr("ackwise.plugin.producer.copypublisher._SILENT", 60.0)
     publishing = [asyncio.create_task(publisher.publish([waiting(b"more", 10.5)])) for _ in range(20)]
     await until(lambda: sum(task.done() for task in publishing) == 19)
     assert len(delay.records("billing.delay", 10)) == 24
@@ -221,7 +221,7 @@ async def test_where_a_rung_does_not_acknowledge_its_copies_take_the_next_shorte
 async def test_a_copy_that_waited_for_a_silent_rung_takes_the_one_for_what_is_left_then(
     delay: MemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.publisher._SILENT", 0.3)
+    monkeypatch.setattr("ackwise.plugin.producer.copypublisher._SILENT", 0.3)
     five, one = (next(number for number in range(1, 14) if wait_of(number) == wait) for wait in (5, 1))
     Leaderless(delay, ("billing.delay", five))
     times = iter((1_000.0, 1_005.0))
@@ -285,7 +285,7 @@ async def test_a_cancelled_publish_is_cancelled(topic: str, publisher: KafkaPubl
 
 @pytest.mark.embedded
 async def test_a_broker_that_is_gone_is_not_a_refusal_since_it_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.publisher._TIMEOUT", 0.5)
+    monkeypatch.setattr("ackwise.plugin.producer.copypublisher._TIMEOUT", 0.5)
     with embedded_broker() as broker:
         publisher = KafkaPublisher(HostSettings(broker.bootstrap, "billing"))
         await publisher.start()

@@ -10,13 +10,13 @@ from aiokafka.errors import BrokerResponseError, CorruptRecordException, Invalid
 from tests.fakes import Clock
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
-from ackwise.middleware.publisher import Publisher
-from ackwise.middleware.refusals import REFUSED_AFTER
-from ackwise.middleware.wire import Copy
-from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.middleware.message.outgoing import Publisher
+from ackwise.middleware.message.refusals import REFUSED_AFTER
+from ackwise.middleware.message.wire import Copy
+from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka
-from ackwise.testing.kafka.batch import Batch
+from ackwise.testing.kafka.partition import Batch
 
 _Make = Callable[[HostSettings, Clock], Any]
 

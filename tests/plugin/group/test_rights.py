@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ackwise.plugin.group.rights import RESOURCES, RIGHTS, ROLES, Right, rights_of
-from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.topics.topicexport import RESOURCES, RIGHTS, ROLES, Right, rights_of
+from ackwise.plugin.topics.topicnames import TopicNames
 
 PAGE = Path(__file__).parents[3] / "docs" / "topics.md"
 

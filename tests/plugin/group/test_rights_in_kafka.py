@@ -13,20 +13,19 @@ from tests.servers import PROPERTIES, kafka_or_skip
 from tests.waiting import until
 
 from ackwise import App, ConsumeLater, Later, Message, Producer, Reject
-from ackwise.middleware.pausing import Target
-from ackwise.plugin.deadletters.place import place_of_app
-from ackwise.plugin.deadletters.reading import list_letters
-from ackwise.plugin.deadletters.selection import Selection
-from ackwise.plugin.group.control import write_control
-from ackwise.plugin.group.rights import RIGHTS, ROLES, Resource, Right, Role, rights_of
-from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.group.topicplan import Topic, made_topics
-from ackwise.plugin.local import broker as localbroker
-from ackwise.plugin.outbox.apart import relay_group
-from ackwise.plugin.relay.cancel import cancel
-from ackwise.plugin.resend.letters import redrive
-from ackwise.plugin.status.looking import look_at
-from ackwise.plugin.status.standing import Standing
+from ackwise.middleware.flow.pausing import Target
+from ackwise.plugin.delays.cancellations import cancel
+from ackwise.plugin.local import localkafka
+from ackwise.plugin.operate.deadletter import Selection
+from ackwise.plugin.operate.deadlettertopics import list_letters, place_of_app
+from ackwise.plugin.operate.groupstatus import Standing
+from ackwise.plugin.operate.resenddeadletters import redrive
+from ackwise.plugin.operate.statusreader import look_at
+from ackwise.plugin.outbox.outboxrelay import relay_group
+from ackwise.plugin.topics.controltopic import write_control
+from ackwise.plugin.topics.topicexport import RIGHTS, ROLES, Resource, Right, Role, rights_of
+from ackwise.plugin.topics.topicnames import TopicNames
+from ackwise.plugin.topics.topicplan import Topic, made_topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # a broker of its own, with users and ACLs
 
@@ -143,7 +142,7 @@ OPERATIONS: Final = {
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    controller, plain, guarded = localbroker._free_ports(3)
+    controller, plain, guarded = localkafka._free_ports(3)
     known = " ".join(f'user_{user}="{PASSWORD}"' for user in ("root", *USERS))
     ours = {
         "listeners": f"CONTROLLER://127.0.0.1:{controller},PLAIN://127.0.0.1:{plain},GUARDED://127.0.0.1:{guarded}",

@@ -10,8 +10,8 @@ from aiokafka import TopicPartition
 from tests.plugin.logs import Logs, batch, corrupt, endless
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.client.reading import Bounds, TopicReader
-from ackwise.plugin.group.skipping import Passage, _require_within, _where_it_stands
+from ackwise.plugin.kafka.topicreader import Bounds, TopicReader
+from ackwise.plugin.operate.skipping import Passage, _require_within, _where_it_stands
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 import pytest
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.group.sources import Sources
-from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.topics.topicnames import TopicNames
+from ackwise.plugin.topics.topicpatterns import Sources
 
 
 def sources(*topics: str, pattern: str = r"orders\..+") -> Sources:

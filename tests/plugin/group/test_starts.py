@@ -17,12 +17,12 @@ from tests.plugin.group.ordered import Shop
 from tests.tables import each
 from tests.waiting import PATIENCE, turns, until
 
-from ackwise.middleware.breaker import Breaker, Circuit
-from ackwise.middleware.limits import RateLimit
-from ackwise.middleware.message import Message
-from ackwise.middleware.pausing import Target
-from ackwise.middleware.run import Run, count
-from ackwise.plugin.group.lane import Lane
+from ackwise.middleware.flow.breaker import Breaker, Circuit
+from ackwise.middleware.flow.limits import RateLimit
+from ackwise.middleware.flow.pausing import Target
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.runs.run import Run, count
+from ackwise.plugin.consumer.lane import Lane
 
 SHOP = {"kind": "message", "order": None, "dedup": True}
 

@@ -15,13 +15,12 @@ from typer.testing import CliRunner
 
 from ackwise import App, Broadcasting, ConfigurationError, DeadLetter, Message
 from ackwise.middleware.errors import Unavailable
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.wire import dead_letter, retry_copy
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import dead_letter, retry_copy
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.doctor.cluster import topics as doctor_of_topics
-from ackwise.plugin.group.copyreader import reading
-from ackwise.plugin.group.strays import find_strays
+from ackwise.plugin.operate.brokerchecks import topics as doctor_of_topics
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.topics.leftovers import find_strays, reading
 from ackwise.testing import MemoryKafka
 from ackwise.testing.hostile.client import hostile_client
 from ackwise.testing.kafka.group import Committed
@@ -164,7 +163,7 @@ async def test_a_client_that_raises_anything_keeps_no_worker_from_its_start(
     async def raise_anything(*_: object) -> None:
         raise KeyError("orders")
 
-    monkeypatch.setattr("ackwise.plugin.group.copyreader.CopyReader.topics", raise_anything)
+    monkeypatch.setattr("ackwise.plugin.topics.leftovers.CopyReader.topics", raise_anything)
     async with app_of(kafka).running() as worker:
         await worker.ready()
     assert "topics of an earlier configuration could not be checked: group=billing error=KeyError" in caplog.text

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from tests.plugin.group.test_member import Client
 from tests.waiting import PATIENCE, turns, until
 
-from ackwise.middleware.commitmetadata import read_own
-from ackwise.middleware.disposition import Dead
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.suspects import LONGEST
-from ackwise.plugin.client.offsets import Topic
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.group.position import Position
+from ackwise.middleware.claims.isolation import LONGEST
+from ackwise.middleware.message.disposition import Dead
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.progress.commitmetadata import read_own
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.commits import Position
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.kafka.brokeroffsets import Topic
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 #: Deaths until a message that ends every worker is a dead letter: the first, two until it is found, and ten alone.

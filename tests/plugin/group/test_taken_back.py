@@ -11,8 +11,8 @@ from tests.plugin.group.ordered import Shop
 from tests.plugin.group.test_member import ORDERS, World
 from tests.waiting import turns
 
-from ackwise.middleware.message import Message
-from ackwise.middleware.run import Run
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.runs.run import Run
 
 
 class Worker(World):

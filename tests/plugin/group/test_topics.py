@@ -18,16 +18,15 @@ from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
 from tests.tables import each
 from tests.waiting import turns
 
-from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.wire import BUDGET
-from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.group.topicplan import Topic, TopicReview, plan_topics, review_topics, waits_in_place
-from ackwise.plugin.group.topics import _create, _described, _extend, _look, ensure_topics, set_append_time
-from ackwise.plugin.local.broker import EmbeddedBroker
+from ackwise.middleware.message.wire import BUDGET
+from ackwise.middleware.policies.retry import DelayLevels, RetryInPlace
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.local.localkafka import EmbeddedBroker
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.topicadmin import _create, _described, _extend, _look, ensure_topics, set_append_time
+from ackwise.plugin.topics.topicnames import TopicNames
+from ackwise.plugin.topics.topicplan import Topic, TopicReview, plan_topics, review_topics, waits_in_place
 from ackwise.testing import MemoryKafka
 from ackwise.testing.kafka.cluster import DEFAULTS
 
@@ -381,7 +380,7 @@ async def test_timestamps_are_set_once_a_broker_says_so(monkeypatch: pytest.Monk
         answers.append(await _described(admin, resources))
         return answers[0] if len(answers) == 2 else answers[-1]
 
-    monkeypatch.setattr("ackwise.plugin.group.topics._described", describe)
+    monkeypatch.setattr("ackwise.plugin.topics.topicadmin._described", describe)
     async with MemoryKafka() as kafka, group_on(kafka.bootstrap, "billing") as group:
         await group.create("billing.delay")
         await set_append_time(group.settings, ["billing.delay"])
@@ -401,7 +400,7 @@ async def test_a_source_that_this_worker_is_making_is_waited_for_and_one_that_th
         asked.set()
         return {name: topic for name, topic in found.items() if looks > 3 or name != group.source}
 
-    monkeypatch.setattr("ackwise.plugin.group.topics._look", look)
+    monkeypatch.setattr("ackwise.plugin.topics.topicadmin._look", look)
     ensuring = asyncio.create_task(group.ensure(made=[group.source]))
     await asked.wait()
     await group.create(group.source)
@@ -476,9 +475,9 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     async def listening(_: str) -> None: ...
 
     def use(cancelled: str) -> None:
-        monkeypatch.setattr("ackwise.plugin.group.topics.AIOKafkaAdminClient", lambda **_: Admin(cancelled))
+        monkeypatch.setattr("ackwise.plugin.topics.topicadmin.AIOKafkaAdminClient", lambda **_: Admin(cancelled))
 
-    monkeypatch.setattr("ackwise.plugin.group.topics.require_broker", listening)
+    monkeypatch.setattr("ackwise.plugin.topics.topicadmin.require_broker", listening)
     return use
 
 

@@ -10,18 +10,17 @@ import pytest
 from tests.fakes import Clock, Store
 from tests.plugin.group.ordered import Shop, now
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.commitmetadata import FinishedMap, InPlace
-from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.limits import RateLimit
-from ackwise.middleware.message import Message
-from ackwise.middleware.messagecommand import MessageCommand
-from ackwise.middleware.ordering import RetryInPlace
-from ackwise.middleware.run import Stage
-from ackwise.middleware.waiting import MessageAt
-from ackwise.plugin.group.waiting import Waiting
+from ackwise.middleware.flow.controlrecords import MessageAt, MessageCommand
+from ackwise.middleware.flow.limits import RateLimit
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.policies.retry import RetryInPlace
+from ackwise.middleware.progress.commitmetadata import FinishedMap, InPlace
+from ackwise.middleware.runs.run import Stage
+from ackwise.plugin.consumer.waitinginplace import Waiting
 
 LONG = RetryInPlace(3, delay=30)
 

@@ -12,11 +12,10 @@ from aiokafka.errors import KafkaConnectionError
 from tests.tables import each
 from tests.waiting import until
 
-from ackwise.plugin.client.offsets import Topic, topics_of
-from ackwise.plugin.group.owntopics import OwnTopics
-from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.group.topicwatch import TopicWatch
+from ackwise.plugin.consumer.deletedtopics import OwnTopics, TopicWatch
+from ackwise.plugin.kafka.brokeroffsets import Topic, topics_of
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.topicnames import TopicNames
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -69,9 +68,9 @@ async def test_a_topic_of_the_group_is_made_again_after_whatever_the_client_rais
         made.append(True)
         there.add(names.retry)
 
-    monkeypatch.setattr("ackwise.plugin.group.owntopics.list_topics", list_topics)
+    monkeypatch.setattr("ackwise.plugin.consumer.deletedtopics.list_topics", list_topics)
     for constant in ("_CONFIRM", "_FIRST", "_LONGEST"):
-        monkeypatch.setattr(f"ackwise.plugin.group.owntopics.{constant}", 0.0)
+        monkeypatch.setattr(f"ackwise.plugin.consumer.deletedtopics.{constant}", 0.0)
     own_topics = OwnTopics(HostSettings("127.0.0.1:1", "billing"), names, ensure)
     own_topics.suspect()
     keeping = asyncio.create_task(own_topics.keep())

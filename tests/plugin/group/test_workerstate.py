@@ -12,9 +12,9 @@ import pytest
 from tests.waiting import until
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
-from ackwise.middleware.wire import Copy
-from ackwise.plugin.group import workerstate
-from ackwise.plugin.group.workerstate import WorkerState
+from ackwise.middleware.message.wire import Copy
+from ackwise.plugin.consumer import workerstate
+from ackwise.plugin.consumer.workerstate import WorkerState
 
 
 class Desk:

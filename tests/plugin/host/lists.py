@@ -1,4 +1,4 @@
-"""Kafka as plain lists, and a client of it that is no aiokafka: what a host has to give (`plugin/group/client.py`), and nothing else."""
+"""Kafka as plain lists, and a client of it that is no aiokafka: what `plugin/consumer/clientprotocol.py` asks for, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from aiokafka.errors import CommitFailedError, KafkaError, NoOffsetForPartitionE
 from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.errors import AckwiseError, PublishRefused, PublishUnavailable
-from ackwise.middleware.ladder import ladder_of
-from ackwise.middleware.wire import Copy
-from ackwise.plugin.client.offsets import Asked, Committed, Standing, Topic
-from ackwise.plugin.client.rawrecords import RawRecords
-from ackwise.plugin.consume.opening import Opening
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.policies.delaytopic import ladder_of
+from ackwise.plugin.consumer.assignment import Opening
+from ackwise.plugin.kafka.brokeroffsets import Asked, Committed, Standing, Topic
+from ackwise.plugin.kafka.recordbatches import RawRecords
 
 __all__ = ["ListClient", "Lists"]
 

@@ -18,20 +18,20 @@ from tests import fakes
 from tests.plugin.host.lists import ListClient, Lists
 from tests.waiting import until
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.ladder import CANCELLATIONS, Ladder
-from ackwise.middleware.message import Message
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import MAX_DELAY, ConsumeLater
-from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.consume.polling import Polling
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.group.relaycounts import DelayCounts
-from ackwise.plugin.relay.member import DelayMember
-from ackwise.plugin.relay.move import Bounds
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.policies.delaytopic import CANCELLATIONS, Ladder
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import MAX_DELAY, ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.consumer.assignment import Opening
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.polling import Polling
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.consumer.workerstate import DelayCounts
+from ackwise.plugin.delays.delaymember import DelayMember
+from ackwise.plugin.delays.nexthop import Bounds
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.testing.clock import VirtualClock
+from ackwise.testing.app import VirtualClock
 
 WIDTH = 4
 ORDERS = [TopicPartition("orders", number) for number in range(WIDTH)]
@@ -166,8 +166,8 @@ class World:
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     made = World()
-    monkeypatch.setattr("ackwise.plugin.group.opening.KafkaPublisher", lambda *_, **__: _Publisher(made.lists))
-    monkeypatch.setattr("ackwise.plugin.group.member.Control", _Control)
+    monkeypatch.setattr("ackwise.plugin.consumer.startup.KafkaPublisher", lambda *_, **__: _Publisher(made.lists))
+    monkeypatch.setattr("ackwise.plugin.consumer.member.Control", _Control)
     try:
         yield made
     finally:
@@ -221,7 +221,7 @@ async def test_a_worker_that_joins_and_one_that_leaves_cost_nothing_and_repeat_n
 
 
 async def test_what_a_fetch_drained_before_it_raised_is_fetched_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.consume.fetching._FETCH_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.fetching._FETCH_AGAIN", 0.0)
     worker = await world.worker()
     await until(lambda: {*ORDERS} <= worker.member.lanes.keys())
     worker.client.harms = [KafkaConnectionError("lost"), asyncio.CancelledError(), ValueError("odd")]

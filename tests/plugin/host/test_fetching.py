@@ -31,21 +31,21 @@ from tests.waiting import PATIENCE, turns, until
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.flowcontrol import FlowControl
-from ackwise.middleware.message import TopicPartition as Place
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.run import Run, Stage
-from ackwise.plugin.client.internals import idle_wait, keep_awake
-from ackwise.plugin.client.rawrecords import read_raw
-from ackwise.plugin.client.taking import Taking
-from ackwise.plugin.consume.consumer import AiokafkaClient
-from ackwise.plugin.consume.fetching import Fetched, _FetchFailed, give
-from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.consume.polling import Polling
-from ackwise.plugin.group.lane import Lane
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
+from ackwise.middleware.flow.flowcontrol import FlowControl
+from ackwise.middleware.message.message import TopicPartition as Place
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.aiokafkaclient import AiokafkaClient
+from ackwise.plugin.consumer.assignment import Opening
+from ackwise.plugin.consumer.fetching import Fetched, _FetchFailed, give
+from ackwise.plugin.consumer.lane import Lane
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.polling import Polling
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.kafka.aiokafkainternals import idle_wait, keep_awake
+from ackwise.plugin.kafka.fetchbuffer import Taking
+from ackwise.plugin.kafka.recordbatches import read_raw
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
@@ -125,8 +125,8 @@ async def polling(logs: Logs, **told: Any) -> AsyncIterator[Desk]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.consume.fetching._FETCH_AGAIN", 0.0)
-    monkeypatch.setattr("ackwise.plugin.consume.polling._LOOK_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.fetching._FETCH_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.polling._LOOK_AGAIN", 0.0)
 
 
 TEN = [b"%d" % number for number in range(10)]
@@ -354,7 +354,7 @@ async def test_what_was_read_past_the_client_for_a_lane_of_before_is_not_given_t
             desk.add_lane(GOOD, 5)
         return found
 
-    monkeypatch.setattr("ackwise.plugin.consume.consumer.read_raw", assigned_anew)
+    monkeypatch.setattr("ackwise.plugin.consumer.aiokafkaclient.read_raw", assigned_anew)
     async with polling(Logs({GOOD: [batch(0, *TEN), batch(10, *TEN, header=b"caf\xe9"), batch(20, *TEN)]})) as desk:
         await until(lambda: desk.given[GOOD][-1:] == [29])
     assert (moved, desk.given[GOOD], desk.gaps()) == ([19], [*range(19), *range(5, 30)], [])
@@ -532,7 +532,7 @@ async def test_a_read_past_the_client_that_is_cancelled_from_inside_ends_nobody(
             raise asyncio.CancelledError
         return await read_raw(consumer, partition, position)
 
-    monkeypatch.setattr("ackwise.plugin.consume.consumer.read_raw", leaking)
+    monkeypatch.setattr("ackwise.plugin.consumer.aiokafkaclient.read_raw", leaking)
     async with polling(Logs({GOOD: [batch(0, b"a", b"b", header=b"caf\xe9"), batch(2, b"c")]})) as desk:
 
         def all_given() -> bool:
@@ -559,7 +559,7 @@ async def test_a_partition_that_goes_while_it_is_read_past_the_client_ends_nobod
             take_away(desk, BAD)
         raise KafkaConnectionError
 
-    monkeypatch.setattr("ackwise.plugin.consume.consumer.read_raw", unread)
+    monkeypatch.setattr("ackwise.plugin.consumer.aiokafkaclient.read_raw", unread)
     logs = Logs({GOOD: [batch(0, *TEN)], BAD: [batch(0, b"0", header=b"caf\xe9")]})
     async with polling(logs) as desk:
         await until(lambda: BAD not in desk.member.lanes)
@@ -603,7 +603,7 @@ async def test_what_a_partition_had_in_hand_is_not_kept_once_it_is_gone() -> Non
 async def test_a_client_that_was_cancelled_as_it_learned_its_metadata_asks_again_at_once_for_those_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.client.internals._LEARN_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.kafka.aiokafkainternals._LEARN_AGAIN", 0.0)
     client: Any = AIOKafkaClient(metadata_max_age_ms=10)
     asked, now = list[None](), asyncio.Event()
 
@@ -629,7 +629,7 @@ async def test_a_client_that_was_cancelled_as_it_learned_its_metadata_asks_again
 async def test_a_client_that_was_cancelled_as_it_learns_metadata_learns_again_with_one_task_though_it_is_kept_awake_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.client.internals._LEARN_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.kafka.aiokafkainternals._LEARN_AGAIN", 0.0)
     desk, begun = Desk(Logs({})), list[None]()
     client: Any = desk.logs
     client._md_update_waiter = asyncio.get_running_loop().create_future()
@@ -670,7 +670,7 @@ async def test_the_broker_may_keep_a_fetch_longer_while_no_lane_is_at_work_and_n
 
 
 async def test_while_nothing_is_at_work_no_partition_is_looked_at_until_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.consume.polling._WAIT", 0.001)
+    monkeypatch.setattr("ackwise.plugin.consumer.polling._WAIT", 0.001)
     waits = looks = 0
 
     async def wait(self: Taking, within: float, wait: Any = Taking.wait) -> bool:
@@ -725,7 +725,7 @@ async def test_what_is_paused_goes_on_once_time_has_passed_though_nothing_is_at_
     is_shut = True
     monkeypatch.setattr(FlowControl, "is_quiet", False)
     monkeypatch.setattr(FlowControl, "is_shut", lambda *_: is_shut)
-    monkeypatch.setattr("ackwise.plugin.consume.polling._PASSED_OVER", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.polling._PASSED_OVER", 0.0)
     async with polling(Logs({GOOD: [], OTHER: []})) as desk:
         await until(lambda: desk.consumer.paused() == {GOOD, OTHER})
         is_shut = False

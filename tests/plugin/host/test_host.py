@@ -10,10 +10,10 @@ import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
 
 from ackwise.middleware.errors import AckwiseError, Unavailable
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.host.host import AiokafkaHost
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.plugin.aiokafkahost import AiokafkaHost
+from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 
@@ -26,7 +26,7 @@ async def test_what_kafka_refuses_at_the_start_is_a_sentence_of_ours(monkeypatch
     async def denied(*_: object, **__: object) -> None:
         raise GroupAuthorizationFailedError("billing")
 
-    monkeypatch.setattr("ackwise.plugin.group.opening.ensure_topics", denied)
+    monkeypatch.setattr("ackwise.plugin.consumer.startup.ensure_topics", denied)
     host = a_host()
     with pytest.raises(AckwiseError, match=r"Kafka refuses this worker of group 'billing' \(.*\); ackwise topics export prints the rights"):
         await host.run(asyncio.Event())
@@ -62,7 +62,7 @@ async def test_whatever_the_client_closes_with_a_worker_that_has_settled_everyth
 async def test_a_client_that_can_t_connect_now_is_brokers_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (asyncio.CancelledError(), KafkaConnectionError("gone"), OSError("gone")):
         consumer = Consumer(error)
-        monkeypatch.setattr("ackwise.plugin.host.host.AIOKafkaConsumer", lambda consumer=consumer, **_: consumer)
+        monkeypatch.setattr("ackwise.plugin.aiokafkahost.AIOKafkaConsumer", lambda consumer=consumer, **_: consumer)
         with pytest.raises(Unavailable, match="do not answer a consumer"):
             await a_host()._connect()
         assert consumer.is_closed, error
@@ -70,8 +70,8 @@ async def test_a_client_that_can_t_connect_now_is_brokers_that_are_away(monkeypa
 
 async def test_a_worker_that_has_failed_and_does_not_come_to_its_end_raises_what_ended_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error must not become exit code 0."""
-    monkeypatch.setattr("ackwise.plugin.host.host._END_AFTER", 0.0)
-    monkeypatch.setattr("ackwise.plugin.host.host._LEAVE_TIMEOUT", 0.0)
+    monkeypatch.setattr("ackwise.plugin.aiokafkahost._END_AFTER", 0.0)
+    monkeypatch.setattr("ackwise.plugin.aiokafkahost._LEAVE_TIMEOUT", 0.0)
     host, failed, released = a_host(), asyncio.Event(), asyncio.Event()
 
     async def consume() -> None:
@@ -100,7 +100,7 @@ async def test_a_worker_that_has_failed_and_does_not_come_to_its_end_raises_what
 
 
 async def test_a_worker_that_does_not_come_to_its_end_and_has_not_failed_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.host.host._END_AFTER", 0.0)
+    monkeypatch.setattr("ackwise.plugin.aiokafkahost._END_AFTER", 0.0)
     host, begun = a_host(), asyncio.Event()
 
     async def consume() -> None:

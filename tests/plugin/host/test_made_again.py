@@ -14,9 +14,9 @@ from aiokafka.errors import GroupAuthorizationFailedError
 from tests.waiting import PATIENCE, until
 
 from ackwise import App, Broadcasting, Message
-from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap, group_hash, read_own
-from ackwise.middleware.progress import agents_hash
-from ackwise.plugin.group import topicwatch
+from ackwise.middleware.progress.commitmetadata import CommitMetadata, FinishedMap, group_hash, read_own
+from ackwise.middleware.progress.watermark import agents_hash
+from ackwise.plugin.consumer import deletedtopics
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka
 
@@ -82,7 +82,7 @@ async def widen(kafka: MemoryKafka, partitions: int) -> None:
 async def test_a_topic_that_is_made_again_while_its_partition_is_paused_is_read_from_its_start(
     kafka: MemoryKafka, policies: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topicwatch, "_EVERY", 0.05)
+    monkeypatch.setattr(deletedtopics, "_EVERY", 0.05)
     worker = Worker(kafka, policies, start="earliest")
     old, new = numbered("old", 5), numbered("new", 8)
     kafka.produce("orders", *old)

@@ -12,13 +12,13 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
 from tests.waiting import until
 
-from ackwise.middleware.policies import DeadLetter
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.client.offsets import Asked, Committed, Standing
-from ackwise.plugin.consume.fetching import _named
-from ackwise.plugin.consume.opening import Opening
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.plugin.consumer.assignment import Opening
+from ackwise.plugin.consumer.fetching import _named
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.kafka.brokeroffsets import Asked, Committed, Standing
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 ORDERS = TopicPartition("orders", 0)
@@ -95,8 +95,8 @@ class Scene:
 
 @pytest.fixture
 async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr("ackwise.plugin.consume.opening.ASK_AGAIN", 0.01)
-    monkeypatch.setattr("ackwise.plugin.group.positions._LOOKS_AT_END", 1)
+    monkeypatch.setattr("ackwise.plugin.consumer.assignment.ASK_AGAIN", 0.01)
+    monkeypatch.setattr("ackwise.plugin.consumer.startpositions._LOOKS_AT_END", 1)
     made = Scene()
     client: Any = made.consumer
     async with made.member.working(client):
@@ -242,7 +242,7 @@ async def test_a_position_is_looked_after_without_the_one_who_fetches_and_a_brok
 async def test_partitions_are_opened_though_something_else_has_cancelled_the_task_that_opens_them(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.tasks._BEGIN_ANEW", 0.0)
+    monkeypatch.setattr("ackwise.plugin.consumer.tasks._BEGIN_ANEW", 0.0)
     find, leaks = scene.opening._positions.find, [asyncio.CancelledError()]
 
     async def leaking(partitions: Collection[TopicPartition]) -> Any:

@@ -19,9 +19,9 @@ from tests.waiting import PATIENCE, until
 
 from ackwise import AckwiseError, App, ConsumeLater
 from ackwise.middleware.events import Event, EventCode
-from ackwise.plugin.consume import staticmember
-from ackwise.plugin.consume.staticmember import instance_of_this_process
-from ackwise.plugin.group.membership import Membership, read_membership
+from ackwise.plugin.consumer import staticmember
+from ackwise.plugin.consumer.staticmember import instance_of_this_process
+from ackwise.plugin.topics.groupstate import Membership, read_membership
 
 pytestmark = [pytest.mark.timeout(180)]
 

@@ -31,7 +31,7 @@ from ackwise import (
 from ackwise.middleware.events import Event
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.settings.config import Config, Given, read_config
-from ackwise.plugin.settings.redaction import shown_url
+from ackwise.plugin.settings.connecting import shown_url
 
 GOLDEN = Path(__file__).with_name("golden")
 

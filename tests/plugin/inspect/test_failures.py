@@ -26,12 +26,12 @@ from ackwise import (
     RetryInPlace,
     Transactional,
 )
-from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable, StoreUnavailable
-from ackwise.middleware.run import Stage
-from ackwise.plugin.around import inspect_middleware, wrap
-from ackwise.plugin.inspect.explain import Explanation
-from ackwise.plugin.inspect.failures import FailurePath
+from ackwise.middleware.message.disposition import Reason
+from ackwise.middleware.runs.run import Stage
+from ackwise.plugin.handlers.usermiddleware import inspect_middleware, wrap
+from ackwise.plugin.operate.explanation import Explanation
+from ackwise.plugin.operate.failurepaths import FailurePath
 from ackwise.plugin.settings.config import Config
 
 

@@ -16,21 +16,19 @@ from tests.fakes import FULL_DISK, Publisher, Sink
 from tests.tables import each
 from tests.waiting import until
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.columns import ColumnExchange, ColumnResult
 from ackwise.middleware.errors import StoreUnavailable
-from ackwise.middleware.inflight import InFlight
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import DeadLetter, Dedup
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.store import ClaimStore
-from ackwise.middleware.streaming import Streaming
-from ackwise.plugin.group.lane import Lane, Told
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.inspect.state import State, by_agent, look
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.streaming import InFlight, Streaming
+from ackwise.middleware.policies.policies import DeadLetter, Dedup
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.storage.claimstore import ClaimStore, ColumnExchange, ColumnResult
+from ackwise.plugin.consumer.lane import Lane, Told
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.operate.state import State, by_agent, look
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.memory import MemoryStore
 

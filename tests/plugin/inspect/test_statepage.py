@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 from tests.tables import each
 
-from ackwise.plugin.inspect.explain import ChainLink, Setting
-from ackwise.plugin.inspect.state import AgentState, GroupTopics, HeldMessages, LaneState, State
-from ackwise.plugin.inspect.statepage import state_page
+from ackwise.plugin.operate.explanation import ChainLink, Setting
+from ackwise.plugin.operate.state import AgentState, GroupTopics, HeldMessages, LaneState, State
+from ackwise.plugin.web.statepage import state_page
 
 STATE = State(
     group="billing",

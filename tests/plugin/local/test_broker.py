@@ -18,13 +18,13 @@ from tests.servers import RawKafka
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.plugin.local import broker as localbroker
-from ackwise.plugin.local.broker import EmbeddedBroker, LocalKafka, embedded_broker, local_kafka
+from ackwise.plugin.local import localkafka
+from ackwise.plugin.local.localkafka import EmbeddedBroker, LocalKafka, embedded_broker, local_kafka
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from ackwise.plugin.local.broker import local_kafka
+from ackwise.plugin.local.localkafka import local_kafka
 with local_kafka(Path(sys.argv[1])):
     print("ready", flush=True)
     time.sleep(600)
@@ -147,8 +147,8 @@ class Impostor:
 def impostor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Impostor]:
     def make(script: str) -> Impostor:
         java = Impostor(tmp_path, script)
-        monkeypatch.setattr(localbroker, "find_java", lambda: java)
-        monkeypatch.setattr(localbroker, "kafka_jars", lambda java, say: tmp_path)
+        monkeypatch.setattr(localkafka, "find_java", lambda: java)
+        monkeypatch.setattr(localkafka, "kafka_jars", lambda java, say: tmp_path)
         return java
 
     return make
@@ -194,7 +194,7 @@ def test_after_a_few_ports_it_is_given_up(tmp_path: Path, impostor: Callable[[st
 def test_a_broker_that_hangs_is_given_up_and_killed(
     tmp_path: Path, impostor: Callable[[str], Impostor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(localbroker, "_START_TIMEOUT", 0.2)
+    monkeypatch.setattr(localkafka, "_START_TIMEOUT", 0.2)
     impostor("exec sleep 600")
     with pytest.raises(Unavailable, match="was not ready after 0 s"), local_kafka(tmp_path / "k"):
         pass
@@ -205,7 +205,7 @@ def test_a_broker_that_hangs_is_given_up_and_killed(
 def test_a_broker_that_will_not_stop_is_killed(
     tmp_path: Path, impostor: Callable[[str], Impostor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(localbroker, "_STOP_TIMEOUT", 0.1)
+    monkeypatch.setattr(localkafka, "_STOP_TIMEOUT", 0.1)
     impostor("trap '' TERM; echo Kafka Server started; while :; do sleep 1; done")
     with local_kafka(tmp_path / "k") as broker:
         assert len(brokers_in(tmp_path)) >= 1
@@ -216,7 +216,7 @@ def test_a_broker_that_will_not_stop_is_killed(
 
 def test_ports_are_none_that_a_client_may_be_given_for_its_own_end() -> None:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    assert max(localbroker._free_ports(50)) < lowest
+    assert max(localkafka._free_ports(50)) < lowest
 
 
 async def test_an_embedded_broker_takes_and_gives_records(embedded_broker: EmbeddedBroker) -> None:

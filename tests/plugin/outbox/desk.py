@@ -12,13 +12,13 @@ import pytest
 from tests.fakes import Sink
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.outbox import Failed, RowState, Sent
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
-from ackwise.middleware.policies import Outbox
-from ackwise.plugin.group.outboxcounts import OutboxCounts
-from ackwise.plugin.outbox.relay import OutboxRelay
-from ackwise.stores.memory_outbox import MemoryOutbox
-from ackwise.stores.protocol.outboxrows import Shard
+from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.policies.policies import Outbox
+from ackwise.middleware.storage.outbox import Failed, RowState, Sent
+from ackwise.plugin.consumer.workerstate import OutboxCounts
+from ackwise.plugin.outbox.outboxrelay import OutboxRelay
+from ackwise.stores.memoryoutbox import MemoryOutbox
+from ackwise.stores.protocol.outbox import Shard
 
 __all__ = ["Book", "Desk", "Log", "Store", "fields", "lost", "refused"]
 

@@ -14,8 +14,8 @@ import signal
 import sys
 from typing import Any
 
-from ackwise.middleware.policies import Outbox
-from ackwise.plugin.outbox.apart import AloneSettings, relay_outbox_apart
+from ackwise.middleware.policies.policies import Outbox
+from ackwise.plugin.outbox.outboxrelay import AloneSettings, relay_outbox_apart
 from ackwise.plugin.registry import open_outbox
 
 

@@ -13,16 +13,16 @@ from tests.waiting import PATIENCE, until
 
 from ackwise import App, ConfigurationError, ConsumeLater, DeadLetter, Message
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.outgoing import message_id
-from ackwise.middleware.policies import Outbox
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.inspect.outboxstate import look_at_outbox
-from ackwise.plugin.outbox.apart import relay_group
-from ackwise.plugin.outbox.brokers import brokers_answer
+from ackwise.middleware.message.outgoing import message_id
+from ackwise.middleware.policies.policies import Outbox
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.kafka.clients import brokers_answer
+from ackwise.plugin.operate.state import look_at_outbox
+from ackwise.plugin.outbox.outboxrelay import relay_group
 from ackwise.plugin.settings.config import Config, Given, read_config
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.stores.memoryoutbox import MemoryOutbox
 from ackwise.testing import MemoryKafka, TestApp
 
 

@@ -23,10 +23,10 @@ from tests.servers import RawKafka
 from tests.waiting import PATIENCE, until
 
 from ackwise import App, Dedup, Message
-from ackwise.middleware.outgoing import Outgoing, message_id
-from ackwise.middleware.policies import Outbox
-from ackwise.plugin.local.broker import LocalKafka
-from ackwise.plugin.outbox.apart import AloneSettings, relay_outbox_apart
+from ackwise.middleware.message.outgoing import Outgoing, message_id
+from ackwise.middleware.policies.policies import Outbox
+from ackwise.plugin.local.localkafka import LocalKafka
+from ackwise.plugin.outbox.outboxrelay import AloneSettings, relay_outbox_apart
 from ackwise.stores.postgres.outbox import PostgresOutbox
 
 pytestmark = [pytest.mark.timeout(120)]

@@ -15,18 +15,17 @@ from tests.waiting import PATIENCE, turns
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.outbox import SHARDS, OutboxRow, Sent
-from ackwise.middleware.outgoing import Outgoing, SendFailed
-from ackwise.plugin.group.outboxcounts import OutboxCounts
-from ackwise.plugin.outbox import relay as outboxrelay
-from ackwise.plugin.outbox import stay as outboxstay
+from ackwise.middleware.message.outgoing import Outgoing, SendFailed
+from ackwise.middleware.storage.outbox import SHARDS, OutboxRow, Sent
+from ackwise.plugin.consumer.workerstate import OutboxCounts
+from ackwise.plugin.outbox import outboxrelay, outboxsession
 
 
 @pytest.fixture(autouse=True)
 def _without_waiting(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "ackwise")
     monkeypatch.setattr(outboxrelay, "_BEGIN_ANEW", (0.0, 0.0))
-    monkeypatch.setattr(outboxstay, "_LONGEST_REST", 0.0)
+    monkeypatch.setattr(outboxsession, "_LONGEST_REST", 0.0)
 
 
 async def test_rows_are_sent_by_id_and_deleted() -> None:

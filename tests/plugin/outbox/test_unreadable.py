@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.plugin.outbox.desk import Desk
 
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.policies import Outbox
-from ackwise.plugin.checkback.checkback import CheckBack
-from ackwise.plugin.outbox.relay import OutboxRelay
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.policies.policies import Outbox
+from ackwise.plugin.outbox.checkback import CheckBack
+from ackwise.plugin.outbox.outboxrelay import OutboxRelay
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
 MESSAGES = [Outgoing("orders", b"%d" % n, b"%d" % n, (("n", b"v"),) if n == 2 else (), message_id=str(n)) for n in range(1, 4)]

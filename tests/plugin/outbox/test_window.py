@@ -7,11 +7,9 @@ import random
 import pytest
 from tests.plugin.outbox.desk import lost, refused
 
-from ackwise.middleware.outbox import SHARDS, OutboxRow, shard_of
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
-from ackwise.plugin.outbox.holding import Holding, fair_share
-from ackwise.plugin.outbox.memory import AckMemory
-from ackwise.plugin.outbox.window import Ruling, Window, rule
+from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.storage.outbox import SHARDS, OutboxRow, shard_of
+from ackwise.plugin.outbox.outboxwindow import AckMemory, Holding, Ruling, Window, fair_share, rule
 
 
 def row(number: int, key: bytes | None = b"k", attempts: int = 0) -> OutboxRow:

@@ -19,10 +19,9 @@ from tests.databases.postgres import USER
 from tests.databases.server import Endpoint
 from tests.tables import each
 
-from ackwise.middleware.columns import Column
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.store import Acquired, Busy, Claim, ClaimKey, Exchange
-from ackwise.plugin.process import lifelock as life
+from ackwise.middleware.claims.leases import Leases
+from ackwise.middleware.storage.claimstore import Acquired, Busy, Claim, ClaimKey, Column, Exchange
+from ackwise.plugin.process import lifelock
 from ackwise.plugin.process.lifelock import Life, is_local
 from ackwise.plugin.registry import open_store
 from ackwise.stores.sqlite import SQLiteStore
@@ -83,8 +82,8 @@ FORKING = WORKER.replace("sys.stdin.read()", "import os\nif os.fork() == 0:\n   
 CLAIMING = """
 import asyncio, sys
 from pathlib import Path
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.columns import Column
+from ackwise.middleware.claims.leases import Leases
+from ackwise.middleware.storage.claimstore import Column
 from ackwise.plugin.process.lifelock import Life
 from ackwise.plugin.registry import open_store
 
@@ -198,7 +197,7 @@ def test_a_number_that_another_process_has_now_proves_no_life(folder: Path, tmp_
     (proc / "self" / "ns").mkdir(parents=True)
     (proc / "self" / "ns" / "pid").symlink_to("/proc/self/ns/pid")
     (proc / "self" / "stat").symlink_to("/proc/self/stat")
-    monkeypatch.setattr(life, "_PROCESSES", proc)
+    monkeypatch.setattr(lifelock, "_PROCESSES", proc)
     start = (folder / owner).read_text().split()[-1]
     for seen, state in ((start, "S"), (start, "Z"), ("1", "S")):
         (proc / number / "stat").write_text(f"{number} (a) b (\n) {state} " + "0 " * 18 + f"{seen} 0 0\n")
@@ -236,7 +235,7 @@ def test_another_host_and_an_earlier_start_prove_nothing(folder: Path, tmp_path:
         worker.kill()
         worker.wait()
         (tmp_path / "boot").write_text("another start\n")
-        monkeypatch.setattr(life, "_BOOT", tmp_path / "boot")
+        monkeypatch.setattr(lifelock, "_BOOT", tmp_path / "boot")
         there = Life(folder)
         assert there.owner.partition("-")[0] != owner.partition("-")[0]
         assert there.dead([owner]) == frozenset()
@@ -290,12 +289,12 @@ def closing_file(path: Path) -> Iterator[IO[str]]:
 
 def test_where_no_proof_is_possible_there_is_no_name_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Life(tmp_path / "deep" / "er").owner == ""
-    monkeypatch.setattr(life, "_MOUNTS", tmp_path / "missing")
-    monkeypatch.setattr(life, "is_local", lambda file: False)
+    monkeypatch.setattr(lifelock, "_MOUNTS", tmp_path / "missing")
+    monkeypatch.setattr(lifelock, "is_local", lambda file: False)
     assert Life(tmp_path / "lives").owner == ""
     assert list((tmp_path / "lives").iterdir()) == []
     monkeypatch.undo()
-    monkeypatch.setattr(life, "_BOOT", tmp_path / "missing")
+    monkeypatch.setattr(lifelock, "_BOOT", tmp_path / "missing")
     assert (Life(tmp_path / "lives").owner, Life(tmp_path / "lives").dead(["8d5f3c1a-0123456789abcdef"])) == ("", frozenset())
 
 
@@ -306,11 +305,11 @@ def test_where_no_temporary_file_can_be_written_a_process_has_no_name_and_starts
     monkeypatch.setattr(tempfile, "gettempdir", no_folder)
     here = Life()
     assert here.owner == ""
-    assert here.dead([f"{life._boot()}-{'0' * 16}"]) == frozenset()
+    assert here.dead([f"{lifelock._boot()}-{'0' * 16}"]) == frozenset()
 
 
 def test_a_file_that_another_worker_takes_away_at_the_same_time_costs_no_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "iterdir", lambda self: iter([self / f"{life._boot()}-{'0' * 16}"]))
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([self / f"{lifelock._boot()}-{'0' * 16}"]))
     assert Life(folder).owner != ""
 
 

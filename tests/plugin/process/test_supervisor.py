@@ -15,8 +15,7 @@ import pytest
 from tests.fakes import Clock
 from tests.waiting import PATIENCE, turns, until
 
-from ackwise.plugin.process.supervised import LINE, supervised
-from ackwise.plugin.process.supervisor import Backoff, Supervisor
+from ackwise.plugin.process.supervisor import LINE, Backoff, Supervisor, supervised
 
 #: Says that it has joined, writes its process id below its number, and waits for what the test does. SIGTERM ends it with 0.
 WORKER = """

@@ -13,13 +13,12 @@ from tests.waiting import until
 
 from ackwise import App, ConfigurationError, Message, Producer
 from ackwise.middleware.errors import PublishRefused
-from ackwise.middleware.ladder import is_for_sends, wait_of
-from ackwise.middleware.message import Headers
-from ackwise.middleware.outgoing import Acked, Outgoing
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.sendlater import send_later, to_send
-from ackwise.middleware.wire import ForeignCopy, OtherWire
-from ackwise.plugin.producer.partitions import Partitions
+from ackwise.middleware.message.message import Headers
+from ackwise.middleware.message.outgoing import Acked, Outgoing
+from ackwise.middleware.message.wire import ForeignCopy, OtherWire
+from ackwise.middleware.policies.delaytopic import is_for_sends, send_later, to_send, wait_of
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.plugin.producer.idempotentproducer import Partitions
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka, TestApp
@@ -177,7 +176,7 @@ async def test_a_topic_that_is_missing_when_a_message_is_due_holds_no_neighbour_
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 0.2)
-    monkeypatch.setattr("ackwise.plugin.relay.pipeline._HELD", 0.5)
+    monkeypatch.setattr("ackwise.plugin.delays.delaypipeline._HELD", 0.5)
     app, got = make_app(delayed_sends=True)
     async with TestApp(app) as worker:
         await until(lambda: "billing.delay" in worker.kafka._cluster.topics)

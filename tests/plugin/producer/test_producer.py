@@ -14,10 +14,10 @@ from tests.fakes import Sink
 
 from ackwise import Acked, ConfigurationError, Outgoing, Producer, PublishRefused, PublishUnavailable, Saved, SendFailed
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.outbox import OutboxRow
-from ackwise.middleware.outgoing import SendAnswer
+from ackwise.middleware.message.outgoing import SendAnswer
+from ackwise.middleware.storage.outbox import OutboxRow
 from ackwise.plugin.registry import open_outbox
-from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.stores.memoryoutbox import MemoryOutbox
 from ackwise.testing import MemoryKafka
 
 AWAY = SendFailed("the broker is away", retriable=True, error="KafkaConnectionError")

@@ -10,7 +10,7 @@ from tests.servers import RawKafka
 from tests.waiting import PATIENCE
 
 from ackwise import Acked, App, ConsumeLater, Message, Outgoing, Producer, PublishRefused, SendFailed
-from ackwise.middleware.refusals import REFUSED_AFTER
+from ackwise.middleware.message.refusals import REFUSED_AFTER
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -65,7 +65,7 @@ async def test_thousands_side_by_side_are_each_there_once(raw_kafka: RawKafka) -
 async def test_a_publish_to_a_topic_that_is_missing_fails_its_message_and_holds_nobody_up(
     raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.middleware.sending._PATIENCE", 0.0)
+    monkeypatch.setattr("ackwise.middleware.pipeline.publishing._PATIENCE", 0.0)
     monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 1.0)
     source, target = await raw_kafka.new_topic(), await raw_kafka.new_topic()
     app, stop = App(f"publishing-{source}", brokers=raw_kafka.bootstrap), asyncio.Event()

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from tests.waiting import until
 
 from ackwise import App, Batch, ConfigurationError, Dedup, Message, Transactional, message_id
-from ackwise.middleware.policies import Outbox
-from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.policies.policies import Outbox
+from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.plugin.registry import open_outbox
 from ackwise.testing import CrashPoint, TestApp
 
@@ -177,7 +177,7 @@ async def test_under_transactional_it_is_a_row_of_the_transaction_or_refused(tmp
 
 
 async def test_a_publish_without_key_to_a_compacted_topic_fails_its_message_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.middleware.refusals.REFUSED_AFTER", 0.0)
+    monkeypatch.setattr("ackwise.middleware.message.refusals.REFUSED_AFTER", 0.0)
     app = App("billing", brokers="127.0.0.1:1")
     app.use(ConsumeLater(1))
 

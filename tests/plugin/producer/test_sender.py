@@ -24,12 +24,12 @@ from tests.fakes import Clock
 from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import PublishUnavailable
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
-from ackwise.middleware.refusals import REFUSED_AFTER
+from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.message.refusals import REFUSED_AFTER
 from ackwise.plugin.producer.sender import Sender
 from ackwise.testing import MemoryKafka
 from ackwise.testing.hostile.client import hostile_client
-from ackwise.testing.kafka.batch import Batch
+from ackwise.testing.kafka.partition import Batch
 
 
 @dataclass
@@ -433,7 +433,7 @@ async def test_whatever_becomes_of_a_produce_request_only_what_is_there_is_ackno
 
 
 async def all_are_there(kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch, topic: str, harm: str, count: int) -> None:
-    monkeypatch.setattr("ackwise.plugin.producer.client._CLOSE_TIMEOUT", 0.1)
+    monkeypatch.setattr("ackwise.plugin.producer.idempotentproducer._CLOSE_TIMEOUT", 0.1)
     sender = Sender(Settings(kafka.bootstrap), timeout=0.2)
     await sender.start()
     left = messages = [Outgoing(topic, b"%d" % number) for number in range(count)]

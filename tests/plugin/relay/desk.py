@@ -10,18 +10,16 @@ from aiokafka.errors import KafkaConnectionError
 
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable
 from ackwise.middleware.events import Event
-from ackwise.middleware.ladder import ladder_of
-from ackwise.middleware.message import Delivery, Headers, Origin, TopicPartition
-from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.sendlater import send_later
-from ackwise.middleware.watermark import Watermark
-from ackwise.middleware.wire import Copy, retry_copy, waiting_copy
-from ackwise.plugin.group.relaycounts import DelayCounts
-from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.relay.move import Bounds
-from ackwise.plugin.relay.pipeline import DelayPipeline
-from ackwise.plugin.relay.waitingrun import WaitingRun
+from ackwise.middleware.message.message import Delivery, Headers, Origin, TopicPartition
+from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer
+from ackwise.middleware.message.wire import Copy, retry_copy, waiting_copy
+from ackwise.middleware.policies.delaytopic import ladder_of, send_later
+from ackwise.middleware.progress.watermark import Watermark
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.workerstate import DelayCounts
+from ackwise.plugin.delays.delaypipeline import DelayPipeline
+from ackwise.plugin.delays.nexthop import Bounds, WaitingRun
+from ackwise.plugin.topics.topicnames import TopicNames
 
 __all__ = ["NAMES", "Books", "Desk"]
 

@@ -15,15 +15,14 @@ from tests.waiting import PATIENCE
 
 from ackwise import App, ConsumeLater
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.wire import BUDGET, Copy, retry_copy
-from ackwise.plugin.group.group import Group
-from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.topics import ensure_topics
-from ackwise.plugin.relay.apart import relay_apart
-from ackwise.plugin.relay.cancel import cancel
-from ackwise.plugin.relay.cancellations import CANCELLED, CancelPartition
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import BUDGET, Copy, retry_copy
+from ackwise.plugin.delays.cancellations import CANCELLED, CancelPartition, cancel
+from ackwise.plugin.delays.delayrelay import relay_apart
+from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.topics.group import Group
+from ackwise.plugin.topics.topicadmin import ensure_topics
 
 
 class Shop:
@@ -205,7 +204,7 @@ async def test_batches_arrive_whole_and_in_order_and_what_is_too_large_is_refuse
 
 
 async def test_a_topic_that_is_not_there_is_no_refusal_and_the_next_batch_goes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.publisher._TIMEOUT", 1.0)
+    monkeypatch.setattr("ackwise.plugin.producer.copypublisher._TIMEOUT", 1.0)
     batches = KafkaPublisher(shop.group.settings)
     await batches.start()
     try:

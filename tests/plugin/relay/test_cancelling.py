@@ -12,9 +12,9 @@ from tests.waiting import until
 
 from ackwise.middleware.errors import Unavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.ladder import WAITS
-from ackwise.plugin.client.reading import Unreadable
-from ackwise.plugin.relay.cancellations import CANCELLED, CancelPartition
+from ackwise.middleware.policies.delaytopic import WAITS
+from ackwise.plugin.delays.cancellations import CANCELLED, CancelPartition
+from ackwise.plugin.kafka.topicreader import Unreadable
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.testing import MemoryKafka
 

@@ -16,18 +16,16 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
-from ackwise.middleware.ladder import ladder_of
-from ackwise.middleware.message import Delivery, Origin, TopicPartition
-from ackwise.middleware.outgoing import MISSING, Acked, Outgoing, SendAnswer, SendFailed
-from ackwise.middleware.run import Run, Stage
-from ackwise.middleware.sendlater import send_later
-from ackwise.middleware.watermark import Watermark
-from ackwise.middleware.wire import Copy, retry_copy, waiting_copy
-from ackwise.plugin.group.relaycounts import DelayCounts
-from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.relay.move import Bounds
-from ackwise.plugin.relay.pipeline import DelayPipeline
-from ackwise.plugin.relay.waitingrun import WaitingRun
+from ackwise.middleware.message.message import Delivery, Origin, TopicPartition
+from ackwise.middleware.message.outgoing import MISSING, Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.message.wire import Copy, retry_copy, waiting_copy
+from ackwise.middleware.policies.delaytopic import ladder_of, send_later
+from ackwise.middleware.progress.watermark import Watermark
+from ackwise.middleware.runs.run import Run, Stage
+from ackwise.plugin.consumer.workerstate import DelayCounts
+from ackwise.plugin.delays.delaypipeline import DelayPipeline
+from ackwise.plugin.delays.nexthop import Bounds, WaitingRun
+from ackwise.plugin.topics.topicnames import TopicNames
 
 NAMES = TopicNames("billing")
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackwise.middleware.ladder import Ladder, Rung, ladder_of, wait_of
-from ackwise.plugin.relay.hop import Aside, Go, Hop, cut_due, is_given_up, look_at, next_hop
+from ackwise.middleware.policies.delaytopic import Ladder, Rung, ladder_of, wait_of
+from ackwise.plugin.delays.nexthop import Aside, Go, Hop, cut_due, is_given_up, look_at, next_hop
 
 WHOLE = ladder_of(27)
 

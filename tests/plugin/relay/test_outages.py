@@ -25,17 +25,16 @@ from tests.fakes import Sink
 from tests.leaderless import Leaderless
 from tests.waiting import PATIENCE, queued, until
 
-from ackwise.middleware.ladder import wait_of
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.sendlater import send_later
-from ackwise.middleware.wire import VERSION, retry_copy
-from ackwise.plugin.consume.polling import Polling
-from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.relay import relay as delay
-from ackwise.plugin.relay.cancellations import CANCELLED, CancelPartition
-from ackwise.plugin.relay.relay import DelayRelay
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.message.wire import VERSION, retry_copy
+from ackwise.middleware.policies.delaytopic import send_later, wait_of
+from ackwise.plugin.consumer.polling import Polling
+from ackwise.plugin.delays import delayrelay
+from ackwise.plugin.delays.cancellations import CANCELLED, CancelPartition
+from ackwise.plugin.delays.delayrelay import DelayRelay
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.testing import MemoryKafka
 from ackwise.testing.kafka.partition import PartitionLog
 
@@ -109,8 +108,8 @@ class Scene:
 
 @pytest.fixture
 async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(delay, "_BEGIN_ANEW", (0.01, 0.05))
-    monkeypatch.setattr("ackwise.plugin.consume.fetching._FETCH_AGAIN", 0.01)
+    monkeypatch.setattr(delayrelay, "_BEGIN_ANEW", (0.01, 0.05))
+    monkeypatch.setattr("ackwise.plugin.consumer.fetching._FETCH_AGAIN", 0.01)
     async with MemoryKafka() as kafka:
         kafka.create_topic(NAMES.delay, partitions=27)
         kafka.create_topic(NAMES.retry, partitions=2, message_timestamp_type="LogAppendTime")
@@ -177,8 +176,8 @@ async def test_a_pipeline_that_raises_begins_anew_and_loses_nothing(scene: Scene
 
 async def test_a_client_that_never_ends_does_not_keep_a_worker_from_stopping(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_END", "_LEAVE"):
-        monkeypatch.setattr(delay, name, 0.05)
-    monkeypatch.setattr("ackwise.plugin.client.opening._CLOSE", 0.05)
+        monkeypatch.setattr(delayrelay, name, 0.05)
+    monkeypatch.setattr("ackwise.plugin.kafka.clients._CLOSE", 0.05)
     is_released, calls = False, list[str]()
 
     async def never(*_: Any, **__: Any) -> None:
@@ -304,7 +303,7 @@ async def test_nothing_is_committed_of_a_topic_that_is_gone(scene: Scene) -> Non
 
 
 async def test_a_partition_that_is_added_is_read_within_seconds(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delay, "_METADATA_AGE", 500)
+    monkeypatch.setattr(delayrelay, "_METADATA_AGE", 500)
     scene.kafka.delete_topic(NAMES.delay)
     scene.kafka.create_topic(NAMES.delay, partitions=4)
     scene.put(1)
@@ -440,7 +439,7 @@ async def test_a_copy_that_fits_once_it_is_compressed_is_moved(scene: Scene) -> 
 async def test_a_relay_that_was_halted_and_has_nothing_to_move_any_more_finds_that_cancellations_can_be_read(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.relay.relay._READ_AGAIN", 0.01)
+    monkeypatch.setattr("ackwise.plugin.delays.delayrelay._READ_AGAIN", 0.01)
     async with scene.running():
         scene.relay._counts.is_halted = True
         await until(lambda: not scene.relay._counts.is_halted)

@@ -9,10 +9,9 @@ import pytest
 from tests.waiting import turns
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
-from ackwise.middleware.ladder import WAITS
-from ackwise.middleware.outgoing import MISSING, Outgoing, SendAnswer, SendFailed
-from ackwise.middleware.publisher import TopicMissing
-from ackwise.middleware.wire import BUDGET, Copy
+from ackwise.middleware.message.outgoing import MISSING, Outgoing, SendAnswer, SendFailed, TopicMissing
+from ackwise.middleware.message.wire import BUDGET, Copy
+from ackwise.middleware.policies.delaytopic import WAITS
 
 from tests.plugin.relay.desk import NAMES, Books, Desk  # isort: skip
 

@@ -16,15 +16,15 @@ from tests.servers import RawKafka
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.ladder import CANCELLATIONS
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.wire import Copy, retry_copy
-from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.topics import TopicNames, ensure_topics, set_append_time
-from ackwise.plugin.local.broker import LocalKafka
-from ackwise.plugin.relay.relay import DelayRelay
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import Copy, retry_copy
+from ackwise.middleware.policies.delaytopic import CANCELLATIONS
+from ackwise.middleware.policies.retry import DelayLevels
+from ackwise.plugin.delays.delayrelay import DelayRelay
+from ackwise.plugin.local.localkafka import LocalKafka
+from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.topicadmin import TopicNames, ensure_topics, set_append_time
 
 #: The partitions of the rungs of 1 s, 2 s and 10 s.
 ONE, TWO, TEN = 3, 11, 1

@@ -14,10 +14,10 @@ from tests.servers import RawKafka
 
 from ackwise import App, Batch, ConsumeLater, Dedup, Events
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import delivery_of
+from ackwise.middleware.message.message import delivery_of
+from ackwise.middleware.message.wire import parse_copy
 from ackwise.middleware.repairplan import NAME, Action, RepairStep, Title, write_plan
-from ackwise.middleware.wire import parse_copy
-from ackwise.plugin.group.group import Group
+from ackwise.plugin.topics.group import Group
 
 __all__ = ["Shop"]
 

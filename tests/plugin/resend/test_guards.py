@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.policies import Transactional
-from ackwise.middleware.run import Run
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finished, TransactionAnswer
-from ackwise.plugin.resend.candidate import Candidate, Fate, Resent
-from ackwise.plugin.resend.guards import InboxGuard
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.policies.policies import Transactional
+from ackwise.middleware.runs.run import Run
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
+from ackwise.middleware.storage.transaction import Finished, TransactionAnswer
+from ackwise.plugin.operate.resend import Candidate, Fate, InboxGuard, Resent
 
 PLACE = ("orders", 0, 7)
 

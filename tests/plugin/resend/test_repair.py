@@ -24,20 +24,18 @@ from tests.waiting import PATIENCE, until
 from ackwise import Transactional
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.identity import Identity, business_id
+from ackwise.middleware.message.disposition import Unrecorded
+from ackwise.middleware.message.keys import Identity, business_id
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.repairplan import Action, read_title
-from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome, Stale
-from ackwise.middleware.unrecorded import Unrecorded
-from ackwise.middleware.wire import Copy
-from ackwise.middleware.worker import Worker
-from ackwise.plugin.client.reading import TopicReader, Unreadable
-from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.topics import connected
-from ackwise.plugin.resend.candidate import Fate, Resent
-from ackwise.plugin.resend.origins import Origins
-from ackwise.plugin.resend.plan import carry_out
-from ackwise.plugin.resend.progress import PlanProgress
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Complete, Exchange, Outcome, Stale
+from ackwise.plugin.kafka.topicreader import TopicReader, Unreadable
+from ackwise.plugin.operate.resend import Fate, Origins, Resent
+from ackwise.plugin.operate.resendplan import PlanProgress, carry_out
+from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.topics.topicadmin import connected
 from ackwise.stores.sqlite import SQLiteStore
 from ackwise.testing import MemoryKafka
 
@@ -75,7 +73,7 @@ async def occupy(shop: Shop, value: bytes, *, done: bool, attempt: int = 1, unre
 
 
 async def test_a_log_that_has_shrunk_is_named_and_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.resend.origins._FRESH", 0.0)
+    monkeypatch.setattr("ackwise.plugin.operate.resend._FRESH", 0.0)
     async with MemoryKafka() as kafka, asyncio.timeout(PATIENCE), connected(HostSettings(kafka.bootstrap, group="billing")) as admin:
         kafka.create_topic("orders")
         for number in range(4):
@@ -110,8 +108,8 @@ async def test_once_the_store_may_have_forgotten_what_was_done_nothing_more_is_s
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = itertools.chain([0.0, 0.0], itertools.repeat(1e12))
-    monkeypatch.setattr("ackwise.plugin.resend.engine._PORTION", 2)
-    monkeypatch.setattr("ackwise.plugin.resend.plan.time", SimpleNamespace(time=lambda: next(ticks)))
+    monkeypatch.setattr("ackwise.plugin.operate.resend._PORTION", 2)
+    monkeypatch.setattr("ackwise.plugin.operate.resendplan.time", SimpleNamespace(time=lambda: next(ticks)))
     carried = await carry_out(shop.plan(shop.step(0, 6), as_of=time.time()), shop.group, execute=True)
     assert fates(carried) == {Fate.SENT: 4, Fate.UNGUARDED: 2}
     assert await shop.copies() == dict.fromkeys(range(4), 1)

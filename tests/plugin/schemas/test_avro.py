@@ -15,7 +15,7 @@ from tests.plugin.schemas.registryserver import RegistryServer
 from tests.tables import each
 
 from ackwise import Avro, CodecUnavailable, ConfigurationError, SchemaRegistry
-from ackwise.plugin.schemas.framing import NotFramed
+from ackwise.plugin.schemas import NotFramed
 
 ORDER = {"type": "record", "name": "shop.Order", "fields": [{"name": "id", "type": "string"}, {"name": "amount", "type": "int"}]}
 

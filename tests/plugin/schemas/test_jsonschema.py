@@ -12,7 +12,7 @@ from tests.plugin.schemas.registryserver import RegistryServer
 from tests.tables import each
 
 from ackwise import CodecUnavailable, JsonSchema
-from ackwise.plugin.schemas.jsonschema import Misfit
+from ackwise.plugin.schemas import Misfit
 
 ORDER = {"type": "object", "properties": {"id": {"type": "string"}, "price": {"$ref": "money.json"}}, "required": ["id"]}
 MONEY = {"type": "object", "properties": {"cents": {"type": "integer"}}}

@@ -15,8 +15,7 @@ from tests.plugin.schemas.registryserver import RegistryServer
 from tests.tables import each
 
 from ackwise import CodecUnavailable, ConfigurationError, Protobuf
-from ackwise.plugin.schemas.framing import NotFramed
-from ackwise.plugin.schemas.protobuf import OtherMessage
+from ackwise.plugin.schemas import NotFramed, OtherMessage
 
 
 def message(name: str, *nested: DescriptorProto) -> DescriptorProto:

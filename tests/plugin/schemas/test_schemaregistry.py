@@ -14,7 +14,7 @@ from tests.plugin.schemas.registryserver import Fault, RegistryServer, basic, fa
 from tests.tables import each
 
 from ackwise import Avro, CodecUnavailable, ConfigurationError, JsonSchema, Protobuf, SchemaRegistry
-from ackwise.plugin.schemas.schemaregistry import UnknownSchema
+from ackwise.plugin.schemas import UnknownSchema
 
 NUMBER = struct.pack(">bI", 0, 7) + b"\x54"
 

@@ -10,7 +10,7 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.errors import Unavailable
-from ackwise.plugin.settings.addresses import Address, parse_brokers, reach, require_broker
+from ackwise.plugin.settings.connecting import Address, parse_brokers, reach, require_broker
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from tests.tables import each
 
 from ackwise import App, ConfigurationError, ConsumeLater, DeadLetter, Dedup, Events, Fixed
-from ackwise.middleware.agent import Agent
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.policyslots import Slots
 from ackwise.plugin.settings.config import Config, read_config
 from ackwise.plugin.settings.entries import ENTRIES, table, variable_of
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.slots import Slots
 
 
 @pytest.fixture

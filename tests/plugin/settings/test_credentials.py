@@ -8,8 +8,8 @@ import pytest
 from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.outbox.apart import AloneSettings
-from ackwise.plugin.settings.credentials import with_credentials
+from ackwise.plugin.outbox.outboxrelay import AloneSettings
+from ackwise.plugin.settings.connecting import with_credentials
 
 TLS = {"security_protocol": "SSL"}
 

@@ -18,7 +18,7 @@ from tests.shared import SharedKafka
 from tests.waiting import PATIENCE
 
 from ackwise.plugin.app import App
-from ackwise.plugin.group.sharecounts import ShareCounts
+from ackwise.plugin.consumer.workerstate import ShareCounts
 
 
 @dataclass

@@ -10,20 +10,19 @@ from typing import Any, Literal, cast
 from tests.fakes import Clock, Publisher, Sink, Store
 from tests.waiting import PATIENCE, turns
 
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.breaker import Breaker
-from ackwise.middleware.flowcontrol import FlowControl
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import Message, TopicPartition
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import Dedup
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.share import Share
-from ackwise.middleware.worker import Worker
-from ackwise.plugin.group.routes import Routes
-from ackwise.plugin.group.sharecounts import ShareCounts
-from ackwise.plugin.share.client import Poll, Record
-from ackwise.plugin.share.sharing import Sharing
+from ackwise.middleware.claims.leases import Leases
+from ackwise.middleware.flow.breaker import Breaker
+from ackwise.middleware.flow.flowcontrol import FlowControl
+from ackwise.middleware.message.message import Message, TopicPartition
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.pipeline.worker import Worker
+from ackwise.middleware.policies.policies import Dedup, Share
+from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.consumer.routes import Routes
+from ackwise.plugin.consumer.workerstate import ShareCounts
+from ackwise.plugin.modes.shareclient import Poll, Record
+from ackwise.plugin.modes.sharegroup import Sharing
 
 __all__ = ["ORDERS", "Client", "Desk", "Handler", "refuse"]
 

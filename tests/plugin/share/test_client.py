@@ -10,12 +10,10 @@ import pytest
 from confluent_kafka import AcknowledgeType, IllegalStateException, KafkaError, KafkaException
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.middleware.message import TopicPartition
-from ackwise.middleware.share import Share
+from ackwise.middleware.message.message import TopicPartition
+from ackwise.middleware.policies.policies import Share
+from ackwise.plugin.modes.shareclient import Caller, Record, ShareClient, admin_config, consumer_config
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.share.caller import Caller
-from ackwise.plugin.share.client import Record, ShareClient
-from ackwise.plugin.share.options import admin_config, consumer_config
 
 ORDERS = TopicPartition("orders", 0)
 AWAY = KafkaError(KafkaError._TRANSPORT, "gone")
@@ -134,7 +132,7 @@ async def test_an_error_among_records_is_logged_and_the_others_come(desk: Desk, 
 
 
 async def test_a_poll_that_fails_is_made_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.share.client._POLL_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.modes.shareclient._POLL_AGAIN", 0.0)
     desk.consumer.polled = KafkaException(AWAY)
     assert await desk.client.poll() is None
     desk.consumer.polled = [Message(3)]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ackwise import App, ConfigurationError, Dedup, Message, RetryInPlace, Share, Transactional, reliable
-from ackwise.plugin.doctor.extras import needs
+from ackwise.plugin.modes.shareclient import read_share_group
+from ackwise.plugin.operate.machinechecks import needs
+from ackwise.plugin.policyslots import Slots
 from ackwise.plugin.settings.config import Config, Given
-from ackwise.plugin.share.groupconfig import read_share_group
-from ackwise.plugin.slots import Slots
 
 
 def an_app(*things: Any, **agent: Any) -> App:
@@ -82,9 +82,9 @@ def test_it_may_be_switched_on_outside_of_the_code_and_doctor_asks_for_its_clien
 
 @pytest.mark.kafka
 async def test_doctor_compares_the_settings_of_the_share_group(kafka: Any) -> None:
-    from ackwise.plugin.doctor.sharegroup import share_group
+    from ackwise.plugin.modes.shareclient import ensure_share_group
+    from ackwise.plugin.operate.brokerchecks import share_group
     from ackwise.plugin.settings.hostsettings import HostSettings
-    from ackwise.plugin.share.groupconfig import ensure_share_group
 
     settings, share = HostSettings(kafka.bootstrap, "examined"), Share(lock=20.0)
     found = await share_group(settings, share)

@@ -13,10 +13,10 @@ from tests.plugin.share.conftest import Scenario
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.message import Message
-from ackwise.middleware.share import Share
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.policies.policies import Share
+from ackwise.plugin.modes.shareclient import ensure_share_group, read_share_group
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.share.groupconfig import ensure_share_group, read_share_group
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 

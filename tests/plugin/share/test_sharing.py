@@ -10,15 +10,15 @@ from tests.fakes import Clock
 from tests.plugin.share.desk import ORDERS, Desk, Handler, refuse
 from tests.waiting import PATIENCE, turns
 
-from ackwise.middleware.batch import Batch
-from ackwise.middleware.breaker import FIRST, Breaker
-from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message, TopicPartition
-from ackwise.middleware.pausing import Target
-from ackwise.middleware.pipeline import HandlerStopped
-from ackwise.middleware.share import Share
+from ackwise.middleware.flow.breaker import FIRST, Breaker
+from ackwise.middleware.flow.pausing import Target
+from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER
+from ackwise.middleware.message.message import Message, TopicPartition
+from ackwise.middleware.pipeline.pipeline import HandlerStopped
+from ackwise.middleware.policies.policies import Share
 
 RETRY = "billing.retry"
 
@@ -276,7 +276,7 @@ async def test_what_was_polled_for_a_paused_handler_is_copied_uncharged_and_not_
 
 
 async def test_while_every_handler_is_paused_nothing_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.share.sharing._LOOK_AGAIN", 0.001)
+    monkeypatch.setattr("ackwise.plugin.modes.sharegroup._LOOK_AGAIN", 0.001)
     desk = Desk(handler := Handler())
     polled = asyncio.Event()
 

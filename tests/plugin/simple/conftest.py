@@ -11,11 +11,11 @@ import pytest
 from tests.waiting import PATIENCE
 
 from ackwise import ConsumeLater, Dedup, Event, EventCode, Received, SimpleConsumer
-from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.errors import StoreUnavailable
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.middleware.wire import retry_copy
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.message.wire import retry_copy
+from ackwise.middleware.progress.commitmetadata import decode
+from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing import MemoryKafka, Record, VirtualClock
 

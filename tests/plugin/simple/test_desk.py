@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.run import Run
-from ackwise.plugin.simple.desk import Desk, Held, Promise
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.runs.run import Run
+from ackwise.plugin.receivers import Desk, Held, Promise
 
 
 def runs(number: int) -> list[Run]:

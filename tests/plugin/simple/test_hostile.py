@@ -12,7 +12,7 @@ from tests.plugin.simple.conftest import GROUP, TOPIC, Store, World, nothing_com
 from tests.waiting import PATIENCE, until
 
 from ackwise import Answer, Dedup, EventCode, Received, SimpleConsumer
-from ackwise.middleware.columns import ColumnExchange
+from ackwise.middleware.storage.claimstore import ColumnExchange
 
 #: Seconds: a lease of `Dedup`.
 LEASE = 30.0

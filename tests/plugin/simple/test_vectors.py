@@ -9,9 +9,9 @@ from tests.plugin.simple.conftest import TOPIC, Store, World, nothing_comes, rec
 from tests.waiting import until
 
 from ackwise import Answer, Batch, ConfigurationError, ConsumeLater, EventCode, InvalidReceipt, InvalidRuling
-from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.run import Run
+from ackwise.middleware.claims.leases import Leases
+from ackwise.middleware.message.message import Delivery, Origin
+from ackwise.middleware.runs.run import Run
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing import VirtualClock
 

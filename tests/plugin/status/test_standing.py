@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.tables import each
 
-from ackwise.plugin.status.standing import (
+from ackwise.plugin.operate.groupstatus import (
     LettersStanding,
     LevelStanding,
     PartitionStanding,

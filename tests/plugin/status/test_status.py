@@ -23,13 +23,12 @@ from tests.waiting import PATIENCE, until
 from typer.testing import CliRunner
 
 from ackwise import CONSUME_LATER, App, ConsumeStatus, Message, RetryInPlace
-from ackwise.middleware.workerrecord import PartitionInHand, WorkerRecord, encode_worker
+from ackwise.middleware.flow.controlrecords import PartitionInHand, WorkerRecord, encode_worker
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.deadletters.letter import LetterId
-from ackwise.plugin.deadletters.letterstate import LetterState, encode_state
-from ackwise.plugin.group import workerstate
-from ackwise.plugin.group.copyreader import CopyReader
+from ackwise.plugin.consumer import workerstate
+from ackwise.plugin.operate.deadletter import LetterId, LetterState, encode_state
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.topics.leftovers import CopyReader
 
 
 def run(*arguments: str) -> Any:

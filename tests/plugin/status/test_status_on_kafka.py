@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ackwise import App, Message
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.group import workerstate
+from ackwise.plugin.consumer import workerstate
 from ackwise.plugin.settings.config import Config
 
 pytestmark = pytest.mark.kafka

@@ -11,10 +11,10 @@ import pytest
 from tests.plugin.checkback.halfstore import HalfStore, Local
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.outbox import RowState, TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.checkback.checkback import CheckBack
-from ackwise.plugin.transactions.halfmessages import HalfMessages
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.outbox import RowState, TransactionOutcome
+from ackwise.plugin.outbox.checkback import CheckBack
+from ackwise.plugin.outbox.halfmessages import HalfMessages
 
 PAID, SHIPPED = Outgoing("paid", b"42"), Outgoing("shipped", b"42")
 

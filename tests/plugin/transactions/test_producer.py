@@ -12,12 +12,12 @@ from tests.plugin.checkback.halfstore import HalfStore
 from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.outbox import Prepared, TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.middleware.policies import Outbox
-from ackwise.plugin.transactions.localtransaction import LocalTransaction
-from ackwise.plugin.transactions.producer import TransactionalProducer
-from ackwise.stores.memory_outbox import MemoryConnection, MemoryOutbox
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.policies.policies import Outbox
+from ackwise.middleware.storage.outbox import Prepared, TransactionOutcome
+from ackwise.plugin.outbox.halfmessages import LocalTransaction
+from ackwise.plugin.outbox.transactionalproducer import TransactionalProducer
+from ackwise.stores.memoryoutbox import MemoryConnection, MemoryOutbox
 from ackwise.testing import MemoryKafka
 
 PAID = Outgoing("paid", b"42", key=b"k", message_id="pay-42")

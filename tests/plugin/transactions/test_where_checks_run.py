@@ -8,9 +8,9 @@ import pytest
 from tests.waiting import until
 
 from ackwise import App, Message, Outbox, Outgoing
-from ackwise.plugin.outbox.apart import AloneSettings, relay_outbox_apart
+from ackwise.plugin.outbox.outboxrelay import AloneSettings, relay_outbox_apart
 from ackwise.plugin.settings.config import Config
-from ackwise.stores.memory_outbox import MemoryConnection, MemoryOutbox
+from ackwise.stores.memoryoutbox import MemoryConnection, MemoryOutbox
 from ackwise.testing import MemoryKafka, TestApp
 
 PAID = Outgoing("paid", b"42", message_id="pay-42")

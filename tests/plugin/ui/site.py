@@ -10,13 +10,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from tests.plugin.deadletters.letters import failure, letter
 
-from ackwise.middleware.message import Headers
-from ackwise.middleware.wire import Copy
-from ackwise.plugin.deadletters.place import Place
-from ackwise.plugin.ui.gate import Gate
-from ackwise.plugin.ui.grouppages import letter_page, letters_page, status_page
-from ackwise.plugin.ui.page import Named, Page
-from ackwise.plugin.ui.site import site
+from ackwise.middleware.message.message import Headers
+from ackwise.middleware.message.wire import Copy
+from ackwise.plugin.operate.deadlettertopics import Place
+from ackwise.plugin.web.oncallsite import Gate, letter_page, letters_page, site, status_page
+from ackwise.plugin.web.pages import Named, Page
 
 __all__ = ["HOSTILE", "Document", "Site", "group_pages", "hostile_letters", "opened"]
 

@@ -11,7 +11,7 @@ from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import UI_TOKEN
-from ackwise.plugin.ui.gate import Gate, is_own_address, token_of
+from ackwise.plugin.web.oncallsite import Gate, is_own_address, token_of
 
 SECRET = "f3a1" * 8
 

@@ -10,13 +10,13 @@ from tests.plugin.deadletters.letters import APP, Shop, failure, letter
 from tests.plugin.ui.site import Document, group_pages, hostile_letters, opened
 from typer.testing import CliRunner
 
-from ackwise.middleware.plaintext import plain
-from ackwise.plugin.cli.letteroptions import Where
+from ackwise.middleware.log import plain
+from ackwise.plugin.cli.deadletteroptions import Where
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.deadletters.place import Place, place_of_group
+from ackwise.plugin.operate.deadlettertopics import Place, place_of_group
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.ui.page import Named, Page
-from ackwise.plugin.ui.seen import Seen
+from ackwise.plugin.web.lastseen import Seen
+from ackwise.plugin.web.pages import Named, Page
 
 #: What our own markup is made of.
 TAGS = {

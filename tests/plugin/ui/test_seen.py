@@ -8,7 +8,7 @@ import pytest
 from tests.waiting import until
 
 from ackwise.middleware.errors import Unavailable
-from ackwise.plugin.ui.seen import Seen, SeenByName
+from ackwise.plugin.web.lastseen import Seen, SeenByName
 
 
 class Far:

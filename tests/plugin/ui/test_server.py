@@ -12,13 +12,10 @@ from tests.tables import each
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.pages import server
-from ackwise.plugin.pages.render import HTML, POLICY, Answer
-from ackwise.plugin.pages.server import bound
-from ackwise.plugin.ui import site as ui
-from ackwise.plugin.ui.gate import Gate
-from ackwise.plugin.ui.page import Leaf, Page
-from ackwise.plugin.ui.site import serve, site
+from ackwise.plugin.web import oncallsite, pageserver
+from ackwise.plugin.web.oncallsite import Gate, serve, site
+from ackwise.plugin.web.pages import HTML, POLICY, Answer, Leaf, Page
+from ackwise.plugin.web.pageserver import bound
 
 SECRET = "f3a1" * 8
 LARGE = 50_000_000
@@ -165,7 +162,7 @@ async def test_with_a_token_a_browser_asks_for_it_and_nothing_is_answered_withou
     ids=["blank", "short", "tls", "version", "long", "header", "hosts", "bytes", "hostless", "chunked"],
 )  # fmt: skip
 async def test_nonsense_gets_a_refusal_and_the_next_one_its_page(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ui, "_LONGEST", 3.0)  # what is never whole is let go then
+    monkeypatch.setattr(oncallsite, "_LONGEST", 3.0)  # what is never whole is let go then
     async with served() as port:
         answer = await exchange(port, said)
         assert b" 200 " not in answer.partition(b"\r\n")[0]
@@ -175,14 +172,14 @@ async def test_nonsense_gets_a_refusal_and_the_next_one_its_page(said: bytes, mo
 
 @each("said", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 async def test_a_client_that_says_or_reads_nothing_is_let_go(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, end = asyncio.Event(), server._end
+    ended, end = asyncio.Event(), pageserver._end
 
     def noted(protocol: object) -> None:
         end(protocol)
         ended.set()
 
-    monkeypatch.setattr(ui, "_LONGEST", 0.2)
-    monkeypatch.setattr(server, "_end", noted)
+    monkeypatch.setattr(oncallsite, "_LONGEST", 0.2)
+    monkeypatch.setattr(pageserver, "_end", noted)
     async with served() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(said)

@@ -14,7 +14,7 @@ from tests.waiting import until
 
 from ackwise import App, Message, Watch
 from ackwise.plugin.settings.config import Config
-from ackwise.plugin.watch.metrics import GROUP
+from ackwise.plugin.web.metricnames import GROUP
 from ackwise.testing.kafka.broker import MemoryKafka
 
 QUICK: dict[str, Any] = {"commit_interval": 0.1, "drain_timeout": 5.0}

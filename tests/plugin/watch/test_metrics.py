@@ -19,22 +19,17 @@ from tests.tables import each
 from tests.waiting import PATIENCE, until
 
 from ackwise import Breaker, ConsumeLater, Dedup, Message, Watch, reliable
-from ackwise.middleware.breaker import Circuit, Position
 from ackwise.middleware.errors import EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode, RunEvents
-from ackwise.middleware.pausing import Target
-from ackwise.plugin.checkback.counts import CheckCounts
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.relaycounts import DelayStanding
-from ackwise.plugin.group.sharecounts import ShareCounts
-from ackwise.plugin.inspect.outboxstate import OutboxState
-from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
-from ackwise.plugin.watch.families import families
-from ackwise.plugin.watch.measures import measures
-from ackwise.plugin.watch.metrics import GROUP, METRICS, PARTITION, TOPIC, table
-from ackwise.plugin.watch.seen import Seen
+from ackwise.middleware.flow.breaker import Circuit, Position
+from ackwise.middleware.flow.pausing import Target
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.workerstate import CheckCounts, DelayStanding, ShareCounts
+from ackwise.plugin.operate.state import OutboxState
+from ackwise.plugin.web.metricnames import GROUP, METRICS, PARTITION, TOPIC, table
+from ackwise.plugin.web.workermeasures import CountedEvents, Counts, Seen, TimedStore, families, measures
 from ackwise.stores.memory import MemoryStore
-from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.stores.memoryoutbox import MemoryOutbox
 from ackwise.testing.kafka.broker import MemoryKafka
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -281,8 +276,7 @@ async def test_a_flush_is_timed_whether_it_is_done_or_fails_and_its_error_goes_o
 
 @each(("store", "result"), [(MemoryStore(), "answered"), (AwayStore(), "failed")])
 async def test_a_trip_to_the_store_is_timed_whether_it_is_answered_or_not(store: Any, result: str) -> None:
-    from ackwise.middleware.columns import ColumnExchange
-    from ackwise.middleware.store import Exchange
+    from ackwise.middleware.storage.claimstore import ColumnExchange, Exchange
 
     counts = Counts()
     timed = TimedStore(counts, store)
@@ -302,7 +296,7 @@ async def test_a_trip_to_the_store_is_timed_whether_it_is_answered_or_not(store:
 async def test_the_metrics_of_a_worker_follow_what_becomes_of_its_messages(
     kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.watch.seen._LOOK_EVERY", 0.05)
+    monkeypatch.setattr("ackwise.plugin.web.workermeasures._LOOK_EVERY", 0.05)
 
     async def bill(message: Message[bytes]) -> None:
         if message.value == b"bad":

@@ -19,19 +19,18 @@ from tests.tables import each
 from tests.waiting import PATIENCE, until
 
 from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, SimpleConsumer, Watch
-from ackwise.middleware.policies import DeadLetter
-from ackwise.plugin.doctor.extras import needs
-from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.parts import Parts
-from ackwise.plugin.hosting import watching_of
-from ackwise.plugin.pages import server as connections
-from ackwise.plugin.pages.render import Answer
-from ackwise.plugin.pages.server import bound
+from ackwise.middleware.policies.policies import DeadLetter
+from ackwise.plugin.aiokafkahost import watching_of
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.operate.machinechecks import needs
 from ackwise.plugin.settings.config import Config, Given
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.watch import server
-from ackwise.plugin.watch.server import LONGEST_TURN, WatchServer
-from ackwise.plugin.watch.watching import Watching
+from ackwise.plugin.web import pageserver, workerserver
+from ackwise.plugin.web.pages import Answer
+from ackwise.plugin.web.pageserver import bound
+from ackwise.plugin.web.workerpages import Watching
+from ackwise.plugin.web.workerserver import LONGEST_TURN, WatchServer
 from ackwise.testing.kafka.broker import MemoryKafka
 
 SECRET = "hush"
@@ -192,7 +191,7 @@ def test_an_entry_or_the_command_line_turns_it_on_and_the_command_line_wins() ->
 
 
 async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.watch.server._PATIENCE", 0.1)
+    monkeypatch.setattr("ackwise.plugin.web.workerserver._PATIENCE", 0.1)
     watching = Watching(Watch(0), lambda: pytest.fail("nobody asks"))
     member = Member(HostSettings("nowhere:1", "billing"), [], Parts(ConsumeLater(), DeadLetter()))
     caplog.set_level("INFO", "ackwise")
@@ -236,13 +235,13 @@ async def test_a_handler_in_a_thread_that_hangs_leaves_its_worker_live_and_ready
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is let go after a fifth of a second. The server reads this as it starts, so this comes before `served`."""
-    monkeypatch.setattr(server, "_LONGEST", 0.2)
+    monkeypatch.setattr(workerserver, "_LONGEST", 0.2)
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection lasts as long as the test; as `impatient` besides."""
-    monkeypatch.setattr(server, "_LONGEST", PATIENCE)
+    monkeypatch.setattr(workerserver, "_LONGEST", PATIENCE)
 
 
 @pytest.fixture
@@ -296,13 +295,13 @@ async def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_is_answ
 @pytest.mark.usefixtures("impatient")
 @each("said", [b"", b"GET /sma", b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["nothing", "half", "reads nothing"])
 async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, end = threading.Event(), connections._end
+    ended, end = threading.Event(), pageserver._end
 
     def noted(protocol: object) -> None:
         end(protocol)
         ended.set()
 
-    monkeypatch.setattr(connections, "_end", noted)
+    monkeypatch.setattr(pageserver, "_end", noted)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
     writer.write(said)
     assert await asyncio.to_thread(ended.wait, PATIENCE)
@@ -320,7 +319,7 @@ async def test_a_client_that_says_or_reads_nothing_is_let_go(served: Pages, said
 async def test_of_many_connections_those_above_the_limit_are_closed_and_the_others_answered(
     served: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_MOST", 5)
+    monkeypatch.setattr(pageserver, "_MOST", 5)
     idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(5)]
     for _, writer in idle:
         writer.write(b"GET /small HTTP/1.1\r\n")

@@ -13,14 +13,14 @@ from tests.plugin.watch.pages import Pages, port_of
 from tests.waiting import PATIENCE
 
 from ackwise import App, ConsumeLater, Outbox
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.cdc.session import CdcCounts
-from ackwise.plugin.cli import relay as command
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.plugin.cli import relay
 from ackwise.plugin.cli.relay import watched_relay
-from ackwise.plugin.group.relaycounts import RelayCounts
+from ackwise.plugin.consumer.workerstate import RelayCounts
+from ackwise.plugin.outbox.cdcrelay import CdcCounts
 from ackwise.plugin.settings.config import Config
-from ackwise.plugin.watch.measures import measures_of_cdc
-from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.plugin.web.workermeasures import measures_of_cdc
+from ackwise.stores.memoryoutbox import MemoryOutbox
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 from ackwise.testing.kafka.broker import MemoryKafka
 
@@ -55,10 +55,10 @@ async def test_the_relay_of_an_app_shows_what_waits_in_its_delay_topic_and_what_
     @app.agent("orders")
     async def bill(value: bytes) -> None: ...
 
-    monkeypatch.setattr(command, "find_app", lambda _: app)
+    monkeypatch.setattr(relay, "find_app", lambda _: app)
     async with outbox.transaction(None) as transaction:
         transaction.add(Outgoing("orders", b"1"))
-    async with relayed(command._of_app("billing:app", 0), caplog) as pages:
+    async with relayed(relay._of_app("billing:app", 0), caplog) as pages:
         found = await pages.until(
             lambda found: (
                 found.get("ackwise_outbox_sent_total") == 1
@@ -80,7 +80,7 @@ async def test_the_relay_of_an_outbox_without_an_app_is_watched_too(
     outbox = SQLiteOutbox(tmp_path / "outbox.db")
     await outbox.open()
     await outbox.close()
-    async with relayed(command._of_outbox("sqlite:///outbox.db", kafka.bootstrap, None, 0), caplog) as pages:
+    async with relayed(relay._of_outbox("sqlite:///outbox.db", kafka.bootstrap, None, 0), caplog) as pages:
         found = await pages.until(lambda found: found.get("ackwise_outbox_waiting") == 0 and found["ackwise_outbox_shards"] > 0)
     assert "ackwise_delayed_copies" not in str(found)
 

@@ -17,7 +17,7 @@ from tests.spark.histories import NOW, History, hash_of
 from tests.spark.reconciling import reconciled, root_of, rows_of
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.middleware.identity import Identity, business_id
+from ackwise.middleware.message.keys import Identity, business_id
 from ackwise.spark.claims.table import claim_table
 from ackwise.stores.postgres import PostgresStore
 

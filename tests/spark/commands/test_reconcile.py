@@ -14,9 +14,9 @@ from tests.spark.cases import CASES
 from tests.spark.histories import NOW, SECOND, TOPIC, History, write_parquet, write_produced
 from tests.spark.reconciling import AS_OF, BLOCKED, name_of, reconciled, root_of, rows_of, summary
 
-from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.commands.times import begin_of
 from ackwise.spark.report.in_doubt import query
 
@@ -246,7 +246,7 @@ def test_the_last_commits_show_that_a_last_file_is_missing(tmp_path: Path, monke
         asked.append((settings.brokers, groups))
         return [LastCommit("g", history.events[-1]["writer_id"], 9)]
 
-    monkeypatch.setattr("ackwise.plugin.group.lastcommits.last_commits", kept)
+    monkeypatch.setattr("ackwise.plugin.topics.groupstate.last_commits", kept)
     options = ("--as-of", AS_OF, "--out", tmp_path / "out")
     assert reconciled(root, *options).exit_code == 1
     assert "1 worker died, and no commit says how far its events went" in summary(tmp_path / "out")["warnings"][0]

@@ -26,7 +26,7 @@ from typer.testing import CliRunner, Result
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, RunEvents
-from ackwise.middleware.identity import Identity, business_id, message_id
+from ackwise.middleware.message.keys import Identity, business_id, message_id
 from ackwise.spark.advice import advice_on
 from ackwise.spark.commands.why import why
 from ackwise.spark.vocabulary import ANOMALIES, MEANINGS, Flag, Verdict

@@ -17,9 +17,9 @@ from tests.spark.fuzz import universe
 from tests.spark.histories import DAY, NOW, SECOND, History, write_parquet, write_produced
 from tests.spark.reconciling import AS_OF, name_of, reconciled, rows_of, summary
 
-from ackwise.middleware.disposition import OUR_REASONS
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.message.disposition import OUR_REASONS
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.fold.cache import opened
 from ackwise.spark.fold.messages import REASONS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ackwise.middleware.commitmetadata import LastCommit
+from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.logs import Logs
 from ackwise.spark.fold.facts import Facts, KeyCollision, SurveyRow, WriterFate, establish

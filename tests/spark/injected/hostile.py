@@ -24,15 +24,15 @@ from tests.failures.ledger import Ledger
 
 from ackwise import App, Batch, ConsumeLater, DeadLetter, Dedup, Events, Message
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
-from ackwise.middleware.message import TopicPartition
-from ackwise.middleware.run import Run
-from ackwise.middleware.wire import Copy
-from ackwise.plugin.group import member, opening
-from ackwise.plugin.group.lane import Lane
-from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.routes import Routes
-from ackwise.plugin.host import host
-from ackwise.plugin.relay import relay as delay
+from ackwise.middleware.message.message import TopicPartition
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.runs.run import Run
+from ackwise.plugin import aiokafkahost
+from ackwise.plugin.consumer import member, startup
+from ackwise.plugin.consumer.lane import Lane
+from ackwise.plugin.consumer.routes import Routes
+from ackwise.plugin.delays import delayrelay
+from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.config import Config
 from ackwise.stores.journal import sink
 
@@ -132,9 +132,9 @@ async def _die_once_committed(ledger: Ledger) -> None:
 def install(patch: pytest.MonkeyPatch, faults: Faults) -> None:
     """Put the faults where the parts find each other, and make short what would keep tests waiting."""
     consumer = functools.partial(_Consumer, {*faults.lost_in_fetch})
-    patch.setattr(host, "AIOKafkaConsumer", consumer)
-    patch.setattr(delay, "AIOKafkaConsumer", consumer)
-    patch.setattr(opening, "KafkaPublisher", functools.partial(_Publisher, {*faults.copy_unsent}))
+    patch.setattr(aiokafkahost, "AIOKafkaConsumer", consumer)
+    patch.setattr(delayrelay, "AIOKafkaConsumer", consumer)
+    patch.setattr(startup, "KafkaPublisher", functools.partial(_Publisher, {*faults.copy_unsent}))
     patch.setattr(member, "_BROKER_OFFSETS_EVERY", _OFTEN)
     patch.setattr(sink, "Journal", functools.partial(sink.Journal, roll_events=_ROLL, heartbeat_seconds=_OFTEN))
     patch.setattr(Routes, "from_source", _unrouting(Routes.from_source, {*faults.unrouted}))

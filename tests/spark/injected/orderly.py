@@ -27,8 +27,8 @@ from tests.servers import connected, move_group
 from tests.spark.injected.hostile import HANDLER, Faults, Orders
 
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.identity import Identity, business_id
-from ackwise.middleware.ladder import width
+from ackwise.middleware.message.keys import Identity, business_id
+from ackwise.middleware.policies.delaytopic import width
 from ackwise.spark.events.sources import gathered
 
 __all__ = ["PARTITIONS", "Order", "Place", "Scene", "mixed"]

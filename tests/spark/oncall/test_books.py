@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.plugin.ui.site import HOSTILE, Document, opened
 from tests.spark.report.reports import ANOMALIES, CLEAN, INCONCLUSIVE
 
-from ackwise.plugin.ui.page import Named, Page
+from ackwise.plugin.web.pages import Named, Page
 from ackwise.spark.oncall.bookspage import books_page, report_page, runs_seen
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.summary import to_json

@@ -10,8 +10,8 @@ from tests.spark.commands.test_why import asked, night
 from tests.spark.histories import NOW, SECOND, History
 from tests.spark.reconciling import root_of
 
-from ackwise.middleware.plaintext import plain
-from ackwise.plugin.ui.page import Named
+from ackwise.middleware.log import plain
+from ackwise.plugin.web.pages import Named
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.oncall.storypage import story_page
 

@@ -22,7 +22,7 @@ from tests.spark.oncall.conftest import SECRET
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import UI_TOKEN
-from ackwise.plugin.ui.gate import Gate
+from ackwise.plugin.web.oncallsite import Gate
 from ackwise.spark.commands.ui import _checked
 
 DEADLINE = 60.0

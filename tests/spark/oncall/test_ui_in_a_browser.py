@@ -12,9 +12,9 @@ from tests.plugin.deadletters.letters import Shop
 from tests.plugin.ui.site import Site, group_pages, opened
 from tests.spark.report.page.test_page_in_a_browser import QUIET, chromium, measured
 
-from ackwise.plugin.cli.letteroptions import Where
-from ackwise.plugin.pages import render
-from ackwise.plugin.ui.page import Named
+from ackwise.plugin.cli.deadletteroptions import Where
+from ackwise.plugin.web import pages as render
+from ackwise.plugin.web.pages import Named
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.oncall.bookspage import books_page, runs_seen
 from ackwise.spark.oncall.storypage import story_page

@@ -16,11 +16,11 @@ from tests.plugin.resend.repairing import Shop
 from tests.servers import RawKafka
 
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.identity import Identity, business_id
+from ackwise.middleware.message.keys import Identity, business_id
 from ackwise.middleware.repairplan import NAME, Action, read_steps
-from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome, Release
-from ackwise.plugin.resend.candidate import Fate
-from ackwise.plugin.resend.plan import carry_out
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Complete, Exchange, Outcome, Release
+from ackwise.plugin.operate.resend import Fate
+from ackwise.plugin.operate.resendplan import carry_out
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.job import reconcile

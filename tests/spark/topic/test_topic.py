@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from ackwise import App, Batch, Events
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.events import EventCode, RunEvents
-from ackwise.plugin.group.group import Group
+from ackwise.plugin.topics.group import Group
 from ackwise.spark.commands.collect import collect
 from ackwise.spark.commands.publish import Sent, send
 from ackwise.spark.events.invalid_records import invalid_records
@@ -119,7 +119,7 @@ async def test_a_file_counts_as_published_only_once_the_topic_has_all_its_events
     async def opened(*_: object) -> AsyncIterator[Topic]:
         yield Topic()
 
-    monkeypatch.setattr("ackwise.plugin.group.eventtopic.event_topic", opened)
+    monkeypatch.setattr("ackwise.plugin.topics.eventtopic.event_topic", opened)
     with pytest.raises(Unavailable, match="the broker is away"):
         await send(group_of("nowhere:1", tmp_path), tmp_path, TOPIC)
     again = await send(group_of("nowhere:1", tmp_path), tmp_path, TOPIC)

@@ -15,7 +15,7 @@ from tests.stores.cases import case
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventBuffer, LogHeader, Unreadable
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.policies import Events
+from ackwise.middleware.policies.policies import Events
 from ackwise.stores.journal import Journal, layout, read_log, recover
 from ackwise.stores.journal.layout import create_regular, open_regular, read_regular
 from ackwise.stores.journal.log import LogWriter

@@ -14,7 +14,7 @@ from tests.databases.server import Server
 from tests.shared import SharedServer
 from tests.stores.dialects import MariaDBDatabase
 
-from ackwise.middleware.store import (
+from ackwise.middleware.storage.claimstore import (
     Ack,
     Acquired,
     AlreadyDone,
@@ -28,10 +28,11 @@ from ackwise.middleware.store import (
     Release,
     Renew,
 )
-from ackwise.stores.mysql import MySQLStore, statements
+from ackwise.stores.conformance import Clock, Features, Scene, StoreConformance
+from ackwise.stores.mysql import MySQLStore
+from ackwise.stores.mysql import claims as statements
 from ackwise.stores.mysql.schema import Tables
-from ackwise.stores.protocol.requests import asked as asked_of
-from ackwise.stores.testing import Clock, Features, Scene, StoreConformance
+from ackwise.stores.protocol.transitions import asked as asked_of
 
 if TYPE_CHECKING:
     pass

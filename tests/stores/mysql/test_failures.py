@@ -24,9 +24,9 @@ from tests.stores.cases import case
 from tests.stores.mysql.database import MySQLDatabase, mysql_database
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.middleware.storage.claimstore import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.stores.mysql import MySQLStore, from_url
-from ackwise.stores.mysql.failures import as_store_error
+from ackwise.stores.mysql.driver import as_store_error
 
 TODAY = int(time.time() // 86400)
 

@@ -18,10 +18,10 @@ from tests.stores.mysql.database import MySQLDatabase, mysql_database
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
+from ackwise.middleware.storage.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.stores.conformance.inbox import OffsetsConformance
 from ackwise.stores.mysql.inbox import MySQLInbox
-from ackwise.stores.testing.inbox import OffsetsConformance
 
 HERE = ("orders", 3, 17)
 

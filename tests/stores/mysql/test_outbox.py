@@ -20,10 +20,19 @@ from tests.stores.cases import case
 from tests.stores.mysql.database import MySQLDatabase, mysql_database
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.outbox import SHARDS, CheckAnswer, Failed, OutboxRow, OutboxStore, OutboxTransaction, Sent, TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.outbox import (
+    SHARDS,
+    CheckAnswer,
+    Failed,
+    OutboxRow,
+    OutboxStore,
+    OutboxTransaction,
+    Sent,
+    TransactionOutcome,
+)
+from ackwise.stores.conformance.outbox import BusinessConformance, OutboxConformance
 from ackwise.stores.mysql.outbox import MySQLOutbox, from_url
-from ackwise.stores.testing.outbox import BusinessConformance, OutboxConformance
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from tests.tables import each
 
-from ackwise.stores.mysql.runner import AsyncmyRunner
+from ackwise.stores.mysql.driver import AsyncmyRunner
 from ackwise.stores.sql.operation import Answer, Statement
 
 _OPEN, _AUTOCOMMIT = 1, 2

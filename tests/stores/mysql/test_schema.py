@@ -12,9 +12,8 @@ from tests.stores.cases import case
 from tests.stores.mysql.database import MySQLDatabase
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, ClaimKey, Complete, Exchange, Outcome, Release
-from ackwise.stores.mysql import MySQLStore, checking, schema
-from ackwise.stores.mysql import maintenance as cleanup
+from ackwise.middleware.storage.claimstore import Ack, Acquired, AlreadyDone, Claim, ClaimKey, Complete, Exchange, Outcome, Release
+from ackwise.stores.mysql import MySQLStore, maintenance, schema
 
 
 @pytest.fixture
@@ -110,7 +109,7 @@ def test_a_prefix_that_no_table_can_have_is_refused() -> None:
 async def test_cleaning_up_beside_running_workers_costs_them_nothing_but_time(
     mysql: MySQLDatabase, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleanup, "AT_ONCE", 40)
+    monkeypatch.setattr(maintenance, "AT_ONCE", 40)
     every, before = keys(400, 19_000), await mysql.deadlocks()
     over = asyncio.Event()
     deleted = 0
@@ -152,7 +151,7 @@ async def test_a_record_that_is_written_while_the_cleanup_looks_at_it_stays(mysq
 
 
 async def test_check_tells_of_a_cleanup_that_is_overdue(mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "_MANY", 50)
+    monkeypatch.setattr(maintenance, "_MANY", 50)
     await mysql_store.exchange(claims(keys(49), retention=0.0))
     assert await mysql_store.check() == []
     await mysql_store.exchange(claims(keys(1), retention=0.0))

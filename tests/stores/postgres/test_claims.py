@@ -12,14 +12,14 @@ from tests.databases.postgres import USER
 from tests.databases.server import Endpoint
 from tests.shared import SharedServer
 
-from ackwise.middleware.store import (
+from ackwise.middleware.storage.claimstore import (
     Claim,
     ClaimKey,
     Exchange,
     ExchangeResult,
 )
+from ackwise.stores.conformance import Clock, Features, Scene, StoreConformance
 from ackwise.stores.postgres import PostgresStore
-from ackwise.stores.testing import Clock, Features, Scene, StoreConformance
 
 TODAY = int(time.time() // 86400)
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.tables import each
 
 from ackwise.stores.postgres.driver import Asyncpg, nothing
-from ackwise.stores.protocol.purpose import CLAIMS
+from ackwise.stores.protocol.options import CLAIMS
 
 
 class Pool:

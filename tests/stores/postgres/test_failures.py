@@ -21,7 +21,7 @@ from tests.shared import SharedServer
 from tests.stores.cases import case
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Acquired, Claim, ClaimKey, Exchange
+from ackwise.middleware.storage.claimstore import Acquired, Claim, ClaimKey, Exchange
 from ackwise.stores.postgres import PostgresStore, from_url
 from ackwise.stores.sql.operation import Statement, Steps
 

@@ -17,10 +17,10 @@ from tests.shared import SharedServer
 from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
+from ackwise.middleware.storage.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.stores.conformance.inbox import OffsetsConformance
 from ackwise.stores.postgres.inbox import PostgresInbox
-from ackwise.stores.testing.inbox import OffsetsConformance
 
 HERE = ("orders", 3, 17)
 

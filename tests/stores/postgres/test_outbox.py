@@ -18,17 +18,16 @@ from tests.stores.cases import case
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
-from ackwise.stores.postgres.outbox import Listening, PostgresOutbox, channel_of, from_url
-from ackwise.stores.postgres.outboxdialect import Postgres
-from ackwise.stores.postgres.runner import AsyncpgRunner
+from ackwise.middleware.storage.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
+from ackwise.stores.conformance.outbox import OutboxConformance
+from ackwise.stores.conformance.outboxwriting import message
+from ackwise.stores.postgres.driver import AsyncpgRunner
+from ackwise.stores.postgres.outbox import Listening, Postgres, PostgresOutbox, channel_of, from_url
 from ackwise.stores.postgres.schema import layout
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.protocol.outboxwaking import Wakes
-from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.protocol.options import OUTBOX
+from ackwise.stores.protocol.outbox import Wakes
 from ackwise.stores.sql.operation import run
-from ackwise.stores.testing.outbox import OutboxConformance
-from ackwise.stores.testing.outboxscene import message
 
 ALL = dict.fromkeys(range(64), 0)
 

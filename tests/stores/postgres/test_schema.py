@@ -15,14 +15,13 @@ from tests.stores.cases import case
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
-from ackwise.stores.postgres import PostgresStore
-from ackwise.stores.postgres import maintenance as cleanup
-from ackwise.stores.postgres import statements as sql
+from ackwise.middleware.storage.claimstore import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.stores.postgres import PostgresStore, maintenance
+from ackwise.stores.postgres import claims as sql
 from ackwise.stores.postgres.claims import SESSION
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.protocol.requests import asked as asked_of
-from ackwise.stores.protocol.requests import rounds
+from ackwise.stores.protocol.transitions import asked as asked_of
+from ackwise.stores.protocol.transitions import rounds
 from ackwise.stores.sql.claims import AT_ONCE
 
 TODAY = int(time.time() // 86400)
@@ -190,7 +189,7 @@ async def test_a_partition_that_is_too_large_for_a_look_under_lock_is_emptied_fi
     for _ in range(50):  # so many that no server looks at all of them within a millisecond
         await postgres_store.exchange(completes(keys(1000, old), retention=0.001))
     with monkeypatch.context() as impatient:
-        impatient.setattr(cleanup, "_PATIENCE", 1)
+        impatient.setattr(maintenance, "_PATIENCE", 1)
         assert await postgres_store.cleanup() == 50_000
     assert f"ackwise_daily_claims_{old}" in await partitions(postgres_database)
     assert await postgres_store.cleanup() == 0

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from ackwise.middleware.store import Claim, ClaimKey, Complete, Outcome
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Complete, Outcome
 from ackwise.stores.redis import RedisStore
 
 __all__ = ["claims", "completes", "keys", "opened", "until"]

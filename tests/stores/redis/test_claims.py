@@ -16,7 +16,7 @@ from tests.databases.server import Server
 from tests.shared import SharedServer
 from tests.stores.redis.asking import claims, completes, keys, opened
 
-from ackwise.middleware.store import (
+from ackwise.middleware.storage.claimstore import (
     Ack,
     Acquired,
     AlreadyDone,
@@ -26,8 +26,9 @@ from ackwise.middleware.store import (
     Exchange,
     Outcome,
 )
-from ackwise.stores.redis import RedisStore, question
-from ackwise.stores.testing import Features, StoreConformance
+from ackwise.stores.conformance import Features, StoreConformance
+from ackwise.stores.redis import RedisStore
+from ackwise.stores.redis import script as question
 
 
 def namespace_of(place: Path) -> str:

@@ -17,7 +17,7 @@ from tests.databases.server import Server, skip_if_missing
 from tests.stores.redis.asking import claims, completes, keys, opened, until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import (
+from ackwise.middleware.storage.claimstore import (
     Ack,
     Acquired,
     AlreadyDone,

@@ -17,7 +17,7 @@ from tests.databases.server import Server, free_port, running, skip_if_missing
 from tests.stores.redis.asking import claims, keys, opened, until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Complete, Exchange, Outcome, Release, Renew
+from ackwise.middleware.storage.claimstore import Ack, Acquired, AlreadyDone, Busy, Complete, Exchange, Outcome, Release, Renew
 from ackwise.stores.redis import RedisStore, from_url
 
 pytestmark = pytest.mark.servers

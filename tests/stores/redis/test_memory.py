@@ -11,9 +11,9 @@ from tests.shared import SharedServer
 from tests.stores.cases import case
 from tests.stores.redis.asking import claims, completes, keys, opened
 
-from ackwise.middleware.store import Exchange
+from ackwise.middleware.storage.claimstore import Exchange
 from ackwise.stores.redis import RedisStore
-from ackwise.stores.redis.memory import Since, judge
+from ackwise.stores.redis.durability import Since, judge
 
 NOW = 1_700_000_000.0
 

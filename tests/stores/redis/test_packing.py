@@ -7,7 +7,7 @@ from typing import Any
 from redis.asyncio import Connection
 from tests.stores.cases import case
 
-from ackwise.stores.redis.address import PlainConnection
+from ackwise.stores.redis.connection import PlainConnection
 
 
 def test_a_command_is_written_as_the_driver_writes_it() -> None:

@@ -19,8 +19,8 @@ from tests.stores.cases import case
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.registry import open_store
 from ackwise.stores.redis import RedisStore, from_url
-from ackwise.stores.redis.layout import Layout
-from ackwise.stores.redis.reasons import is_misconfigured, reason
+from ackwise.stores.redis.failures import is_misconfigured, reason
+from ackwise.stores.redis.script import Layout
 
 
 def test_a_url_is_shown_without_user_password_and_options() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ackwise.middleware.store import Ack, Acquired, Busy, Claim, ClaimKey, Complete, Exchange, ExchangeResult, Outcome, Renew
-from ackwise.stores.protocol.requests import Answer, Asked, Kind
+from ackwise.middleware.storage.claimstore import Ack, Acquired, Busy, Claim, ClaimKey, Complete, Exchange, ExchangeResult, Outcome, Renew
+from ackwise.stores.protocol.transitions import Answer, Asked, Kind
 from ackwise.stores.sql.claims import exchange_in_rounds
 from ackwise.stores.sql.operation import Answer as Rows
 from ackwise.stores.sql.operation import Packet, Statement, Steps, run_now

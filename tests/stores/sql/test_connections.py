@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.protocol.purpose import CLAIMS
+from ackwise.stores.protocol.options import CLAIMS
 from ackwise.stores.sql.connections import Connections, Driver
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps
 

@@ -9,15 +9,13 @@ from typing import Any, TypeVar
 import pytest
 
 from ackwise.middleware.errors import TransactionAborted
-from ackwise.middleware.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
-from ackwise.stores.protocol.outboxkeeping import Keeping
-from ackwise.stores.protocol.outboxrows import RowColumns
-from ackwise.stores.protocol.outboxwaking import Wakes
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
+from ackwise.stores.protocol.outbox import Keeping, RowColumns, Wakes
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run
-from ackwise.stores.sql.outbox.outbox import SQLOutbox
-from ackwise.stores.sql.outbox.writing import Business, Writes
-from ackwise.stores.sqlite.outboxdialect import SQLite
+from ackwise.stores.sql.outbox import SQLOutbox
+from ackwise.stores.sql.outboxwriting import Business, Writes
+from ackwise.stores.sqlite.outbox import SQLite
 
 T = TypeVar("T")
 

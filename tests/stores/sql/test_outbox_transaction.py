@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from ackwise.middleware.errors import AckwiseError, StoreUnavailable, TransactionAborted
-from ackwise.stores.protocol.outboxrows import RowColumns
-from ackwise.stores.protocol.outboxwriting import Sends
+from ackwise.stores.protocol.outbox import RowColumns, Sends
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run_now
-from ackwise.stores.sql.outbox.writing import Block, Business, Writes, transaction
+from ackwise.stores.sql.outboxwriting import Block, Business, Writes, transaction
 
 
 class Shop:

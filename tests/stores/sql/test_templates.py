@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ackwise.stores.sql.operation import Statement
-from ackwise.stores.sql.templates import Placeholders, Templates
+from ackwise.stores.sql.operation import Placeholders, Statement, Templates
 
 NAMES: dict[str, str | int] = {"rows": '"50% {off} :x"', "SENT": 4}
 WORDS = {

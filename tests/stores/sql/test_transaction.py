@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from ackwise.middleware.errors import StoreUnavailable
+from ackwise.stores.sql.inboxtransaction import InboxTransaction, Session
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement
-from ackwise.stores.sql.transaction import InboxTransaction, Session
 
 
 class Gone(Session[None]):

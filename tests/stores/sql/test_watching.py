@@ -12,7 +12,7 @@ from tests.tables import each
 
 from ackwise.middleware.errors import TransactionAborted
 from ackwise.stores.sql.watching import ENDING, MARIADB, POSTGRES, SQLITE, Effect, Effects, Grammar, Watched, execute
-from ackwise.stores.sqlite.watching import is_free, watched
+from ackwise.stores.sqlite.handlerconnection import is_free, watched
 
 S, U, C, DDL, R, A = (
     Effect.SAVEPOINT,

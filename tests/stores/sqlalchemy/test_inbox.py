@@ -19,10 +19,10 @@ from tests.shared import SharedServer
 from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
+from ackwise.middleware.storage.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.stores.conformance.inbox import InboxConformance
 from ackwise.stores.sqlalchemy import SQLAlchemyInbox
-from ackwise.stores.testing.inbox import InboxConformance
 
 HERE = ("orders", 3, 17)
 

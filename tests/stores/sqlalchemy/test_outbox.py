@@ -15,12 +15,12 @@ from tests.databases.postgres import USER
 from tests.shared import SharedServer
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
-from ackwise.middleware.outbox import OutboxStore, OutboxTransaction
+from ackwise.middleware.storage.outbox import OutboxStore, OutboxTransaction
+from ackwise.stores.conformance.outbox import BusinessConformance, OutboxFeatures
 from ackwise.stores.mysql import MySQLOutbox
 from ackwise.stores.postgres.outbox import PostgresOutbox
 from ackwise.stores.sqlalchemy import SQLAlchemyOutbox
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
-from ackwise.stores.testing.outbox import BusinessConformance, OutboxFeatures
 
 
 class Both:

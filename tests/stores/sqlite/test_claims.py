@@ -15,9 +15,9 @@ from tests.stores.cases import case
 from tests.stores.claiming_process import BATCH, key_of
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, Complete, Exchange, Outcome, Release
+from ackwise.middleware.storage.claimstore import Ack, Acquired, AlreadyDone, Claim, Complete, Exchange, Outcome, Release
+from ackwise.stores.conformance import Clock, Features, StoreConformance
 from ackwise.stores.sqlite import SQLiteStore, from_url
-from ackwise.stores.testing import Clock, Features, StoreConformance
 
 PROGRAM = Path(__file__).parents[1] / "claiming_process.py"
 

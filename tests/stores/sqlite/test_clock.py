@@ -9,8 +9,19 @@ from pathlib import Path
 import pytest
 from tests.stores.cases import case
 
-from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Complete, Exchange, Outcome, Release
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
+from ackwise.middleware.storage.claimstore import (
+    Acquired,
+    AlreadyDone,
+    Busy,
+    Claim,
+    ClaimAnswer,
+    ClaimKey,
+    Complete,
+    Exchange,
+    Outcome,
+    Release,
+)
+from ackwise.middleware.storage.transaction import Finish, Finished, Taken, TransactionAnswer
 from ackwise.stores.sqlite import SQLiteInbox, SQLiteStore
 from ackwise.stores.sqlite.clock import Clocks, Stamp, _boot, advance
 

@@ -13,9 +13,9 @@ from tests.stores.cases import case
 from tests.waiting import turns
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.transaction import TransactionalStore
+from ackwise.middleware.storage.transaction import TransactionalStore
+from ackwise.stores.conformance.inbox import OffsetsConformance
 from ackwise.stores.sqlite.inbox import SQLiteInbox, from_url
-from ackwise.stores.testing.inbox import OffsetsConformance
 
 
 class TestSQLiteInbox(OffsetsConformance):

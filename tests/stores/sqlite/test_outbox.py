@@ -16,11 +16,11 @@ import pytest
 from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.outbox import OutboxStore, TransactionOutcome
+from ackwise.middleware.storage.outbox import OutboxStore, TransactionOutcome
 from ackwise.plugin.registry import open_outbox
+from ackwise.stores.conformance.outbox import BusinessConformance, OutboxConformance, OutboxFeatures
 from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
-from ackwise.stores.testing.outbox import BusinessConformance, OutboxConformance, OutboxFeatures
 
 
 async def test_a_connection_to_another_file_is_told_so(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from shutil import which
 import pytest
 from tests.stores.claiming_process import key_of
 
-from ackwise.middleware.store import Acquired, Claim, ClaimAnswer, Exchange
+from ackwise.middleware.storage.claimstore import Acquired, Claim, ClaimAnswer, Exchange
 from ackwise.stores.sqlite import SQLiteStore
 
 KEYS, EXCHANGES = 20, 12
@@ -19,7 +19,7 @@ KEYS, EXCHANGES = 20, 12
 #: Answers exchanges until the end, and says so after each; `strace` sees what it does in between.
 PROGRAM = """
 import asyncio, os, sys
-from ackwise.middleware.store import Claim, ClaimKey, Exchange
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Exchange
 from ackwise.stores.sqlite import SQLiteStore
 
 async def main():

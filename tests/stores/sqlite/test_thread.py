@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.protocol.purpose import CLAIMS
+from ackwise.stores.protocol.options import CLAIMS
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
-from ackwise.stores.sqlite.file import File
-from ackwise.stores.sqlite.thread import FileThread, maintain
+from ackwise.stores.sqlite.driver import File, FileThread, maintain
 
 
 def prepare() -> Steps[None]:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.stores.cases import case
 
-from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
-from ackwise.stores.mysql.binlog.memory import Place, Progress, place_of
+from ackwise.middleware.storage.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
+from ackwise.stores.mysql.binlog.position import Place, Progress, place_of
 from ackwise.stores.mysql.binlog.reader import Reader, Wanted
 
 START = Place(1, 100, "binlog.000001", 0)

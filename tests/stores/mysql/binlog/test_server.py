@@ -12,7 +12,7 @@ from tests.stores.mysql.database import MySQLDatabase
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.mysql.binlog import MySQLChanges
-from ackwise.stores.mysql.binlog.memory import Place
+from ackwise.stores.mysql.binlog.position import Place
 from ackwise.stores.mysql.binlog.server import Log, Settings, findings, left_out
 
 LOG = Log([("binlog.000002", 500), ("binlog.000003", 300)])

@@ -8,7 +8,7 @@ import pytest
 from tests.shared import SharedServer
 from tests.stores.mysql.database import mysql_database
 
-from ackwise.middleware.changes import Change
+from ackwise.middleware.storage.changes import Change
 from ackwise.stores.mysql.binlog import MySQLChanges
 
 pytestmark = pytest.mark.servers
@@ -70,7 +70,7 @@ async def test_each_type_is_read_as_it_was_written(mariadb_with_log: SharedServe
 
 @pytest.mark.parametrize("type_", ["TEXT COMPRESSED", "VARCHAR(9) COMPRESSED"])
 async def test_a_type_that_is_not_read_is_told(mariadb_with_log: SharedServer, type_: str) -> None:
-    from ackwise.middleware.changes import UnreadableChange
+    from ackwise.middleware.storage.changes import UnreadableChange
 
     async with mysql_database(mariadb_with_log) as database:
         await database.fetch(f"CREATE TABLE kinds (packed {type_})")

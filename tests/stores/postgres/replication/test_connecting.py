@@ -15,8 +15,8 @@ from tests.databases.server import Server, free_port, skip_if_missing
 from tests.stores.cases import case
 from tests.waiting import PATIENCE
 
-from ackwise.middleware.changes import Change, Committed
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.storage.changes import Change, Committed
 from ackwise.stores.postgres.replication import PostgresChanges, from_url
 
 pytestmark = pytest.mark.servers

@@ -26,7 +26,7 @@ from ackwise.stores.postgres.replication.pgoutput import (
     Value,
     parse,
 )
-from ackwise.stores.postgres.replication.progress import format_lsn, parse_lsn
+from ackwise.stores.postgres.replication.slot import format_lsn, parse_lsn
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
 oids = st.integers(0, 2**32 - 1)

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.stores.cases import case
 
-from ackwise.middleware.changes import Change, ChangesLost, Committed, NotInLog, Operation, UnreadableChange
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.storage.changes import Change, ChangesLost, Committed, NotInLog, Operation, UnreadableChange
 from ackwise.stores.postgres.replication.pgoutput import UNCHANGED, Unchanged
-from ackwise.stores.postgres.replication.progress import Progress
-from ackwise.stores.postgres.replication.publication import wrong_with
 from ackwise.stores.postgres.replication.reader import Columns, Reader
-from ackwise.stores.postgres.replication.slot import Decision, Known, Slot, decide, findings
+from ackwise.stores.postgres.replication.slot import Decision, Known, Progress, Slot, decide, findings, wrong_with
 
 ORDERS = (("id", 20, True), ("note", 25, False), ("paid", 16, False), ("raw", 17, False))
 

@@ -1,0 +1,1 @@
+"""Claims of a worker: leases, messages that kill workers, receipts."""

@@ -1,0 +1,1 @@
+"""Flow control: limits, breaker, pauses, and the records that tell all workers."""

@@ -1,0 +1,1 @@
+"""One batch from fetch to commit: admit, execute, settle."""

@@ -1,0 +1,1 @@
+"""What a user chooses: policies, retries and delay topics."""

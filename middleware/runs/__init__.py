@@ -1,0 +1,1 @@
+"""Runs: messages of an agent that go the same way, and when they come back."""

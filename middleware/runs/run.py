@@ -1,0 +1,443 @@
+"""`Run`: messages of one partition on their way from fetch to commit, in order, that have gone the same way so far.
+
+What goes well stays one object. A message that goes another way (it failed, is a duplicate, is held elsewhere, was ruled on)
+falls out as a run of one. Only the spine splits a run, by `pick` and `apart`; whoever keeps leases marks tokens, and changes
+nothing else. A message that was forgotten in a split would stall the watermark, which knows its offsets by itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from copy import copy
+from functools import partial
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
+
+from ackwise.middleware.message.disposition import Disposition, Failure, Suspended
+from ackwise.middleware.message.message import Delivery, Message, Origin, TopicPartition, delivery_of
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.message.wire import Copy
+from ackwise.middleware.policies.retry import SendBack
+from ackwise.middleware.runs.agent import Agent, HandlerCall
+from ackwise.middleware.storage.claimstore import WHOEVER, Acquired, ClaimKey, Column, Outcome
+from ackwise.middleware.usercode import Called
+
+__all__ = ["Run", "Stage", "Taker", "apart", "count", "divide", "in_order", "pick", "ranges_of", "sizes_of"]
+
+
+R = TypeVar("R", bound="Run")
+
+
+class Taker(Protocol):
+    """What takes runs: the pipeline of an agent."""
+
+    @property
+    def agent(self) -> Agent:
+        """Whose handler they go to."""
+        ...
+
+    async def __call__(self, runs: list[Run], assignment: Any, /) -> None:
+        """Take them as far as they go."""
+
+
+class Stage(enum.IntEnum):
+    """How far a message has come. Settling resumes at the step that failed; only SETTLED moves the watermark."""
+
+    WITHHELD = -1
+    """Neither claimed nor run nor published now: its rate is spent, or the breaker keeps its dead letter. It comes up again as FETCHED."""
+    FETCHED = 0
+    ADMITTED = 1
+    """May run: its claim is granted, or it needs none."""
+    RULED = 2
+    """Has a disposition."""
+    PUBLISHED = 3
+    """Its copy or dead letter is acknowledged, or it needs none."""
+    RECORDED = 4
+    """Its events are durable."""
+    SETTLED = 5
+    """Done, parked or dead, and the store knows."""
+
+
+#: What a run has of each of its messages; `None` where it has none of it.
+_COLUMNS: Final = (
+    "records",
+    "values",
+    "ahead",
+    "made",
+    "timestamps",
+    "ids",
+    "hashes",
+    "tokens",
+    "exec_ids",
+    "order_keys",
+    "rate_keys",
+)
+
+_TIME_OF_DELIVERY, _TIME_OF_RECORD = attrgetter("timestamp_ms"), attrgetter("timestamp")
+
+_NO_GRANT: Final = Acquired(0)
+
+_HASHES: Final = struct.Struct(">q8x")
+
+
+class Run:
+    """Messages with everything that was found out about them. The host makes it; the pipeline alone changes it.
+
+    More than one message is always the producer's own records: a retry copy is a run of one, with an attempt of its own.
+    What is named in the singular (`delivery`, `message`, `key`, `token`, …) is asked of a run of one.
+    """
+
+    def __init__(self, place: TopicPartition, records: Sequence[Any], pipeline: Taker | None = None) -> None:
+        """`records` are as the client gave them, or one `Delivery`. `pipeline` takes them; without one this worker must not touch them."""
+        self.place = place
+        self.pipeline = pipeline
+        self.records = records
+        self.values: Sequence[Any] | None = None  #: decoded
+        self.ahead: Sequence[Called] | None = None  #: what an asynchronous decoder came to
+        self.made: Sequence[Message[Any]] | None = None  #: as the handler sees them, once somebody has looked
+        self.timestamps: Sequence[int] | None = None  #: epoch milliseconds
+        self.ids: Sequence[bytes] | None = None  #: of their claim keys; `None`: not deduplicated
+        self.hashes: Sequence[int] | None = None  #: what events say of a key, where that is not the beginning of its id
+        self.base_id: bytes | None = None  #: of a replay: of the claim key of its message, which it does not claim
+        self.tokens: Sequence[int] | None = None  #: of the claims that are held or asked for
+        self.exec_ids: Sequence[int] | None = None
+        self.size = 0  #: raw bytes, once its lane has counted them
+        self.order_keys: Sequence[Hashable] | None = None  #: equal ones run one after the other; `None` among them: in no order
+        self.rate_keys: Sequence[Hashable] | None = None  #: what they count for at their rate
+        self.lost_tokens: set[int] = set()  #: of claims that are lost
+        self.stage = Stage.FETCHED
+        self.prepared = False  #: decoded, and the keys are known
+        self.is_used = False  #: a handler has had its values and may have changed them: they are decoded again before it runs again
+        self.passed = False  #: the watermark knows that it is settled
+        self.counted: Literal["", "good", "bad"] = ""  #: how the breaker has counted its value
+        self.is_expected = False  #: its rate counts on it to begin
+        self.in_place = 0  #: attempts that failed and were followed by no copy
+        self.due_ms = 0  #: when the next of these is due, epoch milliseconds
+        self.failure: Failure | None = None  #: of the last of these, if it was made here
+        self.attempt: int = records[0].attempt if isinstance(records[0], Delivery) else 1
+        self.day: int | None = None  #: of the claim keys
+        self.batch_limit: int | None = None  #: messages in a batch with it, where that is fewer than its handler takes
+        self.grant = _NO_GRANT  #: what the store said as it was claimed for the last time
+        self.unprotected = False  #: runs without a claim, since the store is down and the policy says so
+        self.register: dict[Run, Any] | None = None  #: of what is held by this worker; parts of what is in it are in it too
+        self.out_of_order = False  #: others may have overtaken it, though its handler has an order
+        self.alone = False  #: workers died of this message: it runs as the only claim of this worker
+        self.at_most: int | None = None  #: messages in a batch with it, itself included, once it would have died with more of them
+        self.began = False  #: a handler has seen it since it was admitted
+        self.elsewhere = False  #: IN_FLIGHT_ELSEWHERE was written
+        self.leader: Run | None = None  #: the run of one with the same key in the same batch that this one follows
+        self.call: HandlerCall | None = None
+        self.started_at = 0.0
+        self.disposition: Disposition | None = None
+        self.error: str | None = None  #: class name of what the handler raised
+        self.succeeded = False  #: the handler succeeded with these very records, in this process
+        self.send_back: SendBack | None = None
+        self.copy: Copy | None = None
+        self.publishes: list[Outgoing] = []  #: what its handler sends elsewhere, if it is done
+        self.recorded = False  #: its outcome is in the sink's buffer
+        self.not_before = 0.0  #: monotonic seconds before which it does not come up again
+        self.tries = 0
+        self.why = ""  #: why it is held
+
+    @classmethod
+    def of(cls, delivery: Delivery, pipeline: Taker | None = None) -> Run:
+        """A run of one."""
+        return cls(TopicPartition(delivery.topic, delivery.partition), [delivery], pipeline)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.place.topic}/{self.place.partition}/{self.first}..{self.last} of {len(self)} {self.stage.name} {self.why}>"
+
+    # What it is about.
+
+    @property
+    def first(self) -> int:
+        """The offset of its first message, where it was read."""
+        return int(self.records[0].offset)
+
+    @property
+    def last(self) -> int:
+        """The offset of its last message."""
+        return int(self.records[-1].offset)
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Its offsets, as `(first, behind the last)` of each range without a hole."""
+        return ranges_of(self.records)
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Those of its messages, where they were read."""
+        first, end = self.first, self.last + 1
+        return range(first, end) if end - first == len(self) else [record.offset for record in self.records]
+
+    def times(self) -> Sequence[int]:
+        """The timestamps of its records, epoch milliseconds."""
+        if self.timestamps is None:
+            self.timestamps = [*map(_TIME_OF_DELIVERY if isinstance(self.records[0], Delivery) else _TIME_OF_RECORD, self.records)]
+        return self.timestamps
+
+    @property
+    def time_of_last(self) -> int:
+        """The timestamp of its last record where it was read, epoch milliseconds."""
+        record = self.records[-1]
+        return int(record.timestamp_ms if isinstance(record, Delivery) else record.timestamp)
+
+    @property
+    def origin(self) -> Origin:
+        """The origin of its first message."""
+        return self.origin_at(0)
+
+    def origin_at(self, place: int) -> Origin:
+        """The origin of the message at `place`."""
+        record = self.records[place]
+        if isinstance(record, Delivery):
+            return record.origin
+        return Origin(self.place.topic, self.place.partition, record.offset, record.timestamp)
+
+    @property
+    def delivery(self) -> Delivery:
+        """The message as it was fetched."""
+        (record,) = self.records
+        delivery = delivery_of(self.place, record)
+        if delivery is not record:
+            self.records = [delivery]
+        return delivery
+
+    def deliveries(self) -> list[Delivery]:
+        """Its messages as they were fetched."""
+        return [delivery_of(self.place, record) for record in self.records]
+
+    def messages(self) -> Sequence[Message[Any]]:
+        """Its messages as a handler sees them."""
+        if self.made is None:
+            self.made = self.making_messages()()
+        return self.made
+
+    def making_messages(self) -> Callable[[], Sequence[Message[Any]]]:
+        """What makes its messages as they are now, whenever somebody looks at them and whatever became of it meanwhile."""
+        return partial(_messages, self.place, self.records, self.values or (), self.grant.epoch or None, self.in_place, self.made)
+
+    @property
+    def message(self) -> Message[Any]:
+        """The message as a handler sees it."""
+        (message,) = self.messages()
+        return message
+
+    @property
+    def order_key(self) -> Hashable:
+        """What runs one after the other with it; `None`: it has no order."""
+        return self.order_keys[0] if self.order_keys else None
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was sent back, or suspended in place; 0 on its first attempt."""
+        return self.attempt - 1 + self.in_place
+
+    # Claims.
+
+    @property
+    def key(self) -> ClaimKey | None:
+        """What its claim is about; `None`: it is not deduplicated."""
+        return None if self.ids is None else ClaimKey(self.ids[0], self.day, self.attempt)
+
+    @property
+    def token(self) -> int:
+        """Of its claim; 0 for none."""
+        return self.tokens[0] if self.tokens else 0
+
+    @property
+    def claim_lost(self) -> bool:
+        """Whether the claim of one of its messages is lost."""
+        return bool(self.lost_tokens)
+
+    def lost_places(self) -> list[int]:
+        """The places of its messages whose claim is lost."""
+        return [place for place, token in enumerate(self.tokens or ()) if token in self.lost_tokens] if self.lost_tokens else []
+
+    @property
+    def exec_id(self) -> int | None:
+        """Of its execution."""
+        return self.exec_ids[0] if self.exec_ids else None
+
+    @property
+    def dedup_hash(self) -> int | None:
+        """What events say of its key."""
+        hashes = self.dedup_hashes()
+        return hashes[0] if hashes else None
+
+    def dedup_hashes(self) -> Sequence[int] | None:
+        """What events say of its keys."""
+        if self.hashes is not None or self.ids is None:
+            return self.hashes
+        return [found for (found,) in _HASHES.iter_unpack(b"".join(self.ids))]
+
+    def column(self, outcome: Outcome = Outcome.OK, sent_back: int | None = None) -> Column:
+        """What the store is asked about its claims. It has keys and tokens."""
+        assert self.ids is not None
+        assert self.tokens is not None
+        return Column(self.ids, self.day, self.attempt, self.tokens, outcome, sent_back)
+
+    def base_column(self) -> Column:
+        """What the store is told once a replay succeeded: its message is no longer dead, whoever holds its key."""
+        assert self.base_id is not None
+        return Column([self.base_id], self.day, 1, [WHOEVER])
+
+    # What becomes of it.
+
+    def postpone(self, until: float, why: str) -> None:
+        """It comes up again at `until` (monotonic seconds), from the stage it has reached."""
+        self.not_before = until
+        self.why = why
+
+    def rule(self, disposition: Disposition) -> None:
+        """Its fate is decided."""
+        self.disposition = disposition
+        self.stage = Stage.RULED
+
+    def run_again(self, *, at_most: int) -> None:
+        """It would have died with others, and runs again in a batch of `at_most`: same claim, same attempt."""
+        self.stage = Stage.ADMITTED
+        self.disposition = self.send_back = None
+        self.began = False
+        self.at_most = at_most
+
+    def forget_claim(self) -> None:
+        """Back to where it was fetched: whatever was decided without an outcome that stands is decided anew."""
+        self.stage = Stage.FETCHED
+        self.tokens = None
+        self.lost_tokens = set()
+        self.began = self.recorded = self.unprotected = False
+        self.disposition = self.send_back = self.copy = self.leader = None
+        self.publishes = []
+
+    def suspend(self, until: float, due_ms: int) -> None:
+        """Its attempt failed, and the next one is here: at `until` (monotonic seconds), which is `due_ms` (epoch milliseconds)."""
+        why = self.error or ""
+        self.failure = self.disposition.failure if isinstance(self.disposition, Suspended) else None
+        self.forget_claim()
+        self.in_place += 1
+        self.due_ms = due_ms
+        for message in self.made or ():
+            message.in_place = self.in_place
+        self.postpone(until, why)
+
+    def undo(self) -> None:
+        """Back to where it was fetched, and nothing that its handler did has happened: it was rolled back."""
+        self.forget_claim()
+        self.succeeded = False
+
+    def cut(self, number: int) -> Self:
+        """Its first `number` messages, which it does not have any more."""
+        head = self._part(range(number))
+        self._keep(range(number, len(self)))
+        return head
+
+    def _part(self, places: Sequence[int]) -> Self:
+        """The messages at `places` as a run that has come as far. This one has them too, until it is told what to keep."""
+        part = copy(self)
+        if self.register is not None and self in self.register:
+            self.register[part] = self.register[self]
+        part._keep(places)
+        return part
+
+    def _keep(self, places: Sequence[int]) -> None:
+        facts = vars(self)
+        for name in _COLUMNS:
+            if (column := facts[name]) is not None:
+                facts[name] = [column[place] for place in places]
+        if self.size:
+            self.size = sum(sizes_of(self.records))
+        self.lost_tokens = self.lost_tokens.intersection(self.tokens or ()) if self.lost_tokens else set()
+        if not places and self.register is not None:
+            self.register.pop(self, None)
+
+
+def pick(runs: list[Run], run: Run, places: Collection[int]) -> list[Run]:
+    """Let the messages at `places` fall out of `run`, each as a run of one; returns those in the order of their places.
+
+    They are added to `runs`, which a run that nothing is left of is taken out of.
+    """
+    return divide(runs, run, [[place] for place in sorted(places)]) if places else []
+
+
+def divide(runs: list[Run], run: R, parts: Sequence[Sequence[int]]) -> list[R]:
+    """Let the messages at the places of each of `parts` leave `run` together. As `pick` besides."""
+    if not parts:
+        return []
+    if len(parts) == 1 and len(parts[0]) == len(run):
+        return [run]
+    fallen = [run._part(places) for places in parts]
+    gone = {place for places in parts for place in places}
+    run._keep([place for place in range(len(run)) if place not in gone])
+    if not len(run):
+        runs.remove(run)
+    runs += fallen
+    return fallen
+
+
+def apart(runs: list[Run], run: Run) -> list[Run]:
+    """Let all messages of `run` go their own ways, each as a run of one."""
+    return [run] if len(run) == 1 else pick(runs, run, range(len(run)))
+
+
+def in_order(runs: list[Run], some: Sequence[Run]) -> list[Run]:
+    """`some` of `runs` in the order of their offsets; those that lie in each other are taken apart for that."""
+    ordered = sorted(some, key=_first)
+    tangled = {id(run) for before, after in pairwise(ordered) if before.last > after.first for run in (before, after)}
+    if not tangled:
+        return ordered
+    return in_order(runs, [single for run in ordered for single in (apart(runs, run) if id(run) in tangled else [run])])
+
+
+def count(runs: Iterable[Run]) -> int:
+    """How many messages they have."""
+    return sum(map(len, runs))
+
+
+def ranges_of(records: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """The offsets of `records`, which ascend, as `(first, behind the last)` of each range without a hole."""
+    begin, last = records[0].offset, records[-1].offset
+    if last - begin + 1 == len(records):
+        yield begin, last + 1
+        return
+    end = begin
+    for record in records:
+        if record.offset != end:
+            yield begin, end
+            begin = record.offset
+        end = record.offset + 1
+    yield begin, end
+
+
+def sizes_of(records: Iterable[Any]) -> list[int]:
+    """The raw bytes of each of `records`: its key, its value, its headers."""
+    return [
+        len(record.value or b"")
+        + len(record.key or b"")
+        + (sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else 0)
+        for record in records
+    ]
+
+
+_first = attrgetter("first")
+
+
+def _messages(
+    place: TopicPartition,
+    records: Sequence[Any],
+    values: Sequence[Any],
+    fencing_token: int | None,
+    in_place: int,
+    made: Sequence[Message[Any]] | None,
+) -> Sequence[Message[Any]]:
+    if made is not None:
+        return made
+    made = [Message(record, value, place) for record, value in zip(records, values, strict=True)]
+    for message in made:
+        message.fencing_token, message.in_place = fencing_token, in_place
+    return made

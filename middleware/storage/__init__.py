@@ -1,0 +1,1 @@
+"""Protocols of what Ackwise stores in: claims, transactions, outbox, changes."""

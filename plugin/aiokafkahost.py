@@ -1,0 +1,418 @@
+"""Hosting: makes the host of an app from what was used. Here alone policies meet what runs them.
+
+Following of topic patterns: topics that are made while a worker runs are joined, and those that are deleted are let go.
+
+All workers look at the same moments of the wall clock, so that a new topic makes the group join anew once, and not once for each.
+
+Host on aiokafka: opens and closes the client, and takes and gives back partitions in order.
+
+aiokafka's own `commit()` and deserializers are never used: the first commits what was merely fetched, the second block
+a partition for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
+
+from ackwise.middleware.claims.leases import Leases
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, Unavailable
+from ackwise.middleware.log import Log, LogThrottle, said
+from ackwise.middleware.pipeline.pipeline import Pipeline
+from ackwise.middleware.policies.policies import Share
+from ackwise.middleware.runs.agent import Agent
+from ackwise.plugin.consumer.aiokafkaclient import AiokafkaClient
+from ackwise.plugin.consumer.assignment import Opening
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.polling import Polling
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.consumer.staticmember import StaticMember, instance_of_this_process
+from ackwise.plugin.consumer.waitinginplace import Waiting
+from ackwise.plugin.delays.delayrelay import DelayRelay, relays_here
+from ackwise.plugin.handlers.lifespan import StoppedWhileStarting
+from ackwise.plugin.kafka.aiokafkainternals import keep_awake, subscribe_instead
+from ackwise.plugin.kafka.clients import close_consumer, start
+from ackwise.plugin.kafka.kafkaerrors import is_refusal
+from ackwise.plugin.kafka.timeouts import answer, until
+from ackwise.plugin.modes.broadcasting import Clustering, MessageModel, model_of
+from ackwise.plugin.operate.explanation import explain
+from ackwise.plugin.outbox.outboxrelay import relay_outbox
+from ackwise.plugin.policyslots import Slots
+from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
+
+if TYPE_CHECKING:
+    from ackwise.plugin.web.workerpages import Watching
+
+
+__all__ = ["AiokafkaHost", "Following", "Watched", "host_of", "watching_of"]
+
+
+def host_of(
+    slots: Slots,
+    settings: HostSettings,
+    agents: Sequence[Agent],
+    consumer: AIOKafkaConsumer | None = None,
+    *,
+    before: AiokafkaHost | None = None,
+) -> AiokafkaHost:
+    """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one, after the host `before`.
+
+    Raises `ConfigurationError`.
+    """
+    slots.check(agents)
+    slots.log_overrides(settings.group)
+    parts = Parts.of(slots, settings.group, [topic for agent in agents for topic in agent.topics])
+    if (watching := watching_of(slots, settings, agents)) is not None:
+        parts = replace(parts, store=watching.timed(parts.store), sink=watching.counted(parts.sink))
+    return AiokafkaHost(
+        settings,
+        agents,
+        parts,
+        consumer=consumer,
+        model=model_of(settings, slots.broadcasting),
+        sharing=None if (share := slots.share) is None else _sharing(share),
+        watching=watching,
+        before=before,
+    )
+
+
+def watching_of(slots: Slots, settings: HostSettings, agents: Sequence[Agent]) -> Watching | None:
+    """What shows the worker. Raises `ConfigurationError` without the packages of its extra."""
+    if (policy := slots.watch) is None:
+        return None
+    try:
+        from ackwise.plugin.web.workerpages import Watching  # what it needs is installed by those who watch
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"Watch needs {error.name}, which is not installed; pip install 'ackwise[watch]'") from None
+    return Watching(policy, lambda: explain(settings, slots, agents, slots.config))
+
+
+def _sharing(share: Share) -> Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]]:
+    from ackwise.plugin.modes.sharegroup import Sharing  # its client is imported by those who run it
+
+    return lambda topics, member: Sharing(share, topics, member).working()
+
+
+log = Log()
+
+#: Seconds for the brokers to say which topics there are.
+_WITHIN: Final = 15.0
+
+#: Seconds until a change is tried again for which the group was joining just then.
+_JOIN_AGAIN: Final = 0.2
+
+
+class Following:
+    """Keeps what `consumer` subscribes to as the patterns of `member` match."""
+
+    def __init__(self, member: Member, consumer: Any) -> None:
+        self._member = member
+        self._consumer = consumer
+        self._throttle = LogThrottle()
+
+    async def follow(self) -> None:
+        """Look again and again. What can't be looked at stays as it is."""
+        interval = self._member.settings.pattern_interval
+        while True:
+            await asyncio.sleep(interval - time.time() % interval)
+            try:
+                there = await answer(self._consumer.topics(), within=_WITHIN)
+                await self._member.sources.take_up(there, self._member.opening.ensure_topics)
+            except (KafkaError, OSError, Unavailable, ConfigurationError) as error:
+                self._tell(error, interval)
+            else:
+                self._throttle.reset()
+            await self._subscribe()
+
+    async def _subscribe(self) -> None:
+        """Subscribe to what is read now, if that is another thing than before."""
+        names = self._member.names
+        while {*self._consumer.subscription()} != {*(wanted := (*self._member.sources.topics, names.retry))}:
+            if not subscribe_instead(self._consumer, wanted):
+                await asyncio.sleep(_JOIN_AGAIN)
+
+    def _tell(self, error: Exception, interval: float) -> None:
+        if self._throttle.is_due():
+            log.warning(
+                "which topics match a pattern can't be looked at now, those that are read go on",
+                group=self._member.settings.group,
+                error=said(error),
+                retry_in=interval,
+            )
+
+
+#: Seconds after `drain_timeout` within which a worker has ended, whatever hangs; a little less than is promised.
+_END_AFTER = 9.0
+
+#: Seconds of these for closing store, event log and producer, once the group is left, and for a client that does not close by itself.
+_CLOSE_RESERVE, _TEAR_RESERVE = 2.0, 1.0
+
+#: Seconds for leaving the group, at least.
+_LEAVE_TIMEOUT = 0.5
+
+#: Seconds for a client to connect, which may try several addresses.
+_START_TIMEOUT = 60.0
+
+#: Seconds for which a start that has begun may go on after a stop. A member that starts waits for a second.
+_START_GRACE = 0.25
+
+#: Seconds for what a second signal cancels.
+_CANCEL_TIMEOUT = 5.0
+
+#: Milliseconds that the broker keeps a fetch which finds nothing, while a lane is at work. aiokafka has one fetch to a broker on its
+#: way at a time: while the sources are being worked on it asks for the retry topics alone, and the sources wait for that answer.
+_FETCH_WAIT = 50
+
+
+class Watched(Protocol):
+    """What shows a worker to those who watch it."""
+
+    def opened(self, member: Member, /) -> AbstractAsyncContextManager[None]:
+        """With `member` shown, which opens inside. Raises `ConfigurationError` if it can't be shown."""
+        ...
+
+    def begin(self) -> None:
+        """The member works from now on, and may be asked for what brokers know."""
+
+
+class AiokafkaHost:
+    """A member of a consumer group that aiokafka fetches for, with the relay of its delay topics."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        agents: Sequence[Agent],
+        parts: Parts,
+        *,
+        consumer: AIOKafkaConsumer | None = None,
+        model: MessageModel | None = None,
+        pipeline: Callable[[Agent, Member], Pipeline] | None = None,
+        sharing: Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]] | None = None,
+        watching: Watched | None = None,
+        before: AiokafkaHost | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`pipeline` makes that of an agent, where it is none of ours. With `sharing` it consumes only copies: that consumes the sources.
+
+        `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
+        by which copies are due. `model`: how it comes to its partitions, by default as a member of the group. `before` is a host of the
+        same app that has ended: what it remembers is known here. `watching` shows this one.
+        """
+        self._model = model or Clustering(settings)
+        self._before: AiokafkaHost | None = before if before is None or before.has_begun else before._before  #: the last that began
+        if self._before is not None:
+            self._before._before = None  # nothing of it is left running, or this one would not be made
+        self._member: Member = Member(
+            settings,
+            agents,
+            parts,
+            pipeline=pipeline,
+            before=None if self._before is None else self._before.leases,
+            clock=clock,
+        )
+        self._users_own = consumer
+        self._sharing = sharing
+        self._watching = watching
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
+
+        It has returned ten seconds later at the latest, whatever hangs; what is left behind then is cancelled and commits nothing.
+
+        Raises `ConfigurationError` or another `AckwiseError` if it can't start or Kafka refuses it, what a handler stopped
+        the app with, and any error in Ackwise's own machinery; only what is settled is committed then.
+        """
+        running = asyncio.create_task(self._outcome(), name="ackwise host")
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await self._end(running)
+        except asyncio.CancelledError:
+            running.cancel()
+            await asyncio.wait({running}, timeout=_CANCEL_TIMEOUT)
+            raise
+        finally:
+            stopping.cancel()
+        if not running.done() or (running.cancelled() and stop.is_set()):
+            if self.failed_by is not None:  # it had failed before it was asked to stop, or while it did not come to its end
+                raise self.failed_by
+            return
+        if running.cancelled():
+            raise AckwiseError("something else than Ackwise has cancelled the worker; it stops, and what is not settled comes again")
+        if (raised := running.result()) is not None:
+            raise raised
+
+    @property
+    def failed_by(self) -> BaseException | None:
+        """What ends this worker, if an error does; known before it has closed what is open."""
+        return self._member.fatal
+
+    @property
+    def has_joined(self) -> asyncio.Event:
+        """It is a member of its group, and was told its partitions, which may be none."""
+        return self._member.has_joined
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it came so far that handlers could be called."""
+        return bool(self._member.pipelines)
+
+    @property
+    def leases(self) -> Leases | None:
+        """What this process holds in the store of `Dedup`, and what it remembers."""
+        return self._member.leases
+
+    @property
+    def left_running(self) -> list[str]:
+        """The handlers of which a call has not ended, here or in the host before."""
+        pipelines = [*self._member.pipelines.values(), *self._member.pipelines_of_copies.values()]
+        before = [] if self._before is None else self._before.left_running
+        return sorted({pipeline.agent.name for pipeline in pipelines if pipeline.running}.union(before))
+
+    @property
+    def waiting(self) -> Waiting:
+        """What waits in place here."""
+        return self._member.waiting
+
+    async def _end(self, running: asyncio.Task[BaseException | None]) -> None:
+        """Let it drain and close, as far as there is time."""
+        member = self._member
+        member.opening.end_by(asyncio.get_running_loop().time() + member.settings.drain_timeout + _END_AFTER)
+        member.stop.set()
+        await asyncio.wait({running}, timeout=member.settings.drain_timeout + _END_AFTER)
+        if not running.done():
+            log.error("the worker did not end in time, what hangs is left behind", group=member.settings.group)
+            running.cancel()
+            await asyncio.wait({running}, timeout=_LEAVE_TIMEOUT)
+
+    async def _outcome(self) -> BaseException | None:
+        """What `run` raises: a task that raises `SystemExit` itself would break the event loop open."""
+        try:
+            async with self._watched(), self._member.opened():
+                await self._consume_or_fail()
+        except StoppedWhileStarting:
+            return None
+        except KafkaError as error:
+            refused = AckwiseError(
+                f"Kafka refuses this worker of group {self._member.settings.group!r} ({said(error)}); "
+                "ackwise topics export prints the rights that it needs, and ackwise doctor says which it has"
+            )
+            refused.__cause__ = error
+            return refused
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # it is raised where the caller waits
+            return error
+        return None
+
+    async def _consume_or_fail(self) -> None:
+        try:
+            await self._consume()
+        except (StoppedWhileStarting, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            self._member.fatal = error if self._member.fatal is None else self._member.fatal
+            raise
+
+    async def _consume(self) -> None:
+        member = self._member
+        if self._users_own is None:
+            await member.opening.insist(self._connect)
+        else:
+            self._consumer = self._users_own
+        static, wait = StaticMember.of(self._consumer), self._fetch_wait if self._users_own is None else None
+        connected = AiokafkaClient(self._consumer, member.settings.group, wait=wait, static=static)
+        try:
+            async with self._model.opened(member, connected) as client, member.working(client), self._relaying(), self._shared():
+                if self._watching is not None:
+                    self._watching.begin()
+                opening = Opening(member, client)
+                self._model.join(member, client, member.sources.topics if self._sharing is None else [], opening)
+                keep_awake(self._consumer)
+                if static is not None:
+                    member.keep(static.keep_covered, "static membership")
+                if member.sources.patterns:
+                    member.keep(Following(member, self._consumer).follow, "topics")
+                await Polling(member, client, opening).run()
+        finally:
+            if self._users_own is None:
+                await self._leave()
+            else:
+                self._users_own.unsubscribe()
+
+    async def _connect(self) -> None:
+        """Connect a client. It joins the group once it is polled: waiting for that here, it would say nothing of what keeps it from it."""
+        consumer = AIOKafkaConsumer(**self._consumer_options())
+        is_connected = False
+        try:
+            if await until(self._member.stop, answer(start(consumer), within=_START_TIMEOUT), grace=_START_GRACE) is None:
+                raise StoppedWhileStarting
+            is_connected = True
+        except (KafkaError, OSError) as error:
+            if is_refusal(error):
+                raise
+            raise Unavailable(f"the brokers {self._member.settings.brokers!r} do not answer a consumer ({type(error).__name__})") from error
+        finally:
+            if not is_connected:
+                await close_consumer(consumer, within=_LEAVE_TIMEOUT)
+        self._consumer = consumer
+
+    async def _leave(self) -> None:
+        """Leave the group. Everything is settled or given up by now: whatever the client does here ends nobody."""
+        within = max(_LEAVE_TIMEOUT, self._member.opening.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE - _TEAR_RESERVE)
+        if (error := await close_consumer(self._consumer, within=within)) is not None:
+            spoken = said(error) if isinstance(error, KafkaError | OSError) else type(error).__name__
+            log.warning("the group could not be left in order, the broker misses this member when its session is over", error=spoken)
+
+    def _consumer_options(self) -> dict[str, Any]:
+        settings = self._member.settings
+        return {
+            "bootstrap_servers": settings.brokers,
+            "group_id": self._model.group_id,
+            "group_instance_id": instance_of_this_process(settings.group_instance_id),
+            "client_id": settings.client_id,
+            "enable_auto_commit": False,
+            "fetch_max_wait_ms": self._fetch_wait,
+            "auto_offset_reset": "none",  # every start position is ours, so that none is skipped silently
+            "isolation_level": "read_committed",
+            "session_timeout_ms": round(settings.session_timeout * 1000),
+            "rebalance_timeout_ms": round(REBALANCE_TIMEOUT * 1000),
+            **settings.client_options,
+            **settings.consumer_options,
+            "heartbeat_interval_ms": round(settings.heartbeat_interval * 1000),
+        }
+
+    @property
+    def _fetch_wait(self) -> int:
+        return cast(int, self._member.settings.consumer_options.get("fetch_max_wait_ms") or _FETCH_WAIT)
+
+    def _watched(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._watching is None else self._watching.opened(self._member)
+
+    def _shared(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._sharing is None else self._sharing(self._member.sources.topics, self._member)
+
+    @asynccontextmanager
+    async def _relaying(self) -> AsyncIterator[None]:
+        """With the relays, which end beside the drain, and not after it."""
+        member = self._member
+        relaying = {outbox} if (outbox := relay_outbox(member, member.stop)) is not None else set()
+        if member.names.all and relays_here(member.settings):
+            relaying.add(member.spawn(DelayRelay.of(member).run(member.stop), "relay"))
+        if not relaying:
+            yield
+            return
+        try:
+            yield
+        finally:
+            member.stop.set()
+            left = member.opening.time_left(member.settings.drain_timeout) - 2 * _CLOSE_RESERVE
+            await asyncio.wait(relaying, timeout=max(_LEAVE_TIMEOUT, left))

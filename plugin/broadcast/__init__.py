@@ -1,1 +1,0 @@
-"""Broadcasting: every instance gets every message, and keeps positions of its own."""

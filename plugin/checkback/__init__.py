@@ -1,1 +1,0 @@
-"""Check-back: asks how local transactions ended of which nobody heard."""

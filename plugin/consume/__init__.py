@@ -1,1 +1,0 @@
-"""Consuming with aiokafka, for a worker and for the delay relay: assignment, positions and fetching."""

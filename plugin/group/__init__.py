@@ -1,1 +1,0 @@
-"""A member of a consumer group, whatever client fetches for it: lanes, positions, topics, copies."""

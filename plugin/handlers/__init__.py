@@ -1,0 +1,1 @@
+"""Handlers: a user's function, and what stands around it."""

@@ -1,1 +1,0 @@
-"""Host on aiokafka: fetches, and takes and gives back partitions."""

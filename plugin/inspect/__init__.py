@@ -1,1 +1,0 @@
-"""Views of an app and of a worker: what it does with its messages, and what it has in hand."""

@@ -1,0 +1,1 @@
+"""Modes other than a consumer group's: broadcasting and share groups."""

@@ -1,0 +1,357 @@
+"""`CdcSession`: one stay at the log, from opening it to an error or a stop.
+
+    read → judge → send, beside which more is read → events durable → acknowledge at the end of a transaction
+
+A position is acknowledged only after Kafka acknowledged every message before it. Whatever goes wrong, the session ends there, and the
+next one reads the rest again under the same ids.
+
+`CdcRelay`: sends the changes of a source for as long as it runs, one session after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from ackwise.middleware.errors import AckwiseError, StoreUnavailable, Unavailable
+from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.log import Log, LogThrottle, said
+from ackwise.middleware.message.outgoing import Acked, MessageSender, SendFailed
+from ackwise.middleware.storage.changes import Change, ChangeSource, Committed, SourceBusy, SourceStatus
+from ackwise.middleware.storage.outbox import retry_delay
+from ackwise.plugin.kafka.timeouts import ended
+from ackwise.plugin.outbox.cdcroutes import Aside, OpenSender, Parcel, Route
+
+__all__ = ["CdcCounts", "CdcRelay", "CdcSession"]
+
+
+log = Log()
+
+#: Changes that are read and sent at once. The next ones are read meanwhile, so twice as many are in memory.
+_AT_ONCE: Final = 2000
+
+#: Seconds from one heartbeat to the next, which is also how often the slot is looked at.
+_BEAT: Final = 10.0
+
+#: Seconds after which the table is looked into again for a row that the log told of; a stand-by that has to confirm may take longer.
+_VISIBLE: Final = (0.05, 0.5, 5.0)
+
+#: Seconds from one RELAY_POSITION to the next.
+_TELL: Final = 1.0
+
+
+class CdcCounts:
+    """What a relay has done since it began."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.transactions = 0
+        self.parked = 0
+        self.position: str | None = None
+        self.status: SourceStatus | None = None
+        """As of the last heartbeat."""
+
+
+class CdcSession:
+    """Sends what `source`, which is open, says, for as long as `relay` goes. `name` is that of the source in events."""
+
+    def __init__(
+        self,
+        source: ChangeSource,
+        route: Route,
+        sender: MessageSender,
+        *,
+        stop: asyncio.Event,
+        counts: CdcCounts,
+        throttle: LogThrottle,
+        sink: EventSink | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source, self._route, self._sender = source, route, sender
+        self._stop, self._counts, self._throttle, self._sink, self._clock = stop, counts, throttle, sink, clock
+        self._look = asyncio.Event()
+        self._told_at = float("-inf")
+
+    async def relay(self) -> None:
+        """Send until the stop. Raises whatever ends it."""
+        await self._route.begin()
+        if self._sink is not None:
+            await self._sink.flush()  # where events can't be made durable, nothing is begun
+        self._look.set()
+        reading: asyncio.Task[Sequence[Change | Committed]] | None = None
+        try:
+            while not self._stop.is_set():
+                if self._look.is_set() and not await self._send_waiting():
+                    return
+                reading = reading or asyncio.create_task(self._source.read(_AT_ONCE), name="ackwise reads the log")
+                if not await self._first(reading):
+                    continue
+                read, reading = reading.result(), asyncio.create_task(self._source.read(_AT_ONCE), name="ackwise reads the log")
+                if not await self._deliver(read):
+                    return
+        finally:
+            await _cancelled(reading)
+            await self._route.end()
+
+    async def keep(self) -> None:
+        """Write heartbeats, renew what has to be renewed, and say what is wrong with the slot. Raises whatever ends the session."""
+        while True:
+            try:
+                self._counts.status = await self._source.beat()
+                self._tell_findings(self._counts.status)
+            except StoreUnavailable as error:
+                if self._throttle.is_due("beat"):
+                    log.warning("the heartbeat of change data capture failed", slot=self._source.name, error=said(error), retry_in=_BEAT)
+            await asyncio.sleep(_BEAT)
+            if await self._route.keep():
+                self._look.set()
+
+    async def _first(self, reading: asyncio.Task[Sequence[Change | Committed]]) -> bool:
+        """Wait for changes; whether they came before the stop and before the table is to be looked into."""
+        others = [asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(self._look.wait())]
+        try:
+            await asyncio.wait({reading, *others}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for other in others:
+                other.cancel()
+        return reading.done()
+
+    async def _deliver(self, read: Sequence[Change | Committed]) -> bool:
+        """Send what was read, then acknowledge the last transaction that ended in it; whether all was sent before the stop."""
+        parcels: list[Parcel] = []
+        ended: str | None = None
+        refused: AckwiseError | None = None
+        for each in read:
+            if isinstance(each, Committed):
+                ended = each.position
+                self._counts.transactions += 1
+                continue
+            try:
+                verdict = self._route.judge(each)
+            except AckwiseError as error:  # what stands before it is sent first, so that it is not read again
+                refused = error
+                break
+            if isinstance(verdict, Parcel):
+                parcels.append(verdict)
+            elif verdict is Aside.TABLE:
+                if not (await self._send(parcels) and await self._send_waiting()):
+                    return False
+                self._look_again()
+                parcels = []
+        if not await self._send(parcels):
+            return False
+        if ended is not None:
+            self._acknowledge(ended)
+        if refused is not None:
+            raise refused
+        return True
+
+    def _acknowledge(self, position: str) -> None:
+        self._source.acknowledge(position)
+        self._counts.position = position
+        if self._sink is not None and self._clock() >= self._told_at + _TELL:
+            self._told_at = self._clock()
+            attrs = {"source": self._source.name, "position": position}
+            self._sink.record(Event(EventCode.RELAY_POSITION, attrs=json.dumps(attrs)))
+
+    async def _send_waiting(self) -> bool:
+        """Send what waits in the table; whether all was sent before the stop. What comes in meanwhile is in the log."""
+        self._look.clear()
+        since_ms = (await self._source.status()).now_ms
+        while parcels := await self._route.waiting():
+            if not await self._send(parcels):
+                return False
+            if all(parcel.row is not None and parcel.row.created_ms > since_ms for parcel in parcels):
+                break
+        return True
+
+    def _look_again(self) -> None:
+        """The log tells of a commit a moment before a query sees it: look again soon, and later."""
+        for delay in _VISIBLE:
+            asyncio.get_running_loop().call_later(delay, self._look.set)
+
+    async def _send(self, parcels: Sequence[Parcel]) -> bool:
+        """Send until each is acknowledged or refused for good; whether that was so before the stop."""
+        failures = 0
+        while parcels := await self._route.unheld(parcels):
+            answers = await self._sender.send_many([parcel.message for parcel in parcels], stop_keys=True)
+            paired = list(zip(parcels, answers, strict=True))
+            await self._settle([(parcel, answer) for parcel, answer in paired if isinstance(answer, Acked)])
+            failed = [(parcel, answer) for parcel, answer in paired if isinstance(answer, SendFailed)]
+            for parcel, answer in failed:
+                if not answer.retriable:
+                    await self._refuse(parcel, answer)
+            again = [(parcel, answer) for parcel, answer in failed if answer.retriable]
+            if again and len(again) == len(failed):  # a refusal alone stops what is behind it only once
+                failures += 1
+                if failures == 1:
+                    self._record_failures(again)
+                if not await self._rest(failures, len(again), again[0][1]):
+                    return False
+            parcels = [parcel for parcel, _ in again]
+        return True
+
+    async def _refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+        await self._route.refuse(parcel, failure)
+        self._counts.parked += 1
+        self._record(EventCode.OUTBOX_PARKED, parcel, None, failure.error or None)
+
+    def _record_failures(self, failed: Sequence[tuple[Parcel, SendFailed]]) -> None:
+        """The first failure of rows: a row that hangs is known, even where nobody recorded its commit."""
+        for parcel, failure in failed:
+            if parcel.row is not None and parcel.row.attempts == 0:
+                self._record(EventCode.OUTBOX_STORED, parcel, None, failure.error or None)
+
+    async def _settle(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+        if not sent:
+            return
+        for parcel, acked in sent:
+            self._record(EventCode.PRODUCED if parcel.row is None else EventCode.OUTBOX_SENT, parcel, acked)
+        if self._sink is not None:
+            await self._sink.flush()
+        await self._route.sent(sent)
+        self._counts.sent += len(sent)
+
+    async def _rest(self, failures: int, count: int, failure: SendFailed) -> bool:
+        """Wait until it is tried again; `False` if the stop came first, and at once if it has come."""
+        delay = retry_delay(failures)
+        if self._throttle.is_due("send"):
+            log.warning(
+                "Kafka did not acknowledge, change data capture waits and its position stays",
+                slot=self._source.name,
+                messages=count,
+                cause=failure.cause,
+                retry_in=round(delay, 3),
+            )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._stop.wait()
+        return not self._stop.is_set()
+
+    def _record(self, code: EventCode, parcel: Parcel, acked: Acked | None, error: str | None = None) -> None:
+        if self._sink is None:
+            return
+        facts: dict[str, object] = {"source": self._source.name, **({"position": parcel.position} if parcel.position else {})}
+        if parcel.row is not None:
+            facts |= {"outbox": self._source.address, "row": parcel.row.id}
+        self._sink.record(
+            Event(
+                code,
+                parcel.message.topic,
+                None if acked is None else acked.partition,
+                None if acked is None or acked.offset < 0 else acked.offset,
+                record_ts_ms=None if acked is None else acked.timestamp,
+                error=error,
+                dedup_key=parcel.message.message_id,
+                attrs=json.dumps(facts),
+            )
+        )
+
+    def _tell_findings(self, status: SourceStatus) -> None:
+        for finding in status.findings:
+            if self._throttle.is_due(finding):
+                log.warning("change data capture needs attention", slot=self._source.name, finding=finding)
+
+
+async def _cancelled(reading: asyncio.Task[Sequence[Change | Committed]] | None) -> None:
+    if reading is None:
+        return
+    reading.cancel()
+    await asyncio.wait({reading})
+    if not reading.cancelled():
+        reading.exception()  # what was read is not acknowledged, and is read again
+
+
+#: Seconds until a session that ended is begun anew, doubling up to the second; and until a slot that is in use is tried again.
+_BEGIN_ANEW: Final = (0.5, 10.0)
+_BUSY: Final = 1.0
+
+#: Seconds after a stop for what is being sent to be acknowledged, and for each part to close.
+_DRAIN, _CLOSE = 8.0, 3.0
+
+
+class CdcRelay:
+    """Relays what `source` says through `route`. `new_sender` makes the sender of a session."""
+
+    def __init__(self, source: ChangeSource, route: Route, *, new_sender: Callable[[], OpenSender], sink: EventSink | None = None) -> None:
+        self._source, self._route, self._new_sender, self._sink = source, route, new_sender, sink
+        self._throttle = LogThrottle()
+        self.counts = CdcCounts()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Relay until `stop` is set; then what is being sent is acknowledged, or read again by the next relay.
+
+        What is away is waited for. Raises what somebody has to mend: `ConfigurationError`, `ChangesLost`, `UnreadableChange` or
+        `PublishRefused`. The position stays before what was not acknowledged, whatever ends it.
+        """
+        rest = _BEGIN_ANEW[0]
+        while not stop.is_set():
+            sent = self.counts.transactions
+            try:
+                await self._session(stop)
+                return
+            except SourceBusy as error:
+                rest = _BUSY
+                if self._throttle.is_due("busy"):
+                    log.info("another relay reads from the slot, this one waits to take over", slot=self._source.name, error=said(error))
+            except Unavailable as error:
+                rest = _BEGIN_ANEW[0] if self.counts.transactions > sent else min(2 * rest, _BEGIN_ANEW[1])
+                if self._throttle.is_due("away"):
+                    log.warning(
+                        "change data capture was interrupted, it begins again after what was acknowledged last",
+                        slot=self._source.name,
+                        position=self.counts.position,
+                        error=said(error),
+                        retry_in=rest,
+                    )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await stop.wait()
+
+    async def _session(self, stop: asyncio.Event) -> None:
+        """Open everything and relay. Raises whatever ended it."""
+        sender = self._new_sender()
+        tasks: list[asyncio.Task[Any]] = []
+        try:
+            await sender.start()
+            await self._route.open()
+            await self._source.open()
+            self._throttle.reset("away")
+            log.info("change data capture reads the log", slot=self._source.name, database=self._source.address)
+            session = CdcSession(self._source, self._route, sender, stop=stop, counts=self.counts, throttle=self._throttle, sink=self._sink)
+            tasks = [
+                asyncio.create_task(session.relay(), name="ackwise change data capture"),
+                asyncio.create_task(session.keep(), name="ackwise heartbeat of change data capture"),
+            ]
+            await self._until_over(tasks, stop)
+        finally:
+            await _end(tasks)
+            await ended(sender.stop(), within=_CLOSE)
+            await ended(self._source.close(), within=_CLOSE)
+
+    async def _until_over(self, tasks: list[asyncio.Task[Any]], stop: asyncio.Event) -> None:
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping in done and not tasks[0].done():
+                await asyncio.wait(tasks[:1], timeout=_DRAIN)
+        finally:
+            stopping.cancel()
+        for task in tasks:
+            if task.done():
+                task.result()
+
+
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancel what is left, and wait for it; the error that is on its way says more than those of these."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_CLOSE)
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()

@@ -1,0 +1,351 @@
+"""`Route`: what becomes of the changes of one source, and the parcels that are sent for them.
+
+`MappedRows`: the changes of any table, which a function of the user makes messages of.
+
+`OutboxRows`: the rows of an outbox, sent from the log and deleted from the table once they are acknowledged.
+
+The table has the last word. What waits in it when a session begins is sent from there: rows older than the slot, rows whose deletion was
+cut short, and after a lost slot all that was not sent. Updates are looked up there, too: of an updated row the log may leave out the value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import enum
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from ackwise.middleware.errors import AckwiseError, PublishRefused, StoreUnavailable
+from ackwise.middleware.log import Log
+from ackwise.middleware.message.keys import refuse_async
+from ackwise.middleware.message.outgoing import Acked, MessageSender, Outgoing, SendFailed
+from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, UnreadableChange
+from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, OutboxStore, RowState, Sent
+from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a, where_raised
+
+__all__ = ["Aside", "MappedRows", "Mapping", "OpenSender", "OutboxRows", "Parcel", "Route", "Verdict"]
+
+
+class Parcel(NamedTuple):
+    """A message on its way, with the row that it is made of if that is one of the outbox."""
+
+    message: Outgoing
+    position: str
+    """Of the commit; empty for a row that was read from the table."""
+    row: OutboxRow | None = None
+
+
+class Aside(enum.Enum):
+    """What else a change may call for."""
+
+    NOTHING = "nothing"
+    """It is no message, or was sent already."""
+    TABLE = "table"
+    """The log alone does not say what to send: what waits in the table is read."""
+
+
+Verdict = Parcel | Aside
+
+
+class Route(Protocol):
+    """What becomes of changes. All methods may raise `Unavailable`: then another session begins where the position stands."""
+
+    async def open(self) -> None:
+        """Connect, before the source is opened. Raises `StoreUnavailable` or `ConfigurationError`."""
+
+    async def begin(self) -> None:
+        """A session begins, and this process is the one that reads. Raises `ConfigurationError`."""
+
+    async def keep(self) -> bool:
+        """A few seconds have passed; whether the table is to be looked into."""
+        ...
+
+    def judge(self, change: Change) -> Verdict:
+        """What becomes of `change`. Raises `UnreadableChange`; nothing behind it is sent then."""
+        ...
+
+    async def waiting(self) -> Sequence[Parcel]:
+        """What waits in the table, a part of it; empty where there is none, and once everything was given out and sent."""
+        ...
+
+    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+        """Those that may be sent; the others wait in the table behind a parked row of their key."""
+        ...
+
+    async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+        """Kafka acknowledged these, and their events are durable."""
+
+    async def refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+        """Kafka refuses this for good: park it, or raise an `AckwiseError`, which ends the relay before it."""
+
+    async def end(self) -> None:
+        """Finish what is under way; the session ends. Raises nothing of the store's."""
+
+
+class OpenSender(MessageSender, Protocol):
+    """A sender that connects, and closes."""
+
+    async def start(self) -> None:
+        """Connect. Raises `Unavailable` if no broker answers, `ConfigurationError` for options that can't be used."""
+
+    async def stop(self) -> None:
+        """Close in bounded time; nothing is sent after that. Raises nothing of the client's."""
+
+
+Mapping = Callable[[Change], Outgoing | None]
+"""What to send for a change; `None`: nothing. The relay gives it the change's id."""
+
+
+class MappedRows:
+    """The route of tables that are no outbox. What can't be sent stops the relay, since there is no row to park."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        refuse_async(mapping, "the function that maps changes")
+        self._mapping = mapping
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def begin(self) -> None:
+        """Nothing to do."""
+
+    async def keep(self) -> bool:
+        """There is no table to look into."""
+        return False
+
+    def judge(self, change: Change) -> Verdict:
+        """What the function says. Raises `UnreadableChange` with where it raised; never with what, which may be of a row."""
+        outcome = called(self._mapping, change)
+        if not isinstance(outcome, Returned):
+            error = outcome.error
+            if isinstance(outcome, Stops) or is_a(error, AckwiseError):
+                raise error
+            raise UnreadableChange(
+                f"{self._name} raised {class_name(error)} at {where_raised(error)} for change {change.number} of {change.table}, "
+                f"committed at {change.position}; nothing from there on is sent: correct it, and start again"
+            ) from error
+        made = outcome.value
+        if made is None:
+            return Aside.NOTHING
+        if not is_a(made, Outgoing):
+            close_coroutine(made)
+            raise UnreadableChange(
+                f"{self._name} returned {class_name(made)} for a change of {change.table}; return an Outgoing, or None to send nothing"
+            )
+        return Parcel(dataclasses.replace(made, message_id=change.id), change.position)
+
+    async def waiting(self) -> Sequence[Parcel]:
+        """Nothing waits: what was there before the slot is not sent."""
+        return ()
+
+    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+        """All of them."""
+        return parcels
+
+    async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+        """Nothing to do: the position is all that is kept."""
+
+    async def refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+        """Raise `PublishRefused`."""
+        raise PublishRefused(
+            f"{failure.cause}: message {parcel.message.message_id}, committed at {parcel.position}; nothing from there on is sent. "
+            f"Let the topic take it, or let {self._name} return None for it, and start again"
+        )
+
+    async def end(self) -> None:
+        """Nothing to do."""
+
+    @property
+    def _name(self) -> str:
+        return f"{getattr(self._mapping, '__module__', '?')}:{getattr(self._mapping, '__qualname__', type(self._mapping).__name__)}"
+
+
+log = Log()
+
+#: Seconds that the shards are ours without word from us. The slot has one reader, so nobody else waits for them.
+_LEASE: Final = 30.0
+
+#: Rows that are read from the table at once, and parked rows that are read at once.
+_ROWS: Final = 500
+
+#: Every how many calls of `keep` the table is looked into in any case: the net under what the log and the deletions should see to.
+_LOOK_EVERY: Final = 6
+
+#: Rows that may wait for their deletion beside what is sent: a crash of the relay sends as many again.
+_MOST_UNDELETED: Final = 5_000
+
+#: Seconds for rows to gather until they are deleted: a statement for each of them would cost the processor that reads and sends.
+_GATHER: Final = 0.02
+
+#: Messages that were sent from the table and are not sent again when the log comes to them. More are sent twice, under one id.
+_SWEPT: Final = 100_000
+
+#: Why a row stays in the table.
+_HELD: Final = "it waits behind a parked row of its key"
+
+
+class OutboxRows:
+    """The route of the outbox `store`. `read_row` makes a row of what the log says; `owner` is the name of the only reader."""
+
+    def __init__(
+        self, store: OutboxStore, read_row: Callable[[Change], OutboxRow | None], *, owner: str, name: str, on_error: str = "block"
+    ) -> None:
+        self._store, self._read_row, self._owner, self._name = store, read_row, owner, name
+        self._blocks = on_error == "block"
+        self._tokens: dict[int, int] = {}
+        self._parked: dict[int, tuple[str, bytes] | None] = {}
+        self._keys: set[tuple[str, bytes]] = set()
+        self._swept: OrderedDict[str, None] = OrderedDict()
+        self._undeleted: dict[int, Sent] = {}
+        self._unseen: list[Sent] = []
+        self._deleting: asyncio.Task[None] | None = None
+        self._keeps = 0
+
+    async def open(self) -> None:
+        """Connect, and create what is missing."""
+        await self._store.open()
+
+    async def begin(self) -> None:
+        """Own the table, and delete what was sent before. Raises `ConfigurationError` if relays of the table send its rows."""
+        await self._store.claim_relay("cdc")
+        await self._own()
+        await self._delete()
+
+    async def keep(self) -> bool:
+        """Renew the lease; whether to look into the table: a row of it is due again, or nobody has looked for a while."""
+        await self._own()
+        self._keeps += 1
+        due = await self._store.next_due(self._tokens)
+        return (due is not None and due <= 0) or self._keeps % _LOOK_EVERY == 0
+
+    async def _own(self) -> None:
+        self._tokens = dict(await self._store.own(self._owner, lease=_LEASE, share=SHARDS))
+        if len(self._tokens) < SHARDS:
+            raise SourceBusy(f"another relay owns {SHARDS - len(self._tokens)} of the {SHARDS} shards of the outbox {self._name}")
+
+    def judge(self, change: Change) -> Verdict:
+        """An insert to be sent is sent from the log; an update that lets a row go is looked up in the table."""
+        if change.operation is Operation.UPDATE:
+            is_new = change.row["state"] == RowState.LOCAL_COMMIT and change.row["message_id"] not in self._swept
+            return Aside.TABLE if is_new else Aside.NOTHING
+        row = self._read_row(change)
+        if row is None or row.id in self._parked or row.message.message_id in self._swept:
+            return Aside.NOTHING
+        return Parcel(row.message, change.position, row)
+
+    async def waiting(self) -> Sequence[Parcel]:
+        """The next rows of the table that are due, by id.
+
+        What is parked is learnt anew each time: a row that was requeued meanwhile lets its key go, and would be held for ever.
+        """
+        await self._finish_deletion()
+        await self._delete()
+        await self._learn_parked()
+        rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
+        return [Parcel(row.message, "", row) for row in rows]
+
+    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+        """Those whose key is free. The others stay in the table; one that is not there was deleted with its insert, and is sent."""
+        if not self._keys:
+            return parcels
+        return [parcel for parcel in parcels if self._key(parcel.row) not in self._keys or not await self._is_in_table(parcel)]
+
+    async def _is_in_table(self, parcel: Parcel) -> bool:
+        """Whether the row can wait in the table; one that the log told of gets the reason written at it, which shows that it is there."""
+        if not parcel.position:
+            return True
+        row = parcel.row
+        assert row is not None, "an outbox has rows"
+        await self._finish_deletion()
+        for delay in (0.02, 0.2, 0.0):  # the log tells of a commit a moment before a statement sees it
+            if await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens):
+                return True
+            await asyncio.sleep(delay)
+        return False
+
+    async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+        """Delete the rows, beside what is sent next. A row that is not there any more was deleted before.
+
+        What is sent while a deletion is under way goes with the next one: nobody waits for the database to commit it.
+        """
+        self._remember(parcel.message.message_id for parcel, _ in sent if not parcel.position)
+        self._undeleted.update((row.id, Sent(row.id, row.shard)) for (_, _, row), _ in sent if row is not None)
+        if self._deleting is not None and (self._deleting.done() or len(self._undeleted) >= _MOST_UNDELETED):
+            await self._finish_deletion()
+        if self._deleting is None:
+            self._deleting = asyncio.create_task(self._delete_all(), name="ackwise deletes sent rows of the outbox")
+
+    async def refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+        """Park the row. Raises `PublishRefused` if it is not in the table, where alone it could be parked."""
+        row = parcel.row
+        assert row is not None, "an outbox has rows"
+        await self._finish_deletion()
+        if not await self._store.failed([Failed(row.id, row.shard, failure.cause, None)], self._tokens):
+            raise PublishRefused(
+                f"{failure.cause}: row {row.id} of the outbox {self._name} is not in the table and can't be parked; nothing from there "
+                "on is sent. Let the topic take it, and start again"
+            )
+        self._park(row.id, self._key(row))
+        log.error(
+            "a row of the outbox is parked with its key, nothing of the key is sent until it is requeued"
+            if self._blocks and row.message.key is not None
+            else "a row of the outbox is parked, it is not sent until it is requeued",
+            outbox=self._name,
+            row=row.id,
+            topic=row.message.topic,
+            message_id=row.message.message_id,
+            attempts=row.attempts + 1,
+            cause=failure.cause,
+        )
+
+    async def end(self) -> None:
+        """Wait for the last deletion. What could not be deleted is, when the next session begins."""
+        try:
+            await self._finish_deletion()
+        except StoreUnavailable:
+            log.debug("rows that were sent are not deleted yet", outbox=self._name, rows=len(self._undeleted))
+
+    async def _finish_deletion(self) -> None:
+        deleting, self._deleting = self._deleting, None
+        if deleting is not None:
+            await deleting
+
+    async def _delete_all(self) -> None:
+        while self._undeleted:
+            if len(self._undeleted) < _ROWS:
+                await asyncio.sleep(_GATHER)
+            await self._delete()
+
+    async def _delete(self) -> None:
+        new = list(self._undeleted.values())
+        if done := [*self._unseen, *new]:
+            deleted = await self._store.sent(done, self._tokens)
+            # The log tells of a commit a moment before a statement sees it: what was not there is asked for once more.
+            self._unseen = new if deleted < len(done) else []
+            for row in new:
+                del self._undeleted[row.id]
+
+    async def _learn_parked(self) -> None:
+        """Which rows are parked, and whose keys wait for them: those that sending failed for, not those that no check-back decided."""
+        self._parked.clear()
+        self._keys.clear()
+        after = 0
+        while page := await self._store.parked(limit=_ROWS, after=after):
+            after = page[-1].id
+            for each in page:
+                self._park(each.id, (each.topic, each.key) if each.key is not None and each.attempts > 0 else None)
+
+    def _park(self, row: int, key: tuple[str, bytes] | None) -> None:
+        self._parked[row] = key
+        if self._blocks and key is not None:
+            self._keys.add(key)
+
+    def _key(self, row: OutboxRow | None) -> tuple[str, bytes] | None:
+        return None if row is None or row.message.key is None else (row.message.topic, row.message.key)
+
+    def _remember(self, ids: Iterable[str]) -> None:
+        self._swept.update((each, None) for each in ids)
+        while len(self._swept) > _SWEPT:
+            self._swept.popitem(last=False)

@@ -1,0 +1,168 @@
+"""Holding: the shards that a relay owns, and until when it may believe so. Pure.
+
+Memory: the rows that the broker acknowledged and that are not deleted yet. They are not sent again by this process.
+
+Window: the rows that are sent side by side, and what the answers make of them. Pure.
+
+Within a window the rows of a key are handed over in the order of their ids, and the sender writes nothing behind one that failed. So
+after a failure the later rows of its key wait: they have not failed, nothing is charged to them, and they stay where they are. If the
+broker acknowledged one of them all the same, it stays too, and is sent again after the one that failed, under its id.
+
+A row of another key that was not tried, since its partition had failed, is put off like one that failed, so that it is in nobody's way;
+but only a failure of its own parks a row.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Final
+
+from ackwise.middleware.message.outgoing import Acked, SendAnswer, SendFailed
+from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, retry_delay
+
+__all__ = ["AckMemory", "Holding", "Key", "Ruling", "Window", "fair_share", "key_of", "rule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Shards with their fencing tokens. `until` is a time of the monotonic clock of this process.
+
+    It is counted from before the database was asked, so the lease in the database ends later: nothing that is begun before `until` is
+    begun by two relays. A process that was stopped finds the time over when it goes on.
+    """
+
+    tokens: Mapping[int, int] = field(default_factory=dict)
+    until: float = float("-inf")
+    renew_at: float = float("-inf")
+
+    @classmethod
+    def renewed(cls, tokens: Mapping[int, int], *, asked_at: float, lease: float, is_short: bool, hurry: float) -> Holding:
+        """What the answer to a question of the time `asked_at` gives. Who `is_short` of its share asks again after `hurry` seconds."""
+        return cls(dict(tokens), asked_at + lease, asked_at + (min(hurry, lease / 3) if is_short else lease / 3))
+
+    def is_late(self, now: float, patience: float) -> bool:
+        """Whether shards should have been renewed so many seconds ago; never before the first are owned."""
+        return self.renew_at != float("-inf") and now >= self.renew_at + patience
+
+    def is_over(self, now: float) -> bool:
+        """Whether others may own the shards by now."""
+        return now >= self.until
+
+
+def fair_share(relays: int) -> int:
+    """How many shards one of so many relays owns."""
+    return ceil(SHARDS / max(1, relays))
+
+
+#: Rows that are remembered. It takes an outage of the database to have more than a few windows of them.
+_MOST: Final = 20_000
+
+
+class AckMemory:
+    """A bounded set of rows. One that was forgotten is sent again, under its message id."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._ids: OrderedDict[int, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def remember(self, rows: Iterable[OutboxRow]) -> None:
+        """The broker has acknowledged them."""
+        self._ids.update((row.id, row.message.message_id) for row in rows)
+        while len(self._ids) > self._most:
+            self._ids.popitem(last=False)
+
+    def forget(self, rows: Iterable[OutboxRow]) -> None:
+        """They are deleted, or belong to another relay."""
+        for row in rows:
+            self._ids.pop(row.id, None)
+
+    def has(self, row: OutboxRow) -> bool:
+        """Whether it was acknowledged; a row of another database, or of a restored one, has another message id."""
+        return self._ids.get(row.id) == row.message.message_id
+
+
+#: Bytes of values: an outbox may hand out fewer rows at a time if they are large.
+_LARGE: Final = 2**20
+
+Key = tuple[str, bytes]
+"""Topic and key: what has an order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows by id, and the fencing tokens of their shards as they were when the rows were read."""
+
+    rows: Sequence[OutboxRow] = ()
+    tokens: Mapping[int, int] = field(default_factory=dict)
+
+    def is_large(self, batch: int) -> bool:
+        """Whether it is worth reading on while it is sent: there is probably more."""
+        return 2 * len(self.rows) >= batch or sum(len(row.message.value or b"") for row in self.rows) >= _LARGE
+
+    def still(self, tokens: Mapping[int, int], stopped: Collection[Key]) -> Window:
+        """The same without rows whose shard has gone, or has a new token, since, and without rows of the keys that are `stopped`."""
+        kept = [row for row in self.rows if tokens.get(row.shard) == self.tokens[row.shard] and key_of(row) not in stopped]
+        return self if len(kept) == len(self.rows) else Window(kept, self.tokens)
+
+
+@dataclass(slots=True)
+class Ruling:
+    """What became of the rows of a window, each in one of the three lists."""
+
+    sent: list[tuple[OutboxRow, Acked]] = field(default_factory=list)
+    failed: list[tuple[OutboxRow, SendFailed, Failed]] = field(default_factory=list)
+    behind: list[OutboxRow] = field(default_factory=list)
+    """They wait for an earlier row of their key."""
+    stopped: set[Key] = field(default_factory=set)
+    """Keys of which nothing more is to be sent now."""
+
+    @property
+    def may_be_outage(self) -> bool:
+        """Nothing was acknowledged, and nothing was refused: perhaps no broker is there."""
+        return bool(self.failed) and not self.sent and all(answer.retriable for _, answer, _ in self.failed)
+
+
+def key_of(row: OutboxRow) -> Key | None:
+    """The key that `row` has an order with; `None` if it has none."""
+    message = row.message
+    return None if message.key is None else (message.topic, message.key)
+
+
+def rule(
+    rows: Sequence[OutboxRow], answers: Sequence[SendAnswer], *, max_attempts: int, parked_blocks: bool, rng: random.Random | None = None
+) -> Ruling:
+    """What the `answers` make of the `rows`. With `parked_blocks`, a row that is parked stops its key."""
+    ruling, parked = Ruling(), set[Key]()
+    for row, answer in zip(rows, answers, strict=True):
+        key = key_of(row)
+        if key in ruling.stopped or (key in parked and isinstance(answer, SendFailed)):
+            ruling.behind.append(row)
+        elif isinstance(answer, Acked):
+            ruling.sent.append((row, answer))
+        else:
+            failure = _failure(row, answer, max_attempts, rng)
+            ruling.failed.append((row, answer, failure))
+            if key is not None:
+                (parked if failure.again_in is None and not parked_blocks else ruling.stopped).add(key)
+    return ruling
+
+
+def _failure(row: OutboxRow, answer: SendFailed, max_attempts: int, rng: random.Random | None) -> Failed:
+    attempts = row.attempts + 1
+    if not answer.retriable:
+        return Failed(row.id, row.shard, answer.cause, None)
+    if attempts >= max_attempts and _was_tried(answer):
+        return Failed(row.id, row.shard, f"{answer.cause}; it has failed {attempts} times", None)
+    return Failed(row.id, row.shard, answer.cause, retry_delay(attempts, rng=rng))
+
+
+def _was_tried(answer: SendFailed) -> bool:
+    """What failed by itself names the error of the client."""
+    return bool(answer.error)

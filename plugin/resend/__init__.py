@@ -1,1 +1,0 @@
-"""Sending again: dead letters, and what a repair plan says was lost, through one engine."""

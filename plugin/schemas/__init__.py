@@ -1,1 +1,0 @@
-"""Decoders of values whose schemas are in a Schema Registry."""

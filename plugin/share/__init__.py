@@ -1,1 +1,0 @@
-"""Host on a share group of Kafka: more workers than partitions."""

@@ -1,0 +1,303 @@
+"""`Received`: a message that a receiver has, with the receipt that lets it say what becomes of it.
+
+`SimpleConsumer`: messages are asked for, kept from others for a time, and acknowledged one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+
+from ackwise.middleware.claims.receipts import Answer, Invisibility
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, InvalidReceipt, InvalidRuling
+from ackwise.middleware.message.disposition import Delayed
+from ackwise.middleware.message.message import Message
+from ackwise.middleware.pipeline.pipeline import Phases, Pipeline
+from ackwise.middleware.policies.policies import Dedup
+from ackwise.middleware.runs.agent import Agent
+from ackwise.middleware.storage.claimstore import ClaimStore
+from ackwise.middleware.usercode import is_a, stops
+from ackwise.plugin.aiokafkahost import AiokafkaHost, watching_of
+from ackwise.plugin.consumer.member import Member
+from ackwise.plugin.consumer.startup import Parts
+from ackwise.plugin.handlers.decoder import decoder_of
+from ackwise.plugin.handlers.handler import check_agent, names_of, refuse_own_topics
+from ackwise.plugin.handlers.observers import Observer
+from ackwise.plugin.policyslots import Policy, Slots
+from ackwise.plugin.receivers import Desk, Receivers
+from ackwise.plugin.settings.config import read_config
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
+
+if TYPE_CHECKING:
+    from typing import Self, Unpack
+
+
+__all__ = ["Received", "SimpleConsumer"]
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Received(Message[T_co]):
+    """A message that was received, and that nobody else receives until `receipt` expires.
+
+    Read-only. The receipt counts in the consumer that gave it, for any of its receivers, and once.
+    """
+
+    __slots__ = ("receipt",)
+
+    receipt: str
+
+    def __init__(self, message: Message[T_co], receipt: str) -> None:
+        super().__init__(message.delivery, message.value)
+        self.fencing_token = message.fencing_token
+        self.receipt = receipt
+
+    def __repr__(self) -> str:
+        return f"<Received {self.delivery.origin} attempt={self.delivery.attempt}>"
+
+
+T = TypeVar("T")
+
+#: Seconds that a receiver waits beyond its time for messages whose claims are under way to it.
+_GRACE: Final = 1.0
+
+
+class SimpleConsumer(Generic[T]):
+    """Receive messages of `topics`, and acknowledge each by its receipt:
+
+        async with SimpleConsumer("billing", "orders", store="redis://localhost", model=Order) as consumer:
+            for received in await consumer.receive(16, invisible="1m"):
+                await charge(received.value)
+                await consumer.ack(received)
+
+    What was received is invisible to all other receivers, in any process of the group, until it is acknowledged or its receipt
+    expires; then it is delivered again with one more `reconsume_times`, at most as often as `ConsumeLater` says, and is a dead letter
+    after that. Any number of tasks may receive and acknowledge side by side.
+
+    `store`: URL of the claim store or the store itself, for `Dedup(store)`; without it `things` have a `Dedup`. `things` are policies
+    and observers as for `App.use`. `name` stands in copies, claims and events: changing it orphans them. `min_invisible` and
+    `max_invisible` (seconds, or texts such as `"10s"`) bound what may be asked for. `settings` are those of `App`. `clock`: seconds
+    that never go back, by which receipts expire.
+
+    Raises `ConfigurationError` for what would break a promise.
+    """
+
+    @overload
+    def __init__(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        *things: Policy | Observer,
+        model: type[T],
+        store: str | ClaimStore | None = None,
+        brokers: str = DEFAULT_BROKERS,
+        name: str = "receiver",
+        min_invisible: float | str = 10.0,
+        max_invisible: float | str = "12h",
+        clock: Callable[[], float] = time.monotonic,
+        **settings: Unpack[AppSettings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SimpleConsumer[bytes],
+        group: str,
+        topics: str | Sequence[str],
+        *things: Policy | Observer,
+        store: str | ClaimStore | None = None,
+        brokers: str = DEFAULT_BROKERS,
+        name: str = "receiver",
+        min_invisible: float | str = 10.0,
+        max_invisible: float | str = "12h",
+        clock: Callable[[], float] = time.monotonic,
+        **settings: Unpack[AppSettings],
+    ) -> None: ...
+    def __init__(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        *things: Policy | Observer,
+        model: Any = bytes,
+        store: str | ClaimStore | None = None,
+        brokers: str = DEFAULT_BROKERS,
+        name: str = "receiver",
+        min_invisible: float | str = 10.0,
+        max_invisible: float | str = "12h",
+        clock: Callable[[], float] = time.monotonic,
+        **settings: Unpack[AppSettings],
+    ) -> None:
+        config = read_config()
+        self._slots = slots = Slots(config)
+        for thing in things if store is None else (*things, Dedup(store)):
+            slots.use(thing)
+        slots.check_middleware((), "a SimpleConsumer has no handler to wrap; leave it out")
+        slots.refuse_tracing("a SimpleConsumer has none; leave it out")
+        if slots.dedup is None:
+            raise ConfigurationError(
+                "a SimpleConsumer keeps what was received from others by claims; give it a store=, such as 'redis://localhost'"
+            )
+        _ = slots.transactional  # refused beside Dedup
+        self._invisibility = Invisibility(
+            parse_duration(min_invisible, what="min_invisible"), parse_duration(max_invisible, what="max_invisible")
+        )
+        agent = Agent(name, names_of(topics, reader="a SimpleConsumer"), "message", _never, decoder_of(name, model))
+        check_agent(agent)
+        (self._agent,) = config.agents([agent])
+        refuse_unknown("SimpleConsumer", settings)
+        self._settings: HostSettings = config.host_settings(group, brokers=brokers, **settings)
+        refuse_own_topics(self._agent, group=group, dead_letter=slots.dead_letter.topic, topic_names=self._settings.topic_names)
+        self._clock = clock
+        self._desk = Desk()
+        self._stop = asyncio.Event()
+        self._receivers: Receivers | None = None
+        self._hosting: asyncio.Task[None] | None = None
+        self._stopped_by: BaseException | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to consume. Raises `ConfigurationError` if it was entered before."""
+        if self._hosting is not None:
+            raise ConfigurationError("this SimpleConsumer was entered before; make a new one")
+        host = self._host()
+        self._hosting = asyncio.create_task(self._run(host), name="ackwise simple consumer")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Give back what is not acknowledged, commit what is, and leave the group. Raises what ended the consuming, unless the body raised.
+
+        No receipt counts any more, and nobody is charged an attempt for what was given back.
+        """
+        assert self._hosting is not None
+        unwanted = self._desk.close()
+        try:
+            if self._receivers is not None and not self._hosting.done():
+                await self._receivers.close(unwanted)
+            self._stop.set()
+            await asyncio.wait({self._hosting})
+        except asyncio.CancelledError:  # no patience for an orderly end: nothing more is committed
+            self._hosting.cancel()
+            await asyncio.gather(self._hosting, return_exceptions=True)
+            raise
+        if error is None:
+            self._raise_what_ended_it()
+
+    async def receive(self, number: int = 1, *, invisible: float | str, wait: float | str = 5.0) -> list[Received[T]]:
+        """Up to `number` messages, which nobody else receives for `invisible` seconds; an empty list if there is none within `wait`.
+
+        It returns as soon as there is one, with what else there is. A call that is cancelled gives back what it has, and no attempt
+        is counted. Raises `ConfigurationError` for arguments out of bounds, and what has ended the consuming.
+        """
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ConfigurationError(f"receive was asked for {number!r} messages; ask for a whole number, 1 or more")
+        seconds, patience = self._invisibility.seconds(invisible), parse_duration(wait, what="wait")
+        hosting = self._running()
+        if self._receivers is not None:
+            self._receivers.expire()
+        order = self._desk.ask(number)
+        try:
+            await asyncio.wait({order.filled, hosting}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if order.promised and not order.filled.done():
+                await asyncio.wait({order.filled, hosting}, timeout=_GRACE, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            for held in self._desk.leave(order):
+                self._opened().give_back(held)
+            raise
+        taken = self._desk.leave(order)
+        self._running()
+        handed = [self._opened().hand_out(held, seconds) for held in taken]
+        return [Received[Any](message, receipt) for message, receipt in filter(None, handed)]
+
+    async def ack(self, received: Received[Any]) -> Answer:
+        """This message is done. See `Answer` for what that may come to; only `ACKED` is for good. Raises what has ended the consuming."""
+        (answer,) = await self.ack_all([received])
+        return answer
+
+    async def ack_all(self, received: Iterable[Received[Any]]) -> list[Answer]:
+        """As `ack`, of several messages in one exchange with the store. An invalid receipt keeps none of the others."""
+        self._running()
+        receipts = [each.receipt for each in received]
+        return [Answer.INVALID_RECEIPT] * len(receipts) if self._receivers is None else await self._receivers.ack(receipts)
+
+    async def change_invisible(self, received: Received[T], seconds: float | str) -> Received[T]:
+        """The same message, invisible for `seconds` from now on, with a new receipt; the old one counts no more.
+
+        Raises `InvalidReceipt`, and `ConfigurationError` for a time out of bounds.
+        """
+        self._running()
+        invisible = self._invisibility.seconds(seconds)
+        if self._receivers is None or (receipt := self._receivers.change(received.receipt, invisible)) is None:
+            raise InvalidReceipt(_invalid(received))
+        return Received(received, receipt)
+
+    async def later(self, received: Received[Any], *, delay: float | str | None = None, delay_level: int | None = None) -> None:
+        """Deliver this message again: after `delay` (seconds, or a text), at `delay_level`, or as `ConsumeLater` says.
+
+        It waits in a delay topic meanwhile, and its partition goes on. Below level 0, and when it came as often as it may, it is a
+        dead letter. Raises `InvalidReceipt`, `InvalidRuling` if both are given.
+        """
+        self._running()
+        if delay is not None and delay_level is not None:
+            raise InvalidRuling("later() was given both delay and delay_level; give one of them")
+        disposition = Delayed(delay_level or 0, None if delay is None else parse_duration(delay, what="delay of later()"))
+        if self._receivers is None or not await self._receivers.send_back(received.receipt, disposition):
+            raise InvalidReceipt(_invalid(received))
+
+    def _host(self) -> AiokafkaHost:
+        slots, topics = self._slots, self._agent.topics
+        slots.check([self._agent])
+        slots.log_overrides(self._settings.group)
+        parts = Parts.of(slots, self._settings.group, topics)
+        if (watching := watching_of(slots, self._settings, [self._agent])) is not None:
+            parts = replace(parts, store=watching.timed(parts.store), sink=watching.counted(parts.sink))
+        return AiokafkaHost(self._settings, [self._agent], parts, pipeline=self._make_pipeline, watching=watching)
+
+    def _make_pipeline(self, agent: Agent, member: Member) -> Pipeline:
+        def make(phases: Phases) -> Receivers:
+            self._receivers = Receivers(phases, member, self._desk, clock=self._clock)
+            return self._receivers
+
+        return Pipeline(replace(agent, concurrency=None), member.worker, make)
+
+    async def _run(self, host: AiokafkaHost) -> None:
+        try:
+            await host.run(self._stop)
+        except BaseException as error:
+            if is_a(error, GeneratorExit) or not stops(error):
+                raise
+            self._stopped_by = error  # a task that raises SystemExit itself would break the event loop open
+
+    def _running(self) -> asyncio.Task[None]:
+        if self._hosting is None:
+            raise ConfigurationError("this SimpleConsumer is not open; use it inside of `async with`")
+        if self._hosting.done():
+            self._raise_what_ended_it()
+            raise AckwiseError("this SimpleConsumer was closed; what was not acknowledged is delivered again")
+        return self._hosting
+
+    def _raise_what_ended_it(self) -> None:
+        assert self._hosting is not None
+        if self._stopped_by is not None:
+            raise self._stopped_by
+        if not self._hosting.cancelled():
+            self._hosting.result()
+
+    def _opened(self) -> Receivers:
+        """Whose messages were taken."""
+        assert self._receivers is not None
+        return self._receivers
+
+
+def _invalid(received: Received[Any]) -> str:
+    origin = received.delivery.origin
+    return (
+        f"the receipt of {origin} in attempt {received.attempt} does not count any more: it has expired, was used or replaced; "
+        "the message is delivered again, so leave it to that"
+    )
+
+
+async def _never(_: object) -> None:
+    raise AckwiseError("a SimpleConsumer has no handler")

@@ -1,1 +1,0 @@
-"""Status of a whole group over all its workers, as the broker knows it."""

@@ -1,1 +1,0 @@
-"""Transactional messages: half messages, local transactions, and the producer that knows both."""

@@ -1,1 +1,0 @@
-"""What a worker shows to those who watch it: health, metrics and state."""

@@ -1,0 +1,165 @@
+"""The metrics of a worker: the name, unit, labels and meaning of each. The page about them, the alerts and the dashboard go by this table.
+
+Names follow the OpenTelemetry conventions for messaging where those have one; the others begin with `ackwise_`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+__all__ = ["GROUP", "METRICS", "PARTITION", "TOPIC", "MetricEntry", "table"]
+
+#: Labels, as the conventions call what they name.
+GROUP: Final = "messaging_consumer_group_name"
+TOPIC: Final = "messaging_destination_name"
+PARTITION: Final = "messaging_destination_partition_id"
+
+_LANE: Final = (TOPIC, PARTITION, "agent")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricEntry:
+    """One metric. Every sample has the label `GROUP` besides `labels`; counters count since the start of the worker."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    unit: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+_ENTRIES: Final = (
+    MetricEntry("ackwise_ready", "gauge", "", (), "1 if the worker is ready, as `/ready` says; not on Faust"),
+    MetricEntry("ackwise_loop_turned_seconds", "gauge", "s", (), "time since the event loop turned last; not on Faust"),
+    MetricEntry(
+        "messaging_client_consumed_messages_total", "counter", "messages", ("agent",), "attempts: messages given to a handler, each time"
+    ),
+    MetricEntry(
+        "messaging_process_duration_seconds", "histogram", "s", ("agent",), "time from the call of a handler until its outcome is recorded"
+    ),
+    MetricEntry(
+        "ackwise_failed_attempts_total", "counter", "messages", ("agent",), "attempts that failed, or were sent back by their handler"
+    ),
+    MetricEntry(
+        "ackwise_messages_total",
+        "counter",
+        "messages",
+        ("agent", "outcome"),
+        "messages by what became of them: `done`, `duplicate`, `sent_back`, `dead`, `dropped`, `cancelled`",
+    ),
+    MetricEntry("ackwise_retries_total", "counter", "messages", ("agent", "level"), "messages sent back, by delay level"),
+    MetricEntry(
+        "ackwise_dead_letters_total",
+        "counter",
+        "messages",
+        ("agent", "reason"),
+        "dead letters by reason; `by its handler` stands for a text that a handler gave",
+    ),
+    MetricEntry("ackwise_commits_total", "counter", "commits", (), "offsets committed, one for each partition of a commit"),
+    MetricEntry("ackwise_claims_lost_total", "counter", "messages", ("agent",), "messages whose claim was lost while they ran"),
+    MetricEntry(
+        "ackwise_assigned_partitions", "gauge", "partitions", ("role",), "partitions of this worker: of sources, and of the retry topic"
+    ),
+    MetricEntry("ackwise_lag_messages", "gauge", "offsets", _LANE, "distance of the next commit to the end of the log; asked every 10 s"),
+    MetricEntry(
+        "ackwise_commit_age_seconds",
+        "gauge",
+        "s",
+        _LANE,
+        "time for which the next commit of a partition with messages in hand stands still, to 10 s; 0 if none are in hand",
+    ),
+    MetricEntry(
+        "ackwise_stalled",
+        "gauge",
+        "",
+        _LANE,
+        "1 if the partition stands still until somebody acts: it can't be read on",
+    ),
+    MetricEntry("ackwise_in_hand", "gauge", "messages", ("agent",), "messages fetched and not settled"),
+    MetricEntry("ackwise_running", "gauge", "messages", ("agent",), "those of them that a handler has now"),
+    MetricEntry("ackwise_held", "gauge", "messages", ("agent", "reason"), "those of them that wait, by reason"),
+    MetricEntry("ackwise_undeduplicated_total", "counter", "messages", ("agent",), "messages that ran without a claim: empty key"),
+    MetricEntry("ackwise_unprotected_total", "counter", "messages", ("agent",), "messages that ran without a claim: store down, by policy"),
+    MetricEntry("ackwise_out_of_order_total", "counter", "messages", ("agent",), "copies that came although their agent has an order"),
+    MetricEntry("ackwise_paused", "gauge", "", ("what",), "1 for each handler and partition that is paused"),
+    MetricEntry("ackwise_breaker_open", "gauge", "", ("agent",), "1 while a breaker has stopped the handler"),
+    MetricEntry("ackwise_claims", "gauge", "claims", (), "claims held in the store; with `Dedup`"),
+    MetricEntry("ackwise_store_down", "gauge", "", (), "1 if the store did not answer the last trip; with `Dedup`"),
+    MetricEntry(
+        "ackwise_store_exchange_seconds", "histogram", "s", ("result",), "trips to the store, `answered` or `failed`; with `Dedup`"
+    ),
+    MetricEntry(
+        "ackwise_event_log_outage", "gauge", "", (), "1 if the event log could not be made durable, and nothing begins; with `Events`"
+    ),
+    MetricEntry(
+        "ackwise_event_flush_seconds", "histogram", "s", ("result",), "flushes of the event log, `done` or `failed`; with `Events`"
+    ),
+    MetricEntry(
+        "ackwise_delayed_copies",
+        "gauge",
+        "messages",
+        (TOPIC,),
+        "copies that wait, by delay topic, in the partitions that this worker's relay has",
+    ),
+    MetricEntry("ackwise_relay_late_seconds", "gauge", "s", (), "time for which the oldest due copy has waited for this worker's relay"),
+    MetricEntry("ackwise_delays_cut_total", "counter", "messages", (), "copies that were due later than `max_delay` allows"),
+    MetricEntry(
+        "ackwise_copies_cancelled_total", "counter", "messages", (), "copies that the relay dropped since their message was cancelled"
+    ),
+    MetricEntry(
+        "ackwise_outbox_waiting", "gauge", "rows", (), "rows of the database that wait, asked every 10 s; from here on with `Outbox`"
+    ),
+    MetricEntry("ackwise_outbox_oldest_seconds", "gauge", "s", (), "age of the oldest of them"),
+    MetricEntry("ackwise_outbox_prepared", "gauge", "rows", (), "half messages in the database"),
+    MetricEntry("ackwise_outbox_parked_rows", "gauge", "rows", (), "rows that are parked in the database"),
+    MetricEntry("ackwise_outbox_relays", "gauge", "relays", (), "relays that own shards, over all workers"),
+    MetricEntry("ackwise_outbox_shards", "gauge", "shards", (), "shards that this worker owns"),
+    MetricEntry("ackwise_outbox_lag_seconds", "gauge", "s", (), "age of the oldest row when this worker last read; 0 once none waited"),
+    MetricEntry("ackwise_outbox_brokers_away", "gauge", "", (), "1 while no broker takes the rows"),
+    MetricEntry("ackwise_outbox_sent_total", "counter", "rows", (), "rows that this worker sent"),
+    MetricEntry("ackwise_outbox_failed_total", "counter", "rows", (), "failures of rows that are tried again"),
+    MetricEntry("ackwise_outbox_parked_total", "counter", "rows", (), "rows that this worker parked"),
+    MetricEntry(
+        "ackwise_outbox_checks_total",
+        "counter",
+        "checks",
+        ("answer",),
+        "check-backs: `committed`, `rolled_back`, `unknown`, `unanswered`, `parked`",
+    ),
+    MetricEntry("ackwise_cdc_sent_total", "counter", "messages", (), "messages sent from the log of a database; of `ackwise cdc` alone"),
+    MetricEntry("ackwise_cdc_transactions_total", "counter", "transactions", (), "transactions of the log that were sent whole; likewise"),
+    MetricEntry("ackwise_cdc_parked_total", "counter", "rows", (), "rows that were parked since Kafka refuses them; likewise"),
+    MetricEntry("ackwise_share_in_hand", "gauge", "messages", (), "messages that are locked for this worker; from here on with `Share`"),
+    MetricEntry("ackwise_share_accepted_total", "counter", "messages", (), "messages whose acknowledgement the broker took"),
+    MetricEntry("ackwise_share_refused_total", "counter", "messages", (), "messages whose lock had ended by then"),
+    MetricEntry("ackwise_share_copied_total", "counter", "messages", (), "messages that went to the retry topic without a charge"),
+    MetricEntry("ackwise_share_released_total", "counter", "messages", (), "messages that were given back when the worker stopped"),
+)
+
+METRICS: Final = {entry.name: entry for entry in _ENTRIES}
+
+
+def table() -> str:
+    """The published table, in Markdown."""
+    return "\n".join(["| name | kind | unit | labels | meaning |", "|---|---|---|---|---|", *map(_row, METRICS.values())])
+
+
+def _row(entry: MetricEntry) -> str:
+    labels = ", ".join(f"`{label}`" for label in entry.labels)
+    return f"| `{entry.name}` | {entry.kind} | {entry.unit or '–'} | {labels or '–'} | {entry.meaning} |"
+
+
+_BEGIN, _END = "<!-- metrics: written by python -m ackwise.plugin.web.metricnames -->", "<!-- end of metrics -->"
+
+
+def _rewrite(page: Path) -> None:
+    text = page.read_text("utf-8")
+    before, _, rest = text.partition(_BEGIN)
+    page.write_text(f"{before}{_BEGIN}\n\n{table()}\n\n{_END}{rest.partition(_END)[2]}", "utf-8")
+
+
+if __name__ == "__main__":
+    _rewrite(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/how-to/watch.md"))

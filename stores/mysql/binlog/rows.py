@@ -1,0 +1,435 @@
+"""Values of a column as Python has them, of the bytes of a row in the binary log. Pure.
+
+int, float, str and bytes for those types; DECIMAL and what is of time is the text that the server writes, TIMESTAMP in UTC.
+
+`TableMap`: what the log says of a table before its rows, with the names of the columns as they were then. Pure.
+
+Not information_schema is asked: that has the names of now, and would give old rows the names of other columns.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+Decoder = Callable[[bytes, int], tuple[Any, int]]
+"""Makes a value of the bytes at a place, and says where what follows begins; whoever calls it sees to the end of the bytes."""
+
+_TINY, _SHORT, _LONG, _FLOAT, _DOUBLE, _TIMESTAMP = 1, 2, 3, 4, 5, 7
+_LONGLONG, _INT24, _DATE, _TIME, _DATETIME, _YEAR = 8, 9, 10, 11, 12, 13
+_VARCHAR, _BIT, _TIMESTAMP2, _DATETIME2, _TIME2, _JSON, _DECIMAL, _ENUM, _SET = 15, 16, 17, 18, 19, 245, 246, 247, 248
+_BLOBS: Final = (249, 250, 251, 252)
+_VAR_STRING, _STRING, _GEOMETRY = 253, 254, 255
+_COMPRESSED_BLOB, _COMPRESSED_VARCHAR = 140, 141
+
+_INTEGERS: Final = {_TINY: 1, _SHORT: 2, _INT24: 3, _LONG: 4, _LONGLONG: 8}
+
+#: Bytes of metadata by type; those that are not here have none.
+_METADATA: Final = {
+    **dict.fromkeys((_FLOAT, _DOUBLE, *_BLOBS, _GEOMETRY, _JSON, _TIMESTAMP2, _DATETIME2, _TIME2, _COMPRESSED_BLOB), 1),
+    **dict.fromkeys((_VARCHAR, _BIT, _DECIMAL, _ENUM, _SET, _VAR_STRING, _STRING, _COMPRESSED_VARCHAR), 2),
+}
+
+#: Bytes of a number of so many decimal digits.
+_DIGITS: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+
+class Column(NamedTuple):
+    """A column as the log describes it. `metadata` are two bytes, the second one 0 where the type has one."""
+
+    name: str
+    type: int
+    metadata: tuple[int, int]
+    unsigned: bool = False
+    encoding: str | None = None
+    """Python's name for its character set; `None` for bytes."""
+    members: tuple[str, ...] = ()
+    """Of ENUM and SET."""
+
+    @property
+    def real_type(self) -> int:
+        """CHAR, ENUM and SET have one type in the log, and the metadata tell them apart."""
+        if self.type == _STRING and (high := self.metadata[0] | 0x30) in (_ENUM, _SET):
+            return high
+        return self.type
+
+
+def metadata_size(type_: int) -> int:
+    """Bytes of metadata of a column of this type."""
+    return _METADATA.get(type_, 0)
+
+
+def is_numeric(type_: int) -> bool:
+    """Whether the log says of such a column that it has a sign or not."""
+    return type_ in (*_INTEGERS, _FLOAT, _DOUBLE, _DECIMAL, _YEAR)
+
+
+def is_text(type_: int) -> bool:
+    """Whether the log says which character set such a column has."""
+    return type_ in (_VARCHAR, _VAR_STRING, _STRING, *_BLOBS, _COMPRESSED_BLOB, _COMPRESSED_VARCHAR)
+
+
+def decoder_of(column: Column) -> Decoder:
+    """What decodes `column`. Raises `ValueError` for a type that is not read."""
+    type_, (first, second) = column.real_type, column.metadata
+    if type_ in _INTEGERS:
+        return _integer(_INTEGERS[type_], signed=not column.unsigned)
+    match type_:
+        case 4:
+            return _struct("<f", 4)
+        case 5:
+            return _struct("<d", 8)
+        case 15 | 253:
+            return _string(2 if first | second << 8 > 255 else 1, column.encoding)
+        case 254:
+            length = second | ((first & 0x30) ^ 0x30) << 4
+            return _string(2 if length > 255 else 1, column.encoding, pad=length if column.encoding is None else 0)
+        case 249 | 250 | 251 | 252 | 255:
+            return _string(first, column.encoding)
+        case 246:
+            return _decimal(first, second)
+        case 247:
+            return _enum(second, column.members)
+        case 248:
+            return _set(second, column.members)
+        case 16:
+            return _integer((second * 8 + first + 7) // 8, signed=False, order="big")
+        case _ if type_ in _OF_TIME:
+            return _OF_TIME[type_](first)
+    what = "JSON in MySQL's form" if type_ == _JSON else f"type {type_}"
+    raise ValueError(f"column {column.name} has {what}, which is not read from the log")
+
+
+def _integer(size: int, *, signed: bool, order: Any = "little") -> Decoder:
+    return lambda data, place: (int.from_bytes(data[place : place + size], order, signed=signed), place + size)
+
+
+def _struct(layout: str, size: int) -> Decoder:
+    one = struct.Struct(layout)
+    return lambda data, place: (one.unpack_from(data, place)[0], place + size)
+
+
+def _string(prefix: int, encoding: str | None, pad: int = 0) -> Decoder:
+    """Bytes after their length; the log leaves out the zeros at the end of a BINARY, `pad` bytes long."""
+
+    def decode(data: bytes, place: int) -> tuple[Any, int]:
+        start = place + prefix
+        end = start + int.from_bytes(data[place:start], "little")
+        value = data[start:end]
+        if encoding is not None:
+            return value.decode(encoding, "surrogateescape"), end
+        return value.ljust(pad, b"\0"), end
+
+    return decode
+
+
+def _decimal(precision: int, scale: int) -> Decoder:
+    whole, whole_rest = divmod(precision - scale, 9)
+    part, part_rest = divmod(scale, 9)
+    groups = [(_DIGITS[whole_rest], whole_rest), *[(4, 9)] * whole, *[(4, 9)] * part, (_DIGITS[part_rest], part_rest)]
+    size = sum(length for length, _ in groups)
+
+    def decode(data: bytes, place: int) -> tuple[str, int]:
+        raw = bytearray(data[place : place + size])
+        if len(raw) < size:
+            raise ValueError("a row ends inside a number")
+        is_negative = not raw[0] & 0x80
+        raw[0] ^= 0x80
+        if is_negative:
+            raw = bytearray(byte ^ 0xFF for byte in raw)
+        digits, at = "", 0
+        for length, count in groups:
+            if count:
+                digits += f"{int.from_bytes(raw[at : at + length], 'big'):0{count}d}"
+            at += length
+        text = str(int(digits[: precision - scale] or "0")) + (f".{digits[precision - scale :]}" if scale else "")
+        return ("-" if is_negative else "") + text, place + size
+
+    return decode
+
+
+def _enum(size: int, members: Sequence[str]) -> Decoder:
+    def decode(data: bytes, place: int) -> tuple[str, int]:
+        number = int.from_bytes(data[place : place + size], "little")
+        if number > len(members):
+            raise ValueError(f"an ENUM has the value {number} of {len(members)}")
+        return members[number - 1] if number else "", place + size
+
+    return decode
+
+
+def _set(size: int, members: Sequence[str]) -> Decoder:
+    def decode(data: bytes, place: int) -> tuple[str, int]:
+        bits = int.from_bytes(data[place : place + size], "little")
+        return ",".join(member for number, member in enumerate(members) if bits >> number & 1), place + size
+
+    return decode
+
+
+def _fraction(number: int, digits: int) -> str:
+    """The fraction of a second, which fills whole bytes with two digits each."""
+    return f".{number:0{(digits + 1) // 2 * 2}d}"[: digits + 1] if digits else ""
+
+
+def _year(_: int) -> Decoder:
+    return lambda data, place: (1900 + data[place] if data[place] else 0, place + 1)
+
+
+def _date(_: int) -> Decoder:
+    def decode(data: bytes, place: int) -> tuple[str, int]:
+        number = int.from_bytes(data[place : place + 3], "little")
+        return f"{number >> 9:04d}-{number >> 5 & 15:02d}-{number & 31:02d}", place + 3
+
+    return decode
+
+
+def _datetime2(digits: int) -> Decoder:
+    more = (digits + 1) // 2
+
+    def decode(data: bytes, place: int) -> tuple[str, int]:
+        number, end = int.from_bytes(data[place : place + 5], "big") - (1 << 39), place + 5 + more
+        year, month = divmod(number >> 22, 13)
+        day = f"{year:04d}-{month:02d}-{number >> 17 & 31:02d}"
+        clock = f"{number >> 12 & 31:02d}:{number >> 6 & 63:02d}:{number & 63:02d}"
+        return f"{day} {clock}{_fraction(int.from_bytes(data[place + 5 : end], 'big'), digits)}", end
+
+    return decode
+
+
+def _timestamp2(digits: int) -> Decoder:
+    more = (digits + 1) // 2
+
+    def decode(data: bytes, place: int) -> tuple[str, int]:
+        end = place + 4 + more
+        fraction = _fraction(int.from_bytes(data[place + 4 : end], "big"), digits)
+        return _instant(int.from_bytes(data[place : place + 4], "big")) + fraction, end
+
+    return decode
+
+
+def _time2(digits: int) -> Decoder:
+    more = (digits + 1) // 2
+
+    def decode(data: bytes, place: int) -> tuple[str, int]:
+        end = place + 3 + more
+        number = int.from_bytes(data[place:end], "big") - (0x800000 << 8 * more)
+        sign, number = "-" if number < 0 else "", abs(number)
+        fraction, seconds = number & (1 << 8 * more) - 1, number >> 8 * more
+        clock = f"{seconds >> 12 & 0x3FF:02d}:{seconds >> 6 & 63:02d}:{seconds & 63:02d}"
+        return f"{sign}{clock}{_fraction(fraction, digits)}", end
+
+    return decode
+
+
+def _timestamp(_: int) -> Decoder:
+    return lambda data, place: (_instant(int.from_bytes(data[place : place + 4], "little")), place + 4)
+
+
+def _datetime(_: int) -> Decoder:
+    def decode(data: bytes, place: int) -> tuple[str, int]:
+        text = f"{int.from_bytes(data[place : place + 8], 'little'):014d}"
+        return f"{text[:4]}-{text[4:6]}-{text[6:8]} {text[8:10]}:{text[10:12]}:{text[12:]}", place + 8
+
+    return decode
+
+
+def _time(_: int) -> Decoder:
+    def decode(data: bytes, place: int) -> tuple[str, int]:
+        number = int.from_bytes(data[place : place + 3], "little", signed=True)
+        text = f"{abs(number):06d}"
+        return f"{'-' if number < 0 else ''}{text[:-4]}:{text[-4:-2]}:{text[-2:]}", place + 3
+
+    return decode
+
+
+def _instant(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}" if seconds else "0000-00-00 00:00:00"
+
+
+_OF_TIME: Final[dict[int, Callable[[int], Decoder]]] = {
+    _YEAR: _year,
+    _DATE: _date,
+    _TIME: _time,
+    _DATETIME: _datetime,
+    _TIMESTAMP: _timestamp,
+    _TIME2: _time2,
+    _DATETIME2: _datetime2,
+    _TIMESTAMP2: _timestamp2,
+}
+
+#: Kinds of optional metadata.
+_SIGNS, _DEFAULT_CHARSET, _CHARSETS, _NAMES, _SET_MEMBERS, _ENUM_MEMBERS = 1, 2, 3, 4, 5, 6
+_DEFAULT_MEMBER_CHARSET, _MEMBER_CHARSETS = 10, 11
+
+_ENUM, _SET = 247, 248
+
+
+def packed_integer(data: bytes, place: int) -> tuple[int, int]:
+    """A length-encoded integer, and where what follows begins. Raises `ValueError`."""
+    if place >= len(data):
+        raise ValueError("an event ends too early")
+    first = data[place]
+    if first < 251:
+        return first, place + 1
+    size = {252: 2, 253: 3, 254: 8}.get(first)
+    if size is None or place + 1 + size > len(data):
+        raise ValueError("an event ends too early")
+    return int.from_bytes(data[place + 1 : place + 1 + size], "little"), place + 1 + size
+
+
+class TableMap:
+    """The event: a number for a table, which the rows after it have. Raises `ValueError`."""
+
+    def __init__(self, body: bytes) -> None:
+        self.number = int.from_bytes(body[:6], "little")
+        schema, place = _name(body, 8)
+        table, self._place = _name(body, place)
+        self.table = f"{schema}.{table}"
+        self._body = body
+
+    def columns(self, encodings: Mapping[int, str | None], texts: Sequence[str] = ()) -> Columns:
+        """The columns. `encodings` are Python's names by the number of the collation; `texts` are columns of bytes that are text."""
+        body = self._body
+        count, place = packed_integer(body, self._place)
+        types, place = body[place : place + count], place + count
+        length, place = packed_integer(body, place)
+        metadata = list(_metadata(types, body[place : place + length]))
+        described = _Described(body[place + length + (count + 7) // 8 :])
+        plain = [Column("", type_, pair) for type_, pair in zip(types, metadata, strict=True)]
+        return Columns(self.table, described.completed(self.table, plain, encodings), texts)
+
+
+class Columns:
+    """The columns of a table, which make rows of bytes. Raises `ValueError` for a type that is not read."""
+
+    def __init__(self, table: str, columns: Sequence[Column], texts: Sequence[str] = ()) -> None:
+        self.table = table
+        self.by_name = {column.name: column for column in columns}
+        self._names = [column.name for column in columns]
+        self._decoders = [decoder_of(column._replace(encoding="utf-8") if column.name in texts else column) for column in columns]
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def row(self, data: bytes, place: int) -> tuple[dict[str, Any], int]:
+        """The row that begins at `place`, and where the next one does. Written the long way: it runs once per row."""
+        nulls = int.from_bytes(data[place : place + (len(self._names) + 7) // 8], "little")
+        place += (len(self._names) + 7) // 8
+        row: dict[str, Any] = {}
+        for number, name in enumerate(self._names):
+            if nulls >> number & 1:
+                row[name] = None
+            else:
+                row[name], place = self._decoders[number](data, place)
+        if place > len(data):
+            raise ValueError(f"a row of {self.table} ends too early")
+        return row, place
+
+
+class _Described:
+    """The optional metadata, which binlog_row_metadata = FULL writes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._fields: dict[int, bytes] = {}
+        place = 0
+        while place < len(data):
+            kind = data[place]
+            length, start = packed_integer(data, place + 1)
+            place = start + length
+            self._fields[kind] = data[start:place]
+
+    def completed(self, table: str, columns: Sequence[Column], encodings: Mapping[int, str | None]) -> list[Column]:
+        """The columns with all that is said of them."""
+        if _NAMES not in self._fields:
+            raise ValueError(f"the log does not name the columns of {table}: it was written while binlog_row_metadata was not FULL")
+        names = [name.decode("utf-8") for name in _texts(self._fields[_NAMES])]
+        if len(names) != len(columns):
+            raise ValueError(f"the log names {len(names)} columns of {table}, which has {len(columns)}")
+        signs = self._signs()
+        texts = iter(self._collations(_DEFAULT_CHARSET, _CHARSETS, sum(is_text(c.real_type) for c in columns)))
+        members = iter(self._collations(_DEFAULT_MEMBER_CHARSET, _MEMBER_CHARSETS, sum(c.real_type in (_ENUM, _SET) for c in columns)))
+        lists = {_ENUM: _lists(self._fields.get(_ENUM_MEMBERS, b"")), _SET: _lists(self._fields.get(_SET_MEMBERS, b""))}
+        made = []
+        for column, name in zip(columns, names, strict=True):
+            of, kind = column._replace(name=name), column.real_type
+            if is_numeric(kind):
+                of = of._replace(unsigned=next(signs, False))
+            elif is_text(kind):
+                of = of._replace(encoding=_encoding(encodings, next(texts), name, table))
+            elif kind in (_ENUM, _SET):
+                encoding = _encoding(encodings, next(members), name, table) or "latin-1"
+                of = of._replace(members=tuple(each.decode(encoding, "surrogateescape") for each in next(lists[kind], [])))
+            made.append(of)
+        return made
+
+    def _signs(self) -> Iterator[bool]:
+        return (bool(byte >> bit & 1) for byte in self._fields.get(_SIGNS, b"") for bit in range(7, -1, -1))
+
+    def _collations(self, default: int, each: int, count: int) -> list[int]:
+        if each in self._fields:
+            return _numbers(self._fields[each])
+        first, *pairs = _numbers(self._fields.get(default, b"\x3f"))
+        others = dict(zip(pairs[::2], pairs[1::2], strict=False))
+        return [others.get(number, first) for number in range(count)]
+
+
+#: The collation of bytes.
+_BINARY: Final = 63
+
+
+def _encoding(encodings: Mapping[int, str | None], collation: int, column: str, table: str) -> str | None:
+    if collation == _BINARY:
+        return None
+    if collation not in encodings:
+        raise ValueError(f"column {column} of {table} has collation {collation}, whose character set is not known here")
+    return encodings[collation]
+
+
+def _metadata(types: bytes, data: bytes) -> Iterator[tuple[int, int]]:
+    place = 0
+    for type_ in types:
+        size = metadata_size(type_)
+        if place + size > len(data):
+            raise ValueError("the description of a table ends too early")
+        yield (data[place] if size else 0, data[place + 1] if size > 1 else 0)
+        place += size
+
+
+def _name(body: bytes, place: int) -> tuple[str, int]:
+    """A name after its length, with a zero byte behind it."""
+    if place >= len(body):
+        raise ValueError("the description of a table ends too early")
+    end = place + 1 + body[place]
+    return body[place + 1 : end].decode("utf-8", "surrogateescape"), end + 1
+
+
+def _numbers(data: bytes) -> list[int]:
+    found, place = [], 0
+    while place < len(data):
+        number, place = packed_integer(data, place)
+        found.append(number)
+    return found
+
+
+def _texts(data: bytes) -> list[bytes]:
+    found, place = [], 0
+    while place < len(data):
+        length, place = packed_integer(data, place)
+        found.append(data[place : place + length])
+        place += length
+    return found
+
+
+def _lists(data: bytes) -> Iterator[list[bytes]]:
+    """Lists of texts, each after its length."""
+    place = 0
+    while place < len(data):
+        count, place = packed_integer(data, place)
+        texts = []
+        for _ in range(count):
+            length, place = packed_integer(data, place)
+            texts.append(data[place : place + length])
+            place += length
+        yield texts

@@ -1,1 +1,0 @@
-"""The outbox of any SQL database: what it asks and decides, once."""
