@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     M = TypeVar("M", bound=Message)
+else:
+    M = TypeVar("M")
 
 
 __all__ = [

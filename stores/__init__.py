@@ -43,9 +43,9 @@ _HOMES = {
     "stores.sqlalchemy": ("SQLAlchemyInbox", "SQLAlchemyOutbox"),
     "stores.redis": ("RedisStore",),
     "stores.protocol.transitions": ("Place", "Record", "decide"),
-    "stores.testing": ("Features", "StoreConformance"),
-    "middleware.store": ("Acquired", "Claim", "ClaimKey", "ClaimStore", "Exchange", "ExchangeResult", "Outcome"),
-    "middleware.changes": ("Change", "Operation"),
+    "stores.conformance": ("Features", "StoreConformance"),
+    "middleware.storage.claimstore": ("Acquired", "Claim", "ClaimKey", "ClaimStore", "Exchange", "ExchangeResult", "Outcome"),
+    "middleware.storage.changes": ("Change", "Operation"),
 }
 """Where each name lives; a test compares it with the block for type checkers."""
 

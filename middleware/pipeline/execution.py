@@ -266,7 +266,7 @@ class Execution:
     def _log_without_effect(self, work: Work, error: BaseException) -> None:
         first = work.ready[0].origin
         log.warning(
-            "a middleware raised after its messages were handled, their own results stand",
+            "middleware failed after its messages were handled",
             handler=self._agent.name,
             error=class_name(error),
             at=where_raised(error),

@@ -137,7 +137,7 @@ class Around:
     def _log_without_effect(self, error: BaseException) -> None:
         first = self._members[0].message
         log.warning(
-            "a middleware raised after its messages were handled, their own results stand",
+            "middleware failed after its messages were handled",
             handler=self._declared.name,
             error=class_name(error),
             at=where_raised(error),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 from asyncpg import Pool
@@ -35,9 +35,6 @@ from ackwise.stores.sql.claims import SQLClaims, exchange_in_rounds
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 from ackwise.stores.sql.schema import Maintenance, complaints, create
-
-if TYPE_CHECKING:
-    pass
 
 
 class Row(NamedTuple):

@@ -260,7 +260,7 @@ def test_an_error_without_user_code_is_put_where_it_was_raised() -> None:
     error.__traceback__ = traceback.tb_next and traceback.tb_next.tb_next
     where = where_raised(error)
     assert where is not None
-    assert "/middleware/batch.py:" in where
+    assert "/middleware/message/batch.py:" in where
 
 
 def test_an_app_that_is_installed_is_user_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
