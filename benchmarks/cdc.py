@@ -43,8 +43,6 @@ from ackwise.stores.mysql.outbox import MySQLOutbox
 from ackwise.stores.postgres.outbox import PostgresOutbox
 from ackwise.stores.postgres.replication import PostgresChanges
 
-__all__ = ["Figures", "main", "measure", "read_options", "run"]
-
 _TOPIC, _SLOT, _SIZE, _KEYS, _IN_TRANSACTION = "orders", "bench", 200, 1000, 1000
 
 #: Seconds until a relay that has to read has read.

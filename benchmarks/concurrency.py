@@ -24,8 +24,6 @@ from benchmarks.consumers import Bench, Contender, Measurement, default_python, 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["SHAPES", "Figures", "KeyedBench", "Shape", "main", "read_options", "run"]
-
 #: Messages of a turn by the milliseconds that a handler waits: a turn of the slowest takes some twenty seconds.
 _MESSAGES: Final = {1: 8_000, 20: 1_000}
 

@@ -33,22 +33,6 @@ from rich.table import Table
 
 from ackwise.plugin.local.localkafka import local_kafka
 
-__all__ = [
-    "AIMS",
-    "CONTENDERS",
-    "Aim",
-    "Bench",
-    "Contender",
-    "Figures",
-    "Measurement",
-    "able",
-    "default_python",
-    "main",
-    "read_options",
-    "run",
-    "versions",
-]
-
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _TIMEOUT: Final = 600.0  # seconds for one contender's turn
 

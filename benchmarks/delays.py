@@ -55,8 +55,6 @@ from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.topics.group import Group
 from ackwise.plugin.topics.topicadmin import ensure_topics, set_append_time
 
-__all__ = ["BENCHES", "Found", "main", "read_options", "run"]
-
 #: Seconds until copies that are due together are due: the relay has started, and they are on the rung of 30 s.
 _LEAD: Final = 30.0
 

@@ -31,8 +31,6 @@ from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.local.localkafka import local_kafka
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Watch", "join"]
-
 _CLIENT: Final = "joining"
 
 

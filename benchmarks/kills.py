@@ -25,8 +25,6 @@ from typing import Final, NamedTuple
 from ackwise import App, Dedup, Message
 from ackwise.testing import MemoryKafka
 
-__all__ = ["Found", "main", "measure"]
-
 _TOPIC: Final = "payments"
 _CALL: Final = 0.005  # seconds that the handler takes
 

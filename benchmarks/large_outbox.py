@@ -31,8 +31,6 @@ from tests.databases.postgres import USER, postgres_server
 from ackwise.plugin.consumer.workerstate import OutboxCounts
 from ackwise.stores.postgres.outbox import PostgresOutbox
 
-__all__ = ["Figures", "main", "measure", "read_options", "run"]
-
 # As a business transaction would have written them, but that they are many and of few keys.
 _FILL: Final = """
 INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, value, size, state, next_at)

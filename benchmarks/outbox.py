@@ -40,8 +40,6 @@ from ackwise.plugin.consumer.workerstate import OutboxCounts
 from ackwise.plugin.outbox.outboxrelay import AloneSettings, OutboxRelay, new_relay
 from ackwise.stores.postgres.outbox import PostgresOutbox
 
-__all__ = ["Bench", "Figures", "main", "make_topic", "measure", "percentiles", "read_options", "run"]
-
 _BATCH, _SIZE, _KEYS, _TOPIC = 500, 200, 1000, "orders"
 
 #: Row by row is so slow that it gets this share of the rows.

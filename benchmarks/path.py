@@ -32,8 +32,6 @@ from ackwise.plugin.handlers.observers import Observed
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing import MemoryKafka
 
-__all__ = ["Function", "Passed", "main", "measure"]
-
 _LIBRARY: Final = Path(ackwise.__file__).resolve().parent
 
 #: The folders that a worker consists of; the in-memory Kafka is in another one.

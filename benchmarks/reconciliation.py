@@ -51,8 +51,6 @@ from ackwise.spark.fold.cache import brought_up, opened
 from ackwise.spark.job import reconcile
 from ackwise.spark.session.spark import local_session
 
-__all__ = ["Figures", "Row", "measure_day", "read_options", "run"]
-
 _HEAPS: Final = ("1g", "4g")
 
 

@@ -31,8 +31,6 @@ from tests.databases.postgres import postgres_server
 from tests.databases.redis import redis_server
 from tests.databases.server import Missing, Server
 
-__all__ = ["AIMS", "DATABASES", "Aim", "Contest", "Figures", "Measured", "main", "measure", "read_options", "run"]
-
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _DELAY: Final = 0.00025  # seconds, each way
 _KEYS: Final = 200_000  # whose bytes are counted in Redis

@@ -27,8 +27,6 @@ from rich.table import Table
 from tests.databases.redis import redis_server
 from tests.databases.server import Missing
 
-__all__ = ["AIMS", "ENTRANTS", "Entrant", "Figures", "JsonBench", "main", "read_options", "run"]
-
 _SHAPES: Final = {"take": "take", "each": "loop"}
 _REDIS: Final = "redis://"
 _STORES: Final = {"Faust": "", "Ackwise": "none", "Ackwise + Dedup": "memory://", "Ackwise + Dedup in Redis": _REDIS}

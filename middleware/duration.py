@@ -9,8 +9,6 @@ from typing import Any
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.usercode import plain, shown
 
-__all__ = ["format_duration", "parse_duration"]
-
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
 

@@ -17,24 +17,6 @@ AckwiseError
 PublishRefused (AckwiseError)  the broker will never take this copy; the message becomes a dead letter
 """
 
-__all__ = [
-    "AckwiseError",
-    "CodecUnavailable",
-    "ConfigurationError",
-    "ConsumeTimeout",
-    "EventLogUnavailable",
-    "Fenced",
-    "InvalidHandlerResult",
-    "InvalidReceipt",
-    "InvalidRuling",
-    "PublishRefused",
-    "PublishUnavailable",
-    "StoreUnavailable",
-    "TransactionAborted",
-    "TransactionCommitted",
-    "Unavailable",
-]
-
 
 class AckwiseError(Exception):
     """The root of everything that Ackwise raises."""

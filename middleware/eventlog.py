@@ -28,22 +28,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ackwise.middleware.events import SCHEMA_VERSION, Event, EventCode, RunEvents, explode
 
-__all__ = [
-    "FIELDS",
-    "LAYOUT_VERSION",
-    "NONE",
-    "RECORD_SIZE",
-    "Block",
-    "EventBuffer",
-    "EventLog",
-    "Field",
-    "LogHeader",
-    "EventRow",
-    "RunBlock",
-    "Unreadable",
-    "parse_log",
-]
-
 LAYOUT_VERSION = 2
 
 Format = Literal["q", "i", "h", "b"]

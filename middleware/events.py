@@ -12,22 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-__all__ = [
-    "COLUMNS",
-    "OUTGOING",
-    "SCHEMA_VERSION",
-    "Column",
-    "Durable",
-    "Event",
-    "EventCode",
-    "EventSink",
-    "Kind",
-    "RunEvents",
-    "RunSink",
-    "durable_of",
-    "explode",
-]
-
 SCHEMA_VERSION = 2
 
 

@@ -20,9 +20,6 @@ from typing import Final
 
 from ackwise.middleware.usercode import Returned, called, class_name, shown
 
-__all__ = ["Field", "Log", "LogThrottle", "bytes_text", "cut", "plain", "said"]
-
-
 #: Characters of a text in a cell of a table, and of a value.
 _CELL: Final = 160
 _VALUE: Final = 4000

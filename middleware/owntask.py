@@ -11,8 +11,6 @@ from typing import Any
 
 from ackwise.middleware.usercode import Called, Raised, awaited
 
-__all__ = ["ended", "in_a_task", "outcome_of"]
-
 
 def in_a_task(function: Callable[..., Any], *arguments: Any) -> tuple[asyncio.Task[None], list[Called]]:
     """As `awaited`, in a task of its own: what a call leaves of a cancellation meets nobody else.

@@ -19,21 +19,6 @@ from typing import Any, Final, TextIO
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = [
-    "NAME",
-    "SAFE",
-    "SCHEMA_VERSION",
-    "Action",
-    "Planned",
-    "Risk",
-    "RepairStep",
-    "Summary",
-    "Title",
-    "read_steps",
-    "read_title",
-    "write_plan",
-]
-
 SCHEMA_VERSION: Final = 1
 #: What the file is called, beside the tables of its run.
 NAME: Final = "plan.jsonl"

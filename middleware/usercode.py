@@ -20,29 +20,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
-__all__ = [
-    "Called",
-    "Raised",
-    "Returned",
-    "STOPS",
-    "Stops",
-    "awaited",
-    "called",
-    "class_name",
-    "close_coroutine",
-    "failure_of",
-    "failures_of",
-    "is_a",
-    "is_printable",
-    "leaves",
-    "looked",
-    "plain",
-    "shown",
-    "stops",
-    "where_raised",
-]
-
-
 #: Exceptions in each other, above which nobody prints them: Python prints one that is in several groups as often.
 _MOST: Final = 1000
 

@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.web.workerpages import Watching
 
 
-__all__ = ["AiokafkaHost", "Following", "Watched", "host_of", "watching_of"]
-
-
 def host_of(
     slots: Slots,
     settings: HostSettings,

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.aiokafkahost import AiokafkaHost
     from ackwise.plugin.delays.cancellations import CancelAnswer
 
-__all__ = ["App", "Usable"]
 
 log = Log()
 

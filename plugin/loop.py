@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
-__all__ = ["Reliable", "reliable"]
-
 log = Log()
 
 T = TypeVar("T")

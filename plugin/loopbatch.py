@@ -14,8 +14,6 @@ from ackwise.middleware.message.message import Message
 from ackwise.middleware.pipeline.settlement import Undecided, current_assignment
 from ackwise.middleware.usercode import Raised, Returned, is_a, leaves, stops
 
-__all__ = ["Handover", "LoopBatch"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -30,8 +30,6 @@ from ackwise.plugin.producer.apppublish import Outside
 from ackwise.plugin.registry import installed_middleware, open_inbox, open_outbox, open_sink, open_store
 from ackwise.plugin.settings.config import Config
 
-__all__ = ["Policy", "Slots", "refuse_short_memory"]
-
 log = Log()
 
 Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Outbox | Events | Breaker | RateLimit | Broadcasting | Share | Watch | Tracing

@@ -30,8 +30,6 @@ from ackwise.middleware.runs.run import Run, Stage, apart, count, in_order
 from ackwise.plugin.consumer.lane import Lane
 from ackwise.plugin.consumer.member import Member
 
-__all__ = ["Desk", "Held", "Order", "Promise", "Receivers"]
-
 
 class Held(HandlerCall):
     """A message in the hands of a receiver, or on its way there. `lane` is where it is from."""

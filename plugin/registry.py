@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ackwise.middleware.storage.outbox import OutboxStore
     from ackwise.middleware.storage.transaction import TransactionalStore
 
-__all__ = ["announced", "has_inbox", "installed_middleware", "open_changes", "open_inbox", "open_outbox", "open_sink", "open_store"]
 
 _STORES: Final = "ackwise.stores"
 _INBOXES: Final = "ackwise.inboxes"

@@ -18,8 +18,6 @@ from ackwise.plugin.handlers.handler import HandlerOf, check_agent, inspect_hand
 from ackwise.plugin.handlers.lifespan import WithResources
 from ackwise.plugin.topics.topicpatterns import parse_pattern
 
-__all__ = ["AgentOptions", "Router"]
-
 T = TypeVar("T")
 HandlerT = TypeVar("HandlerT", bound=Callable[Concatenate[Any, ...], Coroutine[Any, Any, ConsumeStatus | None] | ConsumeStatus | None])
 

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["Running"]
-
 
 class Running:
     """The worker of `app.running()`. `has_joined` is set once it is a member of its group."""

@@ -42,26 +42,6 @@ else:
     M = TypeVar("M")
 
 
-__all__ = [
-    "Avro",
-    "Framed",
-    "JsonSchema",
-    "Misfit",
-    "NotFramed",
-    "OtherMessage",
-    "Protobuf",
-    "Registered",
-    "SchemaRegistry",
-    "Unknown",
-    "UnknownSchema",
-    "as_registry",
-    "framed",
-    "importing",
-    "indexed",
-    "unusable",
-]
-
-
 _HEAD: Final = struct.Struct(">bI")
 
 

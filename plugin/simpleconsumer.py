@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
-__all__ = ["Received", "SimpleConsumer"]
-
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["DEFAULT_TOPIC_NAMES", "TopicOfGroup", "TopicTemplate"]
-
 DEFAULT_TOPIC_NAMES: Final = "{group}.{kind}"
 
 #: What may stand in braces. The kind of two words, `dlq.state`, has a dot between them, or what is behind the colon.

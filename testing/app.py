@@ -43,8 +43,6 @@ from ackwise.testing.crashes import CRASH_POINTS, CrashPoint, Life, MortalInbox,
 from ackwise.testing.kafka.broker import MemoryKafka, When
 from ackwise.testing.kafka.partition import Record
 
-__all__ = ["TestApp", "VirtualClock", "batch", "message"]
-
 
 class VirtualClock:
     """Seconds since the epoch, which pass when `advance` says so. It is called for the time, as `time.time` is.

@@ -11,9 +11,6 @@ from typing import Final, Literal, NamedTuple
 
 from ackwise.middleware.events import Event, EventCode
 
-__all__ = ["Fate", "Place", "assert_no_loss", "assert_order", "assert_run_once", "fate_of", "place_of"]
-
-
 Kind = Literal["done", "duplicate", "later", "dead", "dropped"]
 
 _KINDS: Final[dict[EventCode, Kind]] = {

@@ -16,8 +16,6 @@ from ackwise.middleware.runs.agent import Agent
 from ackwise.middleware.storage.claimstore import ClaimStore, ColumnExchange, ColumnResult, Exchange, ExchangeResult, in_columns
 from ackwise.middleware.storage.transaction import Transaction, TransactionalStore
 
-__all__ = ["CRASH_POINTS", "CrashPoint", "Life", "MortalInbox", "MortalStore", "mortal"]
-
 CrashPoint = Literal[
     "before the claim",
     "after the claim",

@@ -10,8 +10,6 @@ import pytest_asyncio
 from ackwise.testing.app import VirtualClock
 from ackwise.testing.kafka.broker import MemoryKafka
 
-__all__ = ["memory_kafka", "virtual_clock"]
-
 
 @pytest.fixture
 def virtual_clock() -> VirtualClock:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Durations", "known_durations"]
-
 _PRINTED = 30
 
 

@@ -7,9 +7,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-__all__ = ["KINDS", "Odd", "hostile_error", "hostile_value", "contained"]
-
-
 TestT = TypeVar("TestT", bound=Callable[..., Any])
 
 

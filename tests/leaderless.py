@@ -9,8 +9,6 @@ from aiokafka.errors import NotLeaderForPartitionError
 from ackwise.testing import MemoryKafka
 from ackwise.testing.kafka.partition import PartitionLog
 
-__all__ = ["Leaderless"]
-
 
 class Leaderless:
     """Partitions that take and give nothing, until they leave `places`."""

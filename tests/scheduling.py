@@ -11,8 +11,6 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-__all__ = ["ByServers", "guess"]
-
 _SPARK = "all tests with Spark"
 
 #: About how many seconds a test takes that has this mark, the first that it has of these; others take next to nothing.

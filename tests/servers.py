@@ -21,8 +21,6 @@ from tests.waiting import PATIENCE, until
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.local.localkafka import LocalKafka, local_kafka
 
-__all__ = ["PROPERTIES", "RawKafka", "connected", "kafka_or_skip", "move_group", "new_name"]
-
 #: Small files, so that logs roll and a broker starts again quickly; a worker that died is missed after a moment, not after
 #: the six seconds that brokers insist on otherwise; what can be compacted is, not fifteen seconds later; and a share group may
 #: have short locks, and is joined at once.

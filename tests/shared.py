@@ -23,8 +23,6 @@ from tests.servers import PROPERTIES
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.local.localkafka import local_kafka
 
-__all__ = ["LOGICAL", "Owner", "SharedKafka", "SharedServer", "give_address", "owner_of", "shared", "tell_of_tests"]
-
 #: Settings of a PostgreSQL whose log can be decoded.
 LOGICAL: Final[Mapping[str, object]] = {"wal_level": "logical", "max_replication_slots": 20}
 

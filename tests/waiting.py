@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["PATIENCE", "queued", "turns", "until"]
-
 #: Seconds until a fact counts as one that never comes: far more than a busy machine needs. A twin makes tests wait for what never comes.
 PATIENCE: Final = 10.0 if "SABOTAGE_COPY" in os.environ else 60.0
 

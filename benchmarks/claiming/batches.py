@@ -12,8 +12,6 @@ from benchmarks.claiming.way import Step
 
 from ackwise.middleware.storage.claimstore import Acquired, Claim, ClaimKey, ClaimStore, Complete, Exchange, ExchangeResult, Outcome
 
-__all__ = ["one_trip", "two_trips"]
-
 
 @asynccontextmanager
 async def one_trip(make: Callable[[], ClaimStore], size: int) -> AsyncIterator[Step]:

@@ -17,8 +17,6 @@ from benchmarks.claiming.way import Step
 from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
 from ackwise.middleware.storage.transaction import Finish, OffsetsStore, Taken, TransactionalStore
 
-__all__ = ["book_mariadb", "book_postgres", "inbox", "mariadb_per_message", "offsets", "postgres_alone", "postgres_per_message", "prepare"]
-
 Book = Callable[[Any, list[tuple[int, int]]], Awaitable[None]]
 """What the handler does: one row update for each message, account and amount, by the driver's executemany."""
 

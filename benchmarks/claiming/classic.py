@@ -21,8 +21,6 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from ackwise.middleware.storage.claimstore import Acquired, Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.stores.memory import MemoryStore
 
-__all__ = ["POOL", "mariadb", "memory", "postgres", "redis", "sqlite", "sqlite_blocking"]
-
 #: Connections of a pool. asyncpg's and asyncmy's own pools cost a round trip more for each use; this one does not.
 POOL = 20
 

@@ -31,8 +31,6 @@ from ackwise.stores.postgres import PostgresInbox, PostgresStore
 from ackwise.stores.redis import RedisStore
 from ackwise.stores.sqlite import SQLiteStore
 
-__all__ = ["CONTESTS", "PEERS", "SIZES", "able", "main"]
-
 SIZES: Final = (1, 10, 100, 500)
 #: By module, how the names of its ways begin.
 PEERS: Final = {"aws_lambda_powertools": "AWS Powertools", "idemkit": "idemkit"}

@@ -10,8 +10,6 @@ from redis.asyncio import Redis
 
 from ackwise.stores.redis import RedisStore
 
-__all__ = ["bytes_per_key"]
-
 _BATCH: Final = 500
 
 

@@ -23,8 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["EchoTimes", "delayed", "echo_times"]
-
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 _ECHOES: Final = 1000
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from benchmarks.claiming.way import Step
 
-__all__ = ["idemkit_postgres", "idemkit_redis", "powertools"]
-
 
 @asynccontextmanager
 async def powertools(url: str) -> AsyncIterator[Step]:

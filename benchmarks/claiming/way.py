@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
-__all__ = ["BASE", "Step", "Turn", "Way", "take"]
-
 BASE: Final = "classic"
 """Whom all others are compared with: a message at a time, as people write it."""
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from benchmarks.contenders.meter import Meter, Task
 
-__all__ = ["AtOnce", "at_once", "wait_and_count"]
-
 
 class AtOnce(NamedTuple):
     """`how` is the contender's own word for its shape."""

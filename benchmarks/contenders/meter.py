@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Meter", "Task", "read_task"]
-
-
 _QUEUED: Final = Path("/proc/self/schedstat")
 
 

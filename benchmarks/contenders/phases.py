@@ -16,8 +16,6 @@ from ackwise.plugin.consumer.backlog import Backlog
 from ackwise.plugin.consumer.member import Member
 from ackwise.plugin.kafka.fetchbuffer import Taking
 
-__all__ = ["Phases"]
-
 #: What belongs to which phase. Nothing here calls another of its own phase, or of another one without awaiting it.
 _STEPS: Final[tuple[tuple[str, type[Any], str], ...]] = (
     ("fetch", Taking, "take"),

@@ -12,8 +12,6 @@ import duckdb
 
 from ackwise.spark.vocabulary import Flag
 
-__all__ = ["book_differences", "differences"]
-
 _FLAGS: Final = ", ".join(f"CASE WHEN flags & {int(flag)} != 0 THEN '{flag.name}' END" for flag in Flag)
 _NAMED: Final = f"list_filter([{_FLAGS}], lambda name: name IS NOT NULL)"
 _OFFSETS: Final = 'unnest(range(start, "end")) AS "offset"'

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import duckdb
 
-__all__ = ["judge"]
-
 _GRACE: Final = 60
 _WRITER_TIMEOUT: Final = 600
 _FOREVER: Final = 2**62

@@ -11,8 +11,6 @@ from benchmarks.reconciling.shape import SECOND
 from ackwise.middleware.events import EventCode
 from ackwise.spark.vocabulary import Flag, Verdict
 
-__all__ = ["FATES", "LEVELS", "WriterFate", "Hash", "Step", "Who"]
-
 #: Seconds of the delay levels, as the sessions say.
 LEVELS: Final = (10, 30, 60)
 

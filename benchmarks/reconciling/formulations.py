@@ -12,8 +12,6 @@ from ackwise.spark.events.bitmap import fold_words, points, spans, stretches
 from ackwise.spark.events.schema import is_about_a_message, project
 from ackwise.spark.fold.messages import fold
 
-__all__ = ["anti_join", "bare_count", "drop_duplicates", "folded", "gaps_by_lag", "gaps_by_words", "windows", "words_join"]
-
 _ID: Final = ("group_id", "topic", "partition", "offset")
 
 

@@ -30,8 +30,6 @@ from benchmarks.reconciling.truth import Truth
 from ackwise.middleware.events import EventCode
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
 
-__all__ = ["Made", "generate"]
-
 _RETENTION: Final = 1800 * SECOND
 _ACTIVE: Final = 0.6  # of a slice; the rest is for what follows, and for workers to be silent for long enough to be dead
 _SETTLING: Final = 120 * SECOND  # after that, longer than any message takes

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["KEPT", "Cost", "Meter", "exhaust"]
-
 #: What a session must keep for a meter, as configuration of Spark.
 KEPT: Final = {"spark.ui.retainedStages": "1000", "spark.ui.retainedTasks": "100000"}
 

@@ -16,8 +16,6 @@ from ackwise.middleware.events import COLUMNS, SCHEMA_VERSION, EventCode, Kind
 from ackwise.stores.journal.layout import parquet_path
 from ackwise.stores.journal.parquet import SCHEMA, WRITE_OPTIONS
 
-__all__ = ["NONE", "Numbers", "Rows", "Writer", "joined", "rows_of", "write_events"]
-
 Numbers = npt.NDArray[np.int64]
 Rows = dict[str, Numbers]
 """By column of `_COLUMNS` what each event has there, `NONE` for nothing. A text is its place in `Writer.texts`."""

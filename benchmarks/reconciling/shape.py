@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["DAY", "SECOND", "SEGMENT", "START", "Shape"]
-
 SECOND: Final = 1_000_000  # all times here are microseconds
 DAY: Final = 86400 * SECOND
 START: Final = 1_767_225_600 * SECOND  # 2026-01-01T00:00:00Z

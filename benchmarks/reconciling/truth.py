@@ -21,8 +21,6 @@ from benchmarks.reconciling.rows import Numbers
 
 from ackwise.spark.vocabulary import LogicalVerdict, Verdict
 
-__all__ = ["Truth"]
-
 _TIME: Final = pa.timestamp("us", "UTC")
 _WHERE: Final = {"group_id": pa.string(), "topic": pa.string(), "partition": pa.int32()}
 _TABLES: Final[Mapping[str, Mapping[str, Any]]] = {

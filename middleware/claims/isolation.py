@@ -28,9 +28,6 @@ from ackwise.middleware.progress.commitmetadata import CommitMetadata, Tried
 from ackwise.middleware.runs.agent import HandlerCall
 from ackwise.middleware.runs.run import Run, Stage, count
 
-__all__ = ["Company", "DEAD_AFTER", "FIRST_PORTION", "Isolation", "LARGEST_PORTION", "LONGEST", "Suspects", "agent_hash"]
-
-
 #: Who runs alone, where what asks began: the lane and the message of one trial are one.
 _within: ContextVar[object] = ContextVar("ackwise_alone", default=None)
 

@@ -36,8 +36,6 @@ from ackwise.middleware.storage.claimstore import (
     in_columns,
 )
 
-__all__ = ["Leases", "Moment", "Witness"]
-
 log = Log()
 
 #: Keys of successes, pending releases and pending marks that are remembered at most; the oldest go first.

@@ -16,8 +16,6 @@ from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.disposition import Delayed, Failure
 
-__all__ = ["EXPIRED", "Answer", "Invisibility", "Receipts"]
-
 T = TypeVar("T")
 
 #: What becomes of a message whose receipt has expired: it is sent back at once, and that attempt is counted.

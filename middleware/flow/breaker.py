@@ -18,8 +18,6 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.raising import Later, Reject
 
-__all__ = ["FIRST", "SHARE", "WINDOW", "Breaker", "Circuit", "Position"]
-
 #: Bad ones with no good one among them at which the first sample trips.
 FIRST: Final = 20
 

@@ -46,35 +46,6 @@ from ackwise.middleware.message.message import TopicPartition
 from ackwise.middleware.runs.run import Run, pick
 from ackwise.middleware.usercode import class_name, shown
 
-__all__ = [
-    "Burials",
-    "ControlRecord",
-    "Do",
-    "HELD_AT_MOST",
-    "MessageAt",
-    "MessageCommand",
-    "PartitionInHand",
-    "UnreadableControl",
-    "VERSION",
-    "WaitingAnswer",
-    "WaitingMessage",
-    "WorkerRecord",
-    "decode",
-    "decode_command",
-    "decode_worker",
-    "encode",
-    "encode_command",
-    "encode_letters",
-    "encode_worker",
-    "is_command",
-    "is_worker",
-    "key_text",
-    "letters_topic",
-    "message_at",
-    "worker_key",
-]
-
-
 WaitingAnswer = Literal["accepted", "running", "unknown"]
 """`accepted`: it waits in place in this worker. `running`: its handler has it now. `unknown`: it does neither here."""
 

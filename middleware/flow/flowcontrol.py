@@ -17,8 +17,6 @@ from ackwise.middleware.message.raising import Later, Reject
 from ackwise.middleware.runs.run import Run, Stage
 from ackwise.middleware.usercode import class_name, is_a, leaves, looked
 
-__all__ = ["PAUSED", "FlowControl", "is_withheld_letter"]
-
 log = Log()
 
 #: Why a batch of a paused handler, or of a paused partition, is held.

@@ -23,9 +23,6 @@ from ackwise.middleware.message.message import Message
 from ackwise.middleware.runs.run import Run, Stage, divide
 from ackwise.middleware.usercode import Raised, Stops, class_name
 
-__all__ = ["Bucket", "KeyTable", "Limiter", "RateLimit", "Share", "Thresholds", "check_threshold", "share_of"]
-
-
 #: Keys that are looked at for each one that is asked for: the table shrinks faster than it grows, and nobody walks through it.
 _LOOKS: Final = 2
 

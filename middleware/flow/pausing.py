@@ -13,8 +13,6 @@ from typing import Literal, NamedTuple
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.message import TopicPartition
 
-__all__ = ["By", "Pausing", "Target", "target_of"]
-
 By = Literal["code", "command"]
 
 

@@ -12,8 +12,6 @@ from ackwise.middleware.message.disposition import DONE, Dead, Delayed, Disposit
 from ackwise.middleware.message.message import Message, Messages
 from ackwise.middleware.usercode import plain, shown
 
-__all__ = ["Batch"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

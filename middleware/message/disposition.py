@@ -14,24 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.usercode import class_name, is_printable, shown, where_raised
 
-__all__ = [
-    "CONSUME_LATER",
-    "CONSUME_SUCCESS",
-    "ConsumeStatus",
-    "DONE",
-    "Dead",
-    "Delayed",
-    "Disposition",
-    "Done",
-    "Dropped",
-    "Duplicate",
-    "Failure",
-    "OUR_REASONS",
-    "Reason",
-    "Suspended",
-    "Unrecorded",
-]
-
 
 class Unrecorded(NamedTuple):
     """What a store is told of it beside the outcome, as one text, so that whoever claims the key next records it."""

@@ -27,21 +27,6 @@ from uuid import UUID
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.usercode import Raised, Returned, Stops, called, class_name, close_coroutine
 
-__all__ = [
-    "Identity",
-    "Key",
-    "business_id",
-    "check_key_function",
-    "coordinates_id",
-    "identifies",
-    "innermost",
-    "key_from",
-    "message_id",
-    "packed",
-    "refuse_async",
-]
-
-
 Key = str | bytes | int | UUID | Decimal | date | enum.Enum | tuple[Any, ...] | None
 """What a key function may return; see above."""
 

@@ -8,8 +8,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from ackwise.middleware.duration import parse_duration
 
-__all__ = ["Delivery", "Headers", "Message", "Messages", "Origin", "TopicPartition", "delivery_of", "extending"]
-
 #: Gives the handler that runs in this task so many seconds more.
 extending: ContextVar[Callable[[float], None] | None] = ContextVar("ackwise_extending", default=None)
 

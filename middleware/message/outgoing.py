@@ -22,25 +22,6 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused, Publis
 from ackwise.middleware.message.message import Headers, Message
 from ackwise.middleware.message.wire import Copy
 
-__all__ = [
-    "Acked",
-    "MESSAGE_ID",
-    "MISSING",
-    "MessageSender",
-    "Outgoing",
-    "Publisher",
-    "SendAnswer",
-    "SendFailed",
-    "TopicMissing",
-    "carrying",
-    "message_id",
-    "new_message_id",
-    "outgoing_of",
-    "refuse_own_headers",
-    "trace_context",
-]
-
-
 _current: ContextVar[Callable[[], Headers] | None] = ContextVar("ackwise_trace_context", default=None)
 
 

@@ -8,8 +8,6 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.usercode import plain, shown
 
-__all__ = ["Later", "Reject"]
-
 
 class Later(Exception):
     """Raise it in a handler: the messages without a ruling of their own come back after `delay`, seconds or a text such as `"30s"`.

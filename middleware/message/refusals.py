@@ -13,9 +13,6 @@ from typing import Final
 
 from ackwise.middleware.message.outgoing import MISSING, Acked, SendAnswer
 
-__all__ = ["MissingTopics", "REFUSED_AFTER", "RecordRefusals", "Silence"]
-
-
 #: Seconds for which a record is tried before an error about it, or a topic that is missing, is a refusal for good.
 REFUSED_AFTER: Final = 120.0
 

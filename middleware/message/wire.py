@@ -18,26 +18,6 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.message.disposition import Failure
 from ackwise.middleware.message.message import Delivery, Headers, Origin
 
-__all__ = [
-    "BUDGET",
-    "HANDLER_LIMIT",
-    "SEND_TOPIC",
-    "VERSION",
-    "Copy",
-    "ForeignCopy",
-    "OtherWire",
-    "Waiting",
-    "dead_letter",
-    "due_ms",
-    "parse_copy",
-    "parse_letter",
-    "reason_of",
-    "retry_copy",
-    "shrink",
-    "waiting_copy",
-    "with_due",
-]
-
 #: The version that is written, and the only one that is read.
 VERSION: Final = 2
 

@@ -25,8 +25,6 @@ from ackwise.middleware.runs.run import Run, Stage, apart, count, divide, pick
 from ackwise.middleware.storage.claimstore import FIRST, Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
 from ackwise.middleware.usercode import Raised, Returned, Stops, class_name, where_raised
 
-__all__ = ["Admission"]
-
 log = Log()
 
 #: Losses of one attempt after which a message runs alone, and after which it is a dead letter.

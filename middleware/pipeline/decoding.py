@@ -19,8 +19,6 @@ from ackwise.middleware.runs.agent import Agent
 from ackwise.middleware.runs.run import Run
 from ackwise.middleware.usercode import Called, Raised, Returned, Stops, called, is_a, leaves
 
-__all__ = ["CODEC_AWAY", "decode_again", "decoded", "decoded_ahead", "ends", "has_failed", "take", "unavailable"]
-
 #: Why a message is held that can't be decoded now.
 CODEC_AWAY: Final = "what its decoder needs is not available"
 

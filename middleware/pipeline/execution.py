@@ -33,8 +33,6 @@ from ackwise.middleware.runs.redelivery import log_spared
 from ackwise.middleware.runs.run import Run, Stage, apart, count, in_order, pick
 from ackwise.middleware.usercode import Called, Raised, Returned, Stops, awaited, class_name, is_a, where_raised
 
-__all__ = ["Execution", "is_stuck"]
-
 log = Log()
 
 #: Settles what is finished of the runs of an assignment.

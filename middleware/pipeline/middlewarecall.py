@@ -22,9 +22,6 @@ from ackwise.middleware.runs.agent import HandlerCall
 from ackwise.middleware.runs.run import Run, Stage
 from ackwise.middleware.usercode import Called, Raised, Returned
 
-__all__ = ["Handout", "MiddlewareCall"]
-
-
 _PARTLY: Final = "a middleware gave call_next a part of its batch and returned no status; return CONSUME_SUCCESS to leave out the handler"
 
 

@@ -24,8 +24,6 @@ from ackwise.middleware.runs.redelivery import batch_limit
 from ackwise.middleware.runs.run import Run, Stage
 from ackwise.middleware.usercode import shown
 
-__all__ = ["AT_ONCE", "Calls", "HandlerStopped", "Phases", "Pipeline", "Steps", "follow"]
-
 #: The turn of a batch that waits for no other one.
 AT_ONCE: Final = nullcontext()
 

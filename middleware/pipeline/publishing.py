@@ -33,8 +33,6 @@ from ackwise.middleware.runs.redelivery import decide
 from ackwise.middleware.runs.run import Run, Stage, pick
 from ackwise.middleware.usercode import shown
 
-__all__ = ["Due", "Publication", "Publications", "Publishing", "Sending", "apart_with_publishes", "identified", "publish", "publishing"]
-
 
 class Publication(NamedTuple):
     """One message that a handler publishes."""

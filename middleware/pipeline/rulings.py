@@ -37,9 +37,6 @@ from ackwise.middleware.runs.redelivery import decide
 from ackwise.middleware.runs.run import Run, pick
 from ackwise.middleware.usercode import Raised, Returned, Stops, class_name, close_coroutine, is_a, leaves, looked
 
-__all__ = ["Decisions", "dispositions_of", "is_success"]
-
-
 _POLICY: Final = 'which is a policy for app.use; raise Later("30s"), Later(level=3) or Reject("why")'
 
 

@@ -26,9 +26,6 @@ from ackwise.middleware.runs.redelivery import batch_limit, outcome_of, sent_bac
 from ackwise.middleware.runs.run import Run, Stage, count, pick
 from ackwise.middleware.storage.claimstore import Ack, Column, Outcome
 
-__all__ = ["Assignment", "Settlement", "Undecided", "check_cut_off", "current_assignment"]
-
-
 log = Log()
 
 _first = attrgetter("first")

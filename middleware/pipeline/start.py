@@ -33,8 +33,6 @@ from ackwise.middleware.runs.agent import Agent, HandlerCall
 from ackwise.middleware.runs.run import Run, Stage, count, divide
 from ackwise.middleware.usercode import Raised, Stops
 
-__all__ = ["StartControl", "Work", "first_unfinished", "hold_back", "parts_of"]
-
 
 def first_unfinished(runs: list[Run]) -> int | None:
     """The offset of the first message of `runs` that is not to run now, and is neither done nor a dead letter that was acknowledged."""

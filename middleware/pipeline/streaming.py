@@ -28,8 +28,6 @@ from ackwise.middleware.runs.redelivery import batch_limit, is_last, log_spared
 from ackwise.middleware.runs.run import Run, Stage, apart, in_order
 from ackwise.middleware.usercode import class_name, where_raised
 
-__all__ = ["Flight", "InFlight", "Streaming", "Stretch", "Where"]
-
 
 class Where(enum.Enum):
     """How far a message came in the loop that it was handed to."""

@@ -16,8 +16,6 @@ from ackwise.middleware.message.message import Origin
 from ackwise.middleware.runs.agent import Agent, HandlerCall
 from ackwise.middleware.runs.run import count
 
-__all__ = ["ABANDON_AFTER", "HANG_WARNING", "Overtime"]
-
 log = Log()
 
 #: Seconds between warnings about a handler that does not come back, and between looks at the time at most.

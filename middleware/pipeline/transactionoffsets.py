@@ -23,8 +23,6 @@ from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.runs.run import Run, Stage
 from ackwise.middleware.storage.transaction import OffsetsStore, OffsetsTransaction, Permit, Transaction
 
-__all__ = ["OwnedPartition", "for_copies", "for_sources"]
-
 _Begin = Callable[[], AbstractAsyncContextManager[Transaction]]
 
 

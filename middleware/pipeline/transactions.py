@@ -38,8 +38,6 @@ from ackwise.middleware.storage.outbox import Outbox
 from ackwise.middleware.storage.transaction import Finish, Finished, Taken, Transaction, TransactionalStore, TransactionAnswer
 from ackwise.middleware.usercode import is_a
 
-__all__ = ["Inbox", "OutboxRows", "RollBack", "Rows", "Transactions", "UNDONE", "Unacknowledged", "finish_of", "finishes_of", "one_by_one"]
-
 
 class _Published(NamedTuple):
     run: Run

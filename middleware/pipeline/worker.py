@@ -23,8 +23,6 @@ from ackwise.middleware.runs.run import Run, count
 from ackwise.middleware.storage.outbox import Outbox
 from ackwise.middleware.usercode import Raised, Stops
 
-__all__ = ["SETTLE_INTERVAL", "Worker"]
-
 log = Log()
 
 #: Back-off of a step that failed: seconds at first, doubling up to the second.

@@ -24,24 +24,6 @@ from ackwise.middleware.message.outgoing import MESSAGE_ID, Outgoing
 from ackwise.middleware.message.wire import SEND_TOPIC, VERSION, ForeignCopy, due_ms
 from ackwise.middleware.policies.retry import MAX_DELAY
 
-__all__ = [
-    "CANCELLATIONS",
-    "HANDLER",
-    "Ladder",
-    "MOST_HOPS",
-    "Rung",
-    "WAITS",
-    "due_of_send",
-    "is_for_sends",
-    "ladder_of",
-    "refuse_too_late",
-    "send_later",
-    "to_send",
-    "wait_of",
-    "width",
-]
-
-
 #: The partition of cancellations.
 CANCELLATIONS: Final = 0
 

@@ -22,9 +22,6 @@ from ackwise.middleware.storage.claimstore import ClaimStore
 from ackwise.middleware.storage.outbox import OutboxStore
 from ackwise.middleware.storage.transaction import TransactionalStore
 
-__all__ = ["Broadcasting", "DeadLetter", "Dedup", "Events", "KeyFunction", "Outbox", "PORT", "Share", "Transactional", "Watch"]
-
-
 KeyFunction = Callable[[Message[Any]], Key]
 
 _HEADER: Final = "header that identifies a message on its topic, without a key function"

@@ -25,28 +25,6 @@ from ackwise.middleware.message.disposition import DONE, Dead, Delayed, Disposit
 from ackwise.middleware.message.keys import refuse_async
 from ackwise.middleware.usercode import Returned, called, class_name, close_coroutine, is_a, leaves, plain, shown
 
-__all__ = [
-    "ConsumeLater",
-    "DEFAULT_LEVELS",
-    "DelayLevels",
-    "DelayRefused",
-    "Exponential",
-    "Fixed",
-    "Journey",
-    "LONGEST_DELAY",
-    "MAX_DELAY",
-    "Order",
-    "RetryInPlace",
-    "RetryPolicy",
-    "SHORTEST_DELAY",
-    "Schedule",
-    "SendBack",
-    "journey",
-    "longest_delay",
-    "nothing_done_behind",
-]
-
-
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 #: Seconds: the longest delay that may be asked for unless `max_delay` says otherwise, as in RocketMQ.

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-__all__ = ["LIMIT", "CommitMetadata", "FinishedMap", "InPlace", "LastCommit", "Tried", "decode", "group_hash", "read_own"]
-
 #: Bytes; what brokers allow unless they are told otherwise (`offset.metadata.max.bytes`).
 LIMIT: Final = 4096
 #: Characters of the entries in place, at most 100 of them, and of the map, which is about 16,000 offsets.

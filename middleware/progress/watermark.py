@@ -21,8 +21,6 @@ from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.progress.commitmetadata import FinishedMap
 
-__all__ = ["Finished", "MAP_SPAN", "Watermark", "agents_hash", "holds", "is_of", "measure"]
-
 
 class Watermark:
     """Offsets in flight of one partition, in ranges, for as long as the partition is assigned."""

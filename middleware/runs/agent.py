@@ -18,9 +18,6 @@ from ackwise.middleware.message.wire import HANDLER_LIMIT
 from ackwise.middleware.policies.retry import Order, RetryInPlace
 from ackwise.middleware.storage.transaction import Transaction
 
-__all__ = ["Agent", "CONSUME_TIMEOUT", "HandlerCall", "HandlerTask", "MOST_THREADS", "readers_of"]
-
-
 #: Seconds. RocketMQ: `consumeTimeout`, 15 minutes.
 CONSUME_TIMEOUT: Final = 900.0
 

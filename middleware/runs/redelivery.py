@@ -29,9 +29,6 @@ from ackwise.middleware.runs.run import Run, Stage, count
 from ackwise.middleware.storage.claimstore import Outcome
 from ackwise.middleware.usercode import Raised, Returned, Stops, called, class_name, is_a, looked, shown, where_raised
 
-__all__ = ["Dropping", "batch_limit", "decide", "is_last", "log_broken_policy", "log_spared", "outcome_of", "put_off", "sent_back_of"]
-
-
 log = Log()
 
 #: Bits by which the batches of each further attempt are smaller: 200, 25, 3, 1.

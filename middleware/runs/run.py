@@ -25,9 +25,6 @@ from ackwise.middleware.runs.agent import Agent, HandlerCall
 from ackwise.middleware.storage.claimstore import WHOEVER, Acquired, ClaimKey, Column, Outcome
 from ackwise.middleware.usercode import Called
 
-__all__ = ["Run", "Stage", "Taker", "apart", "count", "divide", "in_order", "pick", "ranges_of", "sizes_of"]
-
-
 R = TypeVar("R", bound="Run")
 
 

@@ -22,8 +22,6 @@ from ackwise.middleware.errors import AckwiseError, StoreUnavailable
 if TYPE_CHECKING:
     from ackwise.middleware.storage.outbox import OutboxRow
 
-__all__ = ["Change", "ChangeSource", "ChangesLost", "Committed", "NotInLog", "Operation", "SourceBusy", "SourceStatus", "UnreadableChange"]
-
 
 class ChangesLost(AckwiseError):
     """The log no longer has what comes after the acknowledged position. A new beginning is an operator's decision."""

@@ -20,37 +20,6 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checka
 
 from ackwise.middleware.errors import StoreUnavailable
 
-__all__ = [
-    "Ack",
-    "Acquired",
-    "AlreadyDone",
-    "Answered",
-    "Busy",
-    "Claim",
-    "ClaimAnswer",
-    "ClaimKey",
-    "ClaimStore",
-    "Column",
-    "ColumnExchange",
-    "ColumnResult",
-    "ColumnStore",
-    "Complete",
-    "Exchange",
-    "ExchangeResult",
-    "FIRST",
-    "Maintained",
-    "MaintainedStore",
-    "Outcome",
-    "Release",
-    "Renew",
-    "Stale",
-    "WHOEVER",
-    "checked",
-    "in_columns",
-    "of_columns",
-]
-
-
 WHOEVER: Final = 0
 """In place of a token: that of nobody's claim."""
 

@@ -30,36 +30,6 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.message.message import Headers
 from ackwise.middleware.message.outgoing import Outgoing
 
-__all__ = [
-    "BarrierStore",
-    "CheckAnswer",
-    "FIRST_CHECK",
-    "Failed",
-    "MAX_CHECKS",
-    "NEXT_CHECK",
-    "Outbox",
-    "OutboxRow",
-    "OutboxStatus",
-    "OutboxStore",
-    "OutboxTransaction",
-    "Parked",
-    "Prepared",
-    "PreparedStore",
-    "RelayStore",
-    "RowState",
-    "SHARDS",
-    "Sent",
-    "TransactionOutcome",
-    "UnreadableRow",
-    "key_hash",
-    "next_check",
-    "packed_headers",
-    "retry_delay",
-    "shard_of",
-    "unpacked_headers",
-]
-
-
 #: Shards of an outbox. A relay owns whole shards, so all rows of a key have one sender, and their order is kept.
 SHARDS: Final = 64
 

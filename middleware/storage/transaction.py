@@ -16,21 +16,6 @@ from typing import Any, NamedTuple, Protocol
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.storage.claimstore import ClaimKey, Outcome, Stale
 
-__all__ = [
-    "Finish",
-    "Finished",
-    "OffsetsStore",
-    "OffsetsTransaction",
-    "Permit",
-    "Place",
-    "Progress",
-    "Taken",
-    "Transaction",
-    "TransactionAnswer",
-    "TransactionalStore",
-    "take_over_all",
-]
-
 Place = tuple[str, int, int]
 """Where a message was first written: topic, partition, offset."""
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.outbox.cdcroutes import Mapping
     from ackwise.plugin.web.workermeasures import Sample
 
-__all__ = ["cdc"]
 
 _Url = Annotated[
     str,

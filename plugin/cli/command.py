@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.operate.explanation import Application
 
 
-__all__ = ["Target", "find_app", "find_attribute", "wait_for", "with_options"]
-
-
 T = TypeVar("T")
 
 

@@ -12,8 +12,6 @@ from ackwise.middleware.log import plain
 from ackwise.plugin.operate.table import Cell, Value
 from ackwise.plugin.operate.table import Table as Values
 
-__all__ = ["new_table", "say_error", "shown", "text", "to_stderr", "to_stdout"]
-
 #: Characters of a cell.
 _CELL: Final = 160
 

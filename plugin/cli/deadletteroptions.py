@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.operate.deadletter import Selection
     from ackwise.plugin.operate.deadlettertopics import Place
 
-__all__ = ["AsJson", "Letters", "NewFile", "OldFile", "Where", "Whose", "WhoseApp", "Again", "app_place", "id_of"]
 
 Whose = Annotated[
     str, typer.Argument(metavar="APP-or-GROUP", help="The app, such as [bold]billing.worker:app[/bold], or the name of a consumer group.")

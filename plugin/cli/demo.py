@@ -19,7 +19,6 @@ from ackwise.plugin.cli.console import to_stderr, to_stdout
 if TYPE_CHECKING:
     from ackwise.plugin.demo.demorun import Options, Played, Progress
 
-__all__ = ["demo"]
 
 #: Fewer messages are billed before the worker could be killed in the middle.
 _FEWEST = 500

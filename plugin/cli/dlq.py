@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.operate.deadlettertopics import Place
     from ackwise.plugin.operate.resend import Resent
 
-__all__ = ["HELP", "drop", "export", "import_file", "redrive", "show", "show_list"]
 
 HELP: Final = "Dead letters: list them by their causes, look at one, send them again, or mark them."
 

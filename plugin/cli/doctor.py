@@ -16,7 +16,6 @@ from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
 if TYPE_CHECKING:
     from ackwise.plugin.operate.machinechecks import Finding
 
-__all__ = ["doctor"]
 
 _COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red"}
 

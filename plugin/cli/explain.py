@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.operate.explanation import Explanation
     from ackwise.plugin.operate.failurepaths import FailurePath
 
-__all__ = ["explain", "print_explanation"]
 
 #: Characters of a cell, which is nobody else's choice.
 _CELL: Final = 100_000

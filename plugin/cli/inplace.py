@@ -14,7 +14,6 @@ from ackwise.plugin.cli.console import new_table, to_stdout
 if TYPE_CHECKING:
     from ackwise.middleware.flow.controlrecords import Do
 
-__all__ = ["HELP", "bury", "retry", "show_list"]
 
 HELP: Final = "Messages that failed and wait in place, under an order."
 

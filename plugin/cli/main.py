@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 
-__all__ = ["main"]
-
 #: As shells count it: 128 + SIGINT.
 _INTERRUPTED = 130
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 #: Characters of a cell: what is in a row is shown whole.
 _CELL: Final = 100_000
 
-__all__ = ["HELP", "check", "cleanup", "init", "release", "requeue", "show", "show_list", "status"]
 
 HELP: Final = "An outbox: set it up, examine it, see what waits and what is parked, and let it be sent."
 

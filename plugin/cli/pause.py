@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.topics.group import Group
 
 
-__all__ = ["cancel", "pause", "resume"]
-
-
 _What = typer.Argument(metavar="WHAT", help="A handler, such as [bold]bill[/bold], or a partition, such as [bold]orders/3[/bold].")
 
 

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.topics.group import Group
 
 
-__all__ = ["HELP", "Sending", "Yes", "apply", "end", "print_commands", "progress", "show", "stop_by_signal", "table_of"]
-
-
 #: Commands that are listed.
 _COMMANDS: Final = 50
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.topics.group import Group
     from ackwise.plugin.web.workermeasures import Sample
 
-__all__ = ["RelayWatchOption", "relay", "relay_until_signalled", "watched_relay"]
 
 RelayWatchOption = Annotated[
     int | None, typer.Option("--watch", metavar="PORT", min=0, max=65535, help="Serve health and metrics of the relay on this port.")

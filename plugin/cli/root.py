@@ -33,8 +33,6 @@ from ackwise.plugin.cli.topics import check, create, skip
 from ackwise.plugin.cli.topics import export as export_topics
 from ackwise.plugin.registry import announced
 
-__all__ = ["new_app"]
-
 #: What the user can mend: a setting, a name, a broker that is not there. 1 is for verdicts, as that of `reconcile`.
 _USER_MISTAKE: Final = 2
 

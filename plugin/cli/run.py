@@ -23,20 +23,6 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.command import Target, find_app
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 
-__all__ = [
-    "AWAY_WITHIN",
-    "JsonLines",
-    "LogFormat",
-    "LogFormatOption",
-    "LogLevel",
-    "LogLevelOption",
-    "Repeats",
-    "WITHIN",
-    "print_log",
-    "run",
-]
-
-
 #: Seconds in which the same line is printed once.
 WITHIN: Final = 10.0
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.operate.deadlettertopics import Place
     from ackwise.plugin.operate.groupstatus import Standing
 
-__all__ = ["status"]
-
 
 @with_options
 def status(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ackwise.middleware.storage.claimstore import Maintained
     from ackwise.plugin.operate.explanation import Application
 
-__all__ = ["HELP", "app_of", "as_maintained", "check", "cleanup", "init"]
 
 HELP: Final = "What a store keeps: set it up, examine it, clean it."
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.topics.topicplan import TopicReview
 
 
-__all__ = ["HELP", "check", "create", "export", "skip"]
-
-
 HELP: Final = "The topics that a group needs: look at them, make them, pass what nobody can read."
 
 #: Seconds for a look at transactions that are open.

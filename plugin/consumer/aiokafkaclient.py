@@ -22,8 +22,6 @@ from ackwise.plugin.kafka.brokeroffsets import EARLIEST, LATEST, Asked, Topic, a
 from ackwise.plugin.kafka.fetchbuffer import Taking
 from ackwise.plugin.kafka.recordbatches import RawRecords, read_raw
 
-__all__ = ["AiokafkaClient"]
-
 #: Asked where nobody has anything.
 _NOBODYS: Final = TopicPartition("", -1)
 

@@ -15,12 +15,11 @@ from typing import Literal
 from aiokafka import TopicPartition
 
 from ackwise.plugin.consumer.clientprotocol import Joined
+from ackwise.plugin.consumer.commits import Position
 from ackwise.plugin.consumer.lane import Lane
 from ackwise.plugin.consumer.member import Member
-from ackwise.plugin.consumer.startpositions import ASK_AGAIN, Position, Positions
+from ackwise.plugin.consumer.startpositions import ASK_AGAIN, Positions
 from ackwise.plugin.kafka.brokeroffsets import Standing
-
-__all__ = ["Opening", "Role"]
 
 Role = Literal["source", "retry"]
 

@@ -25,21 +25,6 @@ from ackwise.middleware.message.message import TopicPartition
 from ackwise.middleware.pipeline.decoding import CODEC_AWAY
 from ackwise.middleware.runs.run import Run, Stage, Taker, apart, count
 
-__all__ = [
-    "BATCH_BYTES",
-    "Backlog",
-    "Budget",
-    "ByKey",
-    "Fresh",
-    "InSequence",
-    "LANE_BYTES",
-    "MAX_MESSAGES",
-    "MOST_COPIES",
-    "Parking",
-    "is_decided",
-]
-
-
 #: Bytes that one partition may hold: RocketMQ's `pullThresholdSizeForQueue`.
 LANE_BYTES: Final = 100 * 2**20
 

@@ -26,8 +26,6 @@ from aiokafka.structs import OffsetAndMetadata
 from ackwise.plugin.kafka.brokeroffsets import Asked, Topic
 from ackwise.plugin.kafka.recordbatches import RawRecords
 
-__all__ = ["Assignment", "Broker", "Client", "Joined", "Source"]
-
 
 class Broker(Protocol):
     """What a member asks of the brokers. What waits may raise `KafkaError` or `OSError`."""

@@ -24,8 +24,6 @@ from ackwise.plugin.kafka.brokeroffsets import Topic
 from ackwise.plugin.kafka.kafkaerrors import is_refusal
 from ackwise.plugin.kafka.timeouts import answer
 
-__all__ = ["Commits", "Offsets", "Position", "passed", "to_commit"]
-
 
 class Position(NamedTuple):
     """Where a partition goes on."""

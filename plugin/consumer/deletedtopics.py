@@ -24,9 +24,6 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.topicadmin import list_topics
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = ["OwnTopics", "TopicWatch"]
-
-
 log = Log()
 
 #: Seconds between two questions to the client, which cost nothing, whether it misses a topic.

@@ -26,8 +26,6 @@ from ackwise.plugin.kafka.kafkaerrors import is_refusal
 from ackwise.plugin.kafka.recordbatches import is_about_a_header
 from ackwise.plugin.kafka.timeouts import answer, is_asked_to_end
 
-__all__ = ["FETCHED", "Fetched", "Fetching", "Reading", "give", "spoken"]
-
 log = Log()
 
 #: Records that one fetch takes of a partition at most; without a bound it is a megabyte, whatever room there is.

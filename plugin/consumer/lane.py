@@ -26,8 +26,6 @@ from ackwise.middleware.runs.run import Run, Stage, Taker, count, in_order, pick
 from ackwise.plugin.consumer.backlog import BATCH_BYTES, LANE_BYTES, MAX_MESSAGES, Backlog, Budget, ByKey, InSequence, Parking
 from ackwise.plugin.kafka.brokeroffsets import Topic
 
-__all__ = ["MAX_MESSAGES", "MAX_SPAN", "MOST_IN_PLACE", "Lane", "Told"]
-
 log = Log()
 
 #: Nor above this span of offsets, where what is finished of it can't be told to the next owner. RocketMQ: `consumeConcurrentlyMaxSpan`.

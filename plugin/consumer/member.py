@@ -39,11 +39,11 @@ from ackwise.middleware.runs.redelivery import Dropping, put_off
 from ackwise.middleware.runs.run import Run
 from ackwise.middleware.storage.transaction import OffsetsStore
 from ackwise.middleware.usercode import class_name, is_a, where_raised
-from ackwise.plugin.consumer.backlog import LANE_BYTES, Budget, ByKey
+from ackwise.plugin.consumer.backlog import LANE_BYTES, MAX_MESSAGES, Budget, ByKey
 from ackwise.plugin.consumer.clientprotocol import Broker
 from ackwise.plugin.consumer.commits import Commits, Offsets, Position, passed, to_commit
 from ackwise.plugin.consumer.deletedtopics import OwnTopics
-from ackwise.plugin.consumer.lane import MAX_MESSAGES, Lane, Told
+from ackwise.plugin.consumer.lane import Lane, Told
 from ackwise.plugin.consumer.routes import Routes
 from ackwise.plugin.consumer.startup import Opening, Parts
 from ackwise.plugin.consumer.tasks import Tasks
@@ -57,10 +57,8 @@ from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.connecting import shown_store
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.controltopic import Control
-from ackwise.plugin.topics.topicadmin import TopicNames
+from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topics.topicpatterns import Sources
-
-__all__ = ["Member", "owner_of"]
 
 log = Log()
 

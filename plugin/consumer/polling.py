@@ -18,8 +18,6 @@ from ackwise.plugin.consumer.fetching import Fetching, give
 from ackwise.plugin.consumer.member import Member
 from ackwise.plugin.kafka.timeouts import until
 
-__all__ = ["Polling"]
-
 log = Log()
 
 #: Seconds that a fetch of all partitions waits for records.

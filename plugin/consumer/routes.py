@@ -17,8 +17,6 @@ from ackwise.middleware.policies.retry import SendBack
 from ackwise.middleware.runs.agent import Agent, readers_of
 from ackwise.middleware.runs.run import Run
 
-__all__ = ["HANDLER_MISSING_FOR", "Routes"]
-
 log = Log()
 
 #: Seconds since its first failure for which a copy waits for a worker that has its handler, and for how long each time.

@@ -19,8 +19,6 @@ from ackwise.plugin.consumer.commits import Position
 from ackwise.plugin.consumer.member import Member
 from ackwise.plugin.kafka.brokeroffsets import Asked, Standing, Topic
 
-__all__ = ["ASK_AGAIN", "Position", "Positions"]
-
 log = Log()
 
 #: Seconds until brokers, or a database, that could not say where to begin are asked again.

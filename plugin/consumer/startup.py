@@ -33,11 +33,10 @@ from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.groupstate import has_committed
 from ackwise.plugin.topics.leftovers import find_copies_elsewhere, find_leftovers, find_strays
-from ackwise.plugin.topics.topicadmin import TopicNames, ensure_topics, list_topics
+from ackwise.plugin.topics.topicadmin import ensure_topics, list_topics
+from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topics.topicpatterns import Sources
 from ackwise.plugin.topics.topicplan import waits_in_place
-
-__all__ = ["Opening", "Parts"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,6 @@ from ackwise.plugin.kafka.timeouts import answer
 from ackwise.plugin.process.supervisor import NUMBER
 from ackwise.plugin.topics.groupstate import read_membership
 
-__all__ = ["StaticMember", "instance_of_this_process"]
-
 log = Log()
 
 #: Seconds between two looks for partitions that nobody has; what two looks have found is given out.

@@ -9,8 +9,6 @@ from typing import Any, Final
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log
 
-__all__ = ["Tasks"]
-
 log = Log()
 
 #: Seconds until a task of ours begins anew that something else has cancelled.

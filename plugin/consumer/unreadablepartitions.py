@@ -16,8 +16,6 @@ from aiokafka.errors import UnsupportedCodecError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.consumer.lane import ALARM
 
-__all__ = ["Quarantine", "Readable"]
-
 log = Log()
 
 #: Seconds until a partition is asked again, doubling from the first to the second.

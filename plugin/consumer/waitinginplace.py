@@ -15,8 +15,6 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.runs.run import Run, Stage
 from ackwise.plugin.consumer.lane import Lane
 
-__all__ = ["Waiting"]
-
 log = Log()
 
 

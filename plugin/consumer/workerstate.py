@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.consumer.lane import Lane
 
 
-__all__ = ["CheckCounts", "DelayCounts", "DelayStanding", "EVERY", "OutboxCounts", "RelayCounts", "ShareCounts", "WorkerState", "record_of"]
-
-
 @dataclass(slots=True)
 class OutboxCounts:
     """Rows since the start of the process, and how its relay stands."""

@@ -32,9 +32,6 @@ from ackwise.plugin.topics.group import Group
 from ackwise.plugin.topics.leftovers import CopyReader, reading
 from ackwise.plugin.topics.topicadmin import connected
 
-__all__ = ["CANCELLED", "CancelAnswer", "CancelPartition", "Cancellations", "cancel"]
-
-
 log = Log()
 
 #: What a cancellation says besides its key; whoever takes it back writes no value.

@@ -25,8 +25,6 @@ from ackwise.plugin.kafka.brokeroffsets import Topic
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = ["DelayMember"]
-
 #: Bytes of copies in memory, over all rungs and of one.
 _BYTES, _BYTES_OF_RUNG = 64 * 2**20, 16 * 2**20
 

@@ -28,8 +28,6 @@ from ackwise.plugin.delays.cancellations import Cancellations
 from ackwise.plugin.delays.nexthop import Bounds, Move, WaitingRun, decide, is_given_up, letter, look_at, smaller
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = ["LONGEST_REST", "DelayPipeline"]
-
 log = Log()
 
 #: Seconds until what waits is looked at again at the latest, since the wall clock may be set.

@@ -45,9 +45,6 @@ from ackwise.plugin.topics.group import Group
 from ackwise.plugin.topics.topicadmin import ensure_topics, ensure_topics_of, read_topics
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = ["DelayRelay", "relay_apart", "relay_delays", "relays_here"]
-
-
 log = Log()
 
 #: Seconds until a membership that ended is begun anew, doubling up to the second; one that lasted for the third was a good one.

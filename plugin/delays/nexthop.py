@@ -33,24 +33,6 @@ from ackwise.middleware.policies.delaytopic import Ladder, Rung, to_send
 from ackwise.middleware.runs.run import Run, Taker
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = [
-    "Aside",
-    "Bounds",
-    "Go",
-    "Hop",
-    "Move",
-    "REFUSED",
-    "WaitingRun",
-    "cut_due",
-    "decide",
-    "is_given_up",
-    "letter",
-    "look_at",
-    "next_hop",
-    "smaller",
-]
-
-
 #: So long after its first sight a copy hops at the earliest: where the clocks of brokers and relays differ by more than a rung, it would
 #: hop hundreds of times a second.
 _BETWEEN_HOPS: Final = 1000

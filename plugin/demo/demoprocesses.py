@@ -25,21 +25,6 @@ from ackwise.plugin.demo.ledger import LedgerLine, LedgerReader
 from ackwise.plugin.demo.scenario import MAX_BATCH, PlannedFate, PlannedRecord, Scenario
 from ackwise.plugin.demo.shop import PARTITIONS, Observer, send
 
-__all__ = [
-    "DemoFailed",
-    "DemoHost",
-    "HOSTS",
-    "Process",
-    "Stock",
-    "StockWorker",
-    "find_host",
-    "judge_stock",
-    "run_stock",
-    "run_to_end",
-    "start",
-    "stock_records",
-]
-
 
 class DemoFailed(AckwiseError):
     """A stage of the demo could not be played to its end: no verdict at all."""

@@ -20,8 +20,6 @@ from ackwise.plugin.demo.shop import Observer, count_members, observe, open_topi
 from ackwise.plugin.local.localkafka import embedded_broker, local_kafka
 from ackwise.plugin.settings.connecting import require_broker
 
-__all__ = ["Options", "Played", "play"]
-
 #: Seconds: between looks at the ledger, until a stage without any progress has failed, for a drain.
 _LOOK, _STALLED, _DRAIN = 0.05, 60.0, 40.0
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["LedgerLine", "LedgerReader", "LedgerWriter"]
-
 
 class LedgerLine(NamedTuple):
     """One order was billed: how much, and where the record stood that asked for it."""

@@ -22,21 +22,6 @@ from typing import Final
 from ackwise.middleware.message.disposition import Reason
 from ackwise.plugin.demo.ledger import LedgerLine
 
-__all__ = [
-    "DeadLetterSeen",
-    "DemoOutcome",
-    "LEVELS",
-    "MAX_BATCH",
-    "MAX_RECONSUME_TIMES",
-    "Observations",
-    "PlannedFate",
-    "PlannedRecord",
-    "Scenario",
-    "judge",
-    "make_scenario",
-]
-
-
 #: How often the demo's worker lets a message come back; a poison message is dead after one delivery more.
 MAX_RECONSUME_TIMES: Final = 3
 

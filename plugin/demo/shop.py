@@ -18,8 +18,6 @@ from ackwise.plugin.demo.scenario import DeadLetterSeen, PlannedRecord
 from ackwise.plugin.kafka.clients import opened
 from ackwise.plugin.kafka.topicreader import TopicReader
 
-__all__ = ["PARTITIONS", "Observer", "count_members", "observe", "open_topic", "send"]
-
 PARTITIONS: Final = 4
 
 #: Records between two looks at the progress bar.

@@ -21,8 +21,6 @@ from ackwise.plugin.demo.ledger import LedgerLine, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES
 from ackwise.plugin.settings.config import Config
 
-__all__ = ["Order", "app", "bill"]
-
 folder = Path(os.environ["BILLING_FOLDER"])
 ledger = LedgerWriter(folder / "ledger.jsonl")
 

@@ -26,8 +26,6 @@ from ackwise.plugin.faust.fausthost import FaustHost
 from ackwise.plugin.faust.work import current_batch
 from ackwise.plugin.settings.config import Config, Given
 
-__all__ = ["CardStolen", "Order", "ProviderDown", "app", "bill"]
-
 folder = Path(os.environ["BILLING_FOLDER"])
 ledger = LedgerWriter(folder / "ledger.jsonl")
 is_stock = "BILLING_STOCK" in os.environ

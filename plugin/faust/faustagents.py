@@ -28,7 +28,8 @@ from ackwise.middleware.pipeline.pipeline import Pipeline
 from ackwise.middleware.pipeline.streaming import InFlight
 from ackwise.middleware.runs.agent import Agent as Handler
 from ackwise.middleware.usercode import Returned, Stops, awaited, class_name, is_a, where_raised
-from ackwise.plugin.consumer.lane import MAX_MESSAGES, Lane
+from ackwise.plugin.consumer.backlog import MAX_MESSAGES
+from ackwise.plugin.consumer.lane import Lane
 from ackwise.plugin.faust.faustinternals import FaustAgent, chain_of
 from ackwise.plugin.faust.faustmessages import AckedMessage, Inlet, StreamMessage, decoder, says_types
 from ackwise.plugin.faust.fauststream import Stream
@@ -36,9 +37,6 @@ from ackwise.plugin.handlers.handler import refuse_own_topics
 from ackwise.plugin.operate.explanation import Explanation, TopicUse
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.entries import ENTRIES, dotted
-
-__all__ = ["Agent", "Declared", "Feeder", "Intake", "declared", "discover", "is_fed", "never", "undecoded"]
-
 
 log = Log()
 

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.faust.faustsettings import FaustSettings
 
 
-__all__ = ["App", "HandlerT", "handler", "use"]
-
-
 def use(app: faust.App, *things: Usable, **settings: Unpack[FaustSettings]) -> None:
     """Let the agents that are declared on `app` from here on lose nothing: policies, one of a kind, and observers, as for `App.use`;
     and middleware, which wraps handler functions, while other agents are loops.

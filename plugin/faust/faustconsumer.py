@@ -28,8 +28,6 @@ from ackwise.plugin.faust.work import current_work
 from ackwise.plugin.kafka.aiokafkainternals import has_stopped_sending, show_alive
 from ackwise.plugin.kafka.clients import close_consumer
 
-__all__ = ["HostCalls", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
-
 #: Seconds until partitions are looked at again while all of them are full.
 _LOOK_AGAIN = 0.02
 

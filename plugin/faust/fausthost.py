@@ -71,7 +71,6 @@ if TYPE_CHECKING:
 
     from ackwise.plugin.faust.prometheus import Numbers
 
-__all__ = ["FaustHost"]
 
 log = Log()
 

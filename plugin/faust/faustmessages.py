@@ -20,8 +20,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.message import Delivery, Message
 from ackwise.middleware.pipeline.streaming import InFlight, Where
 
-__all__ = ["AckedEvent", "AckedMessage", "Inlet", "StreamMessage", "decoder", "says_types"]
-
 
 class AckedMessage(FaustMessage):
     """What Faust calls the message of an event. Its acknowledgement is a decision on this message, and never an offset."""

@@ -20,8 +20,6 @@ from ackwise.middleware.usercode import Called, Raised, Returned, Stops, class_n
 from ackwise.plugin.faust.fauststream import Stream
 from ackwise.plugin.faust.work import Work, current_work
 
-__all__ = ["Around"]
-
 log = Log()
 
 

@@ -22,8 +22,6 @@ from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.entries import ENTRIES
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["FaustSettings", "Settings", "keywords", "origins", "put_in", "refuse_unknown", "resolve"]
-
 _PREFIX: Final = "ackwise_"
 
 

@@ -29,8 +29,6 @@ from ackwise.plugin.faust.faustinternals import FaustStream, maybe_forward
 from ackwise.plugin.faust.faustmessages import AckedMessage, Inlet, StreamMessage
 from ackwise.plugin.faust.work import Work, current_work
 
-__all__ = ["LeftUndecided", "Source", "Stream"]
-
 log = Log()
 
 _SKIPPED: Any = object()

@@ -13,8 +13,6 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.faust.faustinternals import wrap_web
 from ackwise.plugin.operate.state import State
 
-__all__ = ["Watched", "add_view"]
-
 #: A proxy must keep no state, and must not give the page to whoever asks for JSON.
 _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
 

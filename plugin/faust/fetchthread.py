@@ -29,8 +29,6 @@ from ackwise.plugin.kafka.clients import close_consumer
 from ackwise.plugin.kafka.kafkaerrors import is_refusal
 from ackwise.plugin.kafka.timeouts import answer, ended, is_asked_to_end
 
-__all__ = ["Awaiting", "ReliableThread"]
-
 log = Log()
 
 #: Milliseconds that the broker keeps a fetch which finds nothing; Faust says 1500. The client has one fetch to a broker on its way

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import faust
 
-__all__ = ["Fixup"]
-
 
 class Fixup:
     """What Faust makes for each app."""

@@ -22,8 +22,6 @@ from ackwise.plugin.consumer.member import Member
 from ackwise.plugin.faust.faustinternals import registry_of
 from ackwise.plugin.web.workermeasures import CountedEvents, Counts, Sample, Seen, TimedStore, families, keep_looking, measures
 
-__all__ = ["Numbers", "numbers_of"]
-
 
 def numbers_of(app: faust.App) -> Numbers | None:
     """What counts for the page of `app`; `None` if none was set up."""

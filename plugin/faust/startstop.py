@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     import faust
 
 
-__all__ = ["bound", "create", "insist"]
-
-
 log = Log()
 
 #: Seconds until brokers that are away are looked for again.

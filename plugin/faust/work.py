@@ -16,8 +16,6 @@ from ackwise.middleware.pipeline.rulings import dispositions_of
 from ackwise.middleware.pipeline.streaming import InFlight, Where
 from ackwise.middleware.usercode import Raised, Returned
 
-__all__ = ["Work", "current_batch", "current_work"]
-
 _RETURNED: Final = Returned(None)
 
 #: What the task that asks is working on.

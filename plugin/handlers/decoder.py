@@ -21,22 +21,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.keys import innermost
 from ackwise.middleware.message.message import Message
 
-__all__ = [
-    "Decoder",
-    "Decoding",
-    "UNTYPED",
-    "bare",
-    "checked_into",
-    "decoder_of",
-    "first_parameter",
-    "is_async",
-    "name_of",
-    "own_decoding",
-    "resolved",
-    "spelled",
-]
-
-
 UNTYPED: Final = inspect.Parameter.empty
 
 

@@ -41,8 +41,6 @@ from ackwise.plugin.handlers.decoder import (
 from ackwise.plugin.handlers.lifespan import WithResources
 from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES, TopicTemplate
 
-__all__ = ["Handler", "HandlerOf", "Threaded", "check_agent", "inspect_handler", "refuse_own_topics"]
-
 
 class Threaded:
     """Calls `function` in a thread. A thread can't be cancelled: whoever cancels a call waits until it has ended all the same."""

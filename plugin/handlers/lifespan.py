@@ -18,8 +18,6 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.middleware.usercode import class_name, where_raised
 
-__all__ = ["Lifespan", "Lifespans", "StoppedWhileStarting", "WithResources"]
-
 log = Log()
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]] | Callable[[], AsyncIterator[object]]

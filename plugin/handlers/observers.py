@@ -13,8 +13,6 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.usercode import class_name, failures_of, where_raised
 from ackwise.plugin.handlers.decoder import is_async, name_of
 
-__all__ = ["Observed", "Observer", "check_observer", "is_observer"]
-
 log = Log()
 
 Observer = Callable[[Event], None]

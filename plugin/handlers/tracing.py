@@ -23,7 +23,6 @@ from ackwise.middleware.usercode import Raised, Returned, class_name, is_a, stop
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, SpanContext, Tracer, TracerProvider
 
-__all__ = ["Tracing"]
 
 #: Its spans are those of this instrumentation.
 _NAME: Final = "ackwise"

@@ -16,8 +16,6 @@ from ackwise.middleware.message.message import Message
 from ackwise.middleware.pipeline.settlement import check_cut_off
 from ackwise.plugin.handlers.decoder import first_parameter, is_async, name_of
 
-__all__ = ["Around", "CallNext", "Middleware", "inspect_middleware", "wrap"]
-
 CallNext = Callable[[Any], Awaitable[object]]
 """What a middleware goes on with: takes the message or the batch, and returns what the handler said."""
 

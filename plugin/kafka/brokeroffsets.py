@@ -39,23 +39,6 @@ from ackwise.plugin.kafka.aiokafkainternals import (
 from ackwise.plugin.kafka.protocolrequests import NO_TOPIC_ID, MetadataWithIds, OffsetFetchRequest, OffsetRequest
 from ackwise.plugin.kafka.timeouts import answer
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "UNCOMMITTED",
-    "Asked",
-    "Committed",
-    "Reach",
-    "Standing",
-    "Topic",
-    "ask",
-    "committed_by",
-    "known_offsets",
-    "offsets_of",
-    "reaches",
-    "topics_of",
-]
-
 #: Seconds that a broker has to answer.
 _WITHIN: Final = 5.0
 

@@ -20,9 +20,6 @@ from ackwise.plugin.kafka.kafkaerrors import NotLetIn, find_refusal
 from ackwise.plugin.kafka.protocolrequests import AIOKAFKA
 from ackwise.plugin.kafka.timeouts import answer
 
-__all__ = ["brokers_answer", "close_consumer", "first_connection_closed", "opened", "require_known", "start"]
-
-
 ClientT = TypeVar("ClientT")
 
 log = Log()

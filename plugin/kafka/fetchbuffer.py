@@ -18,8 +18,6 @@ from aiokafka.errors import ConsumerStoppedError, CorruptRecordException
 
 from ackwise.middleware.log import Log
 
-__all__ = ["Taking", "is_known"]
-
 log = Log()
 
 #: aiokafka's own reader of what a broker answered, and the functions that are done here in its place with all that they read.

@@ -33,20 +33,6 @@ from aiokafka.errors import (
 
 from ackwise.plugin.kafka.aiokafkainternals import addresses_of, connect, identity_of
 
-__all__ = [
-    "InvalidRecordError",
-    "NotLetIn",
-    "Refusal",
-    "ThrottlingQuotaExceededError",
-    "UnencodableError",
-    "find_refusal",
-    "is_certain",
-    "is_refusal",
-    "reason",
-    "refusal_of",
-]
-
-
 #: Seconds for one address to let the client in or not. Kafka waits a moment before it refuses a password.
 _TIMEOUT: Final = 10.0
 

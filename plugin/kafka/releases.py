@@ -16,8 +16,6 @@ from typing import Any
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log
 
-__all__ = ["Release", "names_of"]
-
 log = Log()
 
 

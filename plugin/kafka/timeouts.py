@@ -8,8 +8,6 @@ from typing import Any, Final, TypeVar
 
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 
-__all__ = ["answer", "ended", "is_asked_to_end", "until"]
-
 T = TypeVar("T")
 
 #: What was given up and has not ended; the event loop itself would forget such a task.

@@ -35,8 +35,6 @@ from ackwise.plugin.kafka.kafkaerrors import is_refusal
 from ackwise.plugin.kafka.protocolrequests import FetchRequest, LocalStartRequest, MetadataRequest, OffsetRequest
 from ackwise.plugin.kafka.recordbatches import RawBatches, fetch_raw
 
-__all__ = ["Bounds", "TopicReader", "Unreadable"]
-
 #: Seconds for which an error that may pass is asked again, and between two questions.
 _PATIENCE, _ASK_AGAIN = 30.0, 0.2
 

@@ -28,9 +28,6 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 
-__all__ = ["Jars", "JavaHome", "NotInRepository", "OLDEST_JAVA", "fetch_jars", "find_java"]
-
-
 #: PySpark 4 and Kafka 4 refuse older ones.
 OLDEST_JAVA: Final = 17
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
 
-__all__ = ["EmbeddedBroker", "KAFKA_VERSION", "LocalKafka", "embedded_broker", "kafka_jars", "local_kafka"]
-
-
 KAFKA_VERSION: Final = "4.2.0"
 
 #: Kafka brings no binding for its logging interface; slf4j-simple makes it say why it does not start.

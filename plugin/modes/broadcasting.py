@@ -41,9 +41,6 @@ from ackwise.plugin.kafka.kafkaerrors import is_refusal
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.topicadmin import connected
 
-__all__ = ["Clustering", "MessageModel", "OffsetsFile", "OwnFile", "OwnGroup", "model_of"]
-
-
 log = Log()
 
 _FORMAT: Final = "ackwise-offsets-1"

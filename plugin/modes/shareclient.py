@@ -31,20 +31,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 
-__all__ = [
-    "Acknowledged",
-    "Caller",
-    "Poll",
-    "Record",
-    "ShareClient",
-    "admin_config",
-    "consumer_config",
-    "ensure_share_group",
-    "read_share_group",
-    "wanted",
-]
-
-
 #: What both clients can be told alike.
 _ALIKE: Final = {
     "security_protocol": "security.protocol",

@@ -31,8 +31,6 @@ from ackwise.plugin.consumer.workerstate import ShareCounts
 from ackwise.plugin.kafka.timeouts import ended
 from ackwise.plugin.modes.shareclient import Poll, Record, ShareClient, consumer_config, ensure_share_group
 
-__all__ = ["Portion", "Sharing"]
-
 
 class Portion:
     """What the pipeline asks of a partition, for records that nobody owns for longer than a lock.

@@ -28,21 +28,6 @@ from ackwise.plugin.topics.topicadmin import matched_by, read_topics, with_match
 from ackwise.plugin.topics.topicpatterns import Matched
 from ackwise.plugin.topics.topicplan import TopicReview, review_topics
 
-__all__ = [
-    "cluster",
-    "judge_addresses",
-    "judge_patterns",
-    "judge_relay",
-    "judge_requests",
-    "judge_times",
-    "judge_topics",
-    "membership",
-    "patterns",
-    "records",
-    "share_group",
-    "topics",
-]
-
 
 async def share_group(settings: HostSettings, share: Share) -> Finding:
     """Raises `ConfigurationError` if brokers know no share groups or tell nothing of this one, `Unavailable` if they don't answer."""

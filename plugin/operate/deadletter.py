@@ -22,23 +22,6 @@ from typing import Any, Final, Literal, NamedTuple
 from ackwise.middleware.message.message import Delivery
 from ackwise.middleware.message.wire import ForeignCopy, OtherWire, parse_letter
 
-__all__ = [
-    "Cause",
-    "Causes",
-    "Kind",
-    "Letter",
-    "LetterId",
-    "LetterState",
-    "REPLAY",
-    "Selection",
-    "States",
-    "Tally",
-    "decode_state",
-    "encode_state",
-    "read_letter",
-]
-
-
 #: How the replay id of a redriven message begins; its number follows.
 REPLAY: Final = "redrive-"
 _NUMBER: Final = re.compile(rb"redrive-(\d{1,9})")

@@ -14,8 +14,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.plugin.operate.deadletter import Letter, read_letter
 
-__all__ = ["LetterFile", "check_letters", "letters_of"]
-
 _VERSION: Final = 1
 
 #: Its owner alone reads it: it has whole messages.

@@ -16,8 +16,6 @@ from ackwise.plugin.operate.deadletter import Causes, Letter, LetterState
 from ackwise.plugin.operate.deadlettertopics import Place
 from ackwise.plugin.operate.table import Cell, Table, Value, command, count, link
 
-__all__ = ["CAUSE", "cause_facts", "causes_table", "contents", "letter_facts", "letters_table", "remarks"]
-
 #: What names a cause; what stands for many causes has another name.
 CAUSE: Final = re.compile(r"[0-9a-f]{8}")
 

@@ -32,19 +32,6 @@ from ackwise.plugin.topics.topicadmin import connected, read_topics
 from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topics.topicplan import Topic, state_topic
 
-__all__ = [
-    "LetterReader",
-    "Place",
-    "ensure_state_topic",
-    "export",
-    "list_letters",
-    "look_up",
-    "place_of_app",
-    "place_of_group",
-    "reading_letters",
-    "write_states",
-]
-
 
 class Place(NamedTuple):
     """The topics of one group. `app` is what is known of its app, if one was named."""

@@ -18,8 +18,6 @@ from ackwise.plugin.settings.connecting import reach
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.group import Group
 
-__all__ = ["examine", "look"]
-
 #: Seconds until a look is given up.
 _PATIENCE: Final = 20.0
 

@@ -31,8 +31,6 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.group import Group
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = ["Application", "ChainLink", "Explanation", "Setting", "TopicUse", "explain", "tables_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:

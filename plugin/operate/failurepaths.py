@@ -27,8 +27,6 @@ from ackwise.plugin.settings.entries import spelled
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = ["FailurePath", "delays_in_words", "failures"]
-
 
 @dataclass(frozen=True, slots=True)
 class FailurePath:

@@ -11,24 +11,6 @@ from typing import Any, Final, NamedTuple
 from ackwise.middleware.log import plain
 from ackwise.plugin.operate.table import Table
 
-__all__ = [
-    "APP",
-    "FORGOTTEN_AFTER",
-    "Finding",
-    "GROUP",
-    "LettersStanding",
-    "LevelStanding",
-    "PartitionStanding",
-    "PausedByCommand",
-    "ShownStatus",
-    "Standing",
-    "WorkerStanding",
-    "facts",
-    "findings",
-    "shown",
-]
-
-
 #: Seconds within which a worker speaks again, with time to spare, and after which one that is silent is left out: it died.
 FRESH_WITHIN: Final = 45.0
 FORGOTTEN_AFTER: Final = 600.0

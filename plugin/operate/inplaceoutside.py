@@ -23,8 +23,6 @@ from ackwise.plugin.topics.group import Group
 from ackwise.plugin.topics.groupstate import committed_of
 from ackwise.plugin.topics.topicadmin import connected, with_matching
 
-__all__ = ["CommittedWaiting", "look_outside", "tell", "topics_of"]
-
 #: Seconds for a command to read commits and records.
 _TIMEOUT: Final = 30.0
 

@@ -29,32 +29,6 @@ from ackwise.middleware.policies.policies import Dedup, Events, Outbox, Share, T
 from ackwise.plugin.local.java import find_java
 from ackwise.plugin.registry import open_inbox, open_outbox, open_store
 
-__all__ = [
-    "CODECS",
-    "Clocks",
-    "EXTRAS",
-    "Extra",
-    "Finding",
-    "SUPPORTED",
-    "claims",
-    "clock",
-    "codecs",
-    "events",
-    "extras",
-    "file_limit",
-    "identity",
-    "installed",
-    "java",
-    "needs",
-    "outbox",
-    "packages",
-    "python",
-    "read_clocks",
-    "refused",
-    "space",
-    "temporary_files",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -55,24 +55,6 @@ from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.topics.group import Group
 from ackwise.plugin.topics.topicadmin import ensure_topics_of
 
-__all__ = [
-    "AGAIN",
-    "Candidate",
-    "ClaimGuard",
-    "Fate",
-    "InboxGuard",
-    "Origins",
-    "Piece",
-    "Resent",
-    "Sender",
-    "Source",
-    "guard_of",
-    "open_ones",
-    "portioned",
-    "resend",
-]
-
-
 T = TypeVar("T")
 
 #: Places of each fate that are named.

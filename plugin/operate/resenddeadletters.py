@@ -20,8 +20,6 @@ from ackwise.plugin.operate.resend import Candidate, Fate, Origins, Piece, Resen
 from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = ["drop", "redrive", "refusal"]
-
 #: The reason that the copies say.
 _REASON: Final = "redrive"
 

@@ -48,9 +48,6 @@ from ackwise.plugin.topics.group import Group
 from ackwise.plugin.topics.leftovers import REPAIR
 from ackwise.plugin.topics.topicadmin import connected
 
-__all__ = ["PlanProgress", "carry_out", "place_of", "progress_path", "steps_for"]
-
-
 _VERSION: Final = 1
 
 

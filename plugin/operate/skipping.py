@@ -25,8 +25,6 @@ from ackwise.plugin.topics.group import Group
 from ackwise.plugin.topics.groupstate import read_membership
 from ackwise.plugin.topics.topicadmin import connected, with_matching
 
-__all__ = ["Passage", "Skipped", "parse_passage", "skip"]
-
 _PASSAGE: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d{1,9})/(?P<first>\d{1,18})(-(?P<last>\d{1,18}))?")
 
 

@@ -24,9 +24,6 @@ from ackwise.plugin.consumer.workerstate import CheckCounts, OutboxCounts, Share
 from ackwise.plugin.kafka.timeouts import ended
 from ackwise.plugin.operate.explanation import ChainLink, Setting
 
-__all__ = ["AgentState", "GroupTopics", "HeldMessages", "LaneState", "OutboxState", "State", "by_agent", "look", "look_at_outbox"]
-
-
 log = Log()
 
 #: Seconds that whoever asks waits for the database; the rest is known without.

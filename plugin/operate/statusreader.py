@@ -35,8 +35,6 @@ from ackwise.plugin.operate.groupstatus import (
 from ackwise.plugin.topics.groupstate import GroupMember, Membership
 from ackwise.plugin.topics.leftovers import CopyReader, Left, find_copies_elsewhere, other_letter_topics, reading
 
-__all__ = ["look_at"]
-
 #: Seconds for one look.
 _TIMEOUT: Final = 60.0
 

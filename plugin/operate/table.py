@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Cell", "Kind", "Table", "Value", "command", "count", "link"]
-
-
 Kind = Literal["", "link", "command", "block", "good", "bad", "doubt"]
 
 

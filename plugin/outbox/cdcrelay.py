@@ -26,9 +26,6 @@ from ackwise.middleware.storage.outbox import retry_delay
 from ackwise.plugin.kafka.timeouts import ended
 from ackwise.plugin.outbox.cdcroutes import Aside, OpenSender, Parcel, Route
 
-__all__ = ["CdcCounts", "CdcRelay", "CdcSession"]
-
-
 log = Log()
 
 #: Changes that are read and sent at once. The next ones are read meanwhile, so twice as many are in memory.

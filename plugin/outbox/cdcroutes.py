@@ -25,8 +25,6 @@ from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, Un
 from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, OutboxStore, RowState, Sent
 from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a, where_raised
 
-__all__ = ["Aside", "MappedRows", "Mapping", "OpenSender", "OutboxRows", "Parcel", "Route", "Verdict"]
-
 
 class Parcel(NamedTuple):
     """A message on its way, with the row that it is made of if that is one of the outbox."""

@@ -38,8 +38,6 @@ from ackwise.middleware.storage.outbox import (
 from ackwise.middleware.usercode import Called, Returned, class_name, is_a, where_raised
 from ackwise.plugin.consumer.workerstate import CheckCounts
 
-__all__ = ["CHECK_TIMEOUT", "Check", "CheckBack", "CheckSchedule", "PROBE_WAIT", "Witnesses", "by_transaction"]
-
 
 @dataclass(frozen=True, slots=True)
 class CheckSchedule:

@@ -25,8 +25,6 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.outbox import BarrierStore, PreparedStore, TransactionOutcome
 
-__all__ = ["Barriers", "HalfMessages", "LocalTransaction"]
-
 
 class Barriers:
     """The barriers in `store`. The first connection that one is inserted through is compared with it.

@@ -35,13 +35,11 @@ from ackwise.plugin.kafka.timeouts import ended
 from ackwise.plugin.outbox.checkback import CheckBack
 from ackwise.plugin.outbox.outboxsession import LeaseOver, OutboxStay, Surroundings
 from ackwise.plugin.outbox.outboxwindow import AckMemory
-from ackwise.plugin.producer.sender import Sender, SenderSettings
+from ackwise.plugin.producer.idempotentproducer import SenderSettings
+from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, checked_options
 from ackwise.plugin.settings.connecting import parse_brokers, shown_store, with_credentials
 from ackwise.plugin.topics.group import Group
-
-__all__ = ["AloneSettings", "OpenSender", "OutboxRelay", "name_of_outbox", "new_relay", "relay_group", "relay_outbox", "relay_outbox_apart"]
-
 
 log = Log()
 

@@ -26,8 +26,6 @@ from ackwise.plugin.consumer.workerstate import OutboxCounts
 from ackwise.plugin.kafka.timeouts import until
 from ackwise.plugin.outbox.outboxwindow import AckMemory, Holding, Key, Ruling, Window, fair_share, rule
 
-__all__ = ["LeaseOver", "OutboxStay", "Surroundings"]
-
 log = Log()
 
 T = TypeVar("T")

@@ -24,8 +24,6 @@ from typing import Final
 from ackwise.middleware.message.outgoing import Acked, SendAnswer, SendFailed
 from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, retry_delay
 
-__all__ = ["AckMemory", "Holding", "Key", "Ruling", "Window", "fair_share", "key_of", "rule"]
-
 
 @dataclass(frozen=True, slots=True)
 class Holding:

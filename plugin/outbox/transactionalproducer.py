@@ -27,7 +27,6 @@ from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Local", "TransactionalProducer"]
 
 log = Log()
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["THIS_PROCESS", "Life", "is_local"]
 
 #: File systems whose locks the kernel of this host alone keeps.
 _LOCAL: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "reiserfs", "tmpfs", "xfs", "zfs"})

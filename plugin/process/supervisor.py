@@ -19,9 +19,6 @@ from typing import Final
 
 from ackwise.middleware.log import Log, said
 
-__all__ = ["Backoff", "LINE", "NUMBER", "REFUSED", "Supervisor", "supervised"]
-
-
 log = Log()
 
 #: The environment variable with the number of a worker process, from 1 on: for ports and files of its own.

@@ -18,9 +18,6 @@ from typing import Any, Final, cast
 from ackwise.middleware.log import Log
 from ackwise.middleware.usercode import is_a, looked, plain
 
-__all__ = ["AT_EXIT", "AtExit", "Watchdog", "code_of", "collect_rarely"]
-
-
 #: Objects made between two searches for garbage cycles. With Python's own 700 a batch of 500 is searched six times while it is
 #: worked on, which takes a third of the time per message (`docs/benchmarks.md`).
 _YOUNG_OBJECTS: Final = 20_000

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ackwise.plugin.producer.producer import Producer
     from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Outside", "Publish"]
 
 log = Log()
 

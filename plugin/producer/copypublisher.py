@@ -27,9 +27,6 @@ from ackwise.plugin.kafka.kafkaerrors import Refusal, UnencodableError, is_certa
 from ackwise.plugin.kafka.timeouts import answer
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["KafkaPublisher", "Outlet"]
-
-
 #: Copies in a row that fail by themselves, in batches of their own, until the rest of their batch is left alone.
 _MOST_IN_A_ROW: Final = 10
 

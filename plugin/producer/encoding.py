@@ -17,8 +17,6 @@ from ackwise.middleware.message.message import Headers
 from ackwise.middleware.message.outgoing import Outgoing, new_message_id, refuse_own_headers
 from ackwise.middleware.usercode import Returned, called, class_name, is_a, plain
 
-__all__ = ["GivenHeaders", "due_of", "encoded", "outgoing"]
-
 
 def due_of(delay: float | str | None, at: datetime.datetime | float | None, now: float) -> int | None:
     """Epoch milliseconds, or `None` for at once; `now` is epoch seconds. Raises `ConfigurationError` for what can't be told."""

@@ -23,8 +23,6 @@ from ackwise.plugin.kafka.clients import close_consumer, start
 from ackwise.plugin.kafka.kafkaerrors import reason
 from ackwise.plugin.kafka.timeouts import answer
 
-__all__ = ["IdempotentClient", "OnItsWay", "Partitions", "SenderSettings", "connected", "due_of"]
-
 
 class Partitions:
     """The partitions of one topic, for the messages of one call. Those without key and partition share one, so that they share a batch."""

@@ -39,9 +39,6 @@ from ackwise.plugin.registry import open_outbox, open_sink
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES, TopicTemplate
 
-__all__ = ["Ledger", "Producer", "Saved"]
-
-
 log = Log()
 
 

@@ -25,14 +25,12 @@ from aiokafka.structs import RecordMetadata
 
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.log import Log, LogThrottle, said
-from ackwise.middleware.message.outgoing import MISSING, Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.middleware.message.outgoing import MISSING, Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.message.refusals import Place, RecordRefusals, Silence
 from ackwise.middleware.policies.delaytopic import MOST_HOPS
 from ackwise.plugin.kafka.kafkaerrors import InvalidRecordError, Refusal, is_certain, refusal_of
 from ackwise.plugin.kafka.timeouts import answer, ended
 from ackwise.plugin.producer.idempotentproducer import IdempotentClient, OnItsWay, Partitions, SenderSettings, connected, due_of
-
-__all__ = ["Acked", "SendFailed", "Sender", "SenderSettings"]
 
 log = Log()
 

@@ -16,8 +16,6 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["EVERY_CLIENT", "OPTIONS", "OWN_CONSUMER", "OWN_PRODUCER", "ClientOption", "checked_options", "tables"]
-
 #: The settings that options are given in, and whose options they are.
 EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER = "client_options", "consumer_options", "producer_options"
 

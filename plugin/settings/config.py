@@ -28,8 +28,6 @@ from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OW
 from ackwise.plugin.settings.entries import ENTRIES, MIDDLEWARE, PREFIX, dotted, entry_of, variable_of
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 
-__all__ = ["UI_TOKEN", "Config", "Given", "read_config", "working_folder"]
-
 #: The token of `ackwise ui`: no setting of an app, which would be shown.
 UI_TOKEN: Final = "ACKWISE_UI_TOKEN"
 

@@ -19,19 +19,6 @@ from weakref import WeakSet
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 
-__all__ = [
-    "Address",
-    "is_made_here",
-    "parse_brokers",
-    "reach",
-    "require_broker",
-    "shown_options",
-    "shown_store",
-    "shown_url",
-    "with_credentials",
-]
-
-
 _HIDDEN: Final = "***"
 
 #: Options of the Kafka clients that say how a client proves itself, and not with what.

@@ -22,8 +22,6 @@ from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OW
 from ackwise.plugin.settings.connecting import shown_url
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 
-__all__ = ["ENTRIES", "MIDDLEWARE", "PREFIX", "SettingEntry", "dotted", "entry_of", "spelled", "table", "variable_of"]
-
 PREFIX: Final = "ACKWISE_"
 
 MIDDLEWARE: Final = "middleware"  #: the one entry at the top that is no setting of a host

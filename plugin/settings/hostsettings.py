@@ -21,9 +21,6 @@ from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, OWN_CONSUMER, OW
 from ackwise.plugin.settings.connecting import parse_brokers, shown_options, with_credentials
 from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES, TopicTemplate
 
-__all__ = ["AppSettings", "DEFAULT_BROKERS", "HostSettings", "LoopSettings", "REBALANCE_TIMEOUT", "placed", "refuse_unknown"]
-
-
 DEFAULT_BROKERS: Final = "localhost:9092"
 
 #: Seconds that a group waits for its members during a rebalance; aiokafka's default is the session timeout.

@@ -37,8 +37,6 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.topicadmin import connected
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = ["Control", "read_commands", "read_control", "write_commands", "write_control"]
-
 log = Log()
 
 #: Seconds that a worker which starts waits at most to learn what is paused; then it begins all the same.

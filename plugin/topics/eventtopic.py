@@ -18,8 +18,6 @@ from ackwise.plugin.kafka.topicreader import TopicReader
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.topicadmin import connected
 
-__all__ = ["EventTopic", "event_topic"]
-
 #: Seconds until the brokers must have acknowledged what is under way.
 _TIMEOUT: Final = 60.0
 #: Records that wait for their acknowledgement at most; a record is a few hundred bytes.

@@ -14,8 +14,6 @@ from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topics.topicpatterns import match_topics, named_topics, patterns_of
 from ackwise.plugin.topics.topicplan import waits_in_place
 
-__all__ = ["Group", "group_of"]
-
 
 class Group(NamedTuple):
     """One consumer group, and what its app uses."""

@@ -19,8 +19,6 @@ from ackwise.plugin.kafka.protocolrequests import ConsumerProtocol
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.topicadmin import connected
 
-__all__ = ["GroupMember", "Membership", "committed_of", "has_committed", "last_commits", "once_coordinated", "read_membership"]
-
 
 class GroupMember(NamedTuple):
     """One client in a consumer group."""

@@ -36,23 +36,6 @@ from ackwise.plugin.topics.topicadmin import connected
 from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topictemplate import TopicTemplate
 
-__all__ = [
-    "CopyReader",
-    "Left",
-    "Leftover",
-    "Leftovers",
-    "REPAIR",
-    "Stray",
-    "Strays",
-    "find_copies_elsewhere",
-    "find_leftovers",
-    "find_strays",
-    "look",
-    "other_letter_topics",
-    "reading",
-]
-
-
 T = TypeVar("T")
 
 

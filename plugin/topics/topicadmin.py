@@ -34,22 +34,6 @@ from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topics.topicpatterns import Matched, Sources, match_topics
 from ackwise.plugin.topics.topicplan import APPEND_TIME, TIMESTAMP_TYPE, MadeTopic, Topic, TopicPlan, control_topic, plan_topics
 
-__all__ = [
-    "Topic",
-    "TopicNames",
-    "TopicPlan",
-    "connected",
-    "ensure_topics",
-    "ensure_topics_of",
-    "list_topics",
-    "matched_by",
-    "plan_topics",
-    "read_topics",
-    "set_append_time",
-    "with_matching",
-]
-
-
 log = Log()
 
 #: Seconds until the brokers must have made the topics and told each other.

@@ -17,9 +17,6 @@ from typing import Final, Literal, NamedTuple
 from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topics.topicplan import MadeTopic
 
-__all__ = ["Export", "FORMATS", "RESOURCES", "RIGHTS", "ROLES", "Resource", "Right", "Role", "User", "rights_of"]
-
-
 Role = Literal["worker", "relay", "producer", "canceller", "operator", "dashboard"]
 Resource = Literal["sources", "targets", "retry", "delay", "dead letters", "state", "control", "group", "relay's group"]
 Kind = Literal["topic", "group"]

@@ -10,8 +10,6 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topictemplate import TopicTemplate
 
-__all__ = ["TopicNames"]
-
 _DEFAULT: Final = TopicTemplate()
 
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")

@@ -21,9 +21,6 @@ from ackwise.middleware.runs.agent import Agent, readers_of
 from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topictemplate import TopicTemplate
 
-__all__ = ["Matched", "Sources", "match_topics", "named_topics", "parse_pattern", "patterns_of", "topics_about"]
-
-
 _DEFAULT: Final = TopicTemplate()
 
 #: Topics of Kafka itself, such as `__consumer_offsets`.

@@ -14,21 +14,6 @@ from ackwise.middleware.policies.retry import LONGEST_DELAY
 from ackwise.middleware.runs.agent import Agent, readers_of
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = [
-    "APPEND_TIME",
-    "TIMESTAMP_TYPE",
-    "Demand",
-    "MadeTopic",
-    "Topic",
-    "TopicPlan",
-    "TopicReview",
-    "control_topic",
-    "made_topics",
-    "plan_topics",
-    "review_topics",
-    "state_topic",
-]
-
 #: Whose clock a topic's records carry, and the value for the broker's.
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 APPEND_TIME: Final = "LogAppendTime"

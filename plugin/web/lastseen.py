@@ -11,8 +11,6 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from ackwise.middleware.errors import AckwiseError
 
-__all__ = ["PATIENCE", "Seen", "SeenByName", "Sight"]
-
 T = TypeVar("T")
 
 #: Seconds that a page waits for an answer.

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ["GROUP", "METRICS", "PARTITION", "TOPIC", "MetricEntry", "table"]
-
 #: Labels, as the conventions call what they name.
 GROUP: Final = "messaging_consumer_group_name"
 TOPIC: Final = "messaging_destination_name"

@@ -36,9 +36,6 @@ from ackwise.plugin.web.lastseen import PATIENCE, Seen, SeenByName
 from ackwise.plugin.web.pages import HTML, Answer, Leaf, Named, Page, document
 from ackwise.plugin.web.pageserver import application, serving
 
-__all__ = ["Gate", "Refusal", "is_own_address", "letter_page", "letters_page", "serve", "site", "status_page", "token_of"]
-
-
 #: What a token is made of, and how much of it there is at least: nobody guesses so many characters.
 _FORM: Final = re.compile(r"[!-~]{16,1024}")
 

@@ -21,9 +21,6 @@ from ackwise.middleware.log import plain
 from ackwise.plugin.operate.groupstatus import APP, GROUP
 from ackwise.plugin.operate.table import Cell
 
-__all__ = ["Answer", "HTML", "Leaf", "Named", "POLICY", "Page", "document"]
-
-
 HTML: Final = "text/html; charset=utf-8"
 
 #: Characters of a value for which a template says no other number.

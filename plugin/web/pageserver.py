@@ -19,8 +19,6 @@ from aiohttp import web
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.web.pages import Answer
 
-__all__ = ["Page", "application", "bound", "serving"]
-
 #: Connections at a time; those that come above are closed at once.
 _MOST: Final = 64
 

@@ -11,8 +11,6 @@ from ackwise.plugin.operate.state import LaneState, State
 from ackwise.plugin.operate.table import Table, Value
 from ackwise.plugin.web.pages import document
 
-__all__ = ["state_page"]
-
 
 def state_page(state: State) -> str:
     """`state` as an HTML document."""

@@ -35,23 +35,6 @@ from ackwise.plugin.operate.state import HasOutbox, OutboxState, look_at_outbox
 from ackwise.plugin.outbox.cdcrelay import CdcCounts
 from ackwise.plugin.web.metricnames import GROUP, METRICS
 
-__all__ = [
-    "CountedEvents",
-    "Counts",
-    "LaneKey",
-    "Sample",
-    "Seen",
-    "TimedStore",
-    "families",
-    "keep_looking",
-    "key_of",
-    "lanes_of",
-    "measures",
-    "measures_of_cdc",
-    "measures_of_relays",
-]
-
-
 T = TypeVar("T")
 
 _OUTCOMES: Final = {

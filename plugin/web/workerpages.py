@@ -31,9 +31,6 @@ from ackwise.plugin.web.statepage import state_page
 from ackwise.plugin.web.workermeasures import CountedEvents, Counts, Sample, Seen, TimedStore, keep_looking, measures, measures_of_relays
 from ackwise.plugin.web.workerserver import Turns, exposed
 
-__all__ = ["RelayWatch", "Watching"]
-
-
 #: Seconds between two looks at the database of the outbox, and between two while there is none to look at yet.
 _LOOK_EVERY, _LOOK_AGAIN = 10.0, 0.5
 

@@ -25,8 +25,6 @@ from ackwise.plugin.web.pages import Answer
 from ackwise.plugin.web.pageserver import Page, application, bound, serving
 from ackwise.plugin.web.workermeasures import Sample, families
 
-__all__ = ["LONGEST_TURN", "Turns", "WatchServer", "exposed"]
-
 log = Log()
 
 T = TypeVar("T")

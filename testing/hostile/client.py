@@ -32,8 +32,6 @@ from ackwise.plugin.kafka.fetchbuffer import Taking
 from ackwise.plugin.kafka.protocolrequests import ProduceRequest, produced_topics
 from ackwise.testing.hostile.plan import Fault, Plan
 
-__all__ = ["Patch", "hostile_client", "install", "install_from_environment", "under"]
-
 
 class Patch(Protocol):
     """What puts something else in place of an attribute, such as pytest's `MonkeyPatch`."""

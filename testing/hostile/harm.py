@@ -11,9 +11,6 @@ from typing import Any, Final
 
 from aiokafka.errors import RequestTimedOutError
 
-__all__ = ["Answer", "Change", "HARMS", "Harm", "SPARING", "Send", "Spared", "corrupt", "empty", "failed", "short"]
-
-
 #: A response of aiokafka; its fields are plain attributes.
 Answer = Any
 

@@ -14,9 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from ackwise.testing.hostile.harm import HARMS, SPARING, Send, Spared
 
-__all__ = ["FOREVER", "Fault", "Plan"]
-
-
 #: More calls than any test makes.
 FOREVER: Final = 1_000_000
 

@@ -26,8 +26,6 @@ from ackwise.testing.kafka.partition import Batch, PartitionLog, Record
 from ackwise.testing.kafka.recordrequests import RecordRequests, TransactionRequests
 from ackwise.testing.kafka.topicrequests import TopicRequests
 
-__all__ = ["MemoryKafka", "When"]
-
 When = Literal["before", "after"]
 """Around a request: before it has any effect, or after that and before its answer."""
 

@@ -27,9 +27,6 @@ from aiokafka.errors import (
 from ackwise.testing.kafka.group import ConsumerGroup
 from ackwise.testing.kafka.partition import Batch, PartitionLog
 
-__all__ = ["Cluster", "DEFAULTS", "Offsets", "Topic", "Transactions", "check_configs", "is_topic_name"]
-
-
 Partition = tuple[str, int]
 Offsets = dict[Partition, tuple[int, str]]
 """Offset and metadata of each partition."""

@@ -7,8 +7,6 @@ from typing import Final, Literal
 
 from aiokafka.errors import BrokerResponseError
 
-__all__ = ["APIS", "Fault", "Faults"]
-
 How = Literal["refused", "lost request", "lost answer", "held"]
 
 #: The requests that are served, by Kafka's names and numbers.

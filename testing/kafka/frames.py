@@ -24,9 +24,6 @@ from ackwise.plugin.kafka.protocolrequests import (
 )
 from ackwise.testing.kafka.faults import APIS
 
-__all__ = ["Answer", "Asked", "NODE", "Serve", "UnknownRequest", "Values", "decode", "encode", "tried", "versions"]
-
-
 _HEADER: Final = struct.Struct(">hh")
 
 #: What an answer says where nobody gave a value.

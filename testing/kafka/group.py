@@ -21,8 +21,6 @@ from aiokafka.errors import (
     UnknownMemberIdError,
 )
 
-__all__ = ["Committed", "ConsumerGroup", "State", "check_metadata"]
-
 #: Characters of the metadata of a commit at most (Kafka: `offset.metadata.max.bytes`).
 _METADATA: Final = 4096
 

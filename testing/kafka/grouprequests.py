@@ -10,8 +10,6 @@ from ackwise.testing.kafka.cluster import Cluster
 from ackwise.testing.kafka.frames import NODE, Answer, Asked, Serve, Values, tried
 from ackwise.testing.kafka.group import Committed, ConsumerGroup
 
-__all__ = ["GroupRequests"]
-
 
 class GroupRequests:
     """What is asked of a group coordinator."""

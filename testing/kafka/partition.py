@@ -20,9 +20,6 @@ from aiokafka.errors import (
 
 from ackwise.plugin.kafka.recordbatches import DefaultRecordBatchBuilder, MemoryRecords, calc_crc32c
 
-__all__ = ["Aborted", "Batch", "PartitionLog", "Record", "control_batch"]
-
-
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC_AT: Final = struct.calcsize(">qiib")
 _ATTRIBUTES_AT: Final = struct.calcsize(">qiibI")

@@ -18,9 +18,6 @@ from ackwise.testing.kafka.frames import Answer, Asked, Serve, Values, tried
 from ackwise.testing.kafka.group import check_metadata
 from ackwise.testing.kafka.partition import Batch, PartitionLog
 
-__all__ = ["RecordRequests", "TransactionRequests"]
-
-
 #: Milliseconds that the time of a record may be ahead of the broker's (Kafka: `message.timestamp.after.max.ms`, KIP-1030).
 _AHEAD: Final = 3_600_000
 

@@ -18,8 +18,6 @@ from ackwise.testing.kafka.cluster import DEFAULTS, Cluster, check_configs, is_t
 from ackwise.testing.kafka.frames import NODE, Answer, Asked, Serve, Values, tried, versions
 from ackwise.testing.kafka.partition import PartitionLog
 
-__all__ = ["TopicRequests"]
-
 _OF_TOPIC: Final = 2
 """The type of a resource that is a topic."""
 

@@ -11,8 +11,6 @@ import pytest
 from ackwise.middleware.message.batch import Batch
 from ackwise.middleware.message.disposition import CONSUME_LATER, CONSUME_SUCCESS
 
-__all__ = ["ERROR", "RESULTS", "Back", "Handler", "handler"]
-
 Handler = Callable[[Batch[Any]], object]
 """What a handler does, without waiting for anything."""
 

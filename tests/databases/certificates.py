@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tests.databases.server import program
 
-__all__ = ["Certificates", "make_certificates"]
-
 
 @dataclass(frozen=True, slots=True)
 class Certificates:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.databases.server import Server, free_port, program, running
 
-__all__ = ["WITH_LOG", "mariadb_server"]
-
 #: Options of a server whose log can be read for change data capture.
 WITH_LOG = ("--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--server-id=1", "--sync-binlog=1")
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from tests.databases.server import Server, free_port, program, running
 
-__all__ = ["USER", "postgres_server"]
-
 #: Who owns the cluster and may do everything in it; nobody is asked for a password.
 USER = "postgres"
 

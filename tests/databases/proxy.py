@@ -8,8 +8,6 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-__all__ = ["Proxy", "proxy_to"]
-
 
 class Proxy:
     """Passes bytes on to a server. Everything may be set while it runs and counts from the next bytes on."""

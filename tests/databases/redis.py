@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.databases.server import START_TIMEOUT, Server, free_port, program, running
 
-__all__ = ["redis_cluster", "redis_server", "redis_server_of"]
-
 
 def redis_server_of(folder: Path, *options: str, port: int | None = None) -> Server:
     """A Redis that is not started yet; `options` are those of the command line. Raises `Missing`."""

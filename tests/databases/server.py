@@ -16,8 +16,6 @@ from typing import Protocol
 
 import pytest
 
-__all__ = ["Endpoint", "Missing", "Server", "free_port", "program", "running", "skip_if_missing"]
-
 #: Seconds; the slowest needs two on an idle machine.
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 15.0

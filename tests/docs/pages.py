@@ -7,8 +7,6 @@ import types
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CHECKOUT", "Snippet", "pages", "run", "snippets", "text"]
-
 CHECKOUT = Path(__file__).parents[2]
 
 _FENCE = re.compile(

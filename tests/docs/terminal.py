@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Terminal", "kafka_of", "wait_until"]
-
 
 class Terminal:
     """A shell in a folder, in which commands are typed."""

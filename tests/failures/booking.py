@@ -20,8 +20,6 @@ from ackwise.middleware.policies.policies import Outbox
 from ackwise.middleware.storage.outbox import OutboxStore
 from ackwise.plugin.outbox.outboxrelay import OutboxRelay
 
-__all__ = ["FileSender", "book", "drain", "mortal", "read_sent", "transaction"]
-
 BOOK = "INSERT INTO effects VALUES ('{id}')"
 ADD = "UPDATE accounts SET balance = balance + 1 WHERE name = '{name}'"
 

@@ -11,8 +11,6 @@ from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.plugin.outbox.halfmessages import HalfMessages
 from ackwise.plugin.registry import open_outbox
 
-__all__ = ["main"]
-
 
 async def _work(outbox_url: str, business_url: str, broker: Path, id: str, dies_at: str, *, fails: bool) -> None:
     reach = mortal(dies_at)

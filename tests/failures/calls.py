@@ -35,8 +35,6 @@ from ackwise.plugin.kafka.fetchbuffer import Taking
 from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Fault", "Hold", "Tap", "TappedSink", "TappedStore", "current", "install"]
-
 T = TypeVar("T")
 When = Literal["before", "after"]
 

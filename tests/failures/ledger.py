@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Ledger", "Written", "early_commits"]
-
 Partition = tuple[str, int]
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["WorkerProcess"]
-
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([f"tests.failures.{name}" for name in ("worker", "modes.worker", "booking_process", "publishing_process")])
 

@@ -19,8 +19,6 @@ from tests.shared import SharedKafka
 
 from ackwise.plugin.local.localkafka import LocalKafka
 
-__all__ = ["play"]
-
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 
 #: What does not need a broker that goes away.

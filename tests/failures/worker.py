@@ -13,8 +13,6 @@ import pytest
 from tests.failures.calls import Fault, Tap, current, install
 from tests.failures.world import World
 
-__all__ = ["main"]
-
 
 async def _consume(world: World, fault: Fault | None) -> None:
     tap, stop = Tap(world.ledger, [fault] if fault else []), asyncio.Event()

@@ -29,8 +29,6 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.journal import Journal
 from ackwise.stores.sqlite import SQLiteStore
 
-__all__ = ["AT_ONCE", "BATCH", "Member", "NewWorld", "Record", "World", "decode", "each", "expected", "mixed_messages", "start_process"]
-
 T = TypeVar("T")
 
 #: Messages in a batch, and with two roles of three partitions six times as many in flight.

@@ -27,8 +27,6 @@ from ackwise.plugin.faust.fausthost import FaustHost
 from ackwise.plugin.kafka import brokeroffsets
 from ackwise.plugin.kafka.brokeroffsets import Asked, Standing, Topic, known_offsets, topics_of
 
-__all__ = ["Desk", "Publisher", "desk", "flown", "reading"]
-
 
 class Publisher(fakes.Publisher):
     """As a host starts and stops it."""

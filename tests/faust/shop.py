@@ -22,8 +22,6 @@ from ackwise.middleware.policies.retry import Fixed
 from ackwise.plugin.faust import current_batch
 from ackwise.testing.hostile.client import install_from_environment
 
-__all__ = ["Order", "app"]
-
 SHOP = json.loads(os.environ["SHOP"])
 GROUP = SHOP["group"]
 FOLDER = Path(SHOP["folder"])

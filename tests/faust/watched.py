@@ -17,8 +17,6 @@ from faust.sensors.prometheus import setup_prometheus_sensors
 
 from ackwise import ConsumeLater, Dedup, Later, Reject
 
-__all__ = ["app"]
-
 WATCHED = json.loads(os.environ["WATCHED"])
 
 app = faust.App(

@@ -18,8 +18,6 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 from tests.servers import RawKafka
 
-__all__ = ["DEADLINE", "Placed", "Shop", "Worker", "orders"]
-
 ROOT = Path(__file__).parents[2]
 
 #: Seconds until what a test waits for has failed to happen; a start of Faust takes six on a busy machine.

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["as_hex", "check"]
-
 _FOLDER: Final = Path(__file__).with_name("golden")
 _WIDTH: Final = 32  # bytes in a line
 

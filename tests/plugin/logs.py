@@ -11,8 +11,6 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.record.default_records import DefaultRecordBatchBuilder, _DefaultRecordBatchBuilderPy
 
-__all__ = ["Logs", "batch", "buffers", "corrupt", "endless", "reading"]
-
 
 class _Raw(str):
     """A header name of these bytes, which need not be UTF-8."""

@@ -10,8 +10,6 @@ from typing import Any
 from ackwise.middleware.storage.claimstore import ClaimKey, Outcome
 from ackwise.middleware.storage.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
 
-__all__ = ["FINISHED", "HERE", "Handler", "consume", "done", "keys", "nothing", "opened"]
-
 HERE = ("orders", 3, 17)
 FINISHED = Finished(Outcome.OK, HERE, 7)
 

@@ -16,24 +16,6 @@ from ackwise.middleware.storage.claimstore import WHOEVER, Ack, Acquired, Busy, 
 from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.transitions import Record
 
-__all__ = [
-    "DEATH",
-    "EFFECTS",
-    "FENCING",
-    "INVARIANTS",
-    "LOSS",
-    "OVERLAP",
-    "RUN_AFTER_DONE",
-    "SECOND_RUN",
-    "STALE_OWNER",
-    "STUCK",
-    "Faults",
-    "Model",
-    "Rules",
-    "Verdict",
-    "explore",
-]
-
 T = TypeVar("T")
 
 LOSS = "the watermark passed a message that is neither done, parked nor dead"

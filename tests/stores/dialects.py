@@ -19,8 +19,6 @@ from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Exchange
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["Database", "MariaDBDatabase", "PostgresDatabase", "RedisDatabase", "SQLDatabase"]
-
 
 class Database(abc.ABC):
     """One whose stores are told from those of other tests."""

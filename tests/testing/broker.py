@@ -9,8 +9,6 @@ from typing import Any
 
 from ackwise.testing import MemoryKafka
 
-__all__ = ["ThreadedKafka"]
-
 
 class ThreadedKafka:
     """As `LocalKafka`, as far as tests of hosts ask for it."""

@@ -24,8 +24,6 @@ from ackwise.plugin.faust.faustapp import handler, use
 from ackwise.plugin.faust.fetchthread import ReliableThread
 from ackwise.stores.sqlite import SQLiteStore
 
-__all__ = ["Declare", "by_handler", "by_take", "counted", "executions", "install", "with_table", "worker"]
-
 #: Milliseconds of a session. Settings refuse one that brokers take only where they are told to, as that of these tests is.
 _SESSION: Final = 1000
 

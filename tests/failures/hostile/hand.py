@@ -13,8 +13,6 @@ import pytest
 
 from ackwise.testing.hostile.plan import Fault, Plan
 
-__all__ = ["deal", "parted"]
-
 #: The same number deals the same plans; HOSTILE_SEED deals others, and HOSTILE_PLANS (with commas between) has some played alone.
 SEED: Final = int(os.environ.get("HOSTILE_SEED", "1"))
 WANTED: Final = [text for text in os.environ.get("HOSTILE_PLANS", "").split(",") if text]

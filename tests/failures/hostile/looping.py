@@ -14,8 +14,6 @@ from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.plugin.loop import reliable
 from ackwise.stores.sqlite import SQLiteStore
 
-__all__ = ["loop"]
-
 #: Milliseconds of a session as `reliable` accepts it; brokers take shorter ones only where they are told to, as that of these tests is.
 _SESSION = 6000
 

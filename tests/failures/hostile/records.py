@@ -10,8 +10,6 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.record.util import calc_crc32c
 from tests.servers import connected
 
-__all__ = ["NOT_UTF8", "send_with_header"]
-
 #: A name that is not UTF-8, as long as the one in whose place it is put.
 NOT_UTF8: Final = b"na\xefve"
 _UTF8: Final = "naive"

@@ -17,8 +17,6 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.testing.hostile.client import under
 from ackwise.testing.hostile.plan import Plan
 
-__all__ = ["Join", "Trial", "host", "started"]
-
 #: Seconds that a worker which failed a trial has to end.
 _LAST_CALL = 10.0
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from ackwise.middleware.policies.retry import Order
 from ackwise.middleware.progress.commitmetadata import decode
 
-__all__ = ["Sent", "Verdict", "judge", "promised_by"]
-
 Place = tuple[int, int]
 
 

@@ -25,8 +25,6 @@ from tests.waiting import until
 
 from ackwise.middleware.policies.retry import Order
 
-__all__ = ["FAULTS", "MODES", "Mode", "Trial"]
-
 PARTITIONS: Final = 2
 KEYS: Final = 7
 MESSAGES: Final = 100

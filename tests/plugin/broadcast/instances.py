@@ -15,8 +15,6 @@ from ackwise.middleware.policies.retry import Order
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka
 
-__all__ = ["FileOf", "Instance"]
-
 FileOf = Callable[[str], Path | None]
 """The offsets file of an instance, where it has one."""
 

@@ -22,8 +22,6 @@ from ackwise.stores.mysql.outbox import MySQLOutbox
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["BinlogWorld", "binlog_world"]
-
 
 class BinlogWorld(World):
     """As `World`, with MariaDB: `database` is a connection of the business, in autocommit."""

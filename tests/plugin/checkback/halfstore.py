@@ -9,8 +9,6 @@ from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.storage.outbox import TransactionOutcome
 from ackwise.stores.memoryoutbox import MemoryConnection, MemoryOutbox
 
-__all__ = ["HalfStore", "Local"]
-
 
 class Local(MemoryConnection):
     """A local transaction that has begun: its barrier is there for others once it has committed, or is gone."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.waiting import PATIENCE
 
-__all__ = ["API_VERSIONS", "METADATA", "Broker"]
-
 #: Requests by their numbers.
 API_VERSIONS, METADATA = 18, 3
 

@@ -18,8 +18,6 @@ from ackwise.middleware.message.wire import Copy, dead_letter, parse_copy, shrin
 from ackwise.plugin.cli.root import new_app
 from ackwise.testing import MemoryKafka
 
-__all__ = ["APP", "Shop", "failure", "letter"]
-
 APP = """
 from dataclasses import dataclass
 from ackwise import App

@@ -19,8 +19,6 @@ from ackwise.plugin.operate.deadletter import Selection
 from ackwise.plugin.operate.deadlettertopics import place_of_app
 from ackwise.plugin.operate.resenddeadletters import redrive
 
-__all__ = ["TaxShop"]
-
 
 class TaxShop:
     """A worker that can't bill while the rate of the tax is missing; each order is its key."""

@@ -37,8 +37,6 @@ from ackwise.plugin.consumer.commits import Commits, to_commit
 from ackwise.plugin.consumer.lane import Lane, Told
 from ackwise.stores.memory import MemoryStore
 
-__all__ = ["LEASE", "ORDERS", "Call", "How", "Mode", "Owner", "Partition", "VirtualLoop"]
-
 ORDERS = TopicPartition("orders", 0)
 
 #: Where the log begins, and further attempts of a message that fails where there is an order.

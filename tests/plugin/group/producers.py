@@ -10,8 +10,6 @@ from typing import Any
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-__all__ = ["Factory", "Producer"]
-
 
 class Producer:
     """A producer of aiokafka, as much of it as a publisher uses; `harm` is called with each call and may raise."""

@@ -16,7 +16,8 @@ from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.middleware.runs.run import Run
 from ackwise.plugin.consumer.aiokafkaclient import AiokafkaClient
 from ackwise.plugin.consumer.assignment import Opening
-from ackwise.plugin.consumer.lane import MAX_MESSAGES, Lane
+from ackwise.plugin.consumer.backlog import MAX_MESSAGES
+from ackwise.plugin.consumer.lane import Lane
 from ackwise.plugin.consumer.member import Member
 from ackwise.plugin.consumer.polling import Polling
 from ackwise.plugin.consumer.startup import Parts

@@ -18,7 +18,8 @@ from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.middleware.progress.watermark import MAP_SPAN
 from ackwise.middleware.runs.agent import Agent, HandlerCall
 from ackwise.middleware.runs.run import Run, Stage
-from ackwise.plugin.consumer.lane import MAX_MESSAGES, Lane
+from ackwise.plugin.consumer.backlog import MAX_MESSAGES
+from ackwise.plugin.consumer.lane import Lane
 
 
 def make_lane(line: Line, clock: Clock | None = None, **options: Any) -> Lane:

@@ -16,8 +16,9 @@ from ackwise.middleware.policies.policies import DeadLetter, Transactional
 from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.middleware.progress.commitmetadata import CommitMetadata, group_hash
 from ackwise.middleware.storage.transaction import Progress
+from ackwise.plugin.consumer.commits import Position
 from ackwise.plugin.consumer.member import Member
-from ackwise.plugin.consumer.startpositions import Position, Positions
+from ackwise.plugin.consumer.startpositions import Positions
 from ackwise.plugin.consumer.startup import Parts
 from ackwise.plugin.kafka.brokeroffsets import Asked, Committed, Standing, Topic
 from ackwise.plugin.settings.hostsettings import HostSettings

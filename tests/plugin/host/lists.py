@@ -19,8 +19,6 @@ from ackwise.plugin.consumer.assignment import Opening
 from ackwise.plugin.kafka.brokeroffsets import Asked, Committed, Standing, Topic
 from ackwise.plugin.kafka.recordbatches import RawRecords
 
-__all__ = ["ListClient", "Lists"]
-
 _APPEND_TIME = 1
 
 

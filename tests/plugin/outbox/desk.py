@@ -20,8 +20,6 @@ from ackwise.plugin.outbox.outboxrelay import OutboxRelay
 from ackwise.stores.memoryoutbox import MemoryOutbox
 from ackwise.stores.protocol.outbox import Shard
 
-__all__ = ["Book", "Desk", "Log", "Store", "fields", "lost", "refused"]
-
 
 class Log:
     """A topic, as all senders of a test share it: what was acknowledged, in order, and what each key's consumer sees."""

@@ -21,8 +21,6 @@ from ackwise.plugin.delays.delaypipeline import DelayPipeline
 from ackwise.plugin.delays.nexthop import Bounds, WaitingRun
 from ackwise.plugin.topics.topicnames import TopicNames
 
-__all__ = ["NAMES", "Books", "Desk"]
-
 NAMES = TopicNames("billing")
 
 _Answer = PublishUnavailable | PublishRefused | None

@@ -24,7 +24,8 @@ from ackwise.plugin.delays.delayrelay import DelayRelay
 from ackwise.plugin.local.localkafka import LocalKafka
 from ackwise.plugin.producer.copypublisher import KafkaPublisher
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.topics.topicadmin import TopicNames, ensure_topics, set_append_time
+from ackwise.plugin.topics.topicadmin import ensure_topics, set_append_time
+from ackwise.plugin.topics.topicnames import TopicNames
 
 #: The partitions of the rungs of 1 s, 2 s and 10 s.
 ONE, TWO, TEN = 3, 11, 1

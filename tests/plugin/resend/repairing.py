@@ -19,8 +19,6 @@ from ackwise.middleware.message.wire import parse_copy
 from ackwise.middleware.repairplan import NAME, Action, RepairStep, Title, write_plan
 from ackwise.plugin.topics.group import Group
 
-__all__ = ["Shop"]
-
 
 class Shop:
     """`topic` has records 0, 1, 2 … whose value is their key in the store."""

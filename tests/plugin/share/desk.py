@@ -24,8 +24,6 @@ from ackwise.plugin.consumer.workerstate import ShareCounts
 from ackwise.plugin.modes.shareclient import Poll, Record
 from ackwise.plugin.modes.sharegroup import Sharing
 
-__all__ = ["ORDERS", "Client", "Desk", "Handler", "refuse"]
-
 ORDERS = TopicPartition("orders", 0)
 
 

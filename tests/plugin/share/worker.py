@@ -13,8 +13,6 @@ from typing import Any
 
 from ackwise import App, ConsumeLater, Dedup, Message, Share
 
-__all__ = ["make_app", "run"]
-
 
 def run(ledger: Path, message: Message[bytes]) -> None:
     """Write down what ran; it is on the disk when this returns."""

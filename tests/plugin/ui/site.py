@@ -16,8 +16,6 @@ from ackwise.plugin.operate.deadlettertopics import Place
 from ackwise.plugin.web.oncallsite import Gate, letter_page, letters_page, site, status_page
 from ackwise.plugin.web.pages import Named, Page
 
-__all__ = ["HOSTILE", "Document", "Site", "group_pages", "hostile_letters", "opened"]
-
 #: Markup, quotes, a command of a shell and of a terminal, marks that turn a line around, and what no font has.
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&;$(reboot)`\x1b[31m\x00\n\u202eevil\u2066\ufffe\U000e0001 עברית"
 

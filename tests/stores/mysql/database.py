@@ -12,8 +12,6 @@ from tests.databases.server import Endpoint
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["MySQLDatabase", "mysql_database"]
-
 
 class MySQLDatabase:
     """Its name, its URLs, and statements to it as `root`."""

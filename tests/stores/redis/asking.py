@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Complete, Outcome
 from ackwise.stores.redis import RedisStore
 
-__all__ = ["claims", "completes", "keys", "opened", "until"]
-
 
 def keys(count: int, day: int | None = None) -> list[ClaimKey]:
     """Keys that nobody used before."""
