@@ -17,7 +17,7 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, P
 from faust.types import TP
 from faust.types.tuples import FutureMessage
 from mode.threads import MethodQueue
-from tests.plugin.client.broker import Broker
+from tests.plugin.kafka.broker import Broker
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import AckwiseError, Unavailable

@@ -9,7 +9,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, NotControllerError, TopicAuthorizationFailedError, UnknownError
 from tests.faust.desk import desk, reading
-from tests.plugin.client.broker import METADATA, Broker
+from tests.plugin.kafka.broker import METADATA, Broker
 
 from ackwise.middleware.errors import Unavailable
 from ackwise.plugin.faust.startstop import create, insist

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import faust
 import pytest
-from tests.plugin.resend.repairing import values
+from tests.plugin.operate.repairing import values
 from tests.servers import RawKafka
 
 from ackwise.middleware.message.keys import Identity, business_id

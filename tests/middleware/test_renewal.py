@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import Clock, Store
-from tests.plugin.group.owning import VirtualLoop
+from tests.plugin.consumer.owning import VirtualLoop
 from tests.tables import each
 
 from ackwise.middleware.claims.leases import Leases

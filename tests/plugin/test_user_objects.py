@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.hostileobjects import KINDS, Odd, contained, hostile_error, hostile_value
-from tests.plugin.share.desk import Desk
-from tests.plugin.simple.conftest import TOPIC, World
+from tests.plugin.modes.share.desk import Desk
+from tests.plugin.simpleconsumer.conftest import TOPIC, World
 from tests.tables import each
 
 from ackwise import (

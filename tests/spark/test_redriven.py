@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.plugin.deadletters.taxshop import TaxShop
+from tests.plugin.operate.deadletters.taxshop import TaxShop
 from tests.servers import RawKafka
 from tests.spark.reconciling import reconciled, rows_of, summary
 from tests.waiting import until

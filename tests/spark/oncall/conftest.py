@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.plugin.deadletters.conftest import shop
-from tests.plugin.deadletters.letters import APP, Shop, letter
-from tests.plugin.ui.site import hostile_letters
+from tests.plugin.operate.deadletters.conftest import shop
+from tests.plugin.operate.deadletters.letters import APP, Shop, letter
+from tests.plugin.web.site.site import hostile_letters
 from tests.spark.commands.test_why import night
 from tests.spark.reconciling import root_of
 from tests.spark.report.reports import ANOMALIES

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from tests.plugin.ui.site import HOSTILE, Document, opened
+from tests.plugin.web.site.site import HOSTILE, Document, opened
 from tests.spark.report.reports import ANOMALIES, CLEAN, INCONCLUSIVE
 
 from ackwise.plugin.web.pages import Named, Page

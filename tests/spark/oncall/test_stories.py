@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.plugin.ui.site import HOSTILE, Document, Site, opened
+from tests.plugin.web.site.site import HOSTILE, Document, Site, opened
 from tests.spark.commands.test_why import asked, night
 from tests.spark.histories import NOW, SECOND, History
 from tests.spark.reconciling import root_of

@@ -16,8 +16,8 @@ from typing import NamedTuple, cast
 
 import aiohttp
 import pytest
-from tests.plugin.deadletters.letters import APP, Shop
-from tests.plugin.ui.site import Document
+from tests.plugin.operate.deadletters.letters import APP, Shop
+from tests.plugin.web.site.site import Document
 from tests.spark.oncall.conftest import SECRET
 
 from ackwise.middleware.errors import ConfigurationError

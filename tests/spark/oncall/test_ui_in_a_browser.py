@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.plugin.deadletters.letters import Shop
-from tests.plugin.ui.site import Site, group_pages, opened
+from tests.plugin.operate.deadletters.letters import Shop
+from tests.plugin.web.site.site import Site, group_pages, opened
 from tests.spark.report.page.test_page_in_a_browser import QUIET, chromium, measured
 
 from ackwise.plugin.cli.deadletteroptions import Where

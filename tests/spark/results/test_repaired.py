@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from tests.plugin.resend.repairing import Shop
+from tests.plugin.operate.repairing import Shop
 from tests.servers import RawKafka
 
 from ackwise.middleware.events import Event, EventCode

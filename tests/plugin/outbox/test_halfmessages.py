@@ -1,0 +1,244 @@
+"""Half messages around a local transaction: whoever knows decides, and what nobody knows is left to the check-back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from tests.plugin.outbox.halfstore import HalfStore, Local
+
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.outbox import RowState, TransactionOutcome
+from ackwise.plugin.outbox.checkback import CheckBack
+from ackwise.plugin.outbox.halfmessages import HalfMessages
+
+PAID, SHIPPED = Outgoing("paid", b"42"), Outgoing("shipped", b"42")
+
+
+@pytest.fixture
+def store() -> HalfStore:
+    return HalfStore()
+
+
+@pytest.fixture
+def half(store: HalfStore) -> HalfMessages:
+    """With a barrier in the outbox's own database."""
+    return HalfMessages(store, "orders", store, first_check=6.0)
+
+
+@pytest.fixture
+def unbarred(store: HalfStore) -> HalfMessages:
+    """Without a barrier."""
+    return HalfMessages(store, "orders", None, first_check=6.0)
+
+
+def states(store: HalfStore) -> list[RowState]:
+    return [row.state for row in store.rows]
+
+
+async def test_messages_are_prepared_before_the_block_and_committed_behind_it(store: HalfStore, half: HalfMessages) -> None:
+    async with half.prepare([PAID, SHIPPED]) as transaction:
+        assert [(row.state, row.tx_id, row.barrier_in) for row in store.rows] == [(RowState.PREPARED, transaction.id, "db-1")] * 2
+        local = Local()
+        await transaction.barrier(local)
+        local.commit()
+    assert (states(store), transaction.ended) == ([RowState.LOCAL_COMMIT] * 2, TransactionOutcome.COMMIT)
+
+
+async def test_a_connection_that_is_lost_during_commit_is_decided_by_the_database(store: HalfStore, half: HalfMessages) -> None:
+    async def pay() -> None:
+        async with half.prepare([PAID]) as transaction:
+            local = Local()
+            await transaction.barrier(local)
+            local.commit()  # the server did, and the answer was lost
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await pay()
+    assert states(store) == [RowState.LOCAL_COMMIT]
+
+
+async def test_an_end_that_the_database_does_not_know_yet_is_never_guessed(store: HalfStore, half: HalfMessages) -> None:
+    local = Local()
+
+    async def pay() -> None:
+        async with half.prepare([PAID]) as transaction:
+            await transaction.barrier(local)
+            raise ConnectionError  # COMMIT is on its way
+
+    with pytest.raises(ConnectionError):
+        await pay()
+    assert states(store) == [RowState.PREPARED]
+    local.commit()
+    store.now = 6.0
+    await CheckBack(store, producer_group="orders").look()
+    assert states(store) == [RowState.LOCAL_COMMIT]
+
+
+async def test_what_can_not_be_written_down_stays_prepared_and_the_check_back_finds_it_out(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(store: HalfStore, call: str, *, raises: bool) -> None:
+        async with HalfMessages(store, "orders", store, first_check=6.0).prepare([PAID]) as transaction:
+            local = Local()
+            await transaction.barrier(local)
+            local.commit()
+            store.fail = lambda asked: asked == call
+            if raises:
+                raise ConnectionError
+
+    for call, raises in itertools.product(("probe", "decide"), (False, True)):
+        store = HalfStore()
+        caplog.clear()
+        with pytest.raises(ConnectionError) if raises else nullcontext():
+            await work(store, call, raises=raises)
+        assert states(store) == [RowState.PREPARED], (call, raises)
+        assert [record.__dict__["event"] for record in caplog.records] == [
+            "the end of a local transaction could not be written down, the check-back finds it out"
+        ]
+        store.fail, store.now = lambda asked: False, 6.0
+        await CheckBack(store, producer_group="orders").look()
+        assert states(store) == [RowState.LOCAL_COMMIT], (call, raises)
+
+
+async def test_a_check_back_that_was_first_makes_the_local_transaction_fail(store: HalfStore, half: HalfMessages) -> None:
+    async def pay() -> None:
+        async with half.prepare([PAID], first_check="0s") as transaction:
+            await CheckBack(store, producer_group="orders").look()
+            await transaction.barrier(Local())
+
+    with pytest.raises(TransactionAborted):
+        await pay()
+    assert states(store) == [RowState.LOCAL_ROLLBACK]
+
+
+async def test_a_forgotten_barrier_is_said_and_its_messages_are_sent(store: HalfStore, half: HalfMessages) -> None:
+    with pytest.raises(ConfigurationError, match="first statement"):
+        async with half.prepare([PAID]):
+            pass
+    assert (states(store), store._barriers) == ([RowState.LOCAL_COMMIT], {})
+
+
+async def test_who_swallows_the_failure_of_its_transaction_sends_nothing(store: HalfStore, half: HalfMessages) -> None:
+    async with half.prepare([PAID]) as transaction:
+        local = Local()
+        await transaction.barrier(local)
+        local.roll_back()
+    assert (states(store), transaction.ended) == ([RowState.LOCAL_ROLLBACK], TransactionOutcome.ROLLBACK)
+
+
+async def test_who_did_nothing_may_say_so_before_the_barrier(store: HalfStore, half: HalfMessages) -> None:
+    async with half.prepare([PAID]) as transaction:
+        transaction.rollback()
+    assert states(store) == [RowState.LOCAL_ROLLBACK]
+
+
+async def test_without_a_barrier_the_block_decides() -> None:
+    for told, state in (
+        (None, RowState.LOCAL_COMMIT),
+        (TransactionOutcome.COMMIT, RowState.LOCAL_COMMIT),
+        (TransactionOutcome.ROLLBACK, RowState.LOCAL_ROLLBACK),
+        (TransactionOutcome.UNKNOWN, RowState.PREPARED),
+    ):
+        store = HalfStore()
+        async with HalfMessages(store, "orders", None, first_check=6.0).prepare([PAID]) as transaction:
+            if told is not None:
+                transaction.tell(told)
+        assert (states(store), store.probes) == ([state], []), told
+
+
+async def test_without_a_barrier_what_raised_is_asked_about_unless_it_said_that_it_undid_all(
+    store: HalfStore, unbarred: HalfMessages
+) -> None:
+    async def pay(*, undo: bool) -> None:
+        async with unbarred.prepare([PAID]) as transaction:
+            if undo:
+                transaction.rollback()
+            raise ValueError("refused")
+
+    for undo in (False, True):
+        with pytest.raises(ValueError, match="refused"):
+            await pay(undo=undo)
+    assert states(store) == [RowState.PREPARED, RowState.LOCAL_ROLLBACK]
+
+
+async def test_without_a_barrier_there_is_none_to_call(store: HalfStore, unbarred: HalfMessages) -> None:
+    with pytest.raises(ConfigurationError, match="check callback"):
+        async with unbarred.prepare([PAID]) as transaction:
+            await transaction.barrier(Local())
+
+
+async def test_who_is_cancelled_meanwhile_has_decided_first(store: HalfStore, half: HalfMessages) -> None:
+    probed, go_on = asyncio.Event(), asyncio.Event()
+    probe = store.probe
+
+    async def slow_probe(*arguments: Any, **options: Any) -> TransactionOutcome:
+        probed.set()
+        await go_on.wait()
+        return await probe(*arguments, **options)
+
+    store.probe = slow_probe  # type: ignore[method-assign]
+
+    async def work() -> None:
+        async with half.prepare([PAID]) as transaction:
+            local = Local()
+            await transaction.barrier(local)
+            local.commit()
+
+    working = asyncio.create_task(work())
+    await probed.wait()
+    working.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert states(store) == [RowState.LOCAL_COMMIT]
+
+
+async def test_who_is_cancelled_in_the_local_transaction_has_rolled_back(store: HalfStore, half: HalfMessages) -> None:
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        async with half.prepare([PAID]) as transaction:
+            local = Local()
+            try:
+                await transaction.barrier(local)
+                begun.set()
+                await asyncio.get_running_loop().create_future()
+            finally:
+                local.roll_back()
+
+    working = asyncio.create_task(work())
+    await begun.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert states(store) == [RowState.LOCAL_ROLLBACK]
+
+
+async def test_nothing_is_begun_if_nobody_knows_where_the_barrier_is(store: HalfStore, half: HalfMessages) -> None:
+    store.fail = lambda call: call == "database_id"
+    with pytest.raises(StoreUnavailable):
+        async with half.prepare([PAID]):
+            raise AssertionError("begun")
+    assert store.rows == []
+
+
+async def test_a_connection_to_another_database_is_refused_before_anything_is_done(store: HalfStore, half: HalfMessages) -> None:
+    done: list[str] = []
+
+    async def through(connection: object = None) -> str:
+        return "db-1" if connection is None else "db-2"
+
+    store.database_id = through  # type: ignore[method-assign]
+
+    async def pay() -> None:
+        async with half.prepare([PAID]) as transaction:
+            await transaction.barrier(Local())
+            done.append("paid")
+
+    with pytest.raises(ConfigurationError, match="another database"):
+        await pay()
+    assert (done, states(store)) == ([], [RowState.LOCAL_ROLLBACK])

@@ -1,7 +1,0 @@
-"""The shop of the dead letters: a Kafka in memory, and an app of the group `billing`."""
-
-from __future__ import annotations
-
-from tests.plugin.deadletters.conftest import shop
-
-__all__ = ["shop"]
