@@ -1,4 +1,4 @@
-"""Desk: where receivers ask for messages, and partitions bring as many as were asked for.
+"""DemandQueue: where receivers ask for messages, and partitions bring as many as were asked for.
 
     ask → wanted → promised to partitions that have some → given
 
@@ -108,7 +108,7 @@ class _Offer(HandlerCall):
         self.accept([])
 
 
-class Desk:
+class DemandQueue:
     """The orders and the offers of one consumer, both first come, first served."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Desk:
         taken, order.taken = order.taken, []
         return taken
 
-    async def sell(self, batch: Sequence[Run], most: int, *, within: float) -> list[Promise]:
+    async def offer(self, batch: Sequence[Run], most: int, *, within: float) -> list[Promise]:
         """Wait until somebody wants some of the `most` messages of `batch`; returns nothing if nobody does `within` seconds.
 
         It also ends if the partition of the batch takes nothing new.
@@ -205,18 +205,18 @@ _SETTLE_TIMEOUT: Final = 10.0
 
 
 class Receivers:
-    """The steps for the receivers of one consumer, who ask at `desk`. `clock`: seconds that never go back, by which receipts expire."""
+    """The steps for the receivers of one consumer, who ask at `demand`. `clock`: seconds that never go back, by which receipts expire."""
 
     fails_together = False
 
-    def __init__(self, phases: Phases, member: Member, desk: Desk, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, phases: Phases, member: Member, demand: DemandQueue, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._agent, self._worker = phases.agent, phases.worker
         self._admission = phases.admission
         self._admission.ahead = 0.0  # a receiver that asks does not wait for the rate of what is claimed
         self._execution = phases.execution
         self._settle = phases.settlement
         self._member = member
-        self._desk = desk
+        self._demand = demand
         self._clock = clock
         self._receipts = Receipts[Held]()
         self._has_changed = asyncio.Event()
@@ -240,7 +240,7 @@ class Receivers:
         lane.pass_settled(runs)
         ready = [run for run in runs if run.stage is Stage.FETCHED]
         again = [run for run in ready if run.succeeded]
-        promises = [] if again or not ready else await self._desk.sell(ready, count(ready), within=_OFFERED)
+        promises = [] if again or not ready else await self._demand.offer(ready, count(ready), within=_OFFERED)
         chosen = again or _first(runs, ready, sum(number for _, number in promises))
         brought = list[Held]()
         try:
@@ -248,7 +248,7 @@ class Receivers:
             if chosen and not (lane.is_stopping or lane.cut_off or self._worker.isolation.is_shut()):
                 brought = await self._claim(runs, chosen, lane)
         finally:
-            unwanted = self._desk.bring(promises, brought)
+            unwanted = self._demand.bring(promises, brought)
         for held in unwanted:
             self.give_back(held)
 

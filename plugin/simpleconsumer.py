@@ -29,7 +29,7 @@ from ackwise.plugin.handlers.decoder import decoder_of
 from ackwise.plugin.handlers.handler import check_agent, names_of, refuse_own_topics
 from ackwise.plugin.handlers.observers import Observer
 from ackwise.plugin.policyslots import Policy, Slots
-from ackwise.plugin.receivers import Desk, Receivers
+from ackwise.plugin.receivers import DemandQueue, Receivers
 from ackwise.plugin.settings.config import read_config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
 
@@ -149,7 +149,7 @@ class SimpleConsumer(Generic[T]):
         self._settings: HostSettings = config.host_settings(group, brokers=brokers, **settings)
         refuse_own_topics(self._agent, group=group, dead_letter=slots.dead_letter.topic, topic_names=self._settings.topic_names)
         self._clock = clock
-        self._desk = Desk()
+        self._demand = DemandQueue()
         self._stop = asyncio.Event()
         self._receivers: Receivers | None = None
         self._hosting: asyncio.Task[None] | None = None
@@ -169,7 +169,7 @@ class SimpleConsumer(Generic[T]):
         No receipt counts any more, and nobody is charged an attempt for what was given back.
         """
         assert self._hosting is not None
-        unwanted = self._desk.close()
+        unwanted = self._demand.close()
         try:
             if self._receivers is not None and not self._hosting.done():
                 await self._receivers.close(unwanted)
@@ -194,16 +194,16 @@ class SimpleConsumer(Generic[T]):
         hosting = self._running()
         if self._receivers is not None:
             self._receivers.expire()
-        order = self._desk.ask(number)
+        order = self._demand.ask(number)
         try:
             await asyncio.wait({order.filled, hosting}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if order.promised and not order.filled.done():
                 await asyncio.wait({order.filled, hosting}, timeout=_GRACE, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            for held in self._desk.leave(order):
+            for held in self._demand.leave(order):
                 self._opened().give_back(held)
             raise
-        taken = self._desk.leave(order)
+        taken = self._demand.leave(order)
         self._running()
         handed = [self._opened().hand_out(held, seconds) for held in taken]
         return [Received[Any](message, receipt) for message, receipt in filter(None, handed)]
@@ -254,7 +254,7 @@ class SimpleConsumer(Generic[T]):
 
     def _make_pipeline(self, agent: Agent, member: Member) -> Pipeline:
         def make(phases: Phases) -> Receivers:
-            self._receivers = Receivers(phases, member, self._desk, clock=self._clock)
+            self._receivers = Receivers(phases, member, self._demand, clock=self._clock)
             return self._receivers
 
         return Pipeline(replace(agent, concurrency=None), member.worker, make)

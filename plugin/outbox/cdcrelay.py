@@ -24,7 +24,7 @@ from ackwise.middleware.message.outgoing import Acked, MessageSender, SendFailed
 from ackwise.middleware.storage.changes import Change, ChangeSource, Committed, SourceBusy, SourceStatus
 from ackwise.middleware.storage.outbox import retry_delay
 from ackwise.plugin.kafka.timeouts import ended
-from ackwise.plugin.outbox.cdcroutes import Aside, OpenSender, Parcel, Route
+from ackwise.plugin.outbox.cdcroutes import Aside, ChangeMessage, OpenSender, Route
 
 log = Log()
 
@@ -119,7 +119,7 @@ class CdcSession:
 
     async def _deliver(self, read: Sequence[Change | Committed]) -> bool:
         """Send what was read, then acknowledge the last transaction that ended in it; whether all was sent before the stop."""
-        parcels: list[Parcel] = []
+        change_messages: list[ChangeMessage] = []
         ended: str | None = None
         refused: AckwiseError | None = None
         for each in read:
@@ -132,14 +132,14 @@ class CdcSession:
             except AckwiseError as error:  # what stands before it is sent first, so that it is not read again
                 refused = error
                 break
-            if isinstance(verdict, Parcel):
-                parcels.append(verdict)
+            if isinstance(verdict, ChangeMessage):
+                change_messages.append(verdict)
             elif verdict is Aside.TABLE:
-                if not (await self._send(parcels) and await self._send_waiting()):
+                if not (await self._send(change_messages) and await self._send_waiting()):
                     return False
                 self._look_again()
-                parcels = []
-        if not await self._send(parcels):
+                change_messages = []
+        if not await self._send(change_messages):
             return False
         if ended is not None:
             self._acknowledge(ended)
@@ -159,10 +159,10 @@ class CdcSession:
         """Send what waits in the table; whether all was sent before the stop. What comes in meanwhile is in the log."""
         self._look.clear()
         since_ms = (await self._source.status()).now_ms
-        while parcels := await self._route.waiting():
-            if not await self._send(parcels):
+        while change_messages := await self._route.waiting():
+            if not await self._send(change_messages):
                 return False
-            if all(parcel.row is not None and parcel.row.created_ms > since_ms for parcel in parcels):
+            if all(change_message.row is not None and change_message.row.created_ms > since_ms for change_message in change_messages):
                 break
         return True
 
@@ -171,43 +171,43 @@ class CdcSession:
         for delay in _VISIBLE:
             asyncio.get_running_loop().call_later(delay, self._look.set)
 
-    async def _send(self, parcels: Sequence[Parcel]) -> bool:
+    async def _send(self, change_messages: Sequence[ChangeMessage]) -> bool:
         """Send until each is acknowledged or refused for good; whether that was so before the stop."""
         failures = 0
-        while parcels := await self._route.unheld(parcels):
-            answers = await self._sender.send_many([parcel.message for parcel in parcels], stop_keys=True)
-            paired = list(zip(parcels, answers, strict=True))
-            await self._settle([(parcel, answer) for parcel, answer in paired if isinstance(answer, Acked)])
-            failed = [(parcel, answer) for parcel, answer in paired if isinstance(answer, SendFailed)]
-            for parcel, answer in failed:
+        while change_messages := await self._route.unheld(change_messages):
+            answers = await self._sender.send_many([change_message.message for change_message in change_messages], stop_keys=True)
+            paired = list(zip(change_messages, answers, strict=True))
+            await self._settle([(change_message, answer) for change_message, answer in paired if isinstance(answer, Acked)])
+            failed = [(change_message, answer) for change_message, answer in paired if isinstance(answer, SendFailed)]
+            for change_message, answer in failed:
                 if not answer.retriable:
-                    await self._refuse(parcel, answer)
-            again = [(parcel, answer) for parcel, answer in failed if answer.retriable]
+                    await self._refuse(change_message, answer)
+            again = [(change_message, answer) for change_message, answer in failed if answer.retriable]
             if again and len(again) == len(failed):  # a refusal alone stops what is behind it only once
                 failures += 1
                 if failures == 1:
                     self._record_failures(again)
                 if not await self._rest(failures, len(again), again[0][1]):
                     return False
-            parcels = [parcel for parcel, _ in again]
+            change_messages = [change_message for change_message, _ in again]
         return True
 
-    async def _refuse(self, parcel: Parcel, failure: SendFailed) -> None:
-        await self._route.refuse(parcel, failure)
+    async def _refuse(self, change_message: ChangeMessage, failure: SendFailed) -> None:
+        await self._route.refuse(change_message, failure)
         self._counts.parked += 1
-        self._record(EventCode.OUTBOX_PARKED, parcel, None, failure.error or None)
+        self._record(EventCode.OUTBOX_PARKED, change_message, None, failure.error or None)
 
-    def _record_failures(self, failed: Sequence[tuple[Parcel, SendFailed]]) -> None:
+    def _record_failures(self, failed: Sequence[tuple[ChangeMessage, SendFailed]]) -> None:
         """The first failure of rows: a row that hangs is known, even where nobody recorded its commit."""
-        for parcel, failure in failed:
-            if parcel.row is not None and parcel.row.attempts == 0:
-                self._record(EventCode.OUTBOX_STORED, parcel, None, failure.error or None)
+        for change_message, failure in failed:
+            if change_message.row is not None and change_message.row.attempts == 0:
+                self._record(EventCode.OUTBOX_STORED, change_message, None, failure.error or None)
 
-    async def _settle(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+    async def _settle(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
         if not sent:
             return
-        for parcel, acked in sent:
-            self._record(EventCode.PRODUCED if parcel.row is None else EventCode.OUTBOX_SENT, parcel, acked)
+        for change_message, acked in sent:
+            self._record(EventCode.PRODUCED if change_message.row is None else EventCode.OUTBOX_SENT, change_message, acked)
         if self._sink is not None:
             await self._sink.flush()
         await self._route.sent(sent)
@@ -229,21 +229,24 @@ class CdcSession:
                 await self._stop.wait()
         return not self._stop.is_set()
 
-    def _record(self, code: EventCode, parcel: Parcel, acked: Acked | None, error: str | None = None) -> None:
+    def _record(self, code: EventCode, change_message: ChangeMessage, acked: Acked | None, error: str | None = None) -> None:
         if self._sink is None:
             return
-        facts: dict[str, object] = {"source": self._source.name, **({"position": parcel.position} if parcel.position else {})}
-        if parcel.row is not None:
-            facts |= {"outbox": self._source.address, "row": parcel.row.id}
+        facts: dict[str, object] = {
+            "source": self._source.name,
+            **({"position": change_message.position} if change_message.position else {}),
+        }
+        if change_message.row is not None:
+            facts |= {"outbox": self._source.address, "row": change_message.row.id}
         self._sink.record(
             Event(
                 code,
-                parcel.message.topic,
+                change_message.message.topic,
                 None if acked is None else acked.partition,
                 None if acked is None or acked.offset < 0 else acked.offset,
                 record_ts_ms=None if acked is None else acked.timestamp,
                 error=error,
-                dedup_key=parcel.message.message_id,
+                dedup_key=change_message.message.message_id,
                 attrs=json.dumps(facts),
             )
         )

@@ -1,4 +1,4 @@
-"""`Route`: what becomes of the changes of one source, and the parcels that are sent for them.
+"""`Route`: what becomes of the changes of one source, and the change_messages that are sent for them.
 
 `MappedRows`: the changes of any table, which a function of the user makes messages of.
 
@@ -26,7 +26,7 @@ from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, OutboxS
 from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a, where_raised
 
 
-class Parcel(NamedTuple):
+class ChangeMessage(NamedTuple):
     """A message on its way, with the row that it is made of if that is one of the outbox."""
 
     message: Outgoing
@@ -44,7 +44,7 @@ class Aside(enum.Enum):
     """The log alone does not say what to send: what waits in the table is read."""
 
 
-Verdict = Parcel | Aside
+Verdict = ChangeMessage | Aside
 
 
 class Route(Protocol):
@@ -64,18 +64,18 @@ class Route(Protocol):
         """What becomes of `change`. Raises `UnreadableChange`; nothing behind it is sent then."""
         ...
 
-    async def waiting(self) -> Sequence[Parcel]:
+    async def waiting(self) -> Sequence[ChangeMessage]:
         """What waits in the table, a part of it; empty where there is none, and once everything was given out and sent."""
         ...
 
-    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+    async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
         """Those that may be sent; the others wait in the table behind a parked row of their key."""
         ...
 
-    async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+    async def sent(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
         """Kafka acknowledged these, and their events are durable."""
 
-    async def refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+    async def refuse(self, change_message: ChangeMessage, failure: SendFailed) -> None:
         """Kafka refuses this for good: park it, or raise an `AckwiseError`, which ends the relay before it."""
 
     async def end(self) -> None:
@@ -132,23 +132,24 @@ class MappedRows:
             raise UnreadableChange(
                 f"{self._name} returned {class_name(made)} for a change of {change.table}; return an Outgoing, or None to send nothing"
             )
-        return Parcel(dataclasses.replace(made, message_id=change.id), change.position)
+        return ChangeMessage(dataclasses.replace(made, message_id=change.id), change.position)
 
-    async def waiting(self) -> Sequence[Parcel]:
+    async def waiting(self) -> Sequence[ChangeMessage]:
         """Nothing waits: what was there before the slot is not sent."""
         return ()
 
-    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+    async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
         """All of them."""
-        return parcels
+        return change_messages
 
-    async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+    async def sent(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
         """Nothing to do: the position is all that is kept."""
 
-    async def refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+    async def refuse(self, change_message: ChangeMessage, failure: SendFailed) -> None:
         """Raise `PublishRefused`."""
         raise PublishRefused(
-            f"{failure.cause}: message {parcel.message.message_id}, committed at {parcel.position}; nothing from there on is sent. "
+            f"{failure.cause}: message {change_message.message.message_id}, committed at {change_message.position}; "
+            "nothing from there on is sent. "
             f"Let the topic take it, or let {self._name} return None for it, and start again"
         )
 
@@ -231,9 +232,9 @@ class OutboxRows:
         row = self._read_row(change)
         if row is None or row.id in self._parked or row.message.message_id in self._swept:
             return Aside.NOTHING
-        return Parcel(row.message, change.position, row)
+        return ChangeMessage(row.message, change.position, row)
 
-    async def waiting(self) -> Sequence[Parcel]:
+    async def waiting(self) -> Sequence[ChangeMessage]:
         """The next rows of the table that are due, by id.
 
         What is parked is learnt anew each time: a row that was requeued meanwhile lets its key go, and would be held for ever.
@@ -242,19 +243,23 @@ class OutboxRows:
         await self._delete()
         await self._learn_parked()
         rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
-        return [Parcel(row.message, "", row) for row in rows]
+        return [ChangeMessage(row.message, "", row) for row in rows]
 
-    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+    async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
         """Those whose key is free. The others stay in the table; one that is not there was deleted with its insert, and is sent."""
         if not self._keys:
-            return parcels
-        return [parcel for parcel in parcels if self._key(parcel.row) not in self._keys or not await self._is_in_table(parcel)]
+            return change_messages
+        return [
+            change_message
+            for change_message in change_messages
+            if self._key(change_message.row) not in self._keys or not await self._is_in_table(change_message)
+        ]
 
-    async def _is_in_table(self, parcel: Parcel) -> bool:
+    async def _is_in_table(self, change_message: ChangeMessage) -> bool:
         """Whether the row can wait in the table; one that the log told of gets the reason written at it, which shows that it is there."""
-        if not parcel.position:
+        if not change_message.position:
             return True
-        row = parcel.row
+        row = change_message.row
         assert row is not None, "an outbox has rows"
         await self._finish_deletion()
         for delay in (0.02, 0.2, 0.0):  # the log tells of a commit a moment before a statement sees it
@@ -263,21 +268,21 @@ class OutboxRows:
             await asyncio.sleep(delay)
         return False
 
-    async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+    async def sent(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
         """Delete the rows, beside what is sent next. A row that is not there any more was deleted before.
 
         What is sent while a deletion is under way goes with the next one: nobody waits for the database to commit it.
         """
-        self._remember(parcel.message.message_id for parcel, _ in sent if not parcel.position)
+        self._remember(change_message.message.message_id for change_message, _ in sent if not change_message.position)
         self._undeleted.update((row.id, Sent(row.id, row.shard)) for (_, _, row), _ in sent if row is not None)
         if self._deleting is not None and (self._deleting.done() or len(self._undeleted) >= _MOST_UNDELETED):
             await self._finish_deletion()
         if self._deleting is None:
             self._deleting = asyncio.create_task(self._delete_all(), name="ackwise deletes sent rows of the outbox")
 
-    async def refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+    async def refuse(self, change_message: ChangeMessage, failure: SendFailed) -> None:
         """Park the row. Raises `PublishRefused` if it is not in the table, where alone it could be parked."""
-        row = parcel.row
+        row = change_message.row
         assert row is not None, "an outbox has rows"
         await self._finish_deletion()
         if not await self._store.failed([Failed(row.id, row.shard, failure.cause, None)], self._tokens):

@@ -1,6 +1,6 @@
 """The relay of an outbox: sends the rows of its shards, in a worker or alone, for as long as it runs.
 
-Each stay (`stay.py`) has a producer of its own: whatever ends a stay, nothing of it is sent any more once its shards are free.
+Each session (`outboxsession.py`) has its own producer: once a session has ended and its shards are free, it sends nothing more.
 
 The relay of an outbox beside the handlers of a worker, and how a relay is made of settings.
 
@@ -33,7 +33,7 @@ from ackwise.plugin.delays.delayrelay import relay_apart, relay_delays
 from ackwise.plugin.kafka.clients import brokers_answer
 from ackwise.plugin.kafka.timeouts import ended
 from ackwise.plugin.outbox.checkback import CheckBack
-from ackwise.plugin.outbox.outboxsession import LeaseOver, OutboxStay, Surroundings
+from ackwise.plugin.outbox.outboxsession import LeaseOver, OutboxSession, RelayContext
 from ackwise.plugin.outbox.outboxwindow import AckMemory
 from ackwise.plugin.producer.idempotentproducer import SenderSettings
 from ackwise.plugin.producer.sender import Sender
@@ -43,7 +43,7 @@ from ackwise.plugin.topics.group import Group
 
 log = Log()
 
-#: Seconds until a stay that ended is begun anew, doubling up to the second; one that lasted for the third was a good one.
+#: Seconds until a session that ended is begun anew, doubling up to the second; one that lasted for the third was a good one.
 _BEGIN_ANEW: Final = (1.0, 10.0)
 _LASTED: Final = 60.0
 
@@ -80,12 +80,12 @@ class OutboxRelay:
         is_alone: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`name` is that of the outbox in events and in the log. With `is_alone`, what keeps it from its first stay for good is raised."""
+        """`name` is that of the outbox in events and in the log. With `is_alone`, a refusal of its first session is raised."""
         self._store = store
         self._new_sender = new_sender
         self._is_alone = is_alone
         self._clock = clock
-        self._around = Surroundings(
+        self._around = RelayContext(
             name=name,
             owner=_new_owner(),
             policy=policy,
@@ -101,7 +101,7 @@ class OutboxRelay:
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set; then what is being sent is acknowledged and deleted, or left, and the shards are free.
 
-        Whatever ends a stay, another one begins. Raises `ConfigurationError` if the relay is alone and can't begin at all. Stopping takes
+        A session that ends is followed by another one. Raises `ConfigurationError` if the relay is alone and can't start. Stopping takes
         bounded time, whatever hangs.
         """
         rest = _BEGIN_ANEW[0]
@@ -124,15 +124,15 @@ class OutboxRelay:
             self._around.counts.relaying = False
 
     async def _stay(self, stop: asyncio.Event) -> BaseException | None:
-        """One stay, in tasks of its own; returns what ended it, `None` if that was the stop."""
+        """One session, in tasks of its own; returns what ended it, `None` if that was the stop."""
         try:
             sender = self._new_sender()
             await sender.start()
         except Exception as error:  # noqa: BLE001  # whatever it was, nothing was begun
             return error
-        stay = OutboxStay(self._store, sender, self._around)
-        relaying = asyncio.create_task(stay.relay(stop), name="ackwise outbox relay")
-        keeping = asyncio.create_task(stay.keep_lease(), name="ackwise outbox lease")
+        session = OutboxSession(self._store, sender, self._around)
+        relaying = asyncio.create_task(session.relay(stop), name="ackwise outbox relay")
+        keeping = asyncio.create_task(session.keep_lease(), name="ackwise outbox lease")
         stopping = asyncio.create_task(stop.wait(), name="ackwise outbox stop")
         try:
             await asyncio.wait({relaying, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -49,8 +49,8 @@ class LeaseOver(AckwiseError):
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """What outlives a stay: who the relay is, and what it knows."""
+class RelayContext:
+    """What outlives a session: who the relay is, and what it knows."""
 
     name: str
     """Name of the outbox in events and in the log."""
@@ -65,10 +65,10 @@ class Surroundings:
     wall: Callable[[], float] = time.time
 
 
-class OutboxStay:
+class OutboxSession:
     """Relays rows of `store` through `sender` for as long as `relay` goes."""
 
-    def __init__(self, store: RelayStore, sender: MessageSender, around: Surroundings) -> None:
+    def __init__(self, store: RelayStore, sender: MessageSender, around: RelayContext) -> None:
         self._store = store
         self._sender = sender
         self._around = around

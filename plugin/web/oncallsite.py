@@ -1,8 +1,8 @@
-"""`Gate`: who may see the pages. Pure, but for the file of the token.
+"""`Access`: who may see the pages. Pure, but for the file of the token.
 
 The pages of a group: how it stands, its dead letters by their causes, and each letter, as the commands show them.
 
-The site for whoever is on call: its pages with their navigation, for whoever the gate lets in.
+The site for whoever is on call: its pages with their navigation, for those whom `Access` lets in.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Access:
     """Lets in whoever has `token`; without one, whoever asks this machine by a name of its own."""
 
     token: str | None = None
@@ -213,7 +213,7 @@ _READ_ALONE: Final = "these pages can be read, and nothing else; use the command
 _MISSING: Final = "there is no page of this name; the links above lead to those that are there"
 
 
-def site(group: str, pages: Sequence[Page], gate: Gate, say: Callable[[str], None]) -> web.Application:
+def site(group: str, pages: Sequence[Page], access: Access, say: Callable[[str], None]) -> web.Application:
     """Answers for `pages`; what went wrong in a page, and is no sentence of ours, goes to `say`."""
     by_path = {page.path: page for page in pages}
 
@@ -240,7 +240,7 @@ def site(group: str, pages: Sequence[Page], gate: Gate, say: Callable[[str], Non
 
     def refusal(request: web.Request) -> Answer | None:
         """In words alone: whoever is not let in learns nothing of the group."""
-        refused = gate.refusal(request.headers.get("Host", ""), request.headers.get("Authorization", ""))
+        refused = access.refusal(request.headers.get("Host", ""), request.headers.get("Authorization", ""))
         if refused is None:
             return None
         challenge = 'Basic realm="ackwise ui", charset="UTF-8"' if refused.status == 401 else ""

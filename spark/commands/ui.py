@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import socket
 
     from ackwise.plugin.operate.deadlettertopics import Place
-    from ackwise.plugin.web.oncallsite import Gate
+    from ackwise.plugin.web.oncallsite import Access
     from ackwise.plugin.web.pages import Named, Page
 
 __all__ = ["ui"]
@@ -58,24 +58,24 @@ def ui(
     place = where.place(whose)
     folders = tuple(events or _folders_of(place))
     try:
-        from ackwise.plugin.web.oncallsite import Gate, token_of
+        from ackwise.plugin.web.oncallsite import Access, token_of
         from ackwise.plugin.web.pages import Named
         from ackwise.plugin.web.pageserver import bound
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"ui needs {error.name}, which is not installed: pip install 'ackwise[watch]'") from None
-    gate = Gate(token_of(token_file, os.environ))
+    access = Access(token_of(token_file, os.environ))
     named = Named(whose, where.brokers, where.dlq, tuple(map(str, folders)))
     pages = _pages(place, named, folders, runs or next((folder / "runs" for folder in folders), None))
-    wait_for(_serve(_checked(bound(host, port, "ui", _OPTIONS), gate), place, pages, gate))
+    wait_for(_serve(_checked(bound(host, port, "ui", _OPTIONS), access), place, pages, access))
 
 
-def _checked(listening: socket.socket, gate: Gate) -> socket.socket:
+def _checked(listening: socket.socket, access: Access) -> socket.socket:
     """`listening`, unless others would reach it unasked."""
     from ackwise.plugin.settings.config import UI_TOKEN
     from ackwise.plugin.web.oncallsite import is_own_address
 
     address = listening.getsockname()[0]
-    if gate.token is None and not is_own_address(address):
+    if access.token is None and not is_own_address(address):
         listening.close()
         raise ConfigurationError(
             f"--host is an address that other machines reach ({address}), and the pages hold values of messages: set a token with "
@@ -111,7 +111,7 @@ def _pages(place: Place, named: Named, folders: tuple[Path, ...], runs: Path | N
     ]
 
 
-async def _serve(listening: socket.socket, place: Place, pages: list[Page], gate: Gate) -> None:
+async def _serve(listening: socket.socket, place: Place, pages: list[Page], access: Access) -> None:
     """Until a signal asks for an end."""
     import asyncio
 
@@ -128,5 +128,5 @@ async def _serve(listening: socket.socket, place: Place, pages: list[Page], gate
         console.print(sentence, markup=False, soft_wrap=True)
 
     say(f"group {place.group}: http://{f'[{host}]' if ':' in host else host}:{port}/ until Ctrl-C")
-    await serve(listening, site(place.group, pages, gate, say), stop)
+    await serve(listening, site(place.group, pages, access, say), stop)
     Watchdog().arm(_EXIT_WITHIN, 0)  # a decoder of the app may hang in its thread, and the interpreter waits for it

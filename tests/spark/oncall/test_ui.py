@@ -22,7 +22,7 @@ from tests.spark.oncall.conftest import SECRET
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import UI_TOKEN
-from ackwise.plugin.web.oncallsite import Gate
+from ackwise.plugin.web.oncallsite import Access
 from ackwise.spark.commands.ui import _checked
 
 DEADLINE = 60.0
@@ -110,9 +110,9 @@ def test_no_address_that_others_reach_is_taken_without_a_token() -> None:
 
     for address in ("0.0.0.0", "::", "192.0.2.7", "10.0.0.1", "fe80::1"):
         with pytest.raises(ConfigurationError, match="an address that other machines reach"):
-            _checked(cast("socket.socket", Listening(address)), Gate(None))
-        _checked(cast("socket.socket", Listening(address)), Gate(KEY))
-    _checked(cast("socket.socket", Listening("127.0.0.1")), Gate(None))
+            _checked(cast("socket.socket", Listening(address)), Access(None))
+        _checked(cast("socket.socket", Listening(address)), Access(KEY))
+    _checked(cast("socket.socket", Listening("127.0.0.1")), Access(None))
 
 
 async def test_with_a_token_others_may_come_who_have_it(billing: Shop) -> None:

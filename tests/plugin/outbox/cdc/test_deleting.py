@@ -12,7 +12,7 @@ from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.message.outgoing import Acked, Outgoing
 from ackwise.middleware.storage.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
 from ackwise.plugin.outbox import cdcroutes
-from ackwise.plugin.outbox.cdcroutes import OutboxRows, Parcel
+from ackwise.plugin.outbox.cdcroutes import ChangeMessage, OutboxRows
 from ackwise.stores.memoryoutbox import MemoryOutbox
 
 
@@ -42,13 +42,13 @@ class Desk:
         self.store = Slow()
         self.route = OutboxRows(self.store, lambda change: None, owner="cdc/a", name="shop")
 
-    async def parcels(self, *values: bytes) -> list[tuple[Parcel, Acked]]:
+    async def change_messages(self, *values: bytes) -> list[tuple[ChangeMessage, Acked]]:
         """Rows as the log tells of them, acknowledged."""
         async with self.store.transaction() as transaction:
             for value in values:
                 transaction.add(Outgoing("orders", value, message_id=value.decode()))
         rows = [row for row in await self.store.pending(dict.fromkeys(range(64), 0), limit=100) if row.message.value in values]
-        return [(Parcel(row.message, "0/1", row), Acked("orders", 0, 0, 0, row.message.message_id)) for row in rows]
+        return [(ChangeMessage(row.message, "0/1", row), Acked("orders", 0, 0, 0, row.message.message_id)) for row in rows]
 
     @property
     def left(self) -> int:
@@ -66,10 +66,10 @@ async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
 
 
 async def test_what_is_sent_during_a_deletion_waits_for_nothing_and_goes_with_the_next(desk: Desk) -> None:
-    await desk.route.sent(await desk.parcels(b"1"))
+    await desk.route.sent(await desk.change_messages(b"1"))
     await until(lambda: desk.store.asked)
-    await desk.route.sent(await desk.parcels(b"2"))
-    await desk.route.sent(await desk.parcels(b"3"))
+    await desk.route.sent(await desk.change_messages(b"2"))
+    await desk.route.sent(await desk.change_messages(b"3"))
     desk.store.gate.set()
     await desk.route.end()
     assert (desk.store.asked, desk.left) == ([[1], [2, 3]], 0)
@@ -77,8 +77,8 @@ async def test_what_is_sent_during_a_deletion_waits_for_nothing_and_goes_with_th
 
 async def test_so_many_rows_may_wait_and_no_more(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cdcroutes, "_MOST_UNDELETED", 2)
-    await desk.route.sent(await desk.parcels(b"1"))
-    waiting = asyncio.create_task(desk.route.sent(await desk.parcels(b"2", b"3")))
+    await desk.route.sent(await desk.change_messages(b"1"))
+    waiting = asyncio.create_task(desk.route.sent(await desk.change_messages(b"2", b"3")))
     await turns(20)
     assert not waiting.done()
     desk.store.gate.set()
@@ -90,12 +90,12 @@ async def test_so_many_rows_may_wait_and_no_more(desk: Desk, monkeypatch: pytest
 async def test_a_deletion_that_failed_ends_the_session_with_the_next_rows(desk: Desk) -> None:
     desk.store.error = StoreUnavailable("gone")
     desk.store.gate.set()
-    await desk.route.sent(await desk.parcels(b"1"))
+    await desk.route.sent(await desk.change_messages(b"1"))
     await until(lambda: desk.store.asked)
 
     async def go_on() -> None:
         for value in (b"2", b"3", b"4"):
-            await desk.route.sent(await desk.parcels(value))
+            await desk.route.sent(await desk.change_messages(value))
             await asyncio.sleep(0)
 
     with pytest.raises(StoreUnavailable, match="gone"):
@@ -108,7 +108,7 @@ async def test_a_deletion_that_failed_ends_the_session_with_the_next_rows(desk: 
 async def test_a_row_that_was_not_seen_yet_is_deleted_before_the_table_is_read(desk: Desk) -> None:
     desk.store.gate.set()
     desk.store.blind = 1
-    await desk.route.sent(await desk.parcels(b"1"))
+    await desk.route.sent(await desk.change_messages(b"1"))
     assert await desk.route.waiting() == []
     assert (desk.store.asked, desk.left) == ([[1], [1]], 0)
 
@@ -120,9 +120,9 @@ async def test_only_a_row_that_kafka_refused_holds_its_key_and_not_one_that_no_c
     async with desk.store.transaction() as transaction:
         for key, value in ((b"b", b"refused"), (b"a", b"later"), (b"b", b"later")):
             transaction.add(Outgoing("orders", value, key))
-    parcels = [Parcel(row.message, "", row) for row in await desk.store.pending(desk.route._tokens, limit=9)]
-    assert parcels[0].row is not None
-    await desk.store.failed([Failed(2, parcels[0].row.shard, "too large", None)], desk.route._tokens)
+    change_messages = [ChangeMessage(row.message, "", row) for row in await desk.store.pending(desk.route._tokens, limit=9)]
+    assert change_messages[0].row is not None
+    await desk.store.failed([Failed(2, change_messages[0].row.shard, "too large", None)], desk.route._tokens)
     await desk.route.waiting()
     assert [row.attempts for row in await desk.store.parked()] == [0, 1]
-    assert [parcel.message.key for parcel in await desk.route.unheld(parcels[1:])] == [b"a"]
+    assert [change_message.message.key for change_message in await desk.route.unheld(change_messages[1:])] == [b"a"]

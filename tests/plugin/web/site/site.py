@@ -13,7 +13,7 @@ from tests.plugin.operate.deadletters.letters import failure, letter
 from ackwise.middleware.message.message import Headers
 from ackwise.middleware.message.wire import Copy
 from ackwise.plugin.operate.deadlettertopics import Place
-from ackwise.plugin.web.oncallsite import Gate, letter_page, letters_page, site, status_page
+from ackwise.plugin.web.oncallsite import Access, letter_page, letters_page, site, status_page
 from ackwise.plugin.web.pages import Named, Page
 
 #: Markup, quotes, a command of a shell and of a terminal, marks that turn a line around, and what no font has.
@@ -72,7 +72,7 @@ class Site:
 @asynccontextmanager
 async def opened(pages: Sequence[Page], *, token: str | None = None, said: list[str] | None = None) -> AsyncIterator[Site]:
     """The site of the group `billing`; `said` gets what goes to the terminal."""
-    app = site("billing", pages, Gate(token), (said if said is not None else []).append)
+    app = site("billing", pages, Access(token), (said if said is not None else []).append)
     async with TestClient(TestServer(app)) as client:
         yield Site(client)
 

@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.web import oncallsite, pageserver
-from ackwise.plugin.web.oncallsite import Gate, serve, site
+from ackwise.plugin.web.oncallsite import Access, serve, site
 from ackwise.plugin.web.pages import HTML, POLICY, Answer, Leaf, Page
 from ackwise.plugin.web.pageserver import bound
 
@@ -50,7 +50,7 @@ PAGES = [
 async def served(pages: list[Page] = PAGES) -> AsyncIterator[int]:
     """The port of a server with the limits of `ackwise ui`."""
     listening, stop = bound("127.0.0.1", 0), asyncio.Event()
-    serving = asyncio.create_task(serve(listening, site("billing", pages, Gate(), print), stop))
+    serving = asyncio.create_task(serve(listening, site("billing", pages, Access(), print), stop))
     try:
         yield listening.getsockname()[1]
     finally:

@@ -1,4 +1,4 @@
-"""The desk: what is wanted, promised and given, without a broker."""
+"""The demand: what is wanted, promised and given, without a broker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.middleware.runs.run import Run
-from ackwise.plugin.receivers import Desk, Held, Promise
+from ackwise.plugin.receivers import DemandQueue, Held, Promise
 
 
 def runs(number: int) -> list[Run]:
@@ -19,52 +19,52 @@ def held(number: int) -> list[Held]:
 
 
 async def test_who_asked_first_is_given_first_and_in_whole() -> None:
-    desk = Desk()
-    one, other = desk.ask(2), desk.ask(2)
-    brought, promises = held(3), await desk.sell(runs(3), 3, within=0)
+    demand = DemandQueue()
+    one, other = demand.ask(2), demand.ask(2)
+    brought, promises = held(3), await demand.offer(runs(3), 3, within=0)
     assert promises == [Promise(one, 2), Promise(other, 1)]
-    assert desk.bring(promises, brought) == []
-    assert (desk.leave(one), desk.leave(other)) == (brought[:2], brought[2:])
+    assert demand.bring(promises, brought) == []
+    assert (demand.leave(one), demand.leave(other)) == (brought[:2], brought[2:])
 
 
 async def test_an_order_waits_for_all_that_is_promised_and_no_longer() -> None:
-    desk = Desk()
-    order = desk.ask(5)
-    first, second = await desk.sell(runs(1), 1, within=0), await desk.sell(runs(2), 2, within=0)
-    desk.bring(first, held(1))
+    demand = DemandQueue()
+    order = demand.ask(5)
+    first, second = await demand.offer(runs(1), 1, within=0), await demand.offer(runs(2), 2, within=0)
+    demand.bring(first, held(1))
     assert not order.filled.done()
-    desk.bring(second, [])
+    demand.bring(second, [])
     assert order.filled.done()
-    assert len(desk.leave(order)) == 1
+    assert len(demand.leave(order)) == 1
 
 
 async def test_a_batch_that_waits_ends_when_its_partition_stops() -> None:
-    desk = Desk()
+    demand = DemandQueue()
     batch = runs(1)
-    selling = asyncio.create_task(desk.sell(batch, 1, within=60))
+    selling = asyncio.create_task(demand.offer(batch, 1, within=60))
     await asyncio.sleep(0)
     assert batch[0].call is not None
     batch[0].call.recall()
     assert await selling == []
     assert batch[0].call is None
-    order = desk.ask(1)
+    order = demand.ask(1)
     assert order.promised == 0
 
 
 async def test_an_offer_that_is_cancelled_as_it_is_accepted_keeps_nobody_waiting() -> None:
-    desk = Desk()
-    selling = asyncio.create_task(desk.sell(runs(1), 1, within=60))
+    demand = DemandQueue()
+    selling = asyncio.create_task(demand.offer(runs(1), 1, within=60))
     await asyncio.sleep(0)
-    order = desk.ask(1)
+    order = demand.ask(1)
     selling.cancel()
     await asyncio.wait({selling})
     assert (order.promised, order.wanted) == (0, 1)
 
 
 async def test_a_closed_desk_gives_back_what_had_come_and_takes_no_orders() -> None:
-    desk = Desk()
-    order = desk.ask(2)
+    demand = DemandQueue()
+    order = demand.ask(2)
     brought = held(1)
-    desk.bring(await desk.sell(runs(1), 1, within=0), brought)
-    assert desk.close() == brought
-    assert (desk.leave(order), desk.ask(1).wanted) == ([], 0)
+    demand.bring(await demand.offer(runs(1), 1, within=0), brought)
+    assert demand.close() == brought
+    assert (demand.leave(order), demand.ask(1).wanted) == ([], 0)

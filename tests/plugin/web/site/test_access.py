@@ -11,7 +11,7 @@ from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import UI_TOKEN
-from ackwise.plugin.web.oncallsite import Gate, is_own_address, token_of
+from ackwise.plugin.web.oncallsite import Access, is_own_address, token_of
 
 SECRET = "f3a1" * 8
 
@@ -22,7 +22,7 @@ def basic(text: bytes) -> str:
 
 @each("host", ["localhost", "localhost:9400", "127.0.0.1", "127.0.0.1:80", "[::1]:9400", "LocalHost:1"])
 def test_without_a_token_whoever_asks_for_this_machine_is_let_in(host: str) -> None:
-    assert Gate().refusal(host, "") is None
+    assert Access().refusal(host, "") is None
 
 
 @each(
@@ -34,7 +34,7 @@ def test_without_a_token_whoever_asks_for_this_machine_is_let_in(host: str) -> N
     ],
 )  # fmt: skip
 def test_a_name_that_somebody_else_had_resolved_to_this_machine_is_refused(host: str) -> None:
-    refused = Gate().refusal(host, "")
+    refused = Access().refusal(host, "")
     assert refused is not None
     assert refused.status == 403
     assert "http://localhost" in refused.sentence
@@ -42,7 +42,7 @@ def test_a_name_that_somebody_else_had_resolved_to_this_machine_is_refused(host:
 
 @each("given", [f"Bearer {SECRET}", f"bearer {SECRET} ", basic(f":{SECRET}".encode()), basic(f"anybody:{SECRET}".encode())])
 def test_whoever_has_the_token_is_let_in_by_any_name(given: str) -> None:
-    assert Gate(SECRET).refusal("ops.example:9400", given) is None
+    assert Access(SECRET).refusal("ops.example:9400", given) is None
 
 
 @each(
@@ -53,7 +53,7 @@ def test_whoever_has_the_token_is_let_in_by_any_name(given: str) -> None:
     ],
 )  # fmt: skip
 def test_nobody_else_is_let_in_not_even_on_this_machine(given: str) -> None:
-    refused = Gate(SECRET).refusal("localhost", given)
+    refused = Access(SECRET).refusal("localhost", given)
     assert refused is not None
     assert refused.status == 401
     assert SECRET not in refused.sentence
@@ -67,7 +67,7 @@ def test_the_token_is_compared_in_a_time_that_says_nothing_of_it(monkeypatch: py
         return False
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    assert Gate(SECRET).refusal("localhost", f"Bearer {SECRET}") is not None
+    assert Access(SECRET).refusal("localhost", f"Bearer {SECRET}") is not None
     assert compared == [(SECRET.encode(), SECRET.encode())]
 
 
