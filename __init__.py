@@ -85,7 +85,7 @@ def __getattr__(name: str) -> object:
     try:
         home = _HOMES[name]
     except KeyError:
-        raise AttributeError(f"module 'ackwise' has no attribute {name!r}; its names are {', '.join(__all__)}") from None
+        raise AttributeError(f"module 'ackwise' has no attribute {name!r}; its names are {', '.join(sorted(__all__))}") from None
     value: object = getattr(importlib.import_module(home), name)
     globals()[name] = value  # asked for once only
     return value

@@ -134,8 +134,8 @@ def test_middleware_imports_the_standard_library_only(module: str) -> None:
 CROSSING = {
     "middleware/planted.py": ["pydantic", "ackwise.stores.memory"],
     "plugin/cli/planted.py": ["ackwise.stores.memory", "sqlite3", "faust", "mode", "pyspark"],
-    "plugin/group/planted.py": ["ackwise.plugin.aiokafkahost"],
-    "plugin/client/planted.py": ["ackwise.plugin.consumer.member"],
+    "plugin/consumer/planted.py": ["ackwise.plugin.aiokafkahost"],
+    "plugin/kafka/planted.py": ["ackwise.plugin.consumer.member"],
     "spark/planted.py": ["aiokafka"],
     "stores/planted.py": ["aiokafka", "faust", "ackwise.plugin.registry"],
     "stores/postgres/planted.py": ["ackwise.stores.mysql"],

@@ -53,7 +53,7 @@ async def test_it_sees_what_became_of_each_message(monkeypatch: pytest.MonkeyPat
         return said
 
     handled, published = await sent(monkeypatch, timed)
-    assert seen == [[*VALUES], CONSUME_LATER, ["Done", "Done", "Later", "Later"]]
+    assert seen == [[*VALUES], CONSUME_LATER, ["Done", "Done", "Delayed", "Delayed"]]
     assert (handled, published) == ([*VALUES], [("billing.delay.10s", b"2"), ("billing.delay.10s", b"3")])
 
 

@@ -110,7 +110,7 @@ class Desk:
 @asynccontextmanager
 async def reads(monkeypatch: pytest.MonkeyPatch, logs: Logs, **options: Any) -> AsyncIterator[Desk]:
     desk = Desk(logs, **options)
-    for name in ("consume.fetching._FETCH_AGAIN", "faust.thread._POLL_AGAIN", "faust.thread._LOOK_AGAIN"):
+    for name in ("consumer.fetching._FETCH_AGAIN", "faust.fetchthread._POLL_AGAIN", "faust.fetchthread._LOOK_AGAIN"):
         monkeypatch.setattr(f"ackwise.plugin.{name}", 0.0)
     monkeypatch.setattr("ackwise.plugin.faust.fetchthread.reaches", desk.ask)
     try:

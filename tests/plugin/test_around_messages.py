@@ -49,7 +49,7 @@ async def test_it_sees_what_became_of_each_message(options: dict[str, Any]) -> N
 
     app, handled = app_of(timed, **options)
     assert await kinds(app) == ["done", "done", "later", "later"]
-    assert (seen[0], seen[1], seen[2]) == (VALUES, CONSUME_LATER, ["Done", "Done", "Later", "Later"])
+    assert (seen[0], seen[1], seen[2]) == (VALUES, CONSUME_LATER, ["Done", "Done", "Delayed", "Delayed"])
     assert sorted(handled) == VALUES
 
 
@@ -133,7 +133,7 @@ async def test_what_it_raises_in_the_end_changes_nothing(caplog: pytest.LogCaptu
 
     app, _ = app_of(raising, ConsumeLater(16, no_retry=(KeyError,)))
     assert await kinds(app) == ["done", "done", "later", "later"]
-    assert "a middleware raised after its messages were handled" in caplog.text
+    assert "middleware failed after its messages were handled" in caplog.text
 
 
 @each(("returned", "fates"), [(None, "later"), (CONSUME_SUCCESS, "done"), (CONSUME_LATER, "later"), (42, "later")])

@@ -124,7 +124,7 @@ async def test_a_port_in_use_is_one_sentence_and_the_worker_does_not_start(kafka
 
 def test_without_its_packages_it_is_refused_with_the_extra_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    for module in ("pages.server", "watch.server", "watch.watching"):
+    for module in ("web.pageserver", "web.workerserver", "web.workerpages"):
         monkeypatch.delitem(sys.modules, f"ackwise.plugin.{module}")
     app = App("billing", config=Config())
     app.use(Watch())
