@@ -54,7 +54,7 @@ def require_agreement(version: str, changelog: str, tags: Sequence[str]) -> None
     newest = first.group(1) if first else "nothing"
     expected = "Unreleased" if ".dev" in version else version
     if newest != expected:
-        raise Disagreement(f"pyproject.toml has version {version}, and CHANGELOG.md begins with {newest}; it has to begin with {expected}")
+        raise Disagreement(f"pyproject.toml has version {version}, and CHANGELOG.md starts with {newest}; it has to start with {expected}")
     for tag in tags:
         if tag.startswith("v") and tag != f"v{version}":
             raise Disagreement(f"pyproject.toml has version {version}, and this commit has the tag {tag}; it has to be v{version}")

@@ -198,7 +198,7 @@ class Bench:
         return percentiles([self.acknowledged[each] - at for each, at in written.items()]), len(written) / max(took, 1e-9)
 
     async def _write(self, rows: int, rate: float) -> dict[str, float]:
-        """Commit rows one by one at `rate`; when each COMMIT began."""
+        """Commit rows one by one at `rate`; when each COMMIT started."""
         connections = [await self.connect() for _ in range(4)]
         written: dict[str, float] = {}
         start = time.perf_counter()

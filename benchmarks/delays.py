@@ -305,7 +305,7 @@ async def idle(shop: Shop, options: argparse.Namespace) -> Found:
 
 
 async def _share(pid: int) -> float:
-    """The share of a core that a process takes that has just begun, once it has nothing to do."""
+    """The share of a core that a process takes that has just started, once it has nothing to do."""
     await asyncio.sleep(_START)
     before = _cpu(pid)
     await asyncio.sleep(_IDLE)

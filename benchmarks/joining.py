@@ -105,7 +105,7 @@ async def _measure(brokers: str, partitions: int, round_trip: float) -> None:
         watch = await join(brokers, partitions, round_trip, "joining")
         asked = ", ".join(f"{name} {times}" for name, times in sorted(watch.requests.items()))
         print(f"{again}: {2 * partitions} partitions, {round_trip * 1000:g} ms added to each request")
-        print(f"  last seek {watch.seconds:.3f} s after the callback began, which took {watch.callback:.3f} s")
+        print(f"  last seek {watch.seconds:.3f} s after the callback started, which took {watch.callback:.3f} s")
         print(f"  requests meanwhile: {asked}")
 
 

@@ -158,7 +158,7 @@ class _Bench:
     evidence: Evidence
 
     def ways(self) -> dict[str, Callable[[], object]]:
-        """Each by its name; every one reads its files anew."""
+        """Each by its name; every one reads its files again."""
         events, small, hot = self._read("all/events"), self._read("small"), self._read("hot/events")
         produced = self.spark.read.parquet(str(self.folder / "all" / "produced"))
         mine = events.where("group_id = 'billing'")
@@ -239,7 +239,7 @@ def _row(name: str, bound: float, values: Sequence[float]) -> Row:
 
 
 def measure_day(spark: SparkSession, folder: Path, events: int, console: Console) -> list[Row]:
-    """What day N costs with a state: fold its files, and judge since its begin. `events` a day, for six days."""
+    """What day N costs with a state: fold its files, and judge since its start. `events` a day, for six days."""
     days = 6
     generate(Shape(events * days, 9, days=days), folder)
     meter, state_folder, added, judged, bare = Meter(spark), folder / "state", [], [], []
@@ -269,7 +269,7 @@ def measure_day(spark: SparkSession, folder: Path, events: int, console: Console
     growth = [judged[-1].cpu / judged[2].cpu, added[-1].cpu / added[2].cpu]
     return [
         _row("P7 folding a day: CPU ÷ that of its bare count", 2.6, ratios),
-        _row(f"P7 judging since its begin: CPU of day {days} ÷ day 3", 1.25, growth[:1]),
+        _row(f"P7 judging since its start: CPU of day {days} ÷ day 3", 1.25, growth[:1]),
     ]
 
 

@@ -1,7 +1,7 @@
 """A claim store of one's own in one file, and an app that uses it: run it with `ackwise run custom_store:app` in this folder.
 
 A store decides who may run a message. The decisions are in `ackwise.stores.protocol.transitions`, for every store the same; what is
-left to do is to keep records, safely. This one keeps them in a JSON file that it writes anew for every batch: fine for
+left to do is to keep records, safely. This one keeps them in a JSON file that it writes again for every batch: fine for
 some thousand keys and one process. That it is right says `ackwise.stores.conformance`, the suite that every store passes.
 
 To have it found by its URL, `Dedup("jsonfile://claims.json")`, a package announces it in its pyproject.toml:
@@ -48,7 +48,7 @@ class JsonFileStore:
                 f"{self._path} is open in another process; give each its own, or all a store that they share"
             ) from None
         except (OSError, ValueError) as error:
-            raise StoreUnavailable(f"{self._path} can't be read ({error}); mend it, or move it away") from error
+            raise StoreUnavailable(f"{self._path} can't be read ({error}); fix it, or move it away") from error
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
         """Decide and write, in a thread: if the caller is cancelled, it is still done as a whole."""

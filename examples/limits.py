@@ -1,4 +1,4 @@
-"""Bills at the pace that a payment provider allows, and pauses while it is away: `ackwise run limits:app` in this folder.
+"""Bills at the pace that a payment provider allows, and pauses while it is unavailable: `ackwise run limits:app` in this folder.
 
 It reads the topic `charges` at `localhost:9092`; ACKWISE_BROKERS names other brokers. `ackwise pause limits:app bill` stops
 the handler in every worker, and `ackwise resume limits:app bill` lets it go on.

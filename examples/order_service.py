@@ -92,7 +92,7 @@ async def place_orders(stop: asyncio.Event) -> None:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A connection that waits for others, and begins no transaction by itself."""
+    """A connection that waits for others, and starts no transaction by itself."""
     return sqlite3.connect(path, timeout=10.0, isolation_level=None)
 
 
@@ -168,7 +168,7 @@ async def start(name: str) -> asyncio.subprocess.Process:
 
 
 async def kill_at_random(running: dict[str, asyncio.subprocess.Process], seconds: float) -> int:
-    """Kill one of the workers after the other and begin it anew, for so long; returns how many died."""
+    """Kill one of the workers after the other and start it again, for so long; returns how many died."""
     until, killed = time.monotonic() + seconds, 0
     while (left := until - time.monotonic()) > 0:
         await asyncio.sleep(min(left, random.uniform(2.0, 5.0)))

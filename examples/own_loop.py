@@ -21,7 +21,7 @@ class Parcel(BaseModel):
 
 
 async def main() -> None:
-    """Read until a signal comes, then finish what was begun."""
+    """Read until a signal comes, then finish what was started."""
     brokers = os.environ.get("BROKERS", "localhost:9092")
     policies = Dedup("sqlite:///parcels.db", key=lambda message: message.value.id), ConsumeLater(5, levels="1s 10s 1m")
     async with (

@@ -388,7 +388,7 @@ def parse_log(data: bytes) -> EventLog | Unreadable:
 
 
 def _next_block(data: bytes, start: int) -> tuple[Block | RunBlock, int] | None:
-    """The block that begins at `start`, and where it ends."""
+    """The block that starts at `start`, and where it ends."""
     if (found := _parse_block(data, start, _BLOCK_MAGIC)) is not None:
         size = found.events * RECORD_SIZE
         return Block(found.first_seq, found.payload[:size], _strings(found.payload, size)), found.end

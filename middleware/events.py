@@ -1,6 +1,6 @@
 """Events: their codes and columns, and the sink that the pipeline gives them to.
 
-The Spark half judges by these alone. Codes are stable for ever. Message events carry the coordinates of the *origin*
+The Spark half judges by these alone. Codes are stable forever. Message events carry the coordinates of the *origin*
 record; partition-level events (code >= 20) carry physical ones. Events of the producer side (`OUTGOING`) are about a record that
 somebody sends: its own topic and, once the broker has acknowledged it, its own partition and offset.
 """
@@ -172,7 +172,7 @@ class Event(NamedTuple):
     topic_id: str | None = None
     """The topic's UUID where the client knows it: tells a topic from its re-created successor."""
     proved: bool | None = None
-    """GAP: whether the fetch is known to have begun where the one before it ended. `None`: it is not."""
+    """GAP: whether the fetch is known to have started where the one before it ended. `None`: it is not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,5 +127,5 @@ class LogThrottle:
         return True
 
     def reset(self, key: Hashable = None) -> None:
-        """It has ended; if it begins again, that is said at once."""
+        """It has ended; if it starts again, that is said at once."""
         self._next.pop(key, None)

@@ -38,5 +38,5 @@ async def ended(task: asyncio.Task[None]) -> bool:
 
 
 def outcome_of(found: list[Called]) -> Called:
-    """What a call in a task of its own came to; `CancelledError` where it was cancelled before it began."""
+    """What a call in a task of its own came to; `CancelledError` where it was cancelled before it started."""
     return found[0] if found else Raised(asyncio.CancelledError())

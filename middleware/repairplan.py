@@ -40,7 +40,7 @@ class Action(enum.StrEnum):
     REQUEUE = "REQUEUE"
     """Nothing here: rows of an outbox are parked, and its relay sends them once `ackwise outbox requeue` was called."""
     REVIEW = "REVIEW"
-    """Nothing: what was done twice, or is nowhere any more, is for people to mend."""
+    """Nothing: what was done twice, or is nowhere any more, is for people to fix."""
 
 
 class Risk(enum.StrEnum):
@@ -151,7 +151,7 @@ class Summary:
     planned: Sequence[Planned]
     """In the order of the actions; those without a step are left out."""
     provisional: int
-    """How many messages were left out, since events that mend them may still come."""
+    """How many messages were left out, since events that fix them may still come."""
 
 
 def write_plan(path: Path, title: Title, steps: Iterable[RepairStep]) -> list[Planned]:

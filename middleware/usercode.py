@@ -30,7 +30,7 @@ _context = BaseException.__dict__["__context__"].__get__
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions that `error` stands for: those in a group, and in the groups within, each once; else itself alone."""
+    """The exceptions that `error` stands for: those in a group, and in the groups within, each once; otherwise itself alone."""
     if not issubclass(type(error), BaseExceptionGroup):
         return [error]
     found: list[BaseException] = []

@@ -2,12 +2,12 @@
 
 Following of topic patterns: topics that are made while a worker runs are joined, and those that are deleted are let go.
 
-All workers look at the same moments of the wall clock, so that a new topic makes the group join anew once, and not once for each.
+All workers look at the same moments of the wall clock, so that a new topic makes the group join again once, and not once for each.
 
 Host on aiokafka: opens and closes the client, and takes and gives back partitions in order.
 
 aiokafka's own `commit()` and deserializers are never used: the first commits what was merely fetched, the second block
-a partition for ever.
+a partition forever.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ _LEAVE_TIMEOUT = 0.5
 #: Seconds for a client to connect, which may try several addresses.
 _START_TIMEOUT = 60.0
 
-#: Seconds for which a start that has begun may go on after a stop. A member that starts waits for a second.
+#: Seconds for which a start that has started may go on after a stop. A member that starts waits for a second.
 _START_GRACE = 0.25
 
 #: Seconds for what a second signal cancels.
@@ -203,7 +203,7 @@ class AiokafkaHost:
         same app that has ended: what it remembers is known here. `watching` shows this one.
         """
         self._model = model or Clustering(settings)
-        self._before: AiokafkaHost | None = before if before is None or before.has_begun else before._before  #: the last that began
+        self._before: AiokafkaHost | None = before if before is None or before.has_begun else before._before  #: the last that started
         if self._before is not None:
             self._before._before = None  # nothing of it is left running, or this one would not be made
         self._member: Member = Member(
@@ -239,7 +239,7 @@ class AiokafkaHost:
         finally:
             stopping.cancel()
         if not running.done() or (running.cancelled() and stop.is_set()):
-            if self.failed_by is not None:  # it had failed before it was asked to stop, or while it did not come to its end
+            if self.failed_by is not None:  # it had failed before it was asked to stop, or while it did not end
                 raise self.failed_by
             return
         if running.cancelled():

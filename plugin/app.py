@@ -170,13 +170,13 @@ class App(Router):
         return {} if self._slots.broadcasting is None or self._says_start else {"start": "Broadcasting"}
 
     async def pause(self, what: str) -> None:
-        """Begin nothing more of a handler (`"bill"`) or of a partition (`"orders/3"`) in this process; may be called before the start.
+        """Start nothing more of a handler (`"bill"`) or of a partition (`"orders/3"`) in this process; may be called before the start.
 
-        What a handler has begun comes to its end. Nothing of the rest is lost, and no attempt is counted; where everything of a
+        What a handler has started ends. Nothing of the rest is lost, and no attempt is counted; where everything of a
         partition is paused, it is not fetched either. `ackwise pause` does it in every worker. Raises `ConfigurationError`.
         """
         if self._slots.pausing.pause(self._target(what), "code"):
-            log.info("paused from code, it begins nothing more", group=self.settings.group, paused=what)
+            log.info("paused from code, it starts nothing more", group=self.settings.group, paused=what)
 
     async def resume(self, what: str) -> None:
         """Take back a `pause` of this process; what a command has paused stays so. Raises `ConfigurationError`."""
@@ -206,7 +206,7 @@ class App(Router):
     ) -> Awaitable[Acked | None]:
         """`await` it. In a handler: send a message once the one that it has is done. Nothing is sent if that fails, comes later, or dies.
 
-        It is kept with the message in hand and sent when that is settled, with acks=all; the message counts as done only then. So a kill
+        It is kept with the message in flight and sent when that is settled, with acks=all; the message counts as done only then. So a kill
         in between sends it again, under the same id: consumers that use `Dedup(key=message_id)` run it once. The id is `message_id`, or
         made of group, handler, origin and content. A handler of batches names its message with `source`. A plain `def` calls it without
         `await`: it is kept at once.
@@ -219,7 +219,7 @@ class App(Router):
         early, by topics of the group: see `delayed_sends`. Under `Transactional` it needs `Outbox` in the same database, and is a row
         of the same transaction.
 
-        Raises `ConfigurationError` for what can't be sent; `InvalidRuling` if the message that it is for is not in hand; outside of a
+        Raises `ConfigurationError` for what can't be sent; `InvalidRuling` if the message that it is for is not in flight; outside of a
         handler `PublishRefused` and `PublishUnavailable`.
         """
         message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
@@ -227,7 +227,7 @@ class App(Router):
         if publish(message, source, has_id=message_id is not None, due=due):
             return _Kept()
         if source is not None:
-            raise ConfigurationError("app.publish was given source= outside of a handler, where no message is in hand; leave it out")
+            raise ConfigurationError("app.publish was given source= outside of a handler, where no message is in flight; leave it out")
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -282,7 +282,7 @@ class App(Router):
         """Cancel a message that waits to come back; `message_id` is `topic/partition/offset` of its first record.
 
         Return "accepted": it does not come back. "too late": it is due, or came back already. "unknown": no message with that id
-        waits. The app need not run, and each call connects anew. Raises `ConfigurationError` for what is no id, and another
+        waits. The app need not run, and each call connects again. Raises `ConfigurationError` for what is no id, and another
         `AckwiseError` if the brokers do not answer: then it may be cancelled or not, and cancelling again says which.
         """
         from ackwise.plugin.delays.cancellations import cancel  # the Kafka client is imported by those who run it

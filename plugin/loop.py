@@ -97,7 +97,7 @@ def reliable(
     for thing in things:
         slots.use(thing)
     slots.check_middleware((), "a loop of your own has no handler to wrap; write it into the loop")
-    slots.refuse_tracing("a loop of your own has none; begin a span in the loop")
+    slots.refuse_tracing("a loop of your own has none; start a span in the loop")
     if slots.broadcasting is not None:
         raise ConfigurationError(
             "reliable() can't broadcast: its consumer brings the group, and sends back what fails; use App, or give the consumer of each "
@@ -172,7 +172,7 @@ def _usable(consumer: Any) -> ConsumerOptions:
         (options.commits_by_itself, "it commits by itself, also what is not done; give it enable_auto_commit=False"),
         (
             options.has_deserializer,
-            "it has a deserializer, and one that raises blocks its partition for ever; leave it out and give reliable() a model",
+            "it has a deserializer, and one that raises blocks its partition forever; leave it out and give reliable() a model",
         ),
         (
             options.auto_offset_reset != "none",
@@ -206,7 +206,7 @@ class Reliable(Generic[T]):
         self._stopped_by: BaseException | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin to consume. Raises `ConfigurationError` if it was begun before, or if the consumer is read by another."""
+        """Start to consume. Raises `ConfigurationError` if it was started before, or if the consumer is read by another."""
         if self._hosting is not None:
             raise ConfigurationError("this reliable() was entered or iterated before; make a new one")
         if self._consumer in _READ:

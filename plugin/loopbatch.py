@@ -43,7 +43,7 @@ class LoopBatch(Batch[T_co]):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether its partition is no longer ours: nothing of it may begin."""
+        """Whether its partition is no longer ours: nothing of it may start."""
         return self._assignment is not None and self._assignment.cut_off
 
     async def __aenter__(self) -> LoopBatch[T_co]:
@@ -118,7 +118,7 @@ def _is_about_the_loop(error: BaseException) -> bool:
 
 
 class _HandlerWork(Coroutine[Any, Any, None]):
-    """The call of a handler with `batch`. A coroutine that is ended before it began, as a task cancelled at once does, is not told."""
+    """The call of a handler with `batch`. A coroutine that is ended before it started, as a task cancelled at once does, is not told."""
 
     def __init__(self, batch: LoopBatch[Any], work: Coroutine[Any, Any, None]) -> None:
         self._batch = batch

@@ -149,7 +149,7 @@ class Slots:
 
     @property
     def rate_limit(self) -> RateLimit | None:
-        """How many messages a handler may begin in a second; off unless used or set."""
+        """How many messages a handler may start in a second; off unless used or set."""
         return self.config.rate_limit(self._get(RateLimit))
 
     def flow_control(self, *, first_wait: float | None = None) -> FlowControl:
@@ -304,7 +304,7 @@ class Slots:
                 )
 
     def _refuse_patterns(self, agents: Sequence[Agent]) -> None:
-        """Refuse a pattern where topics are not those of a group whose members join anew when one is made."""
+        """Refuse a pattern where topics are not those of a group whose members join again when one is made."""
         policy = "Broadcasting" if self.broadcasting is not None else "Share" if self.share is not None else None
         for agent in agents if policy is not None else ():
             if agent.pattern is not None:

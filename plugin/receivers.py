@@ -234,7 +234,7 @@ class Receivers:
     async def execute(self, runs: list[Run], lane: Lane, _: HandlerCall) -> None:
         """Lend as many of `runs` as somebody wants, once what is decided is settled.
 
-        What has succeeded here, and lost its claim, is claimed anew in any case.
+        What has succeeded here, and lost its claim, is claimed again in any case.
         """
         await self._settle(runs, lane)
         lane.pass_settled(runs)
@@ -402,13 +402,13 @@ class Receivers:
         self._execution.give_up_unstarted([*runs], runs)
 
     def _return(self, runs: Sequence[Run], lane: Lane) -> None:
-        """Let `runs` come up again in their lane. Once that has come to its end, what they hold goes back to the store instead."""
+        """Let `runs` come up again in their lane. Once that has end, what they hold goes back to the store instead."""
         if runs and not lane.take_back(runs) and self._worker.leases is not None:
             for run in runs:
                 self._worker.leases.give_back(run)
 
     async def _release(self) -> None:
-        """Tell the store at once what another worker may be waiting for; while it is away, what is to be told waits."""
+        """Tell the store at once what another worker may be waiting for; while it is unavailable, what is to be told waits."""
         if self._worker.leases is not None:
             with suppress(StoreUnavailable):
                 await self._worker.leases.flush()

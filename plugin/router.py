@@ -50,7 +50,7 @@ class AgentOptions(TypedDict, total=False):
     in_place: RetryInPlace | None
     """How a message runs again under an order."""
     max_messages: int | None
-    """Messages that all its partitions together may have in hand in a worker, each at least one."""
+    """Messages that all its partitions together may have in flight in a worker, each at least one."""
     max_bytes: int | None
     """The same in bytes."""
     pattern: str | re.Pattern[str] | None

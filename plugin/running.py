@@ -25,7 +25,7 @@ class Running:
         return self._task.result() if self._task.done() and not self._task.cancelled() else None
 
     async def ready(self) -> None:
-        """Return once it is a member of its group. It waits for brokers that are away, for `start_timeout` at most.
+        """Return once it is a member of its group. It waits for brokers that are unavailable, for `start_timeout` at most.
 
         Raises what `App.serve` raises if it ends before that.
         """

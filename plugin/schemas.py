@@ -119,7 +119,7 @@ class SchemaRegistry:
     `{"basic.auth.user.info": "user:password"}` or `{"ssl.ca.location": "ca.pem"}`. `timeout` is for one schema with all that it
     refers to.
 
-    While the registry is away, refuses, or gives what is no schema, messages are held: `CodecUnavailable`. So they are for an id that it
+    While the registry is unavailable, refuses, or gives what is no schema, messages are held: `CodecUnavailable`. So they are for an id that it
     does not know, since it may be the wrong registry, or be restored; with `unknown="dead-letter"` they are dead letters `undecodable`.
     Nothing is asked before the first message. Raises `ConfigurationError`.
     """
@@ -171,7 +171,7 @@ class SchemaRegistry:
 def _check(url: str, timeout: float, unknown: str) -> None:
     if not isinstance(url, str) or not all(one.strip().startswith(("http://", "https://")) for one in url.split(",")):
         raise ConfigurationError(
-            'the URL of the schema registry does not begin with http:// or https://; give one such as "http://registry:8081"'
+            'the URL of the schema registry does not start with http:// or https://; give one such as "http://registry:8081"'
         )
     if "@" in url:
         raise ConfigurationError(
@@ -231,7 +231,7 @@ def _refuse_rules(schema: Schema, schema_id: int) -> None:
 
 def unusable(schema_id: int, error: Exception) -> CodecUnavailable:
     """What is raised for a schema that can't be used, which is no fault of the message."""
-    return CodecUnavailable(f"schema {schema_id}, as the schema registry gives it, can't be used ({type(error).__name__}); mend it there")
+    return CodecUnavailable(f"schema {schema_id}, as the schema registry gives it, can't be used ({type(error).__name__}); fix it there")
 
 
 @contextmanager

@@ -156,7 +156,7 @@ class SimpleConsumer(Generic[T]):
         self._stopped_by: BaseException | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin to consume. Raises `ConfigurationError` if it was entered before."""
+        """Start to consume. Raises `ConfigurationError` if it was entered before."""
         if self._hosting is not None:
             raise ConfigurationError("this SimpleConsumer was entered before; make a new one")
         host = self._host()

@@ -15,7 +15,7 @@ _FIELD: Final = re.compile(r"\{(group|kind(?::[._-])?)\}")
 
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._-]*")
 
-#: What a kind of two words begins with, and what its second word may be.
+#: What a kind of two words starts with, and what its second word may be.
 _SECOND: Final = {"dlq": "state"}
 _SINGLE: Final = ("retry", "dlq", "delay", "control")
 

@@ -258,14 +258,14 @@ class MemoryOutbox(Sends):
     async def barrier(self, connection: MemoryConnection, tx_id: str) -> None:
         """See `BarrierStore.barrier`; waits for another transaction that has it."""
         if not connection.is_in_transaction():
-            raise ConfigurationError(f"the barrier of {tx_id} has to be in the local transaction, and none is open; begin one")
+            raise ConfigurationError(f"the barrier of {tx_id} has to be in the local transaction, and none is open; start one")
         while (found := self._barriers.get(tx_id)) is not None and found[0] is None:  # noqa: ASYNC110  # as a database does, by its lock
             await asyncio.sleep(0.001)
         if found is not None:
             raise TransactionAborted(
                 f"the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
                 if found[0] == "C"
-                else f"a check-back took the local transaction {tx_id} for rolled back, as it had not begun; nothing of it stays"
+                else f"a check-back took the local transaction {tx_id} for rolled back, as it had not started; nothing of it stays"
             )
         self._barriers[tx_id] = (None, self._clock())
         connection.do(lambda: self._barriers.update({tx_id: ("C", self._clock())}), lambda: self._barriers.pop(tx_id))

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it.
+"""A clock that is stalled until a test moves it.
 
 Messages and batches to call a handler with.
 
@@ -52,7 +52,7 @@ class VirtualClock:
     """
 
     def __init__(self, start: float | None = None) -> None:
-        """It begins at `start`, or now."""
+        """It starts at `start`, or now."""
         self._now = time.time() if start is None else start
 
     def __call__(self) -> float:
@@ -107,7 +107,7 @@ def batch(values: Iterable[T | Message[T]], *, topic: str = "test", partition: i
 #: Seconds that a fetch lasts which finds nothing: whatever else a client asks, as it stops, waits behind it.
 _LONGEST_FETCH: Final = 0.05
 
-#: What the clients of workers are called begins with this; a number follows.
+#: What the clients of workers are called starts with this; a number follows.
 _PREFIX: Final = "test-worker-"
 
 #: The crash points at requests of a worker to Kafka.
@@ -141,7 +141,7 @@ class TestApp:
     `crash_at` lets the worker die at one of `CRASH_POINTS`, as if its process were killed, and another one takes its place; what the
     first one does afterwards has no effect on Kafka and on the claims.
 
-    `clock` is the wall clock of worker and broker. It stands still, so that a message which comes back in an hour does so when
+    `clock` is the wall clock of worker and broker. It is stalled, so that a message which comes back in an hour does so when
     `redeliver` or `clock.advance("1h")` says so.
     """
 
@@ -334,7 +334,7 @@ class TestApp:
         inbox = slots.open_inbox()
         settings: dict[str, Any] = {"brokers": self.kafka.bootstrap, "client_id": life.name, "client_options": {}, **_QUICK}
         settings["group_instance_id"] = ""  # one life at a time, each a new member
-        if group.settings.instance:  # else what a test writes before this instance has begun would be passed over
+        if group.settings.instance:  # else what a test writes before this instance has started would be passed over
             settings["start"] = "earliest"
 
         def take(event: Event) -> None:
@@ -361,7 +361,7 @@ class TestApp:
         )
 
     async def _work(self, group: Group, host: AiokafkaHost) -> BaseException | None:
-        """One worker after the other, until one comes to its end alive; returns what it raised."""
+        """One worker after the other, until one ends alive; returns what it raised."""
         while True:
             life = self._life
             running = asyncio.create_task(_ended(host.run(self._stop)), name=f"ackwise {life.name}")

@@ -38,7 +38,7 @@ that comes later or a dead letter.
 
 
 class Killed(SystemExit):
-    """Ends a worker that is dead, without a ruling on what it has in hand."""
+    """Ends a worker that is dead, without a ruling on what it has in flight."""
 
 
 class Life:

@@ -13,7 +13,7 @@ from ackwise.testing.kafka.broker import MemoryKafka
 
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
-    """A clock that stands still until the test moves it."""
+    """A clock that is stalled until the test moves it."""
     return VirtualClock()
 
 

@@ -13,7 +13,7 @@ _PRINTED = 30
 
 
 def known_durations(config: pytest.Config) -> dict[str, float]:
-    """The seconds that each test took when it last ran here, with what it began and ended for itself."""
+    """The seconds that each test took when it last ran here, with what it started and ended for itself."""
     with suppress(FileNotFoundError, ValueError):
         found: dict[str, float] = json.loads(_file(config).read_text("utf-8"))
         return found

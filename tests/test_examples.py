@@ -281,7 +281,7 @@ async def test_evict_reaches_every_instance_and_after_a_kill_goes_on_where_it_wa
     raw_kafka: RawKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(raw_kafka, "prices")
-    monkeypatch.setenv("ACKWISE_START", "earliest")  # a new instance would begin at the end
+    monkeypatch.setenv("ACKWISE_START", "earliest")  # a new instance would start at the end
     monkeypatch.setenv("ACKWISE_SESSION_TIMEOUT", "6s")
     monkeypatch.setenv("ACKWISE_COMMIT_INTERVAL", "0")
 

@@ -27,7 +27,7 @@ HOMES: Final = {
     "mode": ("plugin/faust/faustinternals.py",),
 }
 
-#: Modules that anybody may import from, less their names that begin with `_`.
+#: Modules that anybody may import from, less their names that start with `_`.
 PUBLIC: Final = re.compile(
     r"aiokafka(\.(abc|admin|admin\.config_resource|codec|errors|helpers|partitioner|structs))?"
     r"|faust(?!\.transport)(\..*)?|mode(\.utils\..*)?"

@@ -43,7 +43,7 @@ async def until(
 
 
 def queued() -> float:
-    """Seconds for which this thread was ready and waited for a core, since it began: what a busy machine has taken from a test."""
+    """Seconds for which this thread was ready and waited for a core, since it started: what a busy machine has taken from a test."""
     return int(Path("/proc/thread-self/schedstat").read_text("ascii").split()[1]) / 1e9
 
 

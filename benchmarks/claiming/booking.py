@@ -108,7 +108,7 @@ async def book_mariadb(connection: Connection, amounts: list[tuple[int, int]]) -
 
 @asynccontextmanager
 async def inbox(make: Callable[[], TransactionalStore], book: Book, size: int) -> AsyncIterator[Step]:
-    """What `Transactional` does with a batch: begin, claim, the handler's executemany, finish, commit."""
+    """What `Transactional` does with a batch: start, claim, the handler's executemany, finish, commit."""
     store, accounts = make(), _accounts()
     await store.open()
 
@@ -127,7 +127,7 @@ async def inbox(make: Callable[[], TransactionalStore], book: Book, size: int) -
 
 @asynccontextmanager
 async def offsets(make: Callable[[], OffsetsStore], book: Book, size: int) -> AsyncIterator[Step]:
-    """The same with one row for the partition: begin, lock, the handler's executemany, finish, advance, commit."""
+    """The same with one row for the partition: start, lock, the handler's executemany, finish, advance, commit."""
     store, accounts, owner = make(), _accounts(), f"bench-{time.time_ns()}"
     await store.open()
     _, generation = await store.take_over(owner, "orders", 0, position=0)

@@ -32,7 +32,7 @@ from ackwise.stores.redis import RedisStore
 from ackwise.stores.sqlite import SQLiteStore
 
 SIZES: Final = (1, 10, 100, 500)
-#: By module, how the names of its ways begin.
+#: By module, how the names of its ways start.
 PEERS: Final = {"aws_lambda_powertools": "AWS Powertools", "idemkit": "idemkit"}
 
 

@@ -178,7 +178,7 @@ class _World:
                     yield group, topic, worker
 
     def _start_workers(self, day: int) -> None:
-        """All of them anew, each day."""
+        """All of them again, each day."""
         each = self.shape.partitions + 2
         for place, group in enumerate(self.shape.groups):
             texts = [*map(self.shape.topic, range(self.shape.topics)), "ValueError", "max-reconsume-times", *_ATTRS]

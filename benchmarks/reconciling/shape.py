@@ -55,7 +55,7 @@ class Shape:
         return START + self.days * self.slices * self.slice_time
 
     def begin_of(self, day: int) -> float:
-        """When a day begins, in seconds since 1970."""
+        """When a day starts, in seconds since 1970."""
         return (START + day * self.slices * self.slice_time) / SECOND
 
     def messages(self, topic: int, partition: int) -> int:

@@ -28,7 +28,7 @@ from ackwise.middleware.progress.commitmetadata import CommitMetadata, Tried
 from ackwise.middleware.runs.agent import HandlerCall
 from ackwise.middleware.runs.run import Run, Stage, count
 
-#: Who runs alone, where what asks began: the lane and the message of one trial are one.
+#: Who runs alone, where what asks started: the lane and the message of one trial are one.
 _within: ContextVar[object] = ContextVar("ackwise_alone", default=None)
 
 
@@ -50,13 +50,13 @@ class Isolation:
         self.clock = clock
         self._alone: object | None = None  #: who runs alone, or is the next to
         self._present: dict[Company, None] = {}  #: who has claims, or may have some soon
-        self._parts: dict[object, object] = {}  #: what began within one that ran alone, and that one
+        self._parts: dict[object, object] = {}  #: what started within one that ran alone, and that one
         self._change: asyncio.Future[None] | None = None  #: somebody waits for the next one
 
     def is_shut(self, company: object = None) -> bool:
         """Whether `company` may start nothing, since a message of another one runs alone, or waits for the others to end.
 
-        What begins `within` it is not another one.
+        What starts `within` it is not another one.
         """
         return self._alone is not None and not self._is_part(company)
 
@@ -69,12 +69,12 @@ class Isolation:
         return self._alone is not None and self._is_part(company)
 
     def _is_part(self, company: object) -> bool:
-        """Whether `company` is the one that runs alone, or began within it; a loop of Faust, or a receiver, asks from elsewhere."""
+        """Whether `company` is the one that runs alone, or started within it; a loop of Faust, or a receiver, asks from elsewhere."""
         return self._alone is company or self._alone is _within.get() or self._parts.get(company) is self._alone
 
     @contextmanager
     def within(self, company: Company) -> Iterator[None]:
-        """With what begins here as a part of `company`, which runs alone."""
+        """With what starts here as a part of `company`, which runs alone."""
         before = _within.set(company)
         try:
             yield
@@ -206,7 +206,7 @@ class Suspects:
 
     @classmethod
     def after(cls, left: CommitMetadata, position: int, log_end: int | None, agent: str = "") -> Suspects | None:
-        """What is suspect for the lane of `agent`, which begins at `position`; `left` is what the last owner left. `None`: nothing."""
+        """What is suspect for the lane of `agent`, which starts at `position`; `left` is what the last owner left. `None`: nothing."""
         end = sys.maxsize if log_end is None else log_end
         if (tried := left.tried) is not None:
             is_of_another = bool(tried.agent and agent) and tried.agent != agent

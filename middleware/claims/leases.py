@@ -99,7 +99,7 @@ class Leases:
         witness: Witness | None = None,
         sink: EventSink | None = None,
     ) -> None:
-        """`clock` is monotonic. Without `wall`, the wall clock, a pause in which `clock` stood still is not noticed."""
+        """`clock` is monotonic. Without `wall`, the wall clock, a pause in which `clock` was stalled is not noticed."""
         self.store = store
         self._columns = in_columns(store)
         self._witness = witness
@@ -229,7 +229,7 @@ class Leases:
     def _bound_marks(self, most: int) -> None:
         dropped = self._marks.drop_down_to(most)
         if dropped and not self.marks_dropped:
-            log.error("the store is away for so long that finished messages are not marked any more", marks=_REMEMBERED)
+            log.error("the store is unavailable for so long that finished messages are not marked any more", marks=_REMEMBERED)
         self.marks_dropped += dropped
 
     @property
@@ -314,7 +314,7 @@ class Leases:
         return run.claim_lost or lease is None or _is_over(lease, self.now())
 
     def may_begin(self, run: Run) -> bool:
-        """Whether all of `run` may begin: none of its keys succeeded or is running here, and its claims are ours."""
+        """Whether all of `run` may start: none of its keys succeeded or is running here, and its claims are ours."""
         assert run.ids is not None
         for keys in (*self._succeeded, self._running):
             if keys and not keys.keys().isdisjoint(run.ids):

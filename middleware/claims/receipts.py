@@ -96,7 +96,7 @@ class Receipts(Generic[T]):
         return None if thing is None else self.give(thing, until)
 
     def expire(self, now: float) -> list[T]:
-        """What the receipts are for that have come to their end, the first one first; they are forgotten."""
+        """What the receipts are for that have end, the first one first; they are forgotten."""
         found = []
         while self._ends and self._ends[0][0] <= now:
             _, receipt = heapq.heappop(self._ends)
@@ -113,7 +113,7 @@ class Receipts(Generic[T]):
 
     @property
     def next_end(self) -> float | None:
-        """When the next receipt may come to its end; `None` if there is none."""
+        """When the next receipt may end; `None` if there is none."""
         return self._ends[0][0] if self._ends else None
 
     def _sweep(self) -> None:

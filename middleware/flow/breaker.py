@@ -128,7 +128,7 @@ class Circuit:
         return self._next_try + GRACE
 
     def held_until(self, now: float) -> float | None:
-        """When a batch that may not begin now may ask again; `None`: it may begin, after a rest as the one that decides."""
+        """When a batch that may not start now may ask again; `None`: it may start, after a rest as the one that decides."""
         if self.position not in (Position.OPEN, Position.HALF_OPEN):
             return None
         if now < self._next_try:

@@ -2,7 +2,7 @@
 
 Burials: messages that an operator wants dead. Each is a dead letter before its handler is called again, in whatever worker has it.
 
-Only one that has failed and waits in place is told of, with the timestamp of its record: after a topic was made anew the
+Only one that has failed and waits in place is told of, with the timestamp of its record: after a topic was made again the
 message at its offset is another one.
 
 Record of the control topic: the last word about one handler or one partition, for every worker of a group. Pure.
@@ -108,7 +108,7 @@ def message_at(text: str, topics: Collection[str]) -> MessageAt:
 
 
 def key_text(key: object) -> str | None:
-    """`key` for people: bytes as UTF-8 if they are that, else in hexadecimal; anything else as it prints itself. Shortened."""
+    """`key` for people: bytes as UTF-8 if they are that, otherwise in hexadecimal; anything else as it prints itself. Shortened."""
     match key:
         case None:
             return None
@@ -160,7 +160,7 @@ class Burials:
         places = self.places(run)
         is_whole = len(places) == len(run)
         for single in pick(runs, run, places):
-            single.exec_ids = None  # those of the last attempt, which was told: no other one begins
+            single.exec_ids = None  # those of the last attempt, which was told: no other one starts
             single.rule(Dead(Reason.BURIED, single.failure))
         return not is_whole
 
@@ -239,7 +239,7 @@ class MessageCommand(NamedTuple):
     at: MessageAt
     do: Do | None
     timestamp_ms: int = 0
-    """Of its record: after a topic was made anew another message is at that offset."""
+    """Of its record: after a topic was made again another message is at that offset."""
     at_ms: int = 0
     """When somebody said so, epoch milliseconds."""
 
@@ -291,7 +291,7 @@ _NAME: Final = 500  # characters of a text
 
 
 class PartitionInHand(NamedTuple):
-    """A partition that a worker has: its messages that are in hand, and those of them that run."""
+    """A partition that a worker has: its messages that are in flight, and those of them that run."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""Flow control of one worker: what is paused, what the breakers have stopped, what the rates let begin. Its owner is the host's member."""
+"""Flow control of one worker: what is paused, what the breakers have stopped, what the rates let start. Its owner is the host's member."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FlowControl:
     ) -> None:
         self.pausing = pausing or Pausing()
         self.burials = Burials()  #: by code and by command
-        self._is_known = True  #: what a command has paused; until then nothing begins
+        self._is_known = True  #: what a command has paused; until then nothing starts
         self._listeners: dict[object, Callable[[], None]] = {}
         self._unlisten: Callable[[], None] | None = None
         self._breaker = breaker
@@ -56,11 +56,11 @@ class FlowControl:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is paused or stopped, so that whatever may be asked here may begin."""
+        """Whether nothing is paused or stopped, so that whatever may be asked here may start."""
         return self._is_known and not self._stopped and not self.pausing.paused
 
     def held_until(self, handler: str, partition: TopicPartition) -> float | None:
-        """When a batch of `handler` that may not begin now may ask again, monotonic seconds; `None`: it may begin."""
+        """When a batch of `handler` that may not start now may ask again, monotonic seconds; `None`: it may start."""
         if not self._is_known or self.pausing.is_paused(handler, partition):
             return self._clock() + _LOOK_AGAIN
         if not self._stopped:
@@ -72,7 +72,7 @@ class FlowControl:
         return None
 
     def is_paused(self, handler: str, partition: TopicPartition) -> bool:
-        """Whether not even the rest of a batch of `handler` may begin."""
+        """Whether not even the rest of a batch of `handler` may start."""
         if handler in self._stopped and any(circuit.position is Position.OPEN for circuit in self._circuits(handler)):
             return True
         return self.pausing.is_paused(handler, partition)
@@ -84,7 +84,7 @@ class FlowControl:
         return bool(self._stopped) and handler is not None and any(each.is_shut(self._clock()) for each in self._circuits(handler))
 
     def await_control(self) -> None:
-        """Let nothing begin until `know_control`: a command may have paused it."""
+        """Let nothing start until `know_control`: a command may have paused it."""
         self._is_known = False
 
     def know_control(self) -> None:
@@ -125,7 +125,7 @@ class FlowControl:
                 _withhold(run, until)
 
     def limit(self, handler: str, runs: list[Run], *, ahead: float = 0.0) -> BaseException | None:
-        """Withhold what the rate of `handler` lets begin neither now nor within `ahead` seconds.
+        """Withhold what the rate of `handler` lets start neither now nor within `ahead` seconds.
 
         Returns what stops the app if user code raised that.
         """
@@ -136,18 +136,18 @@ class FlowControl:
     # What is asked where a call starts, or does not.
 
     def start_after(self, handler: str, runs: Sequence[Run]) -> float:
-        """Seconds until the rate lets all messages of `runs` begin together."""
+        """Seconds until the rate lets all messages of `runs` start together."""
         if (limiter := self._limiter(handler)) is None:
             return 0.0
         return limiter.wait([run for run in runs if not self._never_begins(run)], self._clock())
 
     def start(self, handler: str, runs: Sequence[Run]) -> None:
-        """All messages of `runs` begin now."""
+        """All messages of `runs` start now."""
         if (limiter := self._limiter(handler)) is not None:
             limiter.start(runs, self._clock())
 
     def forget(self, handler: str, runs: Sequence[Run]) -> None:
-        """What of `runs` has not begun is not going to, before it is admitted again."""
+        """What of `runs` has not started is not going to, before it is admitted again."""
         if (limiter := self._limiter(handler)) is not None:
             limiter.forget(runs)
 
@@ -162,7 +162,7 @@ class FlowControl:
     # What is called around handlers.
 
     def guarded(self, handler: str, call: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:
-        """`call`, counted where the breaker looks at what handlers raise; else `call` itself."""
+        """`call`, counted where the breaker looks at what handlers raise; otherwise `call` itself."""
         if self._breaker is None or not self._breaker.errors:
             return call
         kinds, circuit = self._breaker.errors, self._failing.setdefault(handler, Circuit(self._breaker, withholds=False))
@@ -193,7 +193,7 @@ class FlowControl:
         self.has_changed()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` when something may begin or may not that was otherwise before, until what this returns is called."""
+        """Call `listener` when something may start or may not that was otherwise before, until what this returns is called."""
         key = object()
         if not self._listeners:
             self._unlisten = self.pausing.listen(self.has_changed)

@@ -1,6 +1,6 @@
 """A table of what is kept per key, such as the rate of each customer, without those of which nothing has to be kept. Time is passed in.
 
-Limits: what a partition or an agent may have in hand, and how many messages a handler may begin in a second. Pure, time is passed in.
+Limits: what a partition or an agent may have in flight, and how many messages a handler may start in a second. Pure, time is passed in.
 
 The bucket of `RateLimit` is our own: the limiters on PyPI wait inside of themselves, and here a message waits where it is held, without a
 claim and without an attempt. Source of the rates: RocketMQ has none in the consumer; of the thresholds: `pullThresholdForQueue`,
@@ -91,7 +91,7 @@ _WHY: Final = "RateLimit lets it wait"
 
 
 class Thresholds(NamedTuple):
-    """What a partition may have in hand before its fetching pauses; `None`: as much as everywhere."""
+    """What a partition may have in flight before its fetching pauses; `None`: as much as everywhere."""
 
     messages: int | None = None
     bytes: int | None = None
@@ -105,7 +105,7 @@ def share_of(limit: int | None, partitions: int) -> int | None:
 
 
 class Share:
-    """What one agent may have in hand. Its partitions have equal parts of it: `part` says how much each of so many has."""
+    """What one agent may have in flight. Its partitions have equal parts of it: `part` says how much each of so many has."""
 
     __slots__ = ("_part", "_partitions", "thresholds")
 
@@ -128,14 +128,14 @@ def check_threshold(name: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class RateLimit:
-    """Each handler begins at most `rate` messages in this process, such as `"500/s"`, `"30/m"` or `"1000/h"`. What is above it waits.
+    """Each handler starts at most `rate` messages in this process, such as `"500/s"`, `"30/m"` or `"1000/h"`. What is above it waits.
 
-    After a rest `burst` may begin at once; unless given, as many as in a second, at least one. With `key`, a function of the message,
+    After a rest `burst` may start at once; unless given, as many as in a second, at least one. With `key`, a function of the message,
     each key has a rate of its own. Waiting is no attempt. Raises `ConfigurationError`.
     """
 
-    rate: Annotated[str, "messages that a handler may begin, such as `500/s`, `30/m`; turns RateLimit on"]
-    burst: Annotated[int | None, "messages that may begin at once after a rest; those of a second unless set"] = None
+    rate: Annotated[str, "messages that a handler may start, such as `500/s`, `30/m`; turns RateLimit on"]
+    burst: Annotated[int | None, "messages that may start at once after a rest; those of a second unless set"] = None
     key: Callable[[Message[Any]], object] | None = None
 
     def __post_init__(self) -> None:
@@ -157,12 +157,12 @@ class RateLimit:
 
     @property
     def most(self) -> int:
-        """How many may begin at once."""
+        """How many may start at once."""
         return self.burst or max(1, math.ceil(self.per_second))
 
 
 class Bucket:
-    """Tokens, which come back at `rate` per second until there are `most`. It begins full. Times are monotonic seconds.
+    """Tokens, which come back at `rate` per second until there are `most`. It starts full. Times are monotonic seconds.
 
     While somebody waits for tokens those of a second are kept as well, so that whoever looks late has lost none. In no second more
     than `rate` and `most` together are spent.
@@ -236,7 +236,7 @@ class Bucket:
 
 
 class Limiter:
-    """The rate of one handler. What is admitted and has not begun is expected: it counts for whoever comes, and spends where it begins."""
+    """The rate of one handler. What is admitted and has not started is expected: it counts for whoever comes, and spends where it starts."""
 
     def __init__(self, policy: RateLimit, handler: str) -> None:
         self._policy = policy
@@ -248,9 +248,9 @@ class Limiter:
         self._has_warned = False
 
     def admit(self, runs: list[Run], now: float, *, ahead: float = 0.0, but: Collection[Run] = ()) -> BaseException | None:
-        """Let those of `runs` that are decoded be claimed as far as the rate lets them begin within `ahead` seconds.
+        """Let those of `runs` that are decoded be claimed as far as the rate lets them start within `ahead` seconds.
 
-        The others are WITHHELD until there may be room; those of `but` never begin. Returns what stops the app if the key function
+        The others are WITHHELD until there may be room; those of `but` never start. Returns what stops the app if the key function
         raised that.
         """
         waiting = [run for run in runs if run.stage is Stage.FETCHED and run.prepared and run not in but]
@@ -291,19 +291,19 @@ class Limiter:
         run.is_expected = run.stage is Stage.FETCHED and len(run) > 0
 
     def wait(self, runs: Iterable[Run], now: float) -> float:
-        """Seconds until all messages of `runs` may begin together."""
+        """Seconds until all messages of `runs` may start together."""
         numbers = Counter(key for run in runs for key in run.rate_keys or (None,) * len(run))
         return max((self._buckets.of(key, now).wait(number, now) for key, number in numbers.items()), default=0.0)
 
     def start(self, runs: Iterable[Run], now: float) -> None:
-        """All messages of `runs` begin now."""
+        """All messages of `runs` start now."""
         for run in runs:
             for key, number in Counter(run.rate_keys or (None,) * len(run)).items():
                 self._buckets.of(key, now).spend(number, now)
         self.forget(runs)
 
     def forget(self, runs: Iterable[Run]) -> None:
-        """They have begun, or are not going to."""
+        """They have started, or are not going to."""
         for run in runs:
             if run.is_expected:
                 run.is_expected = False

@@ -5,7 +5,7 @@ tuple of these.
 
 Identity of a message for deduplication: its claim key, and the hash that events carry. Pure.
 
-The dedup id is the business key, else the message id in a header that was named, else the origin coordinates with the
+The dedup id is the business key, otherwise the message id in a header that was named, otherwise the origin coordinates with the
 record's timestamp, so that a topic that was deleted and made again does not look as if it had been seen.
 """
 
@@ -225,7 +225,7 @@ class Identity:
             data = name.encode()
             self._prefix.update(len(data).to_bytes(4, "big") + data)
         self._salt = b"" if epoch == 0 else b"e" + epoch.to_bytes(8, "big", signed=True)
-        self.is_salted = epoch != 0  #: a dedup epoch is mixed in, so that a hash is not the beginning of its claim id
+        self.is_salted = epoch != 0  #: a dedup epoch is mixed in, so that a hash is not the start of its claim id
 
     def of_coordinates(self, topic: str, partition: int, offsets: Iterable[int], timestamps_ms: Iterable[int]) -> list[bytes]:
         """The claim ids of records that have no other dedup id, before a dedup epoch is mixed in."""

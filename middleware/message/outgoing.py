@@ -47,7 +47,7 @@ MESSAGE_ID: Final = "message-id"
 #: `SendFailed.error` of a message whose topic is not there, as brokers said that answered.
 MISSING: Final = "UnknownTopicOrPartitionError"
 
-#: Begins the names of headers that say what a copy or a delayed message is: one that a sender sets would make its message look like that.
+#: Starts the names of headers that say what a copy or a delayed message is: one that a sender sets would make its message look like that.
 _OURS: Final = "ackwise-"
 
 #: Bytes of a message id as UTF-8: it is a column of the outbox, and part of what a consumer remembers.
@@ -131,7 +131,7 @@ def refuse_own_headers(message: Outgoing) -> None:
     """Raise `ConfigurationError` if the sender set a header that only Ackwise sets."""
     if found := next((name for name, _ in message.headers if name.startswith(_OURS)), None):
         raise ConfigurationError(
-            f"a message to {message.topic!r} has the header {found!r}, and names that begin with {_OURS!r} are Ackwise's own: "
+            f"a message to {message.topic!r} has the header {found!r}, and names that start with {_OURS!r} are Ackwise's own: "
             "its consumers would take it for a copy; leave such headers out, also where those of another message are passed on"
         )
 
@@ -205,5 +205,5 @@ class Publisher(Protocol):
     """Publishes copies with acks=all."""
 
     async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
-        """One answer per copy, in order: `None` once every in-sync replica has it, else why it is not there."""
+        """One answer per copy, in order: `None` once every in-sync replica has it, otherwise why it is not there."""
         ...

@@ -89,12 +89,12 @@ class Silence:
             self._silent.pop(place, None)
 
     def end_try(self, place: Place) -> None:
-        """Nobody knows how a try has ended: another one may begin."""
+        """Nobody knows how a try has ended: another one may start."""
         if place in self._silent:
             self._silent[place] = False
 
 
-#: Seconds without a question after which a topic counts as missing anew: much more than from one try to the next.
+#: Seconds without a question after which a topic counts as missing again: much more than from one try to the next.
 _PAUSE_MISSING: Final = 45.0
 
 
@@ -108,7 +108,7 @@ class MissingTopics:
     def judge(self, topic: str, answer: SendAnswer) -> SendAnswer:
         """Return the answer; one for a topic that was missing all the time that it was waited for is a refusal.
 
-        Any other answer, such as that of an outage, begins the time anew.
+        Any other answer, such as that of an outage, starts the time again.
         """
         if isinstance(answer, Acked) or answer.error != MISSING:
             self._missing.pop(topic, None)

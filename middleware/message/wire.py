@@ -72,7 +72,7 @@ class Copy:
 
 
 class _HeaderBlock(NamedTuple):
-    """Where our headers begin, and what they say. What is missing raises `KeyError`, what is out of its limit `ValueError`."""
+    """Where our headers start, and what they say. What is missing raises `KeyError`, what is out of its limit `ValueError`."""
 
     start: int
     fields: dict[str, bytes]
@@ -189,7 +189,7 @@ class Waiting(NamedTuple):
     """Epoch milliseconds."""
     key: bytes
     """By which it is cancelled: `topic/partition/offset/timestamp/replay id/handler` of the message, the replay id in hex. A record with
-    equal coordinates in a topic that was made anew, a replay, and another handler of the same record are not meant."""
+    equal coordinates in a topic that was made again, a replay, and another handler of the same record are not meant."""
     is_send: bool
     """It is a message that is to be sent, and no copy that is to be consumed again."""
 

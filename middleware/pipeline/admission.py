@@ -31,7 +31,7 @@ log = Log()
 ALONE_AFTER = 3
 DEAD_AFTER = 10
 
-#: Seconds within which the rate lets all begin that is claimed. A batch begins as a whole, so that it is claimed when it may begin.
+#: Seconds within which the rate lets all start that is claimed. A batch starts as a whole, so that it is claimed when it may start.
 AHEAD = 2.0
 
 _MS_PER_DAY = 86_400_000
@@ -54,12 +54,12 @@ class Admission:
         self._identity = None
         if dedup is not None:
             self._identity = Identity(dedup.namespace, worker.group, agent.name, dedup.epoch)
-        self.ahead = 0.0 if agent.kind == "batch" else AHEAD  #: seconds within which what is claimed may begin by its rate
+        self.ahead = 0.0 if agent.kind == "batch" else AHEAD  #: seconds within which what is claimed may start by its rate
         self.undeduplicated = 0  #: messages whose key was None or ""
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     async def prepare(self, runs: list[Run]) -> BaseException | None:
-        """As `decode`, whatever the decoder has to wait for; and what the rate of the handler does not let begin now is withheld."""
+        """As `decode`, whatever the decoder has to wait for; and what the rate of the handler does not let start now is withheld."""
         if self._agent.decodes_async:
             await self._decode_ahead(runs)
         stopped = self.decode(runs)
@@ -326,7 +326,7 @@ class Admission:
             self._without_store(runs, claimants, leases, error)
             return
         unanswered = [answer for of_run in answers for answer in of_run.values() if isinstance(answer, StoreUnavailable)]
-        if unanswered and self._on_store_down != "fail_open":  # nothing overtakes what a dead process began
+        if unanswered and self._on_store_down != "fail_open":  # nothing overtakes what a dead process started
             self._await_store(claimants, unanswered[0])
             return
         if any(answers):

@@ -22,7 +22,7 @@ from ackwise.middleware.usercode import Called, Raised, Returned, Stops, called,
 #: Why a message is held that can't be decoded now.
 CODEC_AWAY: Final = "what its decoder needs is not available"
 
-#: Seconds that an asynchronous decoder may take for one value: it may ask a registry, and that may be away.
+#: Seconds that an asynchronous decoder may take for one value: it may ask a registry, and that may be unavailable.
 DECODE_WITHIN: Final = 10.0
 
 #: Seconds that it has to end once it was cancelled; then nobody waits for it any more.

@@ -255,7 +255,7 @@ class Execution:
             self.end(key_ids, around)
 
     def _begin_rest(self, work: Work, around: MiddlewareCall, rest: Mapping[int, Run]) -> list[bytes]:
-        """Let begin what the middleware alone had; after the cut-off nothing does. Return the keys."""
+        """Let start what the middleware alone had; after the cut-off nothing does. Return the keys."""
         unbegun = [run for run in rest.values() if not run.began]
         if not work.assignment.cut_off and not work.call.called_off:
             self.begin(work.runs, unbegun, around)
@@ -321,7 +321,7 @@ class Execution:
         return renewed
 
     def begin(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall) -> list[Run]:
-        """Return those of `ready` whose execution in `call` begins now.
+        """Return those of `ready` whose execution in `call` starts now.
 
         Left out: what succeeded here since it was granted, what runs here already, what waited until its claim had run out, and what
         somebody wants dead.
@@ -356,14 +356,14 @@ class Execution:
         return beginning
 
     def _leave_out(self, runs: list[Run], run: Run, leases: Leases, key_ids: Sequence[bytes]) -> bool:
-        """Let fall out of `run` what must not begin; returns whether something is left of it."""
+        """Let fall out of `run` what must not start; returns whether something is left of it."""
         for single in pick(runs, run, leases.succeeded(key_ids)):
             single.rule(Duplicate())
         if _is_left(run) and run.tokens and not run.unprotected:
             for single in pick(runs, run, leases.lost(run)):  # it waited too long: another worker may run it by now
                 leases.give_back(single)
                 single.forget_claim()
-                single.postpone(self._worker.monotonic(), "its claim had run out before it began")
+                single.postpone(self._worker.monotonic(), "its claim had run out before it started")
         if _is_left(run):
             for single in pick(runs, run, leases.running(run.ids or ())):
                 leases.give_back(single)
@@ -629,7 +629,7 @@ class Execution:
             run.why = "it may not start now"
 
     async def release(self) -> None:
-        """Tell the store at once what was given back, since others may wait for it; while it is away, that waits."""
+        """Tell the store at once what was given back, since others may wait for it; while it is unavailable, that waits."""
         if self._leases is not None:
             with suppress(StoreUnavailable):
                 await self._leases.flush()
@@ -647,12 +647,12 @@ class Execution:
             await self.release()
 
     def _record_release(self, run: Run) -> None:
-        """CLAIMED has an end: else the events would show a claim that nobody gave back."""
+        """CLAIMED has an end: otherwise the events would show a claim that nobody gave back."""
         if run.began and not run.unprotected:
             self._worker.record(EventCode.RELEASED, self._agent.name, run, with_exec_id=True)
 
     async def _wait(self, work: Work, meanwhile: Meanwhile | None, *, settles: bool) -> None:
-        """Until all of `work` has come to its end, or its calls are abandoned. `settles`: what is finished meanwhile is settled."""
+        """Until all of `work` has end, or its calls are abandoned. `settles`: what is finished meanwhile is settled."""
         call, loop = work.call, asyncio.get_running_loop()
         portions = self._settles_in_portions and call.transaction is None and meanwhile is not None
         every = min(self.overtime.every, self._worker.settle_interval) if portions else self.overtime.every

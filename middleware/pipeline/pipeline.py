@@ -101,7 +101,7 @@ class Pipeline:
             raise HandlerStopped(error)
 
     async def _may_begin(self, runs: list[Run], assignment: Assignment) -> bool:
-        """Return whether a batch may begin: the partition is still ours, and the event log works.
+        """Return whether a batch may start: the partition is still ours, and the event log works.
 
         Otherwise it could not be settled, and a kill would repeat all of it. Where nobody claims anything, that it was received must be
         durable first: after a kill nothing else would say that it may have run.
@@ -112,7 +112,7 @@ class Pipeline:
             await self._worker.make_durable()
         except EventLogUnavailable as error:
             fetched = [run for run in runs if run.stage is Stage.FETCHED]
-            self._worker.postpone(fetched, "the event log is not durable, nothing is begun", error)
+            self._worker.postpone(fetched, "the event log is not durable, nothing is started", error)
             return False
         return True
 

@@ -1,7 +1,7 @@
 """What a handler publishes: kept with its message while it runs, sent once that is done, dropped if it is not.
 
 handler: publish(…) → kept        its message is done → Run.publishes → sent in the first step of settling → done
-                                  it is not           → dropped: a repeated run publishes anew, under the same ids
+                                  it is not           → dropped: a repeated run publishes again, under the same ids
 
 Sending what handlers publish, in the first step of settling: a message is done only once all that it publishes is acknowledged.
 """
@@ -62,7 +62,7 @@ class Publishing:
         self._call = call
 
     def add(self, outgoing: Outgoing, message: Message[Any] | None, *, has_id: bool, due: Due | None) -> None:
-        """Keep `outgoing` for `message`. Raises `InvalidRuling` if that is not in hand, `ConfigurationError` where nothing can be sent."""
+        """Keep `outgoing` for `message`. Raises `InvalidRuling` if that is not in flight, `ConfigurationError` where nothing can be sent."""
         call = self._call
         if call.in_hand is None or call.is_abandoned:
             raise InvalidRuling("app.publish was called after its handler had ended; wait in the handler for whatever publishes")
@@ -83,7 +83,7 @@ class Publishing:
         call.publications.setdefault(offset, []).append(Publication(outgoing, has_id, due_ms))
 
     def _offset_of(self, message: Message[Any] | None) -> int:
-        """Where the message was read that is named, or that alone is in hand."""
+        """Where the message was read that is named, or that alone is in flight."""
         call = self._call
         if isinstance(call.in_hand, Batch):
             if message is None:

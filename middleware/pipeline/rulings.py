@@ -82,7 +82,7 @@ def _later(batch: Batch[Any], error: BaseException | None = None) -> Disposition
 
 
 def _raised(batch: Batch[Any], error: BaseException, handler: str) -> Disposition:
-    """What `error` says. A group says what all in it say, if that is the same; else it has failed, as any other exception."""
+    """What `error` says. A group says what all in it say, if that is the same; otherwise it has failed, as any other exception."""
     if any(is_a(leaf, ConsumeLater) for leaf in leaves(error)):
         return _later(batch, InvalidHandlerResult(f"handler {handler!r} raised ConsumeLater, {_POLICY}"))
     said = {_said(leaf) for leaf in leaves(error)}

@@ -34,7 +34,7 @@ _first = attrgetter("first")
 PUBLISH_AGAIN = 5.0
 
 
-#: Seconds between two lines about messages that are not run: a topic that is read anew may have any number of them.
+#: Seconds between two lines about messages that are not run: a topic that is read again may have any number of them.
 _QUIET: Final = 60.0
 
 #: The dispositions of what is published: a copy or a dead letter.
@@ -52,12 +52,12 @@ class Assignment(Protocol):
 
     @property
     def cut_off(self) -> bool:
-        """The partition is no longer ours: nothing may be begun or published for it."""
+        """The partition is no longer ours: nothing may be started or published for it."""
         ...
 
     @property
     def is_stopping(self) -> bool:
-        """It takes nothing new, and what has begun comes to its end."""
+        """It takes nothing new, and what has started ends."""
         ...
 
     def pass_settled(self, runs: Sequence[Run]) -> None:
@@ -191,7 +191,7 @@ class Settlement:
         return refused
 
     def _log_suppressed(self, suppressed: Sequence[Run]) -> None:
-        """A line a minute for what is not run since its key died before: whoever produced a dead message anew looks for it here."""
+        """A line a minute for what is not run since its key died before: whoever produced a dead message again looks for it here."""
         self._suppressed += count(suppressed)
         now = self._worker.monotonic()
         if now >= self._quiet_until:
@@ -360,7 +360,7 @@ class Settlement:
                 run.postpone(run.leader.not_before, run.leader.why)
 
     def _claim_lost_again(self, runs: list[Run], run: Run, answers: Mapping[int, Ack], leases: Leases) -> list[Run]:
-        """Of what succeeded, that of which somebody else owns the record falls out and is claimed anew; returns it."""
+        """Of what succeeded, that of which somebody else owns the record falls out and is claimed again; returns it."""
         lost = [place for place, ack in answers.items() if ack is Ack.LOST and not isinstance(run.disposition, Dead)]
         fallen = pick(runs, run, lost)
         for single in fallen:
@@ -422,4 +422,4 @@ def check_cut_off() -> None:
     """Ask before user code is called once more for the same messages. Raises `Undecided` if their partition is no longer ours."""
     assignment = current_assignment.get()
     if assignment is not None and assignment.cut_off:
-        raise Undecided("its partition was revoked, nothing more is begun")
+        raise Undecided("its partition was revoked, nothing more is started")

@@ -63,7 +63,7 @@ class Work:
     runs: list[Run]
     ready: Sequence[Run]
     queue: deque[Any]
-    """What has not begun: messages, or parts of the batch."""
+    """What has not started: messages, or parts of the batch."""
     assignment: Assignment
     call: HandlerCall
     calls: list[HandlerCall] = field(default_factory=list)
@@ -86,16 +86,16 @@ class Work:
     """A portion of it could not be settled: nothing more of it starts."""
 
     def goes_on(self, call: HandlerCall | None = None) -> bool:
-        """Whether `call`, or a new one, may begin with something."""
+        """Whether `call`, or a new one, may start with something."""
         is_over = self.assignment.cut_off or self.is_stuck or self.call.called_off or (call is not None and call.is_abandoned)
         return not is_over and self.call.stopped is None
 
     def __len__(self) -> int:
-        """How much has not begun."""
+        """How much has not started."""
         return len(self.queue) + len(self.parts) + (0 if self.around is None else len(self.around.waiting))
 
     def take_unstarted(self) -> list[Run]:
-        """Take out what has not begun."""
+        """Take out what has not started."""
         found = [run for waiting in (*self.queue, *self.parts) for run in ([waiting] if isinstance(waiting, Run) else waiting)]
         self.queue.clear()
         self.parts.clear()
@@ -268,7 +268,7 @@ class StartControl:
         return place, seconds
 
     async def _wait(self, call: HandlerCall, waiting: Awaitable[object]) -> None:
-        """Wait with nothing in hand: the task may be cancelled meanwhile."""
+        """Wait with nothing in flight: the task may be cancelled meanwhile."""
         call.is_waiting = True
         try:
             await waiting

@@ -58,7 +58,7 @@ class InFlight(HandlerCall):
         due_in: Callable[[InFlight], float] | None = None,
         assignment: Assignment | None = None,
     ) -> None:
-        """`begin` is asked when the loop takes it: `False` if it must not run any more. `assignment` is where it is from.
+        """`start` is asked when the loop takes it: `False` if it must not run any more. `assignment` is where it is from.
 
         `due_in` says before that for how many seconds its rate lets it wait.
         """
@@ -325,7 +325,7 @@ class Streaming:
                 self._worker.isolation.look()
                 if flight.is_over:
                     return
-                back += [member.run for member in landed if member.run.stage is not Stage.ADMITTED]  # those are away again
+                back += [member.run for member in landed if member.run.stage is not Stage.ADMITTED]  # those are unavailable again
                 silent, warned_at = (0.0, 0.0) if landed else (silent + self._slice, warned_at)
                 if silent >= warned_at + HANG_WARNING:
                     warned_at = silent
@@ -373,7 +373,7 @@ class Streaming:
         """Return whether something is given back that did not start."""
         for member in landed:
             member.run.call = None
-        landed = [member for member in landed if member.run.stage is Stage.ADMITTED]  # the others were not begun
+        landed = [member for member in landed if member.run.stage is Stage.ADMITTED]  # the others were not started
         self._execution.decisions.conclude(
             [(member.run, member.disposition, member.error) for member in landed if member.disposition is not None]
         )

@@ -30,7 +30,7 @@ class Overtime:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self.timeout = agent.consume_timeout  #: seconds that a call may last; 0: for ever
+        self.timeout = agent.consume_timeout  #: seconds that a call may last; 0: forever
         self.every = min(HANG_WARNING, self.timeout / 10) if self.timeout else HANG_WARNING  #: seconds between looks
         self.timed_out = 0  #: calls that were cancelled
         self.abandoned: dict[asyncio.Task[None], Origin] = {}  #: of those, what did not end and has not ended yet, with its first message

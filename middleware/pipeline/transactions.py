@@ -4,7 +4,7 @@ Transactions: the steps of a batch whose handler writes in a transaction of the 
 
 What the handler writes and "done" come true together, or not at all.
 
-    begin → claim the keys → run the handler → publish copies → mark what is finished → write its outbox → commit → settle
+    start → claim the keys → run the handler → publish copies → mark what is finished → write its outbox → commit → settle
 
 Where the handler fails, everything is rolled back and run again in halves, until the culprit is alone. The events of
 success follow the commit; where it is not known whether the commit came through, the keys tell when they are claimed again.
@@ -55,7 +55,7 @@ class OutboxRows:
             run.publishes = []
 
     async def write(self, connection: Any) -> None:
-        """Write the rows, once the transaction on `connection` is known to be the one that began: some databases insert at once.
+        """Write the rows, once the transaction on `connection` is known to be the one that started: some databases insert at once.
 
         Raises `StoreUnavailable`, and `TransactionAborted`, the handler's failure, for what no row can hold and without an outbox.
         """
@@ -115,7 +115,7 @@ class Rows(Protocol):
     """Whether nothing is passed before what is in front of it."""
 
     async def is_clear(self, runs: Sequence[Run], assignment: Any, /) -> bool:
-        """Return whether transactions for `runs` may begin."""
+        """Return whether transactions for `runs` may start."""
         ...
 
     async def claim(self, transaction: Transaction, fetched: Sequence[Run], assignment: Any, /) -> list[Run]:
@@ -152,7 +152,7 @@ class Rows(Protocol):
 
 
 class Transactions:
-    """The steps for one handler under `Transactional`, on `store`. `rows` are made of the phases and of what begins a transaction."""
+    """The steps for one handler under `Transactional`, on `store`. `rows` are made of the phases and of what starts a transaction."""
 
     fails_together = True
 

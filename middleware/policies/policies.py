@@ -189,7 +189,7 @@ class Broadcasting:
     """Every instance gets every message: RocketMQ's BROADCASTING. `instance` is the name of this one, the same after a restart.
 
     What fails is dropped, with an event and a count: nothing is sent back, and nothing is a dead letter. The positions of an instance
-    are committed in the group `group@instance`, or kept in `offsets_file`; then no group is joined. An instance that is new begins
+    are committed in the group `group@instance`, or kept in `offsets_file`; then no group is joined. An instance that is new starts
     at the end of the topics, unless the app says `start="earliest"`. Raises `ConfigurationError` for a name that can't be used.
     """
 
@@ -258,8 +258,8 @@ _NOT_YOURS: Final = {
 class Share:
     """Consume the sources in the share group `<group>.share`. Experimental, as the client calls its own part "preview".
 
-    A broker locks what it hands to a worker for `lock` seconds. What has not begun 5 s before its lock ends, or
-    can't begin, goes to the retry topic, and no attempt is charged. Handlers, `Dedup`, `Transactional`, delays, dead letters and
+    A broker locks what it hands to a worker for `lock` seconds. What has not started 5 s before its lock ends, or
+    can't start, goes to the retry topic, and no attempt is charged. Handlers, `Dedup`, `Transactional`, delays, dead letters and
     events are as anywhere; there is no order. Needs Kafka 4.2 and `ackwise[share]`. Raises `ConfigurationError` for a setting that
     can't work.
     """
@@ -293,7 +293,7 @@ class Share:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the lock until what runs is cancelled, and what has not begun is copied."""
+        """Seconds from the lock until what runs is cancelled, and what has not started is copied."""
         return float(self.lock) - min(_RESERVE, float(self.lock) / 4)
 
 

@@ -121,7 +121,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The delays in a list, one per attempt; the last one goes on for ever."""
+    """The delays in a list, one per attempt; the last one goes on forever."""
 
     delays: tuple[float, ...]
 
@@ -309,7 +309,7 @@ class RetryInPlace:
     instead, and nothing passes it until it succeeds. `delay` is in seconds, or a text such as `"500ms"`; a handler may ask for another
     one (`raise Later(5)`). Each is cut to 10 ms to 30 s.
 
-    RocketMQ's limit is `Integer.MAX_VALUE` unless it is set, which blocks a partition for ever: here it has to be chosen. Raises
+    RocketMQ's limit is `Integer.MAX_VALUE` unless it is set, which blocks a partition forever: here it has to be chosen. Raises
     `ConfigurationError`.
     """
 

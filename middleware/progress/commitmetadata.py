@@ -48,7 +48,7 @@ class Tried(NamedTuple):
     end: int
     """Behind the last of their offsets."""
     tries: int
-    """How often it was begun alone, where it is one message; otherwise 0."""
+    """How often it was started alone, where it is one message; otherwise 0."""
     agent: str = ""
     """Whose message it is, where one agent alone tried it; a hash of the name."""
 
@@ -84,7 +84,7 @@ class CommitMetadata:
     topic_id: str | None = None
     """Of the topic: one that is deleted and made again has another."""
     partitions: int | None = None
-    """How many the topic had when its group began with it: a partition with a higher number was made since."""
+    """How many the topic had when its group started with it: a partition with a higher number was made since."""
     is_open: bool | None = None
     """Whether the partition had an owner who had not ended in order."""
     tried: Tried | None = None

@@ -1,6 +1,6 @@
 """Watermark: the offset of a partition that may be committed. Everything below it is finished. Pure.
 
-Rule: the smallest unfinished offset, else the last one seen + 1; it never decreases. Only offsets that were really
+Rule: the smallest unfinished offset, otherwise the last one seen + 1; it never decreases. Only offsets that were really
 fetched count, so gaps left by compaction and transaction markers are passed with the offset that follows them.
 Source: RocketMQ `ProcessQueue.removeMessage`.
 

@@ -69,7 +69,7 @@ class Agent:
 
     @property
     def slots(self) -> int | None:
-        """Calls at a time at most: for a plain `def` there are so many threads, and a message that waits for one has not begun."""
+        """Calls at a time at most: for a plain `def` there are so many threads, and a message that waits for one has not started."""
         if not self.in_thread:
             return self.concurrency
         return min(self.concurrency or MOST_THREADS, MOST_THREADS)

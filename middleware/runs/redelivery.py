@@ -179,7 +179,7 @@ class Dropping:
 
     def __init__(self) -> None:
         self.messages = 0
-        """How many were dropped since the worker began."""
+        """How many were dropped since the worker started."""
 
     def drop(self, handler: str, ruled: Sequence[Run], text_of: Callable[[Failure | None], str | None]) -> None:
         """Drop those of `ruled` that would be sent back or to the dead letters. Each is counted once; one line for those of each reason.

@@ -97,7 +97,7 @@ class Run:
         self.made: Sequence[Message[Any]] | None = None  #: as the handler sees them, once somebody has looked
         self.timestamps: Sequence[int] | None = None  #: epoch milliseconds
         self.ids: Sequence[bytes] | None = None  #: of their claim keys; `None`: not deduplicated
-        self.hashes: Sequence[int] | None = None  #: what events say of a key, where that is not the beginning of its id
+        self.hashes: Sequence[int] | None = None  #: what events say of a key, where that is not the start of its id
         self.base_id: bytes | None = None  #: of a replay: of the claim key of its message, which it does not claim
         self.tokens: Sequence[int] | None = None  #: of the claims that are held or asked for
         self.exec_ids: Sequence[int] | None = None
@@ -110,7 +110,7 @@ class Run:
         self.is_used = False  #: a handler has had its values and may have changed them: they are decoded again before it runs again
         self.passed = False  #: the watermark knows that it is settled
         self.counted: Literal["", "good", "bad"] = ""  #: how the breaker has counted its value
-        self.is_expected = False  #: its rate counts on it to begin
+        self.is_expected = False  #: its rate counts on it to start
         self.in_place = 0  #: attempts that failed and were followed by no copy
         self.due_ms = 0  #: when the next of these is due, epoch milliseconds
         self.failure: Failure | None = None  #: of the last of these, if it was made here
@@ -304,7 +304,7 @@ class Run:
         self.at_most = at_most
 
     def forget_claim(self) -> None:
-        """Back to where it was fetched: whatever was decided without an outcome that stands is decided anew."""
+        """Back to where it was fetched: whatever was decided without an outcome that stands is decided again."""
         self.stage = Stage.FETCHED
         self.tokens = None
         self.lost_tokens = set()

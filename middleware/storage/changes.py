@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ChangesLost(AckwiseError):
-    """The log no longer has what comes after the acknowledged position. A new beginning is an operator's decision."""
+    """The log no longer has what comes after the acknowledged position. A new start is an operator's decision."""
 
 
 class UnreadableChange(AckwiseError):
@@ -58,7 +58,7 @@ class Change(NamedTuple):
     old: Mapping[str, Any] | None
     """What the log has of the row before an update: its key if that changed, all of it under REPLICA IDENTITY FULL or on MariaDB."""
     position: str
-    """That of its transaction's commit; of its beginning where the log has that first, as MariaDB's."""
+    """That of its transaction's commit; of its start where the log has that first, as MariaDB's."""
     number: int
     """Its place in the transaction, from 0."""
     id: str
@@ -107,10 +107,10 @@ class ChangeSource(Protocol):
         ...
 
     async def open(self) -> None:
-        """Check settings, rights and position, and begin to read after what was acknowledged last.
+        """Check settings, rights and position, and start to read after what was acknowledged last.
 
-        Raises `ConfigurationError` for what a user can mend, `ChangesLost` if the log does not reach back that far,
-        `SourceBusy` if another relay reads, else `StoreUnavailable`.
+        Raises `ConfigurationError` for what a user can fix, `ChangesLost` if the log does not reach back that far,
+        `SourceBusy` if another relay reads, otherwise `StoreUnavailable`.
         """
 
     async def read(self, limit: int) -> Sequence[Change | Committed]:

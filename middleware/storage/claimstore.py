@@ -262,7 +262,7 @@ class ColumnStore(Protocol):
 
 
 def in_columns(store: ClaimStore) -> ColumnStore:
-    """`store`, asked in columns: itself if it can be, else through its exchange of single keys."""
+    """`store`, asked in columns: itself if it can be, otherwise through its exchange of single keys."""
     return store if isinstance(store, ColumnStore) else _ByKey(store)
 
 

@@ -114,7 +114,7 @@ class Failed(NamedTuple):
 
 
 class UnreadableRow(AckwiseError):
-    """The row `id` can't be read: nobody of ours wrote it so. It is parked, or the rows behind it would wait for ever."""
+    """The row `id` can't be read: nobody of ours wrote it so. It is parked, or the rows behind it would wait forever."""
 
     def __init__(self, id: int, shard: int, topic: str, why: str) -> None:
         super().__init__(f"row {id} can't be read ({why}); see who changed the table")
@@ -278,7 +278,7 @@ class RelayStore(Protocol):
         ...
 
     async def release_relay(self) -> None:
-        """Forget the kind, so that the other one may begin. Raises `ConfigurationError` while the lease of a relay is alive."""
+        """Forget the kind, so that the other one may start. Raises `ConfigurationError` while the lease of a relay is alive."""
         ...
 
     async def own(self, owner: str, *, lease: float, share: int) -> Mapping[int, int]:

@@ -134,13 +134,13 @@ class OffsetsStore(TransactionalStore, Protocol):
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
         """From now on the partition is ours, and nobody who had it before commits anything for it.
 
-        `position` is where it begins if no offset was ever kept for it. Raises `StoreUnavailable`.
+        `position` is where it starts if no offset was ever kept for it. Raises `StoreUnavailable`.
         """
         ...
 
 
 async def take_over_all(store: OffsetsStore, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
-    """Take over many partitions, with the position of each: with one call where `store` has `take_over_many`, else one after the other.
+    """Take over many partitions, with the position of each: with one call where `store` has `take_over_many`, otherwise one after the other.
 
     Leaves out those that can't be taken over now, as while another worker's batch holds one. Raises `StoreUnavailable` if that is all.
     """

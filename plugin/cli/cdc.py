@@ -44,12 +44,12 @@ _Publication = Annotated[str, typer.Option(help="The publication, which says whi
 _Create = Annotated[
     bool,
     typer.Option(
-        "--create-slot", help="Make publication and slot where they are missing, or begin at the end of the log where no position is kept."
+        "--create-slot", help="Make publication and slot where they are missing, or start at the end of the log where no position is kept."
     ),
 ]
 _Replace = Annotated[
     bool,
-    typer.Option("--replace-lost-slot", help="Begin again at the end of the log after a slot was lost; see the page on it first."),
+    typer.Option("--replace-lost-slot", help="Start again at the end of the log after a slot was lost; see the page on it first."),
 ]
 _Tables = Annotated[
     list[str] | None,

@@ -116,7 +116,7 @@ def redrive(
 ) -> None:
     """Send dead letters again, after their cause is fixed. Changes nothing without --yes.
 
-    They go to the retry topic of their own group. A copy has the letter's key, value and headers, begins at attempt 1, and has
+    They go to the retry topic of their own group. A copy has the letter's key, value and headers, starts at attempt 1, and has
     a replay id, so that the store which knows the message as dead lets it run. What was sent is noted in GROUP.dlq.state, which
     is made if it is missing, a portion at a time: a call that was killed goes on where it ended. Ctrl-C finishes the portion.
 

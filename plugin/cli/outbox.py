@@ -142,7 +142,7 @@ def requeue(
     events: Annotated[str | None, typer.Option(metavar="FOLDER", help="Record it here, beside the events of workers.")] = None,
     as_json: _AsJson = False,
 ) -> None:
-    """Let parked rows be sent: their attempts begin anew. Without ROW and --all it changes nothing, and says what --all would do.
+    """Let parked rows be sent: their attempts start again. Without ROW and --all it changes nothing, and says what --all would do.
 
     A row that check-backs parked may belong to a transaction that was rolled back. Naming it sends it, so look first.
 

@@ -1,4 +1,4 @@
-"""`ackwise pause` and `ackwise resume`: tell every worker of a group to begin nothing more of a handler or a partition, and to go on.
+"""`ackwise pause` and `ackwise resume`: tell every worker of a group to start nothing more of a handler or a partition, and to go on.
 
 `ackwise cancel`: cancel messages that wait to come back.
 """
@@ -29,9 +29,9 @@ def pause(
     what: Annotated[str | None, _What] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Let every worker of the group begin nothing more of a handler or of a partition. Without WHAT, show what is paused.
+    """Let every worker of the group start nothing more of a handler or of a partition. Without WHAT, show what is paused.
 
-    What was begun comes to its end, nothing is lost, and no attempt is counted. Workers that start later are paused too, until
+    What was started ends, nothing is lost, and no attempt is counted. Workers that start later are paused too, until
     [bold]ackwise resume[/bold] says otherwise.
 
     Exit code 0: the command was written to the control topic. 2: there is no such handler or partition, there is no

@@ -109,7 +109,7 @@ def end(
 def print_commands(commands: Iterable[str]) -> None:
     """Rows that are parked are for whoever knows why: the first commands that let them go."""
     for command in islice(commands, _COMMANDS):
-        to_stdout().print(f"[yellow]for you to call[/] once the cause is mended: {escape(command)}", soft_wrap=True)
+        to_stdout().print(f"[yellow]for you to call[/] once the cause is fixed: {escape(command)}", soft_wrap=True)
 
 
 HELP: Final = "What would repair what reconcile found: look at it, or do it."
@@ -174,7 +174,7 @@ def apply(
 
     It goes to the group's retry topic. Each record is fetched from its topic, and its key is claimed in the app's store: what
     was done meanwhile, is being run, or is there no longer, is left alone and said. A copy keeps key, value and headers. What
-    was done is noted beside the plan, so a call that was interrupted goes on where it ended. Ctrl-C finishes what is in hand.
+    was done is noted beside the plan, so a call that was interrupted goes on where it ended. Ctrl-C finishes what is in flight.
     Rows that are parked in an outbox are left to you: the commands that let them go are shown.
 
     Exit code 0: nothing is left to do. 1: something is, for the reasons shown. 2: it could not be done; one sentence says

@@ -33,7 +33,7 @@ from ackwise.plugin.cli.topics import check, create, skip
 from ackwise.plugin.cli.topics import export as export_topics
 from ackwise.plugin.registry import announced
 
-#: What the user can mend: a setting, a name, a broker that is not there. 1 is for verdicts, as that of `reconcile`.
+#: What the user can fix: a setting, a name, a broker that is not there. 1 is for verdicts, as that of `reconcile`.
 _USER_MISTAKE: Final = 2
 
 _HELP: Final = """RocketMQ's consumption guarantees for Kafka consumers: ack index, consume-later, dead letters, deduplication.
@@ -41,7 +41,7 @@ _HELP: Final = """RocketMQ's consumption guarantees for Kafka consumers: ack ind
 [bold]ackwise demo[/bold] shows a worker being killed and its books being checked, [bold]ackwise doctor[/bold] looks whether
 one can run here, and [bold]ackwise run app:app[/bold] runs it.
 
-Exit code 0: fine. 1: a verdict went against it, or Ackwise itself failed. 2: something that you can mend, said in one
+Exit code 0: fine. 1: a verdict went against it, or Ackwise itself failed. 2: something that you can fix, said in one
 sentence. 3: reconcile or why can't tell. 128 + n: ended by signal n."""
 
 

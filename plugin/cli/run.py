@@ -26,10 +26,10 @@ from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 #: Seconds in which the same line is printed once.
 WITHIN: Final = 10.0
 
-#: Seconds in which one line is printed of all that say that a broker does not answer: while it is away they come by the hundred.
+#: Seconds in which one line is printed of all that say that a broker does not answer: while it is unavailable they come by the hundred.
 AWAY_WITHIN: Final = 60.0
 
-#: How those lines begin, before anything is put into them.
+#: How those lines start, before anything is put into them.
 _AWAY: Final = (
     "Unable connect to",
     "Unable to request metadata",
@@ -60,7 +60,7 @@ class _Line:
 class Repeats(logging.Filter):
     """Lets the same line of the client's loggers through once in `WITHIN` seconds, with how many were left out before it.
 
-    All that say that a broker is away are one line, once in `AWAY_WITHIN`.
+    All that say that a broker is unavailable are one line, once in `AWAY_WITHIN`.
 
     For a handler: a filter of a logger does not see what the loggers below it say. Lines of other loggers pass. `now`
     is a clock in seconds.
@@ -163,7 +163,7 @@ def run(
         raise ConfigurationError(f"{target} is an app of Faust, whose own command runs it: faust -A {target} worker")
     if workers > 1:
         code = _supervise(target, log_level, log_format, workers, app.watch_port if watch is None else watch)
-        AT_EXIT.arm(_EXIT_WITHIN, code)  # the module may have begun threads
+        AT_EXIT.arm(_EXIT_WITHIN, code)  # the module may have started threads
         raise typer.Exit(code)
     try:
         app.run(watch=watch)

@@ -34,7 +34,7 @@ def status(
     """Show a whole group over all its workers: who has which partition, how far each is, what waits and why, what is dead.
 
     It is what the broker knows, as of the last commit of each partition, and what each worker wrote to the control topic, which it
-    does every 10 seconds: its host, process and version, what it has in hand, what waits and why, what is paused, and what keeps it
+    does every 10 seconds: its host, process and version, what it has in flight, what waits and why, what is paused, and what keeps it
     from its work.
 
     Exit code 0: nothing needs somebody, or --watch was ended. 1: something does, and a line under the table says what: no worker or no
@@ -84,7 +84,7 @@ def _drawn(standing: Standing) -> RenderableType:
 
 
 def _watch(place: Place, standing: Standing, interval: float, as_json: bool) -> None:
-    """Until Ctrl-C. Brokers that are away for a while end it as little as they end a worker."""
+    """Until Ctrl-C. Brokers that are unavailable for a while end it as little as they end a worker."""
     try:
         with _screen() as draw:
             if as_json:

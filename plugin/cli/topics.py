@@ -53,9 +53,9 @@ def create(target: Target, as_json: _AsJson = False) -> None:
     """Create the topics of the group that are missing and extend those that are too narrow, as the start of a worker does.
 
     Delay topics that exist get the brokers' timestamps (message.timestamp.type=LogAppendTime); no other setting of a topic that
-    exists is changed, and topics that agents consume are never created. Where only you can mend something, nothing is done at all.
+    exists is changed, and topics that agents consume are never created. Where only you can fix something, nothing is done at all.
 
-    Exit code 0: a worker can start. 1: something is left that only you can mend. 2: the brokers do not answer or do not
+    Exit code 0: a worker can start. 1: something is left that only you can fix. 2: the brokers do not answer or do not
     allow it, or there is no such app.
     """
     reviews, done = wait_for(_create(_group(target)))
@@ -181,7 +181,7 @@ def _show(reviews: Sequence[TopicReview], done: Mapping[str, str], as_json: bool
 
 
 def _advice(reviews: Sequence[TopicReview]) -> list[str]:
-    """What to do: what only the user can mend first, since nothing is created before."""
+    """What to do: what only the user can fix first, since nothing is created before."""
     faults = [f"{fault}." for review in reviews for fault in review.faults]
     passed = [f"{review.advice}." for review in reviews if review.role in _NOT_OURS]
     better = [f"{review.advice}." for review in reviews if review.advice is not None and review.role not in _NOT_OURS]
@@ -204,7 +204,7 @@ def _sizes(review: TopicReview) -> tuple[str, str, str]:
 
 
 def _cell(found: int | None, wanted: int | None, spell: Callable[[int], str] = str) -> str:
-    """What was found, and what is needed where that is more; -1 is for ever."""
+    """What was found, and what is needed where that is more; -1 is forever."""
     if found is None:
         return "" if wanted is None else f"[red]needs {spell(wanted)}[/red]"
     if wanted is None or found >= wanted or found == -1:

@@ -32,7 +32,7 @@ class Opening:
     def __init__(
         self, member: Member, client: Joined, lanes: Callable[[TopicPartition, Role, Position], Sequence[Lane]] | None = None
     ) -> None:
-        """`lanes` makes those of a partition that begins; one of the member by default."""
+        """`lanes` makes those of a partition that starts; one of the member by default."""
         self._member = member
         self._client = client
         self._make_lanes = lanes or self._one_lane
@@ -41,7 +41,7 @@ class Opening:
         self._assigned: dict[TopicPartition, int] = {}
         self._waiting: set[TopicPartition] = set()
         self._looked_after: set[TopicPartition] = set()
-        self._made_anew: set[TopicPartition] = set()  #: those of them that begin anew, wherever their position is
+        self._made_anew: set[TopicPartition] = set()  #: those of them that start again, wherever their position is
         self.ignored: frozenset[TopicPartition] = frozenset()  #: what is assigned and never consumed
         self._noted = asyncio.Event()
 
@@ -58,7 +58,7 @@ class Opening:
         self._noted.set()
 
     async def give_up(self, revoked: Iterable[TopicPartition], *, stopping: bool = False) -> None:
-        """These were ours: drain them, and begin with none of them any more. With `stopping` there is as much time as a stop has."""
+        """These were ours: drain them, and start with none of them any more. With `stopping` there is as much time as a stop has."""
         partitions, settings = list(revoked), self._member.settings
         for partition in partitions:
             self._assigned.pop(partition, None)
@@ -67,7 +67,7 @@ class Opening:
 
     async def keep(self) -> None:
         """Open what was noted, for as long as it is ours and not opened. Raises `ConfigurationError`."""
-        if self._waiting:  # begun anew: what was noted before is cleared, and not opened
+        if self._waiting:  # started again: what was noted before is cleared, and not opened
             self._noted.set()
         while True:
             await self._noted.wait()
@@ -84,7 +84,7 @@ class Opening:
                 self._noted.set()
 
     def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """The client has no position that the log still has. See whether the lane's is one, or begin anew."""
+        """The client has no position that the log still has. See whether the lane's is one, or start again."""
         for partition in partitions:
             if partition in self._member.lanes and partition not in self._looked_after and partition in self._assigned:
                 self._looked_after.add(partition)
@@ -92,7 +92,7 @@ class Opening:
                 self._member.spawn(self._look_after(partition, self._assigned[partition]), "position")
 
     def begin_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """Their log is another one now: settle what is in hand, and open them anew."""
+        """Their log is another one now: settle what is in flight, and open them again."""
         ours = {each: self._assigned[each] for each in partitions if each in self._assigned}
         self._made_anew.update(ours.keys() & self._looked_after)
         if ours := {each: epoch for each, epoch in ours.items() if each not in self._looked_after}:
@@ -171,7 +171,7 @@ class Opening:
             self._made_anew.difference_update(epochs)
 
     async def _insist(self, partition: TopicPartition, epoch: int) -> Standing | None:
-        """What is known of it; `None` once it is no longer ours, or ours anew, and nobody needs to know."""
+        """What is known of it; `None` once it is no longer ours, or ours again, and nobody needs to know."""
         while self._assigned.get(partition) == epoch:
             known, _ = await self._client.ask([partition])
             if partition in known:

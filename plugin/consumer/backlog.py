@@ -4,7 +4,7 @@ Backlog: what a lane has fetched and no batch has now. New messages in the order
 
 The new messages of a lane whose handler has the order `key`: of each key the first may be in a batch, the others wait behind it.
 
-Parking: what a lane has in hand for a handler that is paused, or that the breaker has stopped. It is held, and nobody begins it.
+Parking: what a lane has in flight for a handler that is paused, or that the breaker has stopped. It is held, and nobody starts it.
 
 In the retry topic, where others wait behind it, what is too much or waits for its codec for too long goes back to a delay topic.
 """
@@ -28,7 +28,7 @@ from ackwise.middleware.runs.run import Run, Stage, Taker, apart, count
 #: Bytes that one partition may hold: RocketMQ's `pullThresholdSizeForQueue`.
 LANE_BYTES: Final = 100 * 2**20
 
-#: Bytes that a partition with nothing in hand may take where the process holds as much as it may.
+#: Bytes that a partition with nothing in flight may take where the process holds as much as it may.
 BATCH_BYTES: Final = 2**20
 
 
@@ -140,7 +140,7 @@ class Backlog:
         self.held: list[Run] = []
         self._clock = clock
         self._in_order = in_order
-        self._arrived = 0.0  #: when the new ones began to arrive
+        self._arrived = 0.0  #: when the new ones started to arrive
 
     def __len__(self) -> int:
         return len(self.fresh) + count(self.held)
@@ -192,7 +192,7 @@ class Backlog:
         return self._without_late(batch, now) if any(run.not_before > now for run in batch) else batch
 
     def in_turn(self, batch: list[Run]) -> list[Run]:
-        """Those of `batch` that may begin now: of what failed before its key was known, only what need not wait for others of its key.
+        """Those of `batch` that may start now: of what failed before its key was known, only what need not wait for others of its key.
 
         It is asked once nothing is paused, since finding a key runs user code, and may fail once more.
         """
@@ -298,7 +298,7 @@ class ByKey:
                 self._let_run(key, run)
 
     def come_up(self, runs: Iterable[Run]) -> list[Run]:
-        """Find the keys of `runs` anew. Take those that have another one now, and return them: they run at its turn, and not before.
+        """Find the keys of `runs` again. Take those that have another one now, and return them: they run at its turn, and not before.
 
         Others of that key may have run meanwhile, so these are out of order. Where a key can't be found again, all stays as it was.
         """
@@ -366,7 +366,7 @@ class ByKey:
 #: Copies for paused handlers that a partition of the retry topic keeps in memory; those above go back to a delay topic.
 MOST_COPIES: Final = 200
 
-#: How often a copy of the retry topic is tried to be decoded while its codec is away, some 16 seconds, until it goes back to a delay topic.
+#: How often a copy of the retry topic is tried to be decoded while its codec is unavailable, some 16 seconds, until it goes back to a delay topic.
 _MOST_TRIES: Final = 8
 
 
@@ -396,7 +396,7 @@ class Parking:
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing may begin: the one handler is paused or stopped, or it is not known yet what is paused."""
+        """Whether nothing may start: the one handler is paused or stopped, or it is not known yet what is paused."""
         return self._flow.held_until(self._handler or "", self._place) is not None
 
     def admit(self, batch: list[Run]) -> list[Run]:

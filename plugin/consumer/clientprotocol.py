@@ -9,7 +9,7 @@ It has three parts, since a host may have them in different event loops:
 A partition is a `TopicPartition`, an offset an `int`, and the end of a log the offset behind its last record. Errors of brokers are
 `KafkaError`, connections that break also `OSError`. What may pass is asked again by those who call; a refusal
 (`plugin/kafka/kafkaerrors.py`) before the group was joined ends the worker. Nothing here is told of a record that was fetched and not
-given: whatever moved the client's position, the next fetch begins where the last one that returned has ended.
+given: whatever moved the client's position, the next fetch starts where the last one that returned has ended.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Source(Assignment, Protocol):
         ...
 
     def revive(self) -> BaseException | None:
-        """Begin again what the client has ended of its own fetching, and return what ended that; `None` if nothing has ended."""
+        """Start again what the client has ended of its own fetching, and return what ended that; `None` if nothing has ended."""
         ...
 
     def require_membership(self) -> None:

@@ -32,7 +32,7 @@ class Position(NamedTuple):
     committed: int | None  #: the offset that the broker has of this group
     generation: int | None = None  #: of the offset in the database, if it is kept there
     metadata: str = ""  #: what was committed beside it, unless that is about a topic that is gone
-    topic: Topic = Topic()  #: with the number of partitions that it had when the group began with it
+    topic: Topic = Topic()  #: with the number of partitions that it had when the group started with it
     end: int | None = None  #: of the log, when it was asked
     skips: bool = False  #: records before it are passed over, and nothing says so yet
 
@@ -104,7 +104,7 @@ class Commits:
         return True
 
     async def announce(self, positions: Mapping[TopicPartition, Position], by: float) -> bool | None:
-        """Commit where partitions begin and that they have an owner, in one request.
+        """Commit where partitions start and that they have an owner, in one request.
 
         Return whether the broker took it; `None` if the partitions are no longer ours. A failure is logged.
         """
@@ -242,7 +242,7 @@ def _beside(lanes: Sequence[Lane], offset: int) -> Told:
     if base_ts is None:
         if lanes[0].last_fetched is None or not (before or in_place):
             return bare
-        # Nothing is in hand, and more was told of what is not fetched yet: the last record, though finished, is the base of that.
+        # Nothing is in flight, and more was told of what is not fetched yet: the last record, though finished, is the base of that.
         offset, base_ts = lanes[0].last_fetched
     finished = measure([lane.watermark for lane in lanes], offset, base_ts, {**times, offset: base_ts}, before)
     bare = bare._replace(offset=offset)

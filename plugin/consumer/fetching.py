@@ -1,7 +1,7 @@
-"""Fetching: each fetch begins where its partition stands. What raises is found and left alone, and the others go on.
+"""Fetching: each fetch starts where its partition stands. What raises is found and left alone, and the others go on.
 
 A fetch that raises, or that somebody drops, may have moved the client's position over what nobody was given. So the position is
-remembered once what was fetched is given, and no fetch begins anywhere else: what moved meanwhile is sought back to where its lane is.
+remembered once what was fetched is given, and no fetch starts anywhere else: what moved meanwhile is sought back to where its lane is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FETCHED: Final = 500
 #: Seconds until it is fetched again after an error that no partition raises by itself.
 _FETCH_AGAIN = 1.0
 
-#: Seconds that all partitions are asked singly after an error, to find the one that raises. Its bytes are fetched anew before.
+#: Seconds that all partitions are asked singly after an error, to find the one that raises. Its bytes are fetched again before.
 _SEARCH = 10.0
 
 #: Seconds for reading a record batch past the client.
@@ -95,7 +95,7 @@ class Fetching:
     ) -> None:
         """`clock` is monotonic.
 
-        `reaches` asks what logs hold: for a client that begins elsewhere by itself, in silence, where a log does not have its position.
+        `reaches` asks what logs hold: for a client that starts elsewhere by itself, in silence, where a log does not have its position.
         """
         self._source = source
         self._reading = reading
@@ -220,7 +220,7 @@ class Fetching:
                 self._doubt(partition, lane, fetched, failed.error, came=bool(records))
         else:
             fetched.left_at.update(self._source.positions([partition]))  # where nothing came the log may have nothing to give
-            if partition in self._source.assignment():  # the group may have joined anew while it was asked
+            if partition in self._source.assignment():  # the group may have joined again while it was asked
                 self.quarantine.answered(partition, self._source.answered_at(partition))
         if records:
             fetched[partition] = records
@@ -268,7 +268,7 @@ class Fetching:
         return stood
 
     async def _prove(self, fetched: Fetched) -> None:
-        """Where a fetch did not begin at its lane there is a hole, or the client has begun elsewhere by itself: the log says which.
+        """Where a fetch did not start at its lane there is a hole, or the client has started elsewhere by itself: the log says which.
 
         What a broker does not say that of is fetched again.
         """

@@ -94,7 +94,7 @@ class Lane:
         """`generation`: of the partition's offset in a database, if it is kept there; then nothing overtakes what is held.
 
         `in_order` says the same of any other lane. `by_key` keeps what is new in the order `key`.
-        `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
+        `overlapping`: a batch starts while those before it are still at work, for handlers that take messages one by one.
         `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share, `share` what
         those of its agent do. `isolation` is that of all lanes of the worker, `commit` commits this one: both for what workers ended at.
         `handler` takes everything that it has, if one does; `flow` says what is paused, and `put_off` rules on copies that are too many.
@@ -108,10 +108,10 @@ class Lane:
         self.position = position  #: the next offset that the broker is asked for
         self.left_at: int | None = None  #: where the client stands for it; `None`: to be sought back to `position` before the next fetch
         self.generation = generation
-        self.log = Topic()  #: whose log it is, and how many partitions the topic had when the group began with it
+        self.log = Topic()  #: whose log it is, and how many partitions the topic had when the group started with it
         self.is_closed = False  #: nothing is at work here any more, and its end was in order
         self.told: Told | None = None  #: what the broker has accepted, with what stands beside it
-        self.max_span = MAP_SPAN if generation is None else MAX_SPAN  #: of offsets in hand; what is finished among them is told
+        self.max_span = MAP_SPAN if generation is None else MAX_SPAN  #: of offsets in flight; what is finished among them is told
         self._finished_before: FinishedMap | None = None  #: by the last owner
         self._in_place_before: dict[int, InPlace] = {}
         self._is_same_log = False  #: as far as the first record tells
@@ -123,9 +123,9 @@ class Lane:
         self.unreadable: str | None = None  #: why the client can't read on at `position`, while it is left alone for that
         self.task: asyncio.Task[None] | None = None
         self.turn = asyncio.Lock()  #: who holds it admits a batch
-        self.capacity = MAX_MESSAGES  #: messages in hand above which it takes no more
+        self.capacity = MAX_MESSAGES  #: messages in flight above which it takes no more
         self.share = share or Share(lambda _: Thresholds())  #: what the settings say of that
-        self.bytes = 0  #: raw bytes in hand
+        self.bytes = 0  #: raw bytes in flight
         self.budget = budget or Budget(2**63)
         self._overlapping = overlapping
         self._batches: set[asyncio.Task[None]] = set()
@@ -150,7 +150,7 @@ class Lane:
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
         self._lent: set[Run] = set()  #: what was taken out of its batch, and is settled or brought back in its own time
         self._full_since: float | None = None
-        self._overflowed_at: int | None = None  #: the bytes in hand when something had no room
+        self._overflowed_at: int | None = None  #: the bytes in flight when something had no room
         self._next_alarm = 0.0
         self._wake = asyncio.Event()
 
@@ -160,7 +160,7 @@ class Lane:
         return self._in_order or self.generation is not None or self._by_key is not None
 
     def start(self, *, after: Collection[asyncio.Task[None]] = ()) -> asyncio.Task[None]:
-        """Begin to work, once `after` have ended: lanes of this partition that it was taken from, whose handlers go on all the same."""
+        """Start to work, once `after` have ended: lanes of this partition that it was taken from, whose handlers go on all the same."""
         self.task = asyncio.create_task(self._work(after), name=f"ackwise {self.topic}/{self.partition}")
         return self.task
 
@@ -335,7 +335,7 @@ class Lane:
         return is_full
 
     def fitting(self, records: Sequence[Any]) -> int:
-        """How many of `records`, in order, there is room for: where nothing is in hand a batch in any case, and one message at least."""
+        """How many of `records`, in order, there is room for: where nothing is in flight a batch in any case, and one message at least."""
         most = self.share.thresholds.bytes or LANE_BYTES
         room = min(most - self.bytes, self.budget.limit - self.budget.used)
         if is_empty := not self.in_hand:
@@ -390,18 +390,18 @@ class Lane:
                 run.call.call_off()
 
     def unsettled(self) -> list[Run]:
-        """Everything that was fetched and is not settled, once the lane has come to its end."""
+        """Everything that was fetched and is not settled, once the lane has end."""
         return [*self._backlog.held, *self.queued]
 
     def lend(self, run: Run) -> None:
-        """Its pipeline takes `run` out of its batch: the lane neither waits for it nor gives its claim back, and counts it in hand.
+        """Its pipeline takes `run` out of its batch: the lane neither waits for it nor gives its claim back, and counts it in flight.
 
         It is over with `pass_settled` or `take_back`.
         """
         self._lent.add(run)
 
     def take_back(self, runs: Sequence[Run]) -> bool:
-        """Hold `runs`, which were lent; `False` once the lane has come to its end, and they are whose who has them."""
+        """Hold `runs`, which were lent; `False` once the lane has end, and they are whose who has them."""
         self._lent.difference_update(runs)
         if self.task is None or self.task.done():
             return False
@@ -437,7 +437,7 @@ class Lane:
             self.times = {offset: time for offset, time in self.times.items() if offset > passed}
 
     def time_at(self, offset: int) -> int | None:
-        """The timestamp of the record at `offset`, epoch milliseconds, if it is in hand."""
+        """The timestamp of the record at `offset`, epoch milliseconds, if it is in flight."""
         for run in self._unsettled:
             if run.first <= offset <= run.last and offset in (offsets := run.offsets):
                 return int(run.times()[offsets.index(offset)])
@@ -544,7 +544,7 @@ class Lane:
                 self._is_alone = False
 
     async def _work_on_one(self, suspects: Suspects) -> None:
-        """Until it is tried, or comes back since nothing can be tried now, as while a store is away; and that is committed."""
+        """Until it is tried, or comes back since nothing can be tried now, as while a store is unavailable; and that is committed."""
         if not self._is_blocked:
             self._backlog.add(suspects.take())
         self._is_blocked = False

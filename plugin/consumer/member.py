@@ -69,7 +69,7 @@ _NO_TOPIC = Topic()
 #: Seconds after a handler was cancelled until its partition is given up; it may not come back at all.
 _GRACE = 4.0
 
-#: Seconds that the broker has to answer a commit or a look; a stop or a rebalance must not wait for a broker that is away.
+#: Seconds that the broker has to answer a commit or a look; a stop or a rebalance must not wait for a broker that is unavailable.
 _BROKER_TIMEOUT = 10.0
 
 #: Seconds after the cut-off for what is left to do, in a revoke and in a stop: to commit what was settled, and to release claims.
@@ -281,7 +281,7 @@ class Member:
         return self._tasks.spawn(work, name)
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Do `work` beside the rest, anew whenever something else than we has cancelled it."""
+        """Do `work` beside the rest, again whenever something else than we has cancelled it."""
         self._tasks.keep(work, name)
 
     def _fail(self, error: BaseException, task: str) -> None:
@@ -366,7 +366,7 @@ class Member:
         overlapping: bool = False,
         agent: str | None = None,
     ) -> Lane:
-        """A lane that begins at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
+        """A lane that starts at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
         agents = [reader.name for reader in readers_of(self._agents, topic)]
         reading = readers_of([pipeline.agent for pipeline in self.pipelines.values()], topic) if make is None else []
         readers = [pipeline for pipeline in self.pipelines.values() if pipeline.agent in reading]
@@ -394,9 +394,9 @@ class Member:
         )
 
     async def announce(self, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
-        """Commit where partitions begin and that they have an owner, before anything of them is decoded; return those that may begin.
+        """Commit where partitions start and that they have an owner, before anything of them is decoded; return those that may start.
 
-        A first start that passes over records begins once that is committed: after a crash it would pass over more.
+        A first start that passes over records starts once that is committed: after a crash it would pass over more.
         """
         if not positions:
             return set()
@@ -422,7 +422,7 @@ class Member:
         topic: Topic = _NO_TOPIC,
         end: int | None = None,
     ) -> None:
-        """Begin with a partition, whose records go to each of `lanes`; those that it had before publish and commit nothing more.
+        """Start with a partition, whose records go to each of `lanes`; those that it had before publish and commit nothing more.
 
         `from_commit` is the offset that the broker has of this group, and `metadata` what was left beside it. `topic` is whose log it is,
         which ended at `end`.
@@ -469,7 +469,7 @@ class Member:
             await self.commit([partition])
 
     async def begin(self) -> None:
-        """Say what there is to work on, and commit where it begins: a group that never committed must begin there after a crash too."""
+        """Say what there is to work on, and commit where it starts: a group that never committed must start there after a crash too."""
         if not self.stop.is_set():
             roles = [lanes[0].role for lanes in self.lanes.values()]
             log.info(
@@ -493,9 +493,9 @@ class Member:
         await self.commit([partition for partition, lanes in self.lanes.items() if lanes[0].committed is None])
 
     def offer(self, partition: TopicPartition, records: Sequence[Any], *, proved: bool | None = None) -> None:
-        """Give what was fetched to the lanes. Without one that takes it, it is forgotten: the next lane begins with a seek to its start.
+        """Give what was fetched to the lanes. Without one that takes it, it is forgotten: the next lane starts with a seek to its start.
 
-        `proved`: the fetch began where the one before it ended, so that the log has nothing in a hole.
+        `proved`: the fetch started where the one before it ended, so that the log has nothing in a hole.
         """
         lanes = self.lanes.get(partition, ())
         if not lanes or lanes[0].is_stopping:
@@ -512,7 +512,7 @@ class Member:
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=True))
 
     def _share_of(self, agent: str | None) -> Share:
-        """What `agent` may have in hand; `None`: copies, and what several agents have, of which each partition has its own."""
+        """What `agent` may have in flight; `None`: copies, and what several agents have, of which each partition has its own."""
         if agent not in self._shares:
             self._shares[agent] = Share(partial(self._thresholds, agent))
         return self._shares[agent]
@@ -527,7 +527,7 @@ class Member:
         )
 
     def _look_again(self) -> None:
-        """Something may begin that might not before, or may not."""
+        """Something may start that might not before, or may not."""
         for lane in _each_of(self.lanes):
             lane.look_again()
         self._isolation.stir()
@@ -562,7 +562,7 @@ class Member:
         """Stop taking, let what runs finish and settle for at most `timeout` seconds, commit; then cut off.
 
         What is ready is committed and let go at once, whatever the others do. Drains of the same partitions go on side by side: a
-        rebalance may begin while the app stops, and then the first cut-off is that of both.
+        rebalance may start while the app stops, and then the first cut-off is that of both.
         """
         drained = {partition: self.lanes[partition] for partition in partitions if partition in self.lanes}
         if not drained:
@@ -640,7 +640,7 @@ class Member:
     def _has_ended(self, lane: Lane, _: asyncio.Task[None]) -> None:
         """After its cut-off nothing comes up again in `lane`: the claims of what is left there go back at once.
 
-        A drain that did not wait for it could not see them, and they would be renewed for ever.
+        A drain that did not wait for it could not see them, and they would be renewed forever.
         """
         if self.leases is not None and lane.cut_off and (left := lane.unsettled()):
             for run in left:

@@ -27,7 +27,7 @@ _WAIT: Final = 0.2
 _REST: Final = 30.0
 
 #: Seconds that a full lane is only passed over; then its partition is paused. aiokafka throws away what it has fetched of a
-#: paused partition and fetches a megabyte anew, so pausing is for handlers that take long.
+#: paused partition and fetches a megabyte again, so pausing is for handlers that take long.
 _PASSED_OVER = 1.0
 
 #: Seconds until other partitions are looked at again while one is full.
@@ -36,7 +36,7 @@ _LOOK_AGAIN = 0.02
 #: Seconds between two looks for topics that are missing.
 _LOOK_FOR_TOPICS = 5.0
 
-#: Seconds for which a poll that has begun may go on after a stop.
+#: Seconds for which a poll that has started may go on after a stop.
 _GRACE: Final = 1.5
 
 

@@ -21,7 +21,7 @@ from ackwise.plugin.kafka.brokeroffsets import Asked, Standing, Topic
 
 log = Log()
 
-#: Seconds until brokers, or a database, that could not say where to begin are asked again.
+#: Seconds until brokers, or a database, that could not say where to start are asked again.
 ASK_AGAIN: Final = 0.5
 
 #: Looks at the end of a log until it is believed to end before a position in it: a new leader may not know its end at once.
@@ -31,7 +31,7 @@ _LOOKS_AT_END = 10
 class Positions:
     """What the brokers, and the database of `Transactional(mode="offsets")`, say about where partitions go on.
 
-    Nobody begins anywhere while the answer is "can't say": beginning somewhere else would lose messages.
+    Nobody starts anywhere while the answer is "can't say": start somewhere else would lose messages.
     """
 
     def __init__(self, member: Member, ask: Callable[[Collection[TopicPartition]], Awaitable[Asked]]) -> None:
@@ -112,7 +112,7 @@ class Positions:
         return now.id is not None and self._ids.get(topic, now.id) != now.id
 
     def _count(self, partition: TopicPartition, standing: Standing) -> int | None:
-        """How many partitions the topic had when the group began with it; 0 for one that was made again, of which everything is read."""
+        """How many partitions the topic had when the group started with it; 0 for one that was made again, of which everything is read."""
         if standing.committed is not None:
             own = self._own(standing)
             remembered = None if own is None else own.partitions
@@ -123,7 +123,7 @@ class Positions:
         return standing.topic.partitions if remembered is None else remembered
 
     def _remembered(self, standing: Standing) -> int | None:
-        """The least count that the commits of other partitions say; `None` for a topic that the group has not begun with."""
+        """The least count that the commits of other partitions say; `None` for a topic that the group has not started with."""
         left = (self._member.own(each.metadata) for each in standing.others)
         return min(
             (own.partitions for own in left if own and own.partitions is not None and not own.is_about_another(standing.topic.id)),
@@ -154,7 +154,7 @@ class Positions:
         return known
 
     def _begin_of(self, partition: TopicPartition, standing: Standing) -> int:
-        """Retry topics begin at their earliest record, or retries that were sent before would be missed; so does what was made since."""
+        """Retry topics start at their earliest record, or retries that were sent before would be missed; so does what was made since."""
         if standing.committed is not None:
             return standing.committed.offset
         is_whole = self._is_new(partition, standing) or self._member.sources.begins_whole(partition.topic)
@@ -162,7 +162,7 @@ class Positions:
         return standing.start if earliest else standing.end
 
     def _is_new(self, partition: TopicPartition, standing: Standing) -> bool:
-        """Whether it was made since the group began with its topic: nothing of it was passed over on purpose."""
+        """Whether it was made since the group started with its topic: nothing of it was passed over on purpose."""
         if self._is_made_again(partition.topic, standing.topic):
             return True
         remembered = self._remembered(standing)
@@ -171,7 +171,7 @@ class Positions:
     def _within_log(self, partition: TopicPartition, position: int, standing: Standing) -> int | None:
         """`position`, or the start of the log if that does not have it any more; `None` if it may have it yet.
 
-        A log that ends before what was read lost its end, or was made anew: whatever it has may be new, and is read. RocketMQ's
+        A log that ends before what was read lost its end, or was made again: whatever it has may be new, and is read. RocketMQ's
         consumer goes to the end (`correctLogicOffset`), which would lose what was written meanwhile.
         """
         start, end = standing.start, standing.end
@@ -248,7 +248,7 @@ class Positions:
             return False
         raise ConfigurationError(
             f"the database says that {partition.topic}/{partition.partition} goes on at {progress.next}, and its log ends at {end}: "
-            "the topic was made anew, or lost its end; raise epoch of Transactional, and everything that is in the topics is run"
+            "the topic was made again, or lost its end; raise epoch of Transactional, and everything that is in the topics is run"
         )
 
     def _report_difference(self, partition: TopicPartition, progress: Progress, position: int, *, is_new: bool) -> None:

@@ -2,7 +2,7 @@
 
 Opening of a member: what has to be there before it works, opened in order, and closed in the time that is left.
 
-The lifespans come first and go last. Brokers that are away at the start are asked again; what handlers publish has its own sender.
+The lifespans come first and go last. Brokers that are unavailable at the start are asked again; what handlers publish has its own sender.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _CLOSE_TIMEOUT = 5.0
 #: Seconds that closing one thing gets, however late it is.
 _AT_LEAST = 0.5
 
-#: Seconds until brokers that are away at the start are asked again, and for which an attempt may go on after a stop.
+#: Seconds until brokers that are unavailable at the start are asked again, and for which an attempt may go on after a stop.
 _START_AGAIN, _START_GRACE = 2.0, 1.0
 
 
@@ -159,7 +159,7 @@ class Opening:
         return max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT))
 
     async def insist(self, call: Callable[[], Awaitable[None]], *, part: str | None = None) -> None:
-        """Make a call that brokers must answer, or that `part`, again while they are away. Raises `Unavailable` after `start_timeout`."""
+        """Make a call that brokers must answer, or that `part`, again while they are unavailable. Raises `Unavailable` after `start_timeout`."""
         now, limit = asyncio.get_running_loop().time, self._settings.start_timeout
         begun = now()
         while True:
@@ -184,7 +184,7 @@ class Opening:
         group, at_most = self._settings.group, self._settings.start_timeout or None
         if part is None:
             log.warning(
-                "the brokers are away, the worker waits for them", group=group, error=said(error), at_most=at_most, retry_in=_START_AGAIN
+                "the brokers are unavailable, the worker waits for them", group=group, error=said(error), at_most=at_most, retry_in=_START_AGAIN
             )
             return
         log.warning(
@@ -252,7 +252,7 @@ class Opening:
             )
 
     async def refuse_other_names(self, sources: Collection[str]) -> None:
-        """Refuse names of topics if copies from before would wait for ever; `sources` are what is read. What can't be looked at is said.
+        """Refuse names of topics if copies from before would wait forever; `sources` are what is read. What can't be looked at is said.
 
         Raises `ConfigurationError`.
         """

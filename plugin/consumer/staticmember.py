@@ -67,7 +67,7 @@ class StaticMember:
 
     @property
     def mark(self) -> bytes:
-        """What distinguishes this membership from the one before; brokers make the group join anew when it changes."""
+        """What distinguishes this membership from the one before; brokers make the group join again when it changes."""
         return self._mark
 
     def require(self) -> None:
@@ -76,13 +76,13 @@ class StaticMember:
             raise AckwiseError(self._ended_by)
 
     async def keep_covered(self) -> None:
-        """Let the group join anew whenever a partition that it consumes was without an owner in two looks. Runs until cancelled."""
+        """Let the group join again whenever a partition that it consumes was without an owner in two looks. Runs until cancelled."""
         before: set[TopicPartition] = set()
         while True:
             await self._sleep(_LOOK_EVERY)
             found = await self._without_owner()
             if still := found & before:
-                log.info("partitions have no owner, the group joins anew", group=self._group, partitions=len(still))
+                log.info("partitions have no owner, the group joins again", group=self._group, partitions=len(still))
                 self._mark = b"%d" % time.time_ns()
                 rejoin(self._consumer)
                 found = set()

@@ -11,7 +11,7 @@ from ackwise.middleware.log import Log
 
 log = Log()
 
-#: Seconds until a task of ours begins anew that something else has cancelled.
+#: Seconds until a task of ours starts again that something else has cancelled.
 _BEGIN_ANEW: Final = 1.0
 
 
@@ -31,7 +31,7 @@ class Tasks:
         return task
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Do `work` beside the rest, anew whenever something else than we has cancelled it: a client may leak a cancellation of its own."""
+        """Do `work` beside the rest, again whenever something else than we has cancelled it: a client may leak a cancellation of its own."""
         self.spawn(self._lasting(work, name), name)
 
     def detach(self, task: asyncio.Task[None]) -> None:
@@ -64,7 +64,7 @@ class Tasks:
             if not task.cancelled():
                 return task.result()
             log.warning(
-                "a task was cancelled by something else than Ackwise, it begins anew",
+                "a task was cancelled by something else than Ackwise, it starts again",
                 group=self._group,
                 task=task.get_name(),
                 retry_in=_BEGIN_ANEW,

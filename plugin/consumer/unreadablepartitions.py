@@ -46,7 +46,7 @@ class _Case:
     next_alarm: float
     on_probation: bool = False
     was_asked: bool = False
-    polled_at: int | None = None  #: when the broker last answered for it, as known when the probation began
+    polled_at: int | None = None  #: when the broker last answered for it, as known when the probation started
 
 
 class Quarantine:

@@ -166,7 +166,7 @@ class WorkerState:
             await asyncio.sleep(EVERY if is_there else _LOOK_AGAIN)
 
     async def take_back(self) -> None:
-        """At the end: this worker is no more. A broker that is away learns of it by time alone."""
+        """At the end: this worker is no more. A broker that is unavailable learns of it by time alone."""
         if self._has_written:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TAKEN_BACK_WITHIN):
@@ -222,9 +222,9 @@ def _troubles(worker: Worker, lanes: Iterable[Lane]) -> Iterator[str]:
     if worker.leases is not None and worker.leases.has_failed:
         yield "its store does not answer"
     if worker.outage.is_on:
-        yield "its event log can't be written, and it begins nothing"
+        yield "its event log can't be written, and it starts nothing"
     for handler in worker.flow.stopped:
         yield f"the breaker has stopped {handler}"
     for lane in lanes:
         if (why := lane.unreadable) is not None:
-            yield f"{lane.topic}/{lane.partition} stands still: {why}"
+            yield f"{lane.topic}/{lane.partition} is stalled: {why}"

@@ -81,7 +81,7 @@ class CancelPartition:
         return self._keys.keys()
 
     async def read(self) -> None:
-        """See `Cancellations`. Those who call while it is read share the next reading, since this one may have begun too early."""
+        """See `Cancellations`. Those who call while it is read share the next reading, since this one may have started too early."""
         wanted = self._begun + 1
         async with self._reading:
             if self._done >= wanted:
@@ -91,7 +91,7 @@ class CancelPartition:
             try:
                 await answer(self._read_to_end(), within=_READ_TIMEOUT)
             except BaseException as error:
-                if isinstance(error, Unreadable):  # it was made anew, or what was there is deleted
+                if isinstance(error, Unreadable):  # it was made again, or what was there is deleted
                     self._position, self._starts_at = None, 0
                     self._keys.clear()
                 await self.close()  # the next one finds who leads by then

@@ -110,11 +110,11 @@ class DelayMember(Member):
         """Nothing of a user's runs here, so no record is suspected of the death of the last owner."""
 
     async def begin(self) -> None:
-        """Commit where rungs begin: a relay that comes later begins there too."""
+        """Commit where rungs start: a relay that comes later starts there too."""
         await self.commit([partition for partition, lanes in self.lanes.items() if lanes[0].committed is None])
 
     def _fail(self, error: BaseException, task: str) -> None:
-        """An error ends this membership, and the relay begins another."""
+        """An error ends this membership, and the relay starts another."""
         self.fatal = error if self.fatal is None else self.fatal
         self.stop.set()
 

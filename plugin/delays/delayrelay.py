@@ -1,7 +1,7 @@
 """The delay relay: moves copies from the delay topic to where they go when they are due.
 
 It is a service of every worker, or of processes of its own (`apart.py`), in a consumer group of its own. It consumes as a worker does;
-whatever ends a membership, another one begins and goes on from the last commit. Of messages it records only that they were cancelled.
+whatever ends a membership, another one starts and goes on from the last commit. Of messages it records only that they were cancelled.
 
 The delay relay of a group by itself, without workers around it.
 """
@@ -47,7 +47,7 @@ from ackwise.plugin.topics.topicnames import TopicNames
 
 log = Log()
 
-#: Seconds until a membership that ended is begun anew, doubling up to the second; one that lasted for the third was a good one.
+#: Seconds until a membership that ended is started again, doubling up to the second; one that lasted for the third was a good one.
 _BEGIN_ANEW: Final = (2.0, 10.0)
 _LASTED: Final = 60.0
 
@@ -131,7 +131,7 @@ class DelayRelay:
     async def _prepare(self) -> None:
         """Read what is cancelled before something is due, which would be late by that.
 
-        Again and again, since a relay that could not read it may have nothing to move any more, and would be halted for ever.
+        Again and again, since a relay that could not read it may have nothing to move any more, and would be halted forever.
         """
         while True:
             with suppress(AckwiseError, KafkaError):
@@ -250,14 +250,14 @@ def _end_of(relaying: asyncio.Task[None]) -> BaseException:
     return relaying.exception() or KafkaConnectionError("the membership has ended")
 
 
-#: Seconds until brokers that are away are asked again.
+#: Seconds until brokers that are unavailable are asked again.
 _START_AGAIN: Final = 2.0
 
 
 async def relay_apart(group: Group, stop: asyncio.Event, counts: DelayCounts | None = None) -> None:
     """Relay for `group` until `stop` is set: make its topics as a worker does, and record cancellations where its events go.
 
-    Raises `ConfigurationError` if it can't start, `Unavailable` if the brokers are away for longer than `start_timeout`, and
+    Raises `ConfigurationError` if it can't start, `Unavailable` if the brokers are unavailable for longer than `start_timeout`, and
     another `AckwiseError` if the events can't be opened.
     """
     refuse_without_delays(group)
@@ -308,7 +308,7 @@ async def _await_topics(group: Group, stop: asyncio.Event) -> bool:
                 raise
             if throttle.is_due():
                 log.warning(
-                    "the brokers are away, the delay relay waits for them",
+                    "the brokers are unavailable, the delay relay waits for them",
                     group=group.settings.group,
                     error=said(error),
                     retry_in=_START_AGAIN,

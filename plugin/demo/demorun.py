@@ -244,7 +244,7 @@ class _Patience:
         self._since = time.monotonic()
 
     async def wait(self, done: int) -> None:
-        """Until the next look. Raises `DemoFailed` if a worker ended, or `done` stands still for too long."""
+        """Until the next look. Raises `DemoFailed` if a worker ended, or `done` is stalled for too long."""
         for worker in self._workers:
             worker.check_alive()
         now = time.monotonic()

@@ -75,7 +75,7 @@ class Scenario:
 
 
 def make_scenario(messages: int, seed: int) -> Scenario:
-    """`messages` records: orders of which some fail for a while, for ever or by right, bytes that are no order, and duplicates."""
+    """`messages` records: orders of which some fail for a while, forever or by right, bytes that are no order, and duplicates."""
     draw = random.Random(seed)
     duplicates = round(messages * _DUPLICATE)
     troubles = [trouble for trouble, share in _TROUBLES.items() for _ in range(max(1, round(messages * share)))]
@@ -111,7 +111,7 @@ def _reject(key: str, draw: random.Random) -> PlannedRecord:
 
 
 def _garble(key: str, draw: random.Random) -> PlannedRecord:
-    return PlannedRecord(key, b"\x80" + draw.randbytes(20), PlannedFate.UNDECODABLE)  # no UTF-8 begins so
+    return PlannedRecord(key, b"\x80" + draw.randbytes(20), PlannedFate.UNDECODABLE)  # no UTF-8 starts so
 
 
 _TROUBLES: Final = {_bill_later: _TRANSIENT, _never_bill: _POISON, _reject: _STOLEN, _garble: _UNDECODABLE}

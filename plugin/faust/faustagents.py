@@ -111,7 +111,7 @@ class Agent(FaustAgent):
             return 0.0
         rest = min(_LONGEST_REST, rest * 2 or _FIRST_REST)
         log.error(
-            "an agent raises before it takes a message, it is begun again",
+            "an agent raises before it takes a message, it is started again",
             handler=self.name,
             error=said(error) if is_a(error, AckwiseError) else class_name(error),
             at=where_raised(error),
@@ -138,7 +138,7 @@ class Agent(FaustAgent):
             )
 
     async def _give_way(self, aref: Any, error: BaseException) -> None:
-        """As Faust: the supervisor begins it anew."""
+        """As Faust: the supervisor starts it again."""
         await aref.crash(error)
         self.supervisor.wakeup()
 
@@ -172,7 +172,7 @@ _NEVER: Final = {
     "consume_timeout": "Faust runs its agents by itself, and nothing can cancel one message of a stream",
 }
 
-_DERIVED: Final = "those of group_by and through, known once an agent has begun: each is a source of AGENT/TOPIC, made by Faust"
+_DERIVED: Final = "those of group_by and through, known once an agent has started: each is a source of AGENT/TOPIC, made by Faust"
 
 _MAX_BATCH: Final = cast(int, ENTRIES[("agents", "NAME", "max_batch")].default)
 
@@ -288,7 +288,7 @@ class Intake:
         self.name = name
         self.agent = agent
         self.topics = tuple(str(topic) for topic in channel.topics)
-        self.made = self.topics if channel.internal else ()  # by Faust, while its stream begins
+        self.made = self.topics if channel.internal else ()  # by Faust, while its stream starts
         self.pipeline: Pipeline | None = None
         self.lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
         self._function = function

@@ -110,7 +110,7 @@ def handler(
     """Register an `async def` handler of `topics`, names or one topic of Faust; the handler itself is returned unchanged.
 
     It is what `App.agent` of the other host takes, with the same arguments, and what it returns or raises means the same. Values
-    are decoded as the topic of Faust says, if that has a type or a serializer, else by `model` or the annotation. An agent of
+    are decoded as the topic of Faust says, if that has a type or a serializer, otherwise by `model` or the annotation. An agent of
     Faust with the handler's name calls it, for one batch or message at a time: `app.agents[name]` sends to it. It answers
     nobody who asks it. Raises `ConfigurationError`.
     """
@@ -209,9 +209,9 @@ def _conclude(declared: Handler, work: Work, result: Called) -> None:
 class App(FaustApp):
     """As `faust.App`, and its agents lose nothing: `ConsumeLater(16)` and `DeadLetter()` are on without a call of `use`.
 
-    The keywords that begin with `ackwise_` are settings of `HostSettings` that Faust does not have; they may stand in the
+    The keywords that start with `ackwise_` are settings of `HostSettings` that Faust does not have; they may stand in the
     configuration object as well, and a file and the environment win over both, as for the App of Ackwise. In `conf` is
-    what holds. Raises `ConfigurationError`, also for a setting that begins with `ackwise_` and that there is not.
+    what holds. Raises `ConfigurationError`, also for a setting that starts with `ackwise_` and that there is not.
     """
 
     Settings = Settings

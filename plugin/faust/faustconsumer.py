@@ -84,7 +84,7 @@ class HostCalls(Awaiting, Protocol):
         ...
 
     async def insist(self, start: Callable[[], Awaitable[object]], undo: Callable[[], Awaitable[object]]) -> None:
-        """Start something that brokers must answer, again while they are away."""
+        """Start something that brokers must answer, again while they are unavailable."""
 
     def watch(self, sent: asyncio.Future[Any]) -> None:
         """Something was sent that belongs to no message."""
@@ -179,7 +179,7 @@ class ReliableConsumer(FaustConsumer):
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Note what agents read; it is fetched when Faust's tables are recovered and it is known where to begin.
+        """Note what agents read; it is fetched when Faust's tables are recovered and it is known where to start.
 
         A worker that leaves takes nothing on: its thread ends, and would never answer what is asked of the broker.
         """
@@ -248,12 +248,12 @@ class ReliableProducer(FaustProducer):
 
     @Service.task
     async def _watch_client(self) -> None:
-        """Raise `AckwiseError` if the client sends nothing any more: whoever waits for what he sent would wait for ever."""
+        """Raise `AckwiseError` if the client sends nothing any more: whoever waits for what he sent would wait forever."""
         while not self.should_stop:
             await asyncio.sleep(_WATCH)
             if self.client is not None and not self.should_stop and has_stopped_sending(self.client):
                 raise AckwiseError(
-                    f"the Kafka client of the producer of app {self.app.conf.id!r} has stopped by itself, and what it had in hand may not "
+                    f"the Kafka client of the producer of app {self.app.conf.id!r} has stopped by itself, and what it had in flight may not "
                     "be sent; the worker stops, and nothing that may depend on that is committed"
                 )
 

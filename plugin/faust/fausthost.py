@@ -132,7 +132,7 @@ class FaustHost:
         why = "no handler function of this app does, so it would never run; the agents of Faust are loops: write it into those"
         self.slots.check_middleware(kinds, why)
         if not kinds:
-            self.slots.refuse_tracing("this app has agents of Faust alone, which are loops; begin a span in the loop")
+            self.slots.refuse_tracing("this app has agents of Faust alone, which are loops; start a span in the loop")
         if self.slots.broadcasting is not None:
             raise ConfigurationError(
                 "Broadcasting gives every instance a group of its own, and Faust's group, tables and web page go by the id of the app; use "
@@ -216,14 +216,14 @@ class FaustHost:
         stream.attach(intake, inlet)
 
     async def open(self, consumer: ReliableConsumer) -> None:
-        """Open what was used, and begin what goes on beside the agents. Raises `AckwiseError`."""
+        """Open what was used, and start what goes on beside the agents. Raises `AckwiseError`."""
         if self.app.in_worker:
             collect_rarely()
         with _printed_last():
             await self._open(consumer)
 
     async def insist(self, start: Callable[[], Awaitable[object]], undo: Callable[[], Awaitable[object]]) -> None:
-        """Start something that brokers must answer, again after `undo` while they are away. Raises `Unavailable` after `start_timeout`."""
+        """Start something that brokers must answer, again after `undo` while they are unavailable. Raises `Unavailable` after `start_timeout`."""
         with _printed_last():
             await insist(start, undo, group=self.app.conf.id, limit=self.settings().start_timeout)
 

@@ -116,7 +116,7 @@ def throw_into(channel: Any, throw: Callable[[BaseException], None]) -> None:
 
 
 def let_recovery_wait(app: Any) -> None:
-    """Let the step before a worker of `app` consumes wait for brokers for as long as they are away.
+    """Let the step before a worker of `app` consumes wait for brokers for as long as they are unavailable.
 
     Faust has a limit for each call there, takes its end for that of the worker, and recovers nothing and consumes nothing from then on.
     """
@@ -199,7 +199,7 @@ class FaustStream(faust.Stream[Any]):
         self._finalized = value
 
     def mark_forwarding(self) -> None:
-        """Say that forwarding has begun."""
+        """Say that forwarding has started."""
         self._passive_started.set()
 
     def leave_channel(self) -> None:

@@ -71,7 +71,7 @@ def _setting(name: str) -> _FaustSetting:
 
 
 class Settings(faust.Settings):
-    """Faust's, and those of Ackwise that Faust does not have. Raises `ConfigurationError` for another one that begins with `ackwise_`.
+    """Faust's, and those of Ackwise that Faust does not have. Raises `ConfigurationError` for another one that starts with `ackwise_`.
 
     They have no variables of Faust's kind, since `ACKWISE_…` is the same on every host, whatever `env_prefix` is; an
     `ackwise.plugin.faust.App` puts in what a file and the environment set.
@@ -97,7 +97,7 @@ def _default(name: str, conf: Any) -> Any:
 
 
 def refuse_unknown(names: Iterable[str], *, owner: str, prefix: str = "") -> None:
-    """Refuse a setting that is none of `FaustSettings`; `owner` was given it, in whose words it begins with `prefix`.
+    """Refuse a setting that is none of `FaustSettings`; `owner` was given it, in whose words it starts with `prefix`.
 
     Raises `ConfigurationError`.
     """

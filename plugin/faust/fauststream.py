@@ -38,7 +38,7 @@ _KEPT: Final = 100
 
 
 class LeftUndecided(AckwiseError):
-    """A loop over a stream was left in the middle of a message, and another one begun: nobody said what becomes of it."""
+    """A loop over a stream was left in the middle of a message, and another one started: nobody said what becomes of it."""
 
 
 class Source(Protocol):
@@ -212,7 +212,7 @@ class Stream(FaustStream):
             self._leave(loop)
 
     async def begin(self) -> None:
-        """Begin to take. What an earlier loop left in the middle is undecided: it counts as failed."""
+        """Start to take. What an earlier loop left in the middle is undecided: it counts as failed."""
         self.mark_finalized(True)
         await self.maybe_start()
         for loop in [loop for loop in self._loops if loop.is_left]:
@@ -225,7 +225,7 @@ class Stream(FaustStream):
                     partition=work.members[0].message.partition,
                     offset=work.members[0].message.offset,
                 )
-                work.fail(LeftUndecided("its loop was left, and another one begun; rule on it with current_batch() before"))
+                work.fail(LeftUndecided("its loop was left, and another one started; rule on it with current_batch() before"))
             self._leave(loop)
 
     def fail(self, error: BaseException) -> int:
@@ -266,7 +266,7 @@ class Stream(FaustStream):
         self._leave(*self._loops)
 
     def restore(self) -> None:
-        """The agent begins anew, and adds its processors again."""
+        """The agent starts again, and adds its processors again."""
         if self.inlet is not None and self._derived is None:
             self.processors[:] = self._first_processors
 
@@ -361,7 +361,7 @@ class Stream(FaustStream):
         return new
 
     def noack(self) -> Stream:
-        """As Faust's; called again by an agent that begins anew, it answers the same stream."""
+        """As Faust's; called again by an agent that starts again, it answers the same stream."""
         if self.inlet is None:
             return cast(Stream, super().noack())
         if self._derived is None:
@@ -458,7 +458,7 @@ class _Loop:
 
     @property
     def is_left(self) -> bool:
-        """Whether nobody goes on with it, as far as it can be told where another one begins: its task begins that, or has ended."""
+        """Whether nobody goes on with it, as far as it can be told where another one starts: its task starts that, or has ended."""
         return self.task is None or self.task is asyncio.current_task() or self.task.done()
 
 

@@ -138,7 +138,7 @@ class ReliableThread(FaustThread):
         return consumer
 
     async def fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
-        """As Faust's. A fetch that Faust has given up goes on here, and takes records for nobody: none begins beside it.
+        """As Faust's. A fetch that Faust has given up goes on here, and takes records for nobody: none starts beside it.
 
         Raises what a partition raises that Ackwise does not read, and `AckwiseError` if the client has left the group for good.
         """
@@ -199,7 +199,7 @@ class ReliableThread(FaustThread):
                 )
 
     def give(self, records: Mapping[Any, Sequence[Any]], left_at: Mapping[TopicPartition, int]) -> None:
-        """Note that Faust was given `records`. What it drops of them, as the flow stops or a generation begins, is fetched again."""
+        """Note that Faust was given `records`. What it drops of them, as the flow stops or a generation starts, is fetched again."""
         given = {TopicPartition(*partition): found for partition, found in records.items() if found and partition in left_at}
         self._given = {
             **self._given,
@@ -209,7 +209,7 @@ class ReliableThread(FaustThread):
     def _return_to_dropped(self, source: _Source, theirs: Collection[Any]) -> None:
         """Seek back to what Faust has dropped of `theirs`, unless something has sought elsewhere meanwhile.
 
-        A table would wait for its changes for ever. Those that come twice are told by their offsets.
+        A table would wait for its changes forever. Those that come twice are told by their offsets.
         """
         asked = self._given.keys() & theirs & source.assignment()
         positions = source.positions(asked)
@@ -221,7 +221,7 @@ class ReliableThread(FaustThread):
         self._given = {partition: given for partition, given in self._given.items() if partition not in asked}
 
     async def _ask_theirs(self, source: _Source, theirs: Collection[Any], max_records: int | None) -> Mapping[Any, Any]:
-        """What Faust reads itself, as the changelogs of tables: fetched anew after an error. One that comes again is Faust's as well."""
+        """What Faust reads itself, as the changelogs of tables: fetched again after an error. One that comes again is Faust's as well."""
         stood = source.positions(theirs)
         is_known = not source.raising() & {*theirs}  # where it stood before that
         try:
@@ -241,9 +241,9 @@ class ReliableThread(FaustThread):
             return {}
 
     async def seek_to_committed(self) -> Any:
-        """As Faust's, without asking for what Ackwise reads: each fetch of that begins at its cursor. One request for the rest.
+        """As Faust's, without asking for what Ackwise reads: each fetch of that starts at its cursor. One request for the rest.
 
-        It is asked again until the coordinator has said something of each: nobody begins anywhere on an answer that says nothing.
+        It is asked again until the coordinator has said something of each: nobody starts anywhere on an answer that says nothing.
         """
         while True:
             sought, unknown = await self.call_thread(self._seek_to_committed)
@@ -318,7 +318,7 @@ class ReliableThread(FaustThread):
         """
 
     async def on_thread_stop(self) -> None:
-        """As Faust's, for as long as a broker has to answer: who leaves must not wait for one that is away."""
+        """As Faust's, for as long as a broker has to answer: who leaves must not wait for one that is unavailable."""
         await ended(QueueServiceThread.on_thread_stop(self), within=_LEAVE)
         if self.client is not None and (error := await close_consumer(self.client, within=_LEAVE)) is not None:
             log.warning(

@@ -1,9 +1,9 @@
-"""Start of a worker while brokers are away: it waits for them, where Faust would give up at the first.
+"""Start of a worker while brokers are unavailable: it waits for them, where Faust would give up at the first.
 
 Exit of a worker process of Faust: it comes soon after it was asked for, whatever hangs.
 
 Faust waits for its consumer, its producer and its streams, for as long as they take: with a broker that does not answer a minute
-and a half, now and then for ever.
+and a half, now and then forever.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = Log()
 
-#: Seconds until brokers that are away are looked for again.
+#: Seconds until brokers that are unavailable are looked for again.
 _AGAIN: Final = 1.0
 
 #: Seconds that a topic may take; Faust says 30,000.
@@ -41,7 +41,7 @@ _PASSING: Final = (KafkaConnectionError, KafkaTimeoutError, UnknownError)
 
 
 async def insist(start: Callable[[], Awaitable[object]], undo: Callable[[], Awaitable[object]], *, group: str, limit: float = 0.0) -> None:
-    """Await `start`, again after `undo` while the brokers are away. A stop of the worker cancels it.
+    """Await `start`, again after `undo` while the brokers are unavailable. A stop of the worker cancels it.
 
     Raise `Unavailable` where that lasts for longer than `limit` seconds; 0 is for as long as it takes.
     """
@@ -55,12 +55,12 @@ async def insist(start: Callable[[], Awaitable[object]], undo: Callable[[], Awai
         except KafkaConnectionError as error:
             if limit and now() + _AGAIN > begun + limit:
                 raise Unavailable(
-                    f"the brokers of app {group!r} are away for longer than start_timeout, {limit:g} s ({said(error)}); check the app's "
+                    f"the brokers of app {group!r} are unavailable for longer than start_timeout, {limit:g} s ({said(error)}); check the app's "
                     "broker, or wait for longer"
                 ) from error
             if throttle.is_due("start"):
                 log.warning(
-                    "the brokers are away, the worker of Faust waits for them",
+                    "the brokers are unavailable, the worker of Faust waits for them",
                     group=group,
                     error=said(error),
                     at_most=limit or None,
@@ -73,7 +73,7 @@ async def insist(start: Callable[[], Awaitable[object]], undo: Callable[[], Awai
 async def create(really: Callable[..., Awaitable[object]], *args: Any, within: float = _CREATE, **options: Any) -> None:
     """Create a topic as Faust does with `really`. Raise `KafkaConnectionError` for what may pass, and whatever else it raises.
 
-    Faust lets others wait for the same topic, and for ever where its own attempt ends with an error.
+    Faust lets others wait for the same topic, and forever where its own attempt ends with an error.
     """
     try:
         await answer(_awaited(really(*args, **options)), within=within)
@@ -89,7 +89,7 @@ async def _awaited(made: Awaitable[object]) -> object:
     return await made
 
 
-#: Seconds after the drain in which a worker is to come to its end in order; a second more and it has ended.
+#: Seconds after the drain in which a worker is to end in order; a second more and it has ended.
 _IN_ORDER: Final = 9.0
 
 
@@ -116,7 +116,7 @@ def bound(app: faust.App, drain_timeout: Callable[[], float], *, end: Callable[[
 
 def _end(app: faust.App, seconds: float, end: Callable[[int], Any]) -> None:
     anything: Any = app
-    log.error("the worker did not come to its end in time, the process is ended", group=anything.conf.id, seconds=seconds)
+    log.error("the worker did not end in time, the process is ended", group=anything.conf.id, seconds=seconds)
     for handler in logging.getLogger().handlers:
         handler.flush()
     for stream in (sys.__stdout__, sys.__stderr__):

@@ -94,7 +94,7 @@ class Work:
             self._after_sends(then)
 
     def stop(self, error: BaseException) -> None:
-        """The agent raised `error`, which stops the app: nothing is decided, and what was handed over with it is not begun."""
+        """The agent raised `error`, which stops the app: nothing is decided, and what was handed over with it is not started."""
         for member in self.members:
             member.stop(error)
 

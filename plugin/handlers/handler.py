@@ -56,14 +56,14 @@ class Threaded:
             try:
                 await asyncio.wait([call])
             except asyncio.CancelledError:
-                if in_thread.cancel():  # no thread has begun with it
+                if in_thread.cancel():  # no thread has started with it
                     raise
         return call.result()
 
     def _call(self, argument: Any) -> Any:
         try:
             return self.__wrapped__(argument)
-        except StopIteration as error:  # no future takes one, and whoever waits would wait for ever; a coroutine turns it into this too
+        except StopIteration as error:  # no future takes one, and whoever waits would wait forever; a coroutine turns it into this too
             raise RuntimeError("the handler raised StopIteration") from error
 
 
@@ -240,7 +240,7 @@ def _check_order(agent: Agent) -> None:
         raise ConfigurationError(f"agent {name!r} has order_by and order={order!r}; it finds the key for order='key'")
     if agent.order_by is not None and agent.decodes_own:
         raise ConfigurationError(
-            f"agent {name!r} has order_by and decode; while what decode needs is away nobody would know the keys, and messages could "
+            f"agent {name!r} has order_by and decode; while what decode needs is unavailable nobody would know the keys, and messages could "
             "overtake each other: order by the record's key, and leave order_by out"
         )
     if agent.order_by is not None and not callable(agent.order_by):

@@ -28,7 +28,7 @@ _FOUND: Final[ContextVar[Mapping[WithResources, Mapping[str, object]]]] = Contex
 
 
 class StoppedWhileStarting(AckwiseError):
-    """It was asked to stop before anything had begun."""
+    """It was asked to stop before anything had started."""
 
 
 class WithResources:

@@ -120,7 +120,7 @@ def _quietly(step: Callable[[], _T]) -> _T | None:
 
 @contextmanager
 def _current(start: Callable[[], AbstractContextManager[Span]]) -> Iterator[Span]:
-    """With what `start` begins as the current span, or one that takes nothing."""
+    """With what `start` starts as the current span, or one that takes nothing."""
     from opentelemetry import trace
 
     stack = ExitStack()

@@ -67,13 +67,13 @@ NAMES: Final[Mapping[type[Any], str]] = {
 }
 
 #: Milliseconds that the broker keeps a fetch which finds nothing while nothing is expected: at least, at most, and for each partition. What
-#: else is asked of that broker, such as the ends of its logs, waits as long, and has five seconds.
+#: otherwise is asked of that broker, such as the ends of its logs, waits as long, and has five seconds.
 _IDLE_WAIT, _LONGEST_IDLE_WAIT, _OF_EACH = 500, 4_000, 2
 
 #: Seconds until a client looks at its partitions again by itself, as aiokafka has it.
 _LOOK: Final = 0.2
 
-#: Seconds until the task that learns the metadata begins anew.
+#: Seconds until the task that learns the metadata starts again.
 _LEARN_AGAIN: Final = 1.0
 
 
@@ -102,13 +102,13 @@ def missing_topics(consumer: Any) -> list[str]:
 
 
 def has_no_partitions(consumer: Any, topic: str) -> bool:
-    """Whether the client knows no partition of `topic`, though it has heard of the cluster: it was deleted, or is away for a moment."""
+    """Whether the client knows no partition of `topic`, though it has heard of the cluster: it was deleted, or is unavailable for a moment."""
     cluster = consumer._client.cluster
     return bool(cluster.brokers()) and not cluster.partitions_for_topic(topic)
 
 
 def subscribe_instead(consumer: Any, topics: Iterable[str]) -> bool:
-    """Subscribe `consumer`, a member of a group, to `topics` instead, and let the group join anew; return whether that was possible now.
+    """Subscribe `consumer`, a member of a group, to `topics` instead, and let the group join again; return whether that was possible now.
 
     aiokafka's own `subscribe` forgets the assignment at once, and what is then drained could not be committed. While the group is joining,
     the answer may have partitions of the topics before, which the client takes for an error of its own.
@@ -129,7 +129,7 @@ def partitions_of(consumer: Any, topics: Iterable[str]) -> set[TopicPartition]:
 
 
 def hear_assignments(consumer: Any, hear: Callable[[], None]) -> None:
-    """Call `hear` whenever `consumer`, which is in no group, has taken the partitions of its topics, and taken them anew.
+    """Call `hear` whenever `consumer`, which is in no group, has taken the partitions of its topics, and taken them again.
 
     aiokafka tells no listener of that, and forgets all positions each time.
     """
@@ -146,7 +146,7 @@ def hear_assignments(consumer: Any, hear: Callable[[], None]) -> None:
 
 
 def look_for_topics(consumer: Any) -> asyncio.Future[bool]:
-    """Let the client ask for its metadata now, which it would do every five minutes; what is new makes the group join anew.
+    """Let the client ask for its metadata now, which it would do every five minutes; what is new makes the group join again.
 
     Return what ends with whether a broker answered.
     """
@@ -159,7 +159,7 @@ def is_closed(consumer: Any) -> bool:
 
 
 def has_left_the_group(consumer: Any) -> bool:
-    """Whether the task that keeps the membership has ended, though nobody has stopped `consumer`: nothing begins it anew."""
+    """Whether the task that keeps the membership has ended, though nobody has stopped `consumer`: nothing starts it again."""
     task = _coordination_of(consumer)
     return not consumer._closed and task is not None and task.done()
 
@@ -175,9 +175,9 @@ def raise_group_errors(consumer: Any) -> None:
 
 
 def rejoin_if_broken(consumer: Any) -> None:
-    """Let `consumer` join its group anew if something has ended its heartbeats, or an error the task that learns what was committed.
+    """Let `consumer` join its group again if something has ended its heartbeats, or an error the task that learns what was committed.
 
-    Nothing else begins them again, and aiokafka raises that error in each fetch from then on. Heartbeats that were cancelled from
+    Nothing else starts them again, and aiokafka raises that error in each fetch from then on. Heartbeats that were cancelled from
     inside end as if in order; of a member they must not.
     """
     coordinator = consumer._coordinator
@@ -192,7 +192,7 @@ def rejoin_if_broken(consumer: Any) -> None:
 def keep_awake(consumer: Any) -> None:
     """Let `consumer`, which is started, never wait in silence for a task of its own that something has cancelled.
 
-    aiokafka tells those who wait for an assignment of errors alone, and begins the task that learns the metadata only once.
+    aiokafka tells those who wait for an assignment of errors alone, and starts the task that learns the metadata only once.
     """
 
     def fail_waiters(_: asyncio.Task[None]) -> None:
@@ -222,7 +222,7 @@ def has_stopped_fetching(consumer: Any) -> bool:
 
 
 def has_stopped_sending(producer: Any) -> bool:
-    """Whether a producer's own task that sends, or that learns where to, has ended: nothing begins it anew, and each send waits in vain."""
+    """Whether a producer's own task that sends, or that learns where to, has ended: nothing starts it again, and each send waits in vain."""
     tasks = producer._sender.sender_task, producer.client._sync_task
     return any(task is not None and task.done() for task in tasks)
 
@@ -267,9 +267,9 @@ def idle_wait(partitions: int) -> int:
 
 
 def revive(consumer: Any) -> BaseException | None:
-    """Begin the client's own task that fetches anew if it has ended, and return what ended it: it would never fetch again.
+    """Start the client's own task that fetches again if it has ended, and return what ended it: it would never fetch again.
 
-    A client that is being stopped has ended it by itself, and waits for what the task had begun.
+    A client that is being stopped has ended it by itself, and waits for what the task had started.
     """
     fetcher = consumer._fetcher
     if consumer._closed or not (ended := fetcher._fetch_task).done():
@@ -400,7 +400,7 @@ def replace_assignors(consumer: Any, make: Callable[[Any], Any]) -> None:
 
 
 def rejoin(consumer: Any) -> None:
-    """Let `consumer` join its group anew."""
+    """Let `consumer` join its group again."""
     consumer._coordinator.request_rejoin()
 
 
@@ -423,7 +423,7 @@ def fetch_options(consumer: Any) -> dict[str, int]:
 
 
 def isolation_of(consumer: Any) -> int:
-    """What `consumer` reads of transactions: 1 if only what is committed, else 0."""
+    """What `consumer` reads of transactions: 1 if only what is committed, otherwise 0."""
     return cast(int, consumer._fetcher._isolation_level)
 
 
@@ -477,7 +477,7 @@ class _Closed(dict[Any, Any]):
 
 
 async def tear_down(client: Any, *, within: float) -> None:
-    """End the tasks and connections that `client` has left, and all that it begins yet. Raises nothing."""
+    """End the tasks and connections that `client` has left, and all that it starts yet. Raises nothing."""
     tasks = [getattr(getattr(client, part, None), name, None) for part, names in _TASKS.items() for name in names]
     tasks += getattr(getattr(client, "_fetcher", None), "_pending_tasks", ())
     for task in tasks:
@@ -490,7 +490,7 @@ async def tear_down(client: Any, *, within: float) -> None:
     connections._conns = _Closed(getattr(connections, "_conns", {}))
     try:
         await answer(connections.close(), within=within)
-    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it
+    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can fix it
         log.debug("the connections of a Kafka client could not be closed", error=said(error))
     finally:
         # It waits for its own task first, and raises what that ended with.

@@ -1,7 +1,7 @@
 """Offsets on the brokers: what the group committed, the first and last offset of each log, and which topic a name stands for now.
 
-It is the one way to ask where to begin. An answer that did not come, came short or was an error is never "nothing was
-committed", and nobody may begin anywhere on it.
+It is the one way to ask where to start. An answer that did not come, came short or was an error is never "nothing was
+committed", and nobody may start anywhere on it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ackwise.plugin.kafka.timeouts import answer
 #: Seconds that a broker has to answer.
 _WITHIN: Final = 5.0
 
-#: Seconds that a broker has to say where logs begin or end, where what the others say is shown without it; a page waits for two.
+#: Seconds that a broker has to say where logs start or end, where what the others say is shown without it; a page waits for two.
 _SHOWN_WITHIN: Final = 1.5
 
 #: What is asked for in place of a time.
@@ -107,7 +107,7 @@ async def ask(consumer: Any, group: str, partitions: Collection[TopicPartition],
     asked = sorted(partitions)
     if not asked:
         return Asked({}, {})
-    # The ids first: where a topic is made anew meanwhile, its old id is found wrong later. A new one beside old offsets never would be.
+    # The ids first: where a topic is made again meanwhile, its old id is found wrong later. A new one beside old offsets never would be.
     topics, nameless = await topics_of(consumer, asked, within=within)
     found = Asked({}, dict(nameless))
     committed, (reached, unknown) = await asyncio.gather(
@@ -147,7 +147,7 @@ async def _committed_of_others(
 async def _past_open_transactions(consumer: Any, found: Asked, within: float) -> Asked:
     """`found`, with the true ends of logs that seem to end before what was committed.
 
-    A client that reads what is committed is told where the first open transaction begins. A group that used to read everything may
+    A client that reads what is committed is told where the first open transaction starts. A group that used to read everything may
     have committed behind that, and its log has lost nothing.
     """
     behind = sorted(partition for partition, said in found.known.items() if said.committed is not None and said.committed.offset > said.end)

@@ -76,7 +76,7 @@ async def opened(client: ClientT) -> AsyncIterator[ClientT]:
     """`client`, started, while the block runs. Raise what its start raises, and nothing of its end."""
     try:
         await start(client)
-        await asyncio.sleep(0)  # stopped before its tasks have begun, the client gives up half-way
+        await asyncio.sleep(0)  # stopped before its tasks have started, the client gives up half-way
         yield client
     finally:
         await close_consumer(client, within=_LEAVE)
@@ -92,7 +92,7 @@ async def close_consumer(client: Any, *, within: float) -> BaseException | None:
     """
     try:
         await answer((client.stop if hasattr(client, "stop") else client.close)(), within=within)
-    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it, and the broker misses a member that said no goodbye
+    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can fix it, and the broker misses a member that said no goodbye
         log.debug("a Kafka client did not close by itself", error=said(error))
         return error
     finally:

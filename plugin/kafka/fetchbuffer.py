@@ -113,7 +113,7 @@ async def _comes(fetcher: Any, within: float) -> bool:
 
 
 def _drain(fetcher: Any, partitions: tuple[TopicPartition, ...], most: int) -> dict[TopicPartition, list[Any]]:
-    """Take what is buffered. What raises ends it: at once if nothing was taken before, else in the next call."""
+    """Take what is buffered. What raises ends it: at once if nothing was taken before, otherwise in the next call."""
     taken: dict[TopicPartition, list[Any]] = {}
     for partition in list(fetcher._records):
         if partitions and partition not in partitions:
@@ -132,7 +132,7 @@ def _drain(fetcher: Any, partitions: tuple[TopicPartition, ...], most: int) -> d
             if taken:
                 fetcher._records[partition] = FetchError(error=error, backoff=0.0)
                 break
-            _forget(fetcher, partition)  # it is fetched anew from behind what was given
+            _forget(fetcher, partition)  # it is fetched again from behind what was given
             raise
         if not found.has_more():
             _forget(fetcher, partition)

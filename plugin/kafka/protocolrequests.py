@@ -322,7 +322,7 @@ def named(request: Any, instance: str) -> Any:
     """`request` of a static member (KIP-345), with the name of its instance where aiokafka leaves it out: in heartbeats and commits.
 
     Without the name a broker can't tell a member that lost its id to another process from one whose session is over, and aiokafka
-    would join anew under the id and take it back.
+    would join again under the id and take it back.
     """
     if isinstance(request, HeartbeatRequest):
         return _Heartbeat(request, instance)

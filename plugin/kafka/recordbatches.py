@@ -187,7 +187,7 @@ class RawBatches(NamedTuple):
 
 
 def at_byte(reading: Any) -> int:
-    """Where the batch begins that `reading`, what `RawBatches.records` made, is at or can't cut out."""
+    """Where the batch starts that `reading`, what `RawBatches.records` made, is at or can't cut out."""
     return int(reading._records.at)
 
 
@@ -195,7 +195,7 @@ class _Batches(_Memory):  # type: ignore[misc]
     """What a broker answered, batch by batch, up to the one that is at work when `is_last` is set."""
 
     is_last = False
-    at = 0  #: where the batch begins that is at work, or that can't be cut out
+    at = 0  #: where the batch starts that is at work, or that can't be cut out
     _next_at = 0
 
     def _cache_next(self, *args: Any) -> None:

@@ -102,7 +102,7 @@ class TopicReader:
     async def records(
         self, partition: TopicPartition, start: int, end: int | None = None, *, most: int = _MOST
     ) -> AsyncGenerator[Any, None]:
-        """The records from `start` to before `end`, oldest first; without an `end` also those that come later, for ever.
+        """The records from `start` to before `end`, oldest first; without an `end` also those that come later, forever.
 
         About `most` bytes are asked for at once.
         """

@@ -164,7 +164,7 @@ class LocalKafka:
         """Freeze the broker (`SIGSTOP`): connections stay open, and nothing answers once this returns."""
         process = self._process
         process.send_signal(signal.SIGSTOP)
-        os.waitpid(process.pid, os.WUNTRACED)  # until its last thread stands still
+        os.waitpid(process.pid, os.WUNTRACED)  # until its last thread is stalled
 
     def resume(self) -> None:
         """Let a paused broker go on."""
@@ -303,7 +303,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _cluster_id() -> str:
-    # 22 characters of URL-safe base64; Kafka takes none that begins with a dash, hence the letter.
+    # 22 characters of URL-safe base64; Kafka takes none that starts with a dash, hence the letter.
     return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:21]
 
 

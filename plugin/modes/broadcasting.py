@@ -106,7 +106,7 @@ class OffsetsFile:
             text = self.path.read_bytes()
         except FileNotFoundError:
             if was_here:
-                log.warning("the offsets file is gone, this instance begins as a new one", group=self._group, file=str(self.path))
+                log.warning("the offsets file is gone, this instance starts as a new one", group=self._group, file=str(self.path))
             else:
                 log.info("there is no offsets file yet, this instance is new", group=self._group, file=str(self.path))
             return {}
@@ -123,7 +123,7 @@ class OffsetsFile:
         if None not in (body["cluster"], self._cluster) and body["cluster"] != self._cluster:
             raise ConfigurationError(
                 f"offsets_file {self.path} has positions in the Kafka cluster {body['cluster']}, and this is {self._cluster}; correct "
-                "brokers, or take the file away to begin as a new instance"
+                "brokers, or take the file away to start as a new instance"
             )
         return {TopicPartition(topic, partition): Committed(offset, metadata) for topic, partition, offset, metadata in body["positions"]}
 
@@ -146,7 +146,7 @@ def _decoded(text: bytes, path: Path) -> dict[str, Any]:
         )
     if claimed is None or found != _checksum(body):
         raise ConfigurationError(
-            f"offsets_file {path} is damaged, or was written by something else; put back a copy of it, or take it away to begin as a new "
+            f"offsets_file {path} is damaged, or was written by something else; put back a copy of it, or take it away to start as a new "
             "instance"
         )
     return dict(body)

@@ -87,7 +87,7 @@ _TIMEOUT: Final = 10.0
 def wanted(settings: HostSettings, share: Share) -> dict[str, str]:
     """What the share group must be told.
 
-    Nothing of an aborted transaction, the begin of a partition that it has never read, and how long a record is locked.
+    Nothing of an aborted transaction, the start of a partition that it has never read, and how long a record is locked.
     """
     return {
         "share.isolation.level": "read_committed",
@@ -269,7 +269,7 @@ class Poll(NamedTuple):
     """What one poll brought: records by partition, in the order of their offsets."""
 
     at: float
-    """Monotonic seconds at which the poll began, which is before the lock: what is believed of it ends too early, not too late."""
+    """Monotonic seconds at which the poll started, which is before the lock: what is believed of it ends too early, not too late."""
     first: dict[TopicPartition, list[Record]]
     again: dict[TopicPartition, list[Record]]
     """What was delivered before: to this worker or another, which ended or was too slow."""
@@ -386,7 +386,7 @@ class ShareClient:
                 self._report(error.args[0])
 
     def _report(self, error: KafkaError) -> None:
-        """One line for what the client says of brokers that are away; what it can't go on with ends the worker."""
+        """One line for what the client says of brokers that are unavailable; what it can't go on with ends the worker."""
         if error.fatal():
             raise AckwiseError(f"Kafka refuses this worker of share group {self._group!r} ({error.name()}: {error.str()})")
         if self._throttle.is_due(error.name()):

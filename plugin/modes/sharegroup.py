@@ -47,7 +47,7 @@ class Portion:
         *,
         again: bool,
     ) -> None:
-        """`deadline`: monotonic seconds after which nothing of it may begin. `again`: it was delivered before."""
+        """`deadline`: monotonic seconds after which nothing of it may start. `again`: it was delivered before."""
         self.place = place
         self.records = records
         self.deadline = deadline
@@ -81,7 +81,7 @@ class Portion:
         return count(run for run in self.runs if run.call is not None)
 
     def stop(self) -> None:
-        """Nothing more of it begins; what is running, and what is decided, is still settled."""
+        """Nothing more of it starts; what is running, and what is decided, is still settled."""
         self.is_stopping = True
         self.stirred.set()
         for run in self.runs:
@@ -163,7 +163,7 @@ class Sharing:
                 log.warning("the share group could not be left in order, its locks end by themselves", group=self._group)
 
     async def _stop_in_time(self, pulling: Collection[asyncio.Task[None]]) -> None:
-        """Once the member stops nothing more begins; what still runs after `drain_timeout` is cancelled."""
+        """Once the member stops nothing more starts; what still runs after `drain_timeout` is cancelled."""
         await self._member.stop.wait()
         within = self._member.settings.drain_timeout
         if self._portions:
@@ -268,7 +268,7 @@ class Sharing:
                     await portion.stirred.wait()
 
     def _put_aside(self, runs: list[Run], portion: Portion) -> None:
-        """What may not begin here, or not in time, goes to the retry topic: a lock can't wait for a claim or a store.
+        """What may not start here, or not in time, goes to the retry topic: a lock can't wait for a claim or a store.
 
         What succeeded here is no such thing: it waits for the store, and is never run again.
         """
@@ -326,7 +326,7 @@ class Sharing:
 
 
 def _pause(runs: Iterable[Run]) -> None:
-    """What may not begin of `runs` waits for longer than any lock."""
+    """What may not start of `runs` waits for longer than any lock."""
     for run in runs:
         if run.stage <= Stage.FETCHED:
             run.postpone(math.inf, PAUSED)

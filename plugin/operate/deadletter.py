@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 from ackwise.middleware.message.message import Delivery
 from ackwise.middleware.message.wire import ForeignCopy, OtherWire, parse_letter
 
-#: How the replay id of a redriven message begins; its number follows.
+#: How the replay id of a redriven message starts; its number follows.
 REPLAY: Final = "redrive-"
 _NUMBER: Final = re.compile(rb"redrive-(\d{1,9})")
 
@@ -37,7 +37,7 @@ _PARTS: Final = 2
 
 
 class LetterId(NamedTuple):
-    """What names a dead letter, also once its topic was made anew."""
+    """What names a dead letter, also once its topic was made again."""
 
     partition: int
     offset: int

@@ -122,7 +122,7 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         yield ChainLink("admit", "dedup", _dedup(slots.dedup) if broadcasting is None else "off: every instance runs every message")
     else:
         kept = _dedup(transactional) if transactional.mode == "inbox" else f"{_text(transactional.store)}, at the offset that is kept there"
-        yield ChainLink("admit", "transaction", f"begins in {kept}")
+        yield ChainLink("admit", "transaction", f"starts in {kept}")
     if slots.tracing is not None:
         yield ChainLink("execute", "tracing", "a span of OpenTelemetry around each call of a handler")
     for place, around in enumerate(slots.arounds, 1):
@@ -192,7 +192,7 @@ def _key(dedup: Dedup | Transactional) -> str:
         return name_of(dedup.key)
     if dedup.message_id_header is None:
         return "where the message was written"
-    return f"the header {dedup.message_id_header} with its topic, else where the message was written"
+    return f"the header {dedup.message_id_header} with its topic, otherwise where the message was written"
 
 
 def _text(target: object) -> str:

@@ -142,7 +142,7 @@ class _Failures:
         yield from self._of_batches("current_batch()")
         yield self._ruled("something that the agent sent for a message is not accepted", lambda batch: Raised(RuntimeError()))
         yield self._held("a change of a table is not accepted", "undecided; the worker stops", "")
-        yield self._ruled("the agent leaves its loop in the middle of a message, and begins another", lambda batch: Raised(RuntimeError()))
+        yield self._ruled("the agent leaves its loop in the middle of a message, and starts another", lambda batch: Raised(RuntimeError()))
         yield self._held("the agent does not acknowledge an event of noack()", "held until it does, or the worker ends", "")
         yield self._held("the agent returns", "what comes then is held until the worker is started again", "")
         yield self._hangs("the agent")
@@ -218,7 +218,7 @@ class _Failures:
         if self._dedup is not None:
             yield from self._of_store(self._dedup, back_off)
         if self._transactional is not None:
-            away = "the database is away while the handler runs, or refuses a commit for a while"
+            away = "the database is unavailable while the handler runs, or refuses a commit for a while"
             then = f"rolled back; {_COPIED}" if self._shares else "rolled back and held; it is run again"
             yield self._held(away, then, back_off)
             doubt = "it is not known whether a commit came through"
@@ -377,15 +377,15 @@ def _of_instance(settings: HostSettings, policy: Broadcasting) -> Iterator[Failu
     yield _held("the instance is killed", "what it had not committed is run again by itself", _BACK)
     yield _held(f"a batch still runs {spelled(settings.drain_timeout)} after the stop", "cancelled; run again by this instance", _BACK)
     yield _held(
-        "the instance is away for longer than a topic keeps its records", "what was deleted is missed, with an event", "at its start"
+        "the instance is unavailable for longer than a topic keeps its records", "what was deleted is missed, with an event", "at its start"
     )
-    yield _held("an instance of a new name starts", f"begins at the {begins} of the topics", "at its start")
+    yield _held("an instance of a new name starts", f"starts at the {begins} of the topics", "at its start")
     yield _held("an instance of the same name is running", "the second does not start, or stops", "not by that one")
     if policy.offsets_file is not None:
         yield _held(
             "the offsets file can't be written, as on a full disk", "goes on; the next commit makes it good", "with the next commit"
         )
-        yield _held("the offsets file is damaged, or another's", "the instance does not start", "not before it is mended")
+        yield _held("the offsets file is damaged, or another's", "the instance does not start", "not before it is fixed")
 
 
 def _of_outbox(outbox: Outbox) -> Iterator[FailurePath]:
@@ -400,7 +400,7 @@ def _of_outbox(outbox: Outbox) -> Iterator[FailurePath]:
     yield of_row(f"… {outbox.max_attempts} times", f"parked; {held}", "")
     yield of_row("the brokers refuse a row for good", f"parked; {held}", "")
     yield of_row("no broker answers", "rows wait, no attempt is counted", "1s, growing to 10s")
-    yield of_row("the database of the outbox is away", "rows wait; what was acknowledged is deleted later", "1s, doubling to 10s")
+    yield of_row("the database of the outbox is unavailable", "rows wait; what was acknowledged is deleted later", "1s, doubling to 10s")
     yield of_row("the relay is killed before the acknowledgement", "sent by another one", f"{lease} for its shards")
     yield of_row("the relay is killed before the row is deleted", "sent again, under the same message id", f"{lease} for its shards")
     yield of_row("the relay stalls longer than its lease", "it sends nothing more; another one has its shards", lease)
@@ -411,7 +411,7 @@ def _of_share(settings: HostSettings, share: Share) -> Iterator[FailurePath]:
     copied = "copied to the retry topic, no attempt is charged"
     lock, timeout = spelled(float(share.lock)), spelled(share.seconds)
     yield _held("the broker delivers a message again", f"{copied}, and run from there", _COPY_IS_THERE)
-    yield _held(f"a message has not begun {timeout} after it was locked", copied, _COPY_IS_THERE)
+    yield _held(f"a message has not started {timeout} after it was locked", copied, _COPY_IS_THERE)
     yield _held(
         f"a handler still runs {timeout} after its message was locked", "cancelled, and comes back as if it had raised", _COPY_IS_THERE
     )

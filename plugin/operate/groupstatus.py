@@ -195,7 +195,7 @@ def _of_other_letters(others: Sequence[LettersStanding]) -> Iterator[Finding]:
 #: Characters of a name that is somebody else's choice.
 _NAME: Final = 250
 
-_UNKNOWN: Final = "as of the last commits; what only workers know, such as messages in hand and open breakers, is not shown"
+_UNKNOWN: Final = "as of the last commits; what only workers know, such as messages in flight and open breakers, is not shown"
 _TOLD: Final = "as of the last commits, and of what each worker said last"
 
 

@@ -6,7 +6,7 @@ A kill leaves at most one portion sent and not noted. It is sent again as what i
 
 Guards of a repair: the key of a message is claimed before it is sent again, so that nothing is done twice.
 
-The claim is of the attempt that ended. While it is held no worker begins the message; once the copy is acknowledged it is
+The claim is of the attempt that ended. While it is held no worker starts the message; once the copy is acknowledged it is
 released for the next attempt, so that an older delivery is stale from then on. Nothing is asked of a store that workers don't ask.
 
 Origins: the records of source topics, where their producers wrote them.
@@ -86,7 +86,7 @@ class Fate(enum.StrEnum):
     OTHER_KEY = "its key is not the one in the events"
     UNGUARDED = "nothing would suppress a second run, needs --with-review"
     REVIEWABLE = "for review, needs --with-review"
-    MANUAL = "for people to mend"
+    MANUAL = "for people to fix"
 
 
 #: What is still to be done by somebody of this group: it makes the exit code 1. Several groups may share a dead-letter topic.

@@ -230,7 +230,7 @@ async def carry_out(
     if not group.names.all:
         raise ConfigurationError(
             f"{group.settings.group!r} broadcasts and has no retry topic, so nothing can be sent to this instance alone; bring it up "
-            "to date in your own way, such as by a restart that loads everything anew"
+            "to date in your own way, such as by a restart that loads everything again"
         )
     async with AsyncExitStack() as opened:
         progress = opened.enter_context(PlanProgress(plan, title, writing=execute))

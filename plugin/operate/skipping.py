@@ -56,7 +56,7 @@ def parse_passage(text: str) -> Passage:
         raise ConfigurationError(f"{text!r} names no records; write TOPIC/PARTITION/FIRST-LAST, such as orders/3/120-128")
     passage = Passage(found["topic"], int(found["partition"]), int(found["first"]), int(found["last"] or found["first"]))
     if passage.last < passage.first:
-        raise ConfigurationError(f"{text!r} ends before it begins; write the smaller offset first")
+        raise ConfigurationError(f"{text!r} ends before it starts; write the smaller offset first")
     return passage
 
 
@@ -68,7 +68,7 @@ async def skip(group: Group, passage: Passage, *, execute: bool) -> Skipped:
     """
     if (policy := group.slots.broadcasting) is not None and policy.offsets_file is not None:
         raise ConfigurationError(
-            f"{group.settings.group!r} keeps its positions in {policy.offsets_file}, which no command changes; take the file away to begin "
+            f"{group.settings.group!r} keeps its positions in {policy.offsets_file}, which no command changes; take the file away to start "
             "at the end of the topics, as a new instance does"
         )
     if passage.topic == group.names.delay:
@@ -109,7 +109,7 @@ async def _committed(admin: AIOKafkaAdminClient, group: Group, partition: TopicP
     if found is None or found.offset < 0:
         raise ConfigurationError(
             f"group {group.settings.group!r} has committed nothing on {partition.topic}/{partition.partition}; look whether that partition "
-            "exists, then start a worker, which commits where it begins, stop it, and try again"
+            "exists, then start a worker, which commits where it starts, stop it, and try again"
         )
     return found.offset
 
@@ -131,7 +131,7 @@ async def _where_it_stands(reader: TopicReader, partition: TopicPartition, commi
     while position < end:
         if position < start:
             raise ConfigurationError(
-                f"{place} begins at {start}, behind what was committed ({committed}); start a worker, it goes on there"
+                f"{place} starts at {start}, behind what was committed ({committed}); start a worker, it goes on there"
             )
         raw = await reader.fetch(partition, position)
         reading = raw.records()
@@ -153,9 +153,9 @@ async def _where_it_stands(reader: TopicReader, partition: TopicPartition, commi
 
 
 async def _stuck(reader: TopicReader, raw: RawBatches, begins: int, at: int, log_end: int, error: Exception) -> _Stuck:
-    """Reading stands at offset `at`, in the batch that begins at byte `begins` of `raw`.
+    """Reading stands at offset `at`, in the batch that starts at byte `starts` of `raw`.
 
-    What that batch says of itself may be wrong as well: it ends no later than the next one begins that is whole, or than the log.
+    What that batch says of itself may be wrong as well: it ends no later than the next one starts that is whole, or than the log.
     """
     base, claimed = raw.claim(begins) or (at, at)
     whole = raw.next_whole(begins, at)
@@ -166,7 +166,7 @@ async def _stuck(reader: TopicReader, raw: RawBatches, begins: int, at: int, log
 
 
 async def _next_whole(reader: TopicReader, partition: TopicPartition, at: int, log_end: int) -> int:
-    """Where the first whole batch beyond `at` begins of which the broker is asked by its offset; the end of the log without one."""
+    """Where the first whole batch beyond `at` starts of which the broker is asked by its offset; the end of the log without one."""
     found, low, high = log_end, at + 1, log_end
     while low < high:
         middle = (low + high) // 2

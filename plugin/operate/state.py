@@ -1,6 +1,6 @@
 """State of the outbox of one worker: what waits in the database, and what its relay has done.
 
-State of one worker: what it has in hand, how far it is, and what it waits for. No message is in it.
+State of one worker: what it has in flight, how far it is, and what it waits for. No message is in it.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """What one agent has in all partitions: messages in hand, and of those the ones that wait for it, that it has taken, that are held.
+    """What one agent has in all partitions: messages in flight, and of those the ones that wait for it, that it has taken, that are held.
 
     `undeduplicated` ran without a claim since their key was empty, `unprotected` since the store was down; `out_of_order` are copies
     that came although the agent has an order. All three since the start.
@@ -168,7 +168,7 @@ class GroupTopics:
 class State:
     """One worker. `claims` and `store_down` are `None` without a store; `chain` and `settings` are those of `ackwise explain`.
 
-    `event_log_outage`: the event log could not be made durable when it was last asked, and nothing is begun. `cut_delays`:
+    `event_log_outage`: the event log could not be made durable when it was last asked, and nothing is started. `cut_delays`:
     copies since the start that were due later than `max_delay` allows.
     """
 
@@ -216,7 +216,7 @@ def look(
 
 
 def by_agent(member: Member) -> tuple[Counter[str], Counter[str]]:
-    """How many messages each agent has in hand, and how many of them are held. May be asked from any thread."""
+    """How many messages each agent has in flight, and how many of them are held. May be asked from any thread."""
     in_hand, held = (Counter(dict.fromkeys(member.pipelines.copy(), 0)) for _ in range(2))
     for lane in (lane for lanes in member.lanes.copy().values() for lane in lanes):
         in_hand.update(_messages_by_agent((*lane.queued, *lane.running, *lane.held)))

@@ -42,7 +42,7 @@ _TELL: Final = 1.0
 
 
 class CdcCounts:
-    """What a relay has done since it began."""
+    """What a relay has done since it started."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -77,7 +77,7 @@ class CdcSession:
         """Send until the stop. Raises whatever ends it."""
         await self._route.begin()
         if self._sink is not None:
-            await self._sink.flush()  # where events can't be made durable, nothing is begun
+            await self._sink.flush()  # where events can't be made durable, nothing is started
         self._look.set()
         reading: asyncio.Task[Sequence[Change | Committed]] | None = None
         try:
@@ -266,7 +266,7 @@ async def _cancelled(reading: asyncio.Task[Sequence[Change | Committed]] | None)
         reading.exception()  # what was read is not acknowledged, and is read again
 
 
-#: Seconds until a session that ended is begun anew, doubling up to the second; and until a slot that is in use is tried again.
+#: Seconds until a session that ended is started again, doubling up to the second; and until a slot that is in use is tried again.
 _BEGIN_ANEW: Final = (0.5, 10.0)
 _BUSY: Final = 1.0
 
@@ -285,7 +285,7 @@ class CdcRelay:
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set; then what is being sent is acknowledged, or read again by the next relay.
 
-        What is away is waited for. Raises what somebody has to mend: `ConfigurationError`, `ChangesLost`, `UnreadableChange` or
+        What is unavailable is waited for. Raises what somebody has to fix: `ConfigurationError`, `ChangesLost`, `UnreadableChange` or
         `PublishRefused`. The position stays before what was not acknowledged, whatever ends it.
         """
         rest = _BEGIN_ANEW[0]
@@ -302,7 +302,7 @@ class CdcRelay:
                 rest = _BEGIN_ANEW[0] if self.counts.transactions > sent else min(2 * rest, _BEGIN_ANEW[1])
                 if self._throttle.is_due("away"):
                     log.warning(
-                        "change data capture was interrupted, it begins again after what was acknowledged last",
+                        "change data capture was interrupted, it starts again after what was acknowledged last",
                         slot=self._source.name,
                         position=self.counts.position,
                         error=said(error),

@@ -4,7 +4,7 @@
 
 `OutboxRows`: the rows of an outbox, sent from the log and deleted from the table once they are acknowledged.
 
-The table has the last word. What waits in it when a session begins is sent from there: rows older than the slot, rows whose deletion was
+The table has the last word. What waits in it when a session starts is sent from there: rows older than the slot, rows whose deletion was
 cut short, and after a lost slot all that was not sent. Updates are looked up there, too: of an updated row the log may leave out the value.
 """
 
@@ -48,13 +48,13 @@ Verdict = ChangeMessage | Aside
 
 
 class Route(Protocol):
-    """What becomes of changes. All methods may raise `Unavailable`: then another session begins where the position stands."""
+    """What becomes of changes. All methods may raise `Unavailable`: then another session starts where the position stands."""
 
     async def open(self) -> None:
         """Connect, before the source is opened. Raises `StoreUnavailable` or `ConfigurationError`."""
 
     async def begin(self) -> None:
-        """A session begins, and this process is the one that reads. Raises `ConfigurationError`."""
+        """A session starts, and this process is the one that reads. Raises `ConfigurationError`."""
 
     async def keep(self) -> bool:
         """A few seconds have passed; whether the table is to be looked into."""
@@ -237,7 +237,7 @@ class OutboxRows:
     async def waiting(self) -> Sequence[ChangeMessage]:
         """The next rows of the table that are due, by id.
 
-        What is parked is learnt anew each time: a row that was requeued meanwhile lets its key go, and would be held for ever.
+        What is parked is learnt again each time: a row that was requeued meanwhile lets its key go, and would be held forever.
         """
         await self._finish_deletion()
         await self._delete()
@@ -304,7 +304,7 @@ class OutboxRows:
         )
 
     async def end(self) -> None:
-        """Wait for the last deletion. What could not be deleted is, when the next session begins."""
+        """Wait for the last deletion. What could not be deleted is, when the next session starts."""
         try:
             await self._finish_deletion()
         except StoreUnavailable:

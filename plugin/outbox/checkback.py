@@ -1,6 +1,6 @@
 """When a half message is checked, and what an answer makes of it. Pure.
 
-`Witnesses`: who knows how a local transaction ended. Its barrier, where it has one; else the callback of its producer group.
+`Witnesses`: who knows how a local transaction ended. Its barrier, where it has one; otherwise the callback of its producer group.
 
 `CheckBack`: asks about half messages that are due, writes down the answers, parks what nobody could tell.
 
@@ -244,7 +244,7 @@ class CheckBack:
         return len(due)
 
     async def _park_unreadable(self, unreadable: UnreadableRow) -> None:
-        """Somebody else wrote it so; the others must not wait for that for ever."""
+        """Somebody else wrote it so; the others must not wait for that forever."""
         await self._store.answered([CheckAnswer(unreadable.id, TransactionOutcome.UNKNOWN, None, str(unreadable))])
         self.counts.parked += 1
         log.error(

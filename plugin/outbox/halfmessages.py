@@ -2,7 +2,7 @@
 
 `LocalTransaction`: what the business does between a half message and its end, and how that end becomes known.
 
-`HalfMessages`: messages that are durable before the local transaction begins, and sent once it has committed.
+`HalfMessages`: messages that are durable before the local transaction starts, and sent once it has committed.
 
     prepare (PREPARED) → local transaction → how did it end? → LOCAL_COMMIT or LOCAL_ROLLBACK, by compare-and-set
 
@@ -147,7 +147,7 @@ class HalfMessages:
     async def prepare(self, messages: Sequence[Outgoing], *, first_check: float | str | None = None) -> AsyncIterator[LocalTransaction]:
         """Write `messages` as half messages, let the block be the local transaction, then decide about them.
 
-        Raises what the block raises, and `StoreUnavailable` if they could not be written: then the block has not begun.
+        Raises what the block raises, and `StoreUnavailable` if they could not be written: then the block has not started.
         """
         transaction = LocalTransaction(self._barriers)
         await self._store.prepare(

@@ -43,7 +43,7 @@ from ackwise.plugin.topics.group import Group
 
 log = Log()
 
-#: Seconds until a session that ended is begun anew, doubling up to the second; one that lasted for the third was a good one.
+#: Seconds until a session that ended is started again, doubling up to the second; one that lasted for the third was a good one.
 _BEGIN_ANEW: Final = (1.0, 10.0)
 _LASTED: Final = 60.0
 
@@ -128,7 +128,7 @@ class OutboxRelay:
         try:
             sender = self._new_sender()
             await sender.start()
-        except Exception as error:  # noqa: BLE001  # whatever it was, nothing was begun
+        except Exception as error:  # noqa: BLE001  # whatever it was, nothing was started
             return error
         session = OutboxSession(self._store, sender, self._around)
         relaying = asyncio.create_task(session.relay(stop), name="ackwise outbox relay")
@@ -172,7 +172,7 @@ class OutboxRelay:
                     log.error("the relay of the outbox is refused, its rows wait until this changes", outbox=outbox, error=str(ended_by))
             case LeaseOver():
                 log.warning(
-                    "the lease of the outbox's shards ran out here, nothing is lost and it begins anew", outbox=outbox, retry_in=rest
+                    "the lease of the outbox's shards ran out here, nothing is lost and it starts again", outbox=outbox, retry_in=rest
                 )
             case AckwiseError():
                 if around.throttle.is_due(type(ended_by).__name__):
@@ -182,7 +182,7 @@ class OutboxRelay:
                     )  # fmt: skip
             case _:
                 log.error(
-                    "the relay of the outbox ended by an error that nobody expects, nothing is lost and it begins anew",
+                    "the relay of the outbox ended by an error that nobody expects, nothing is lost and it starts again",
                     outbox=outbox,
                     error=type(ended_by).__name__,  # of such an error nobody knows whose words its text has
                     at=where_raised(ended_by),
@@ -200,7 +200,7 @@ def _end_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 def relay_outbox(member: Member, stop: asyncio.Event) -> asyncio.Task[None] | None:
-    """Begin the relay of the outbox of `member`, until `stop` is set; `None` if there is none, or if it runs apart.
+    """Start the relay of the outbox of `member`, until `stop` is set; `None` if there is none, or if it runs apart.
 
     Half messages whose barrier is in that outbox are checked beside it, also where the relay runs apart.
     """
@@ -242,7 +242,7 @@ def name_of_outbox(policy: Outbox) -> str:
     return shown_store(policy.store)
 
 
-#: Seconds until a database that is away is asked again, and for closing what is open.
+#: Seconds until a database that is unavailable is asked again, and for closing what is open.
 _START_AGAIN, _CLOSE = 2.0, 3.0
 
 
@@ -310,7 +310,7 @@ async def relay_outbox_apart(
 
     What it does is counted in `counts`.
 
-    Raises `ConfigurationError` if it can't start. A database that is away is waited for.
+    Raises `ConfigurationError` if it can't start. A database that is unavailable is waited for.
     """
     counts = counts or RelayCounts()
     log.info("starting the relay of the outbox", outbox=name_of_outbox(policy), brokers=settings.brokers)
@@ -335,7 +335,7 @@ async def _opened(store: OutboxStore, policy: Outbox, stop: asyncio.Event) -> bo
         except StoreUnavailable as error:
             if throttle.is_due():
                 log.warning(
-                    "the database of the outbox is away, the relay waits for it",
+                    "the database of the outbox is unavailable, the relay waits for it",
                     outbox=name_of_outbox(policy),
                     error=said(error),
                     retry_in=_START_AGAIN,

@@ -3,7 +3,7 @@
     own shards → read a window → send it → events durable → delete it
                  read the next one beside that, delete the last one beside that
 
-Each read begins at the lowest id, so a row whose transaction commits late is not passed over. Nothing is sent after the lease has run out
+Each read starts at the lowest id, so a row whose transaction commits late is not passed over. Nothing is sent after the lease has run out
 by the clock of this process.
 """
 
@@ -40,7 +40,7 @@ _FIRST_PAUSE: Final = 0.02
 #: comes to an idle relay does not wait for it.
 _GATHER: Final = 0.005
 
-#: The longest wait, in seconds, for brokers that are away.
+#: The longest wait, in seconds, for brokers that are unavailable.
 _LONGEST_REST: Final = 10.0
 
 
@@ -86,7 +86,7 @@ class OutboxSession:
         """Relay until `stop` is set; then what is being sent has been deleted, or stays. Raises whatever ends it."""
         await self._store.claim_relay("table")
         if self._around.sink is not None:
-            await self._around.sink.flush()  # where events can't be made durable, nothing is begun
+            await self._around.sink.flush()  # where events can't be made durable, nothing is started
         while not stop.is_set():
             await self._own_share()
             if await self._sweep(stop):
@@ -242,7 +242,7 @@ class OutboxSession:
         )
 
     async def _park_unreadable(self, unreadable: UnreadableRow, tokens: Any) -> None:
-        """Somebody else wrote it so; the rows behind it must not wait for that for ever. Raises it if it can't be parked."""
+        """Somebody else wrote it so; the rows behind it must not wait for that forever. Raises it if it can't be parked."""
         if not await self._store.failed([Failed(unreadable.id, unreadable.shard, str(unreadable), None)], tokens):
             raise unreadable
         self._around.counts.parked += 1
@@ -301,7 +301,7 @@ class OutboxSession:
             log.info("the brokers answer again, the rows of the outbox are sent", outbox=self._around.name)
 
     async def _rest(self, stop: asyncio.Event) -> None:
-        """Wait for rows, for the next renewal, for brokers that are away, or for the stop."""
+        """Wait for rows, for the next renewal, for brokers that are unavailable, or for the stop."""
         if self._outages:
             await until(stop, asyncio.sleep(min(_LONGEST_REST, retry_delay(self._outages))), grace=0.0)
             return

@@ -29,8 +29,8 @@ from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, retry_d
 class Holding:
     """Shards with their fencing tokens. `until` is a time of the monotonic clock of this process.
 
-    It is counted from before the database was asked, so the lease in the database ends later: nothing that is begun before `until` is
-    begun by two relays. A process that was stopped finds the time over when it goes on.
+    It is counted from before the database was asked, so the lease in the database ends later: nothing that is started before `until` is
+    started by two relays. A process that was stopped finds the time over when it goes on.
     """
 
     tokens: Mapping[int, int] = field(default_factory=dict)

@@ -108,7 +108,7 @@ class TransactionalProducer:
         return f"<TransactionalProducer {self._group!r}>"
 
     async def __aenter__(self) -> Self:
-        """Open the databases, begin to send and to check. Raises `ConfigurationError`, `StoreUnavailable`."""
+        """Open the databases, start to send and to check. Raises `ConfigurationError`, `StoreUnavailable`."""
         if self._stop.is_set() or self._tasks:
             raise ConfigurationError("this TransactionalProducer was entered before; make a new one")
         async with AsyncExitStack() as opening:
@@ -154,7 +154,7 @@ class TransactionalProducer:
         What the block raises is raised; where the database says that it has not committed, nothing is sent. An end that is not known, such
         as a connection that was lost during COMMIT, is left to the check-back, which comes after `first_check`. Raises
         `StoreUnavailable` if the messages can't be made durable, and `ConfigurationError` if one is no `Outgoing`; then the block has not
-        begun.
+        started.
         """
         self._require_running()
         return self._half_messages.prepare([messages] if isinstance(messages, Outgoing) else outgoing_of(messages), first_check=first_check)

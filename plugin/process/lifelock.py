@@ -37,7 +37,7 @@ _PROCESSES: Final = Path("/proc")
 
 
 class Life:
-    """Proof of life of this process in `folder`, else one among the temporary files.
+    """Proof of life of this process in `folder`, otherwise one among the temporary files.
 
     `owner` is what it is called in its claims, empty if nobody could tell its death.
     """
@@ -50,7 +50,7 @@ class Life:
 
     @property
     def owner(self) -> str:
-        """The name of this process; made when it is first asked for, and anew in a process that was forked off."""
+        """The name of this process; made when it is first asked for, and again in a process that was forked off."""
         if self._process != os.getpid():
             self._process, self._file = os.getpid(), None  # the parent's stays open here, and so locked as long as either lives
             self._owner = self._begin()

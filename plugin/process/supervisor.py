@@ -115,7 +115,7 @@ class _Worker:
                     stdin=asyncio.subprocess.DEVNULL,
                     env={**os.environ, NUMBER: str(self.number), LINE: str(its.fileno())},
                     pass_fds=(its.fileno(),),
-                    process_group=0,  # Ctrl-C reaches the supervisor alone, which asks them; else it would be their second signal
+                    process_group=0,  # Ctrl-C reaches the supervisor alone, which asks them; otherwise it would be their second signal
                 )
             log.info("a worker process was started", worker=self.number, pid=self._process.pid)
             if self._asked is not None:
@@ -230,7 +230,7 @@ class Supervisor:
         self._has_joined = True
 
     async def _roll(self) -> None:
-        """At each SIGHUP let each process drain and the next one join, before the one after it; a new SIGHUP begins another round."""
+        """At each SIGHUP let each process drain and the next one join, before the one after it; a new SIGHUP starts another round."""
         while True:
             await self._roll_again.wait()
             self._roll_again.clear()

@@ -1,6 +1,6 @@
 """Garbage collection in the process of a worker: how often Python searches for cycles.
 
-Watchdog: ends a process that was asked to end and hangs, for a thread or a task would keep it for ever.
+Watchdog: ends a process that was asked to end and hangs, for a thread or a task would keep it forever.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Watchdog:
         self._timer: threading.Timer | None = None
 
     def arm(self, seconds: float, code: int | Callable[[], int]) -> None:
-        """End the process with `code`, or what it says then, in so many seconds, unless it has ended or is armed anew."""
+        """End the process with `code`, or what it says then, in so many seconds, unless it has ended or is armed again."""
         self.disarm()
         self._timer = threading.Timer(seconds, self._end, (seconds, code))
         self._timer.daemon = True

@@ -204,7 +204,7 @@ class KafkaPublisher:
             return [PublishUnavailable("the publisher is not started") for _ in copies]
         if has_stopped_sending(producer):
             self._begin_anew(producer)
-            return [PublishUnavailable("the producer has stopped by itself, another one is begun") for _ in copies]
+            return [PublishUnavailable("the producer has stopped by itself, another one is started") for _ in copies]
         counts = await self._counts(producer, {copy.topic for copy in copies})
         answers: list[_Answer] = [None] * len(copies)
         widths: dict[str, int] = {}
@@ -340,18 +340,18 @@ class KafkaPublisher:
         return producer
 
     def _begin_anew(self, stopped: AIOKafkaProducer) -> None:
-        """Nothing begins the client's own task that sends again: get another client, beside those that wait for it."""
+        """Nothing starts the client's own task that sends again: get another client, beside those that wait for it."""
         if self._renewing is not None and not self._renewing.done():
             return
         if self._throttle.is_due():
-            log.warning("the producer has stopped by itself, nothing is lost and another one is begun", group=self._settings.group)
+            log.warning("the producer has stopped by itself, nothing is lost and another one is started", group=self._settings.group)
         self._renewing = asyncio.create_task(self._renew(stopped), name="ackwise producer")
 
     async def _renew(self, stopped: AIOKafkaProducer) -> None:
         try:
             self._producer = await self._connected()
         except Exception as error:  # noqa: BLE001  # whatever it was, it may pass
-            log.debug("another producer can't be begun now, it is tried again with the next copy", error=said(error))
+            log.debug("another producer can't be started now, it is tried again with the next copy", error=said(error))
             return
         await close_consumer(stopped, within=_CLOSE_TIMEOUT)
 

@@ -137,7 +137,7 @@ class IdempotentClient:
         return sorted(known), sorted(self._producer.client.cluster.available_partitions_for_topic(topic) or ())
 
     async def learn(self) -> bool:
-        """Ask the brokers anew for the partitions of all topics; return whether one answered."""
+        """Ask the brokers again for the partitions of all topics; return whether one answered."""
         return bool(await self._producer.client.force_metadata_update())
 
     async def submit(self, partition: int, messages: Sequence[Outgoing], *, alone: bool) -> OnItsWay:

@@ -1,6 +1,6 @@
 """`Sender`: messages to Kafka through an idempotent producer, with an answer for each.
 
-A batch that failed leaves a hole in the numbers by which the broker recognises repetitions, and the client can't mend it: another client
+A batch that failed leaves a hole in the numbers by which the broker recognises repetitions, and the client can't fix it: another client
 takes its place. What was not acknowledged before that may be written twice, under one message id. Within one client nothing is.
 """
 
@@ -212,7 +212,7 @@ class Sender:
         return self._silence.may_try((topic, partition))
 
     async def _partitions(self, topic: str, highest: int) -> Partitions | SendFailed:
-        """The partitions of `topic`, asked for anew if it seems to have no partition `highest`."""
+        """The partitions of `topic`, asked for again if it seems to have no partition `highest`."""
         try:
             client = await self._current(self._timeout)
             known, available = await answer(client.partitions(topic), within=_LEARN)
@@ -334,26 +334,26 @@ class Sender:
                 del self._unanswered[name]
 
     async def _current(self, within: float) -> IdempotentClient:
-        """The client if it can be used, else the next one. Raises `PublishUnavailable` if there is none after `within` seconds."""
+        """The client if it can be used, otherwise the next one. Raises `PublishUnavailable` if there is none after `within` seconds."""
         client = self._client
         if client is None and self._is_stopping:
             raise PublishUnavailable("the producer is stopped")
         if client is None or not client.is_usable:
             if self._renewal is None or self._renewal.done():
                 if client is not None and self._throttle.is_due():
-                    log.warning("the producer can't go on after an error, another one is begun", client=self._settings.client_id)
+                    log.warning("the producer can't go on after an error, another one is started", client=self._settings.client_id)
                 self._renewal = asyncio.create_task(self._renew(client), name="ackwise producer")
             await asyncio.wait({self._renewal}, timeout=max(0.0, within))
             client = self._client
         if client is None or not client.is_usable:
-            raise PublishUnavailable(f"no producer can be begun now, the brokers {self._settings.brokers!r} do not answer one")
+            raise PublishUnavailable(f"no producer can be started now, the brokers {self._settings.brokers!r} do not answer one")
         return client
 
     async def _renew(self, spoiled: IdempotentClient | None) -> None:
         try:
             self._client = await connected(self._settings, self._options, timeout=self._timeout)
         except Exception as error:  # noqa: BLE001  # whatever it was, it may pass
-            log.debug("another producer can't be begun now, it is tried again with the next message", error=said(error))
+            log.debug("another producer can't be started now, it is tried again with the next message", error=said(error))
             return
         self._unanswered.clear()
         if spoiled is None:
@@ -451,5 +451,5 @@ def _refused(error: BaseException, topic: str) -> SendFailed:
 
 
 def _advice(error: BaseException) -> str:
-    """What to do about `error`, where that is known; begins with a semicolon."""
+    """What to do about `error`, where that is known; starts with a semicolon."""
     return next((f"; {advice}" for kind, advice in _ADVICE.items() if isinstance(error, kind)), "")

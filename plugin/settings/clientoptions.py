@@ -120,7 +120,7 @@ _ROWS: Final = (
     _every("sasl_oauth_token_provider", "for OAUTHBEARER, an `AbstractTokenProvider` of aiokafka, given in the code", is_object=True),
     _every("sasl_kerberos_service_name", "for GSSAPI", default="kafka"),
     _every("sasl_kerberos_domain_name", "for GSSAPI"),
-    _every("metadata_max_age_ms", "time until topics and leaders are asked for anew", least=100, default="300000"),
+    _every("metadata_max_age_ms", "time until topics and leaders are asked for again", least=100, default="300000"),
     _every("connections_max_idle_ms", "time until an idle connection is closed", least=1000, default="540000"),
     _every("retry_backoff_ms", "wait before a client repeats a request", least=10, most=60_000, default="100"),
     _consumer("fetch_max_bytes", "bytes of one fetch", least=1024, default="52428800"),
@@ -164,7 +164,7 @@ _ROWS: Final = (
     _refused("group_id", "it is the first argument of App"),
     _refused("group_instance_id", "set group_instance_id beside client_options"),
     _refused("isolation_level", "what an aborted transaction wrote must not be consumed"),
-    _refused("key_deserializer", "one that raises blocks its partition for ever; message.key is bytes"),
+    _refused("key_deserializer", "one that raises blocks its partition forever; message.key is bytes"),
     _refused("key_serializer", "copies are the bytes of their origin"),
     _refused("loop", "the clients run in the event loop of the worker"),
     _refused("max_poll_records", "a handler gets as many as its batch holds; set max_batch of the agent"),
@@ -176,7 +176,7 @@ _ROWS: Final = (
     _refused("session_timeout_ms", "set session_timeout"),
     _refused("transaction_timeout_ms", "copies are not written in transactions"),
     _refused("transactional_id", "copies are not written in transactions"),
-    _refused("value_deserializer", "one that raises blocks its partition for ever; annotate the handler with the type of its values"),
+    _refused("value_deserializer", "one that raises blocks its partition forever; annotate the handler with the type of its values"),
     _refused("value_serializer", "copies are the bytes of their origin"),
 )
 

@@ -336,7 +336,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[_Path, Given]:
             path, entry = _path_of(variable)
             if entry is None and _OF_A_SERVICE.fullmatch(variable):
                 raise ConfigurationError(
-                    f"{variable} is set, and there is no such entry; Kubernetes sets such variables for a Service whose name begins with "
+                    f"{variable} is set, and there is no such entry; Kubernetes sets such variables for a Service whose name starts with "
                     "'ackwise': rename the Service, or set enableServiceLinks: false in the pod"
                 )
             if entry is None:
@@ -362,7 +362,7 @@ def _variables(path: _Path) -> list[str]:
 
 
 def _advice(wrong: str, known: Sequence[str]) -> str:
-    """The nearest of `known`; the beginning that all variables share makes none of them nearer."""
+    """The nearest of `known`; the start that all variables share makes none of them nearer."""
     near = difflib.get_close_matches(wrong.removeprefix(PREFIX), [name.removeprefix(PREFIX) for name in known], n=1, cutoff=0.7)
     named = next((name for name in known if near and name.removeprefix(PREFIX) == near[0]), None)
     return f"did you mean {named}?" if named else f"the entries are {', '.join(known)}"

@@ -52,7 +52,7 @@ class SettingEntry:
     def read(self, value: object, *, what: str, from_text: bool) -> object:
         """`value` as the field takes it; `from_text` for one from the environment, which is always a text.
 
-        Raises `ConfigurationError` that begins with `what`; it repeats no password, also where a URL should not be.
+        Raises `ConfigurationError` that starts with `what`; it repeats no password, also where a URL should not be.
         """
         try:
             return _kind(self.hint).read(value, what, from_text)

@@ -67,7 +67,7 @@ class HostSettings:
     brokers: Annotated[str, "`host:port`, several with commas between"]
     group: str
     create_topics: Annotated[_CreateTopics, "missing topics of the group: created, refused, or left to the broker"] = "auto"
-    start: Annotated[_Start, "where a group begins; a partition that is added later begins at its start"] = "earliest"
+    start: Annotated[_Start, "where a group starts; a partition that is added later starts at its start"] = "earliest"
     topic_names: Annotated[str, "names of the group's own topics, in which `{group}` and `{kind}` stand"] = DEFAULT_TOPIC_NAMES
     pattern_interval: Annotated[float, "interval of looks for topics that an agent's `pattern` matches"] = 30.0
     commit_interval: Annotated[float, "interval of commits; 0 is after every batch"] = 5.0
@@ -209,7 +209,7 @@ def refuse_unknown(owner: str, settings: Mapping[str, object]) -> None:
 
 def _check_group(group: str) -> None:
     if not isinstance(group, str) or not _LEGAL_NAME.fullmatch(group):
-        raise ConfigurationError(f"group is {group!r}; its name begins topic names, so use letters, digits, '.', '_' and '-' only")
+        raise ConfigurationError(f"group is {group!r}; its name starts topic names, so use letters, digits, '.', '_' and '-' only")
 
 
 def _check_instance_id(found: str, instance: str) -> None:
@@ -234,7 +234,7 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def placed(settings: HostSettings, broadcasting: Broadcasting, *, says_start: bool) -> HostSettings:
     """`settings` of the group as those of this instance: the group `group@instance`.
 
-    A new instance begins at the end, as RocketMQ's does (`CONSUME_FROM_LAST_OFFSET`), unless the user `says_start`.
+    A new instance starts at the end, as RocketMQ's does (`CONSUME_FROM_LAST_OFFSET`), unless the user `says_start`.
     """
     start = settings.start if says_start else "latest"
     return dataclasses.replace(settings, instance=broadcasting.instance, start=start)

@@ -39,7 +39,7 @@ from ackwise.plugin.topics.topicnames import TopicNames
 
 log = Log()
 
-#: Seconds that a worker which starts waits at most to learn what is paused; then it begins all the same.
+#: Seconds that a worker which starts waits at most to learn what is paused; then it starts all the same.
 KNOWN_WITHIN: Final = 3.0
 
 #: Seconds until a topic that is missing is looked for again, and until a broker that failed is asked again.
@@ -65,7 +65,7 @@ class Control:
         self._throttle = LogThrottle()
 
     async def follow(self) -> None:
-        """Read what there is, and whatever comes, for ever. Nothing begins until that is known, for a few seconds at most."""
+        """Read what there is, and whatever comes, forever. Nothing starts until that is known, for a few seconds at most."""
         self._flow.await_control()
         deadline = asyncio.get_running_loop().call_later(KNOWN_WITHIN, self._give_up_waiting)
         try:
@@ -87,7 +87,7 @@ class Control:
 
     def _give_up_waiting(self) -> None:
         if not self._has_read:
-            log.info("what is paused by command is not known yet, the worker begins", topic=self._names.control)
+            log.info("what is paused by command is not known yet, the worker starts", topic=self._names.control)
         self._flow.know_control()
 
     async def _read(self) -> None:
@@ -124,11 +124,11 @@ class Control:
         target = str(record.target)
         if record.paused:
             if self._flow.pausing.pause(record.target, "command"):
-                log.info("paused by command, it begins nothing more", group=self._settings.group, paused=target)
+                log.info("paused by command, it starts nothing more", group=self._settings.group, paused=target)
             return
         if self._flow.pausing.resume(record.target, "command"):
             log.info("resumed by command", group=self._settings.group, resumed=target)
-        if self._has_read and record.target.handler is not None:  # what was said before this worker began is not about it
+        if self._has_read and record.target.handler is not None:  # what was said before this worker started is not about it
             self._flow.resume(record.target.handler, dead=record.dead)
 
 

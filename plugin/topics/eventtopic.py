@@ -32,7 +32,7 @@ class EventTopic:
         self.cluster: Final = cluster
         """The id of the Kafka cluster that it is in."""
         self.is_untouched: Final = is_untouched
-        """Nothing was ever written to it, since it was made, or made anew."""
+        """Nothing was ever written to it, since it was made, or made again."""
         self._producer = producer
 
     async def publish(self, records: Iterable[tuple[bytes, bytes]]) -> None:

@@ -113,7 +113,7 @@ async def committed_of(admin: AIOKafkaAdminClient, group: str) -> Mapping[TopicP
 
 
 async def once_coordinated(ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` returns once somebody coordinates the group that it asks about: brokers that have just begun need a moment."""
+    """What `ask` returns once somebody coordinates the group that it asks about: brokers that have just started need a moment."""
     until = asyncio.get_running_loop().time() + _PATIENCE
     while True:
         try:

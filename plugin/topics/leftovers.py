@@ -140,7 +140,7 @@ async def look(
 #: Seconds for the whole look: a start must not wait for as long as others have copies to read.
 _TIMEOUT: Final = 15.0
 
-#: How the reason of a copy begins that a repair plan sent. Whoever sends one has decided that it runs now.
+#: How the reason of a copy starts that a repair plan sent. Whoever sends one has decided that it runs now.
 REPAIR: Final = "repair of "
 
 

@@ -40,7 +40,7 @@ log = Log()
 _TIMEOUT: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 10_000
 
-#: Each question asks anew; the client by itself would ask about all topics of the cluster.
+#: Each question asks again; the client by itself would ask about all topics of the cluster.
 _NEVER_MS: Final = 2**31 - 1
 
 _LOOK_AGAIN: Final = 0.2

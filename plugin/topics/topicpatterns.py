@@ -64,7 +64,7 @@ def named_topics(agents: Sequence[Agent]) -> tuple[str, ...]:
 
 
 def topics_about(text: object, agents: Sequence[Agent]) -> set[str]:
-    """The topics that agents name, and the one that `text` such as `orders/3` begins with if a pattern matches it."""
+    """The topics that agents name, and the one that `text` such as `orders/3` starts with if a pattern matches it."""
     topic = text.partition("/")[0] if isinstance(text, str) else ""
     return {*named_topics(agents), *([topic] if topic and readers_of(agents, topic) else ())}
 
@@ -89,7 +89,7 @@ def match_topics(agents: Sequence[Agent], names: TopicNames, there: Collection[s
 
 log = Log()
 
-#: Looks that must miss a topic until it is gone: a broker that begins may not know all of them at once.
+#: Looks that must miss a topic until it is gone: a broker that starts may not know all of them at once.
 _LOOKS_UNTIL_GONE: Final = 2
 
 _Ensure = Callable[[Collection[str]], Awaitable[None]]
@@ -106,7 +106,7 @@ class Sources:
         self.found: frozenset[str] = frozenset()  #: those that are taken up by a pattern
         self.left_out: dict[str, str] = {}  #: those that a pattern matches and nobody reads, each with the sentence that says why
         self._missed: dict[str, int] = {}  #: how many looks in a row did not show it
-        self._begun_at: frozenset[str] | None = None  #: what was there when a group began that had never committed
+        self._begun_at: frozenset[str] | None = None  #: what was there when a group started that had never committed
 
     @property
     def topics(self) -> list[str]:
@@ -123,7 +123,7 @@ class Sources:
         return topic in self.found and (self._begun_at is None or topic not in self._begun_at)
 
     def begin_new(self) -> None:
-        """The group has never committed anything: where it begins with the topics that are found now, `start` says."""
+        """The group has never committed anything: where it starts with the topics that are found now, `start` says."""
         self._begun_at = self.found
 
     async def take_up(self, there: Collection[str], ensure: _Ensure) -> bool:

@@ -63,8 +63,8 @@ class TopicReview(NamedTuple):
     role: Literal["source", "passed over", "earlier", "retry", "dead letter", "delay", "control"]
     wanted: Demand | None  #: `None` for a source, and for all as long as there is no source to measure them by
     found: Topic | None
-    todo: Literal["nothing", "create", "extend", "mend"]  #: only the user can mend
-    faults: tuple[str, ...] = ()  #: what to mend, a sentence each
+    todo: Literal["nothing", "create", "extend", "mend"]  #: only the user can fix
+    faults: tuple[str, ...] = ()  #: what to fix, a sentence each
     advice: str | None = None  #: what would be better; a worker starts without it
 
 
@@ -96,7 +96,7 @@ class TopicPlan(NamedTuple):
         return self.rungs if topic == self.delay else self.like.partitions
 
     def retention(self, topic: str) -> int:
-        """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept for ever."""
+        """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept forever."""
         if topic == self.dead_letter or self.like.retention_ms == -1:
             return -1
         return max(self.like.retention_ms, _kept(ladder_of(self.rungs))) if topic == self.delay else self.like.retention_ms

@@ -48,7 +48,7 @@ class Seen(Generic[T]):
         self._looking: asyncio.Task[None] | None = None
 
     async def now(self) -> Sight[T]:
-        """What is known, after asking anew unless that was done just now. Raises what `look` raises that is none of our errors."""
+        """What is known, after asking again unless that was done just now. Raises what `look` raises that is none of our errors."""
         problem = self._problem
         if not self._is_fresh():
             if self._looking is None:

@@ -1,6 +1,6 @@
 """The metrics of a worker: the name, unit, labels and meaning of each. The page about them, the alerts and the dashboard go by this table.
 
-Names follow the OpenTelemetry conventions for messaging where those have one; the others begin with `ackwise_`.
+Names follow the OpenTelemetry conventions for messaging where those have one; the others start with `ackwise_`.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ _ENTRIES: Final = (
         "gauge",
         "s",
         _LANE,
-        "time for which the next commit of a partition with messages in hand stands still, to 10 s; 0 if none are in hand",
+        "time for which the next commit of a partition with messages in flight is stalled, to 10 s; 0 if none are in flight",
     ),
     MetricEntry(
         "ackwise_stalled",
         "gauge",
         "",
         _LANE,
-        "1 if the partition stands still until somebody acts: it can't be read on",
+        "1 if the partition is stalled until somebody acts: it can't be read on",
     ),
     MetricEntry("ackwise_in_hand", "gauge", "messages", ("agent",), "messages fetched and not settled"),
     MetricEntry("ackwise_running", "gauge", "messages", ("agent",), "those of them that a handler has now"),
@@ -90,7 +90,7 @@ _ENTRIES: Final = (
         "ackwise_store_exchange_seconds", "histogram", "s", ("result",), "trips to the store, `answered` or `failed`; with `Dedup`"
     ),
     MetricEntry(
-        "ackwise_event_log_outage", "gauge", "", (), "1 if the event log could not be made durable, and nothing begins; with `Events`"
+        "ackwise_event_log_outage", "gauge", "", (), "1 if the event log could not be made durable, and nothing starts; with `Events`"
     ),
     MetricEntry(
         "ackwise_event_flush_seconds", "histogram", "s", ("result",), "flushes of the event log, `done` or `failed`; with `Events`"

@@ -46,7 +46,7 @@ def _tables(state: State) -> Iterator[Table]:
 def _worker(state: State) -> Iterator[tuple[str, Value]]:
     yield "claims held", "no store" if state.claims is None else state.claims
     yield "store", "no store" if state.store_down is None else "does not answer" if state.store_down else "answers"
-    yield "outage of the event log", "yes, nothing is begun" if state.event_log_outage else "no"
+    yield "outage of the event log", "yes, nothing is started" if state.event_log_outage else "no"
     yield "delays that were cut to max_delay", state.cut_delays
     for what, facts in (("share group", state.share), ("outbox", state.outbox)):
         for name, value in _flat({} if facts is None else asdict(facts)):

@@ -2,7 +2,7 @@
 
 Events about messages that went the same way are counted as one. Without somebody who watches there are no counts.
 
-What only broker and database know of a worker, and since when its commits stand still: looked at every ten seconds.
+What only broker and database know of a worker, and since when its commits are stalled: looked at every ten seconds.
 
 Measures of a worker: every sample of its metrics as it is now. Nobody is asked for them; what others know was asked before.
 
@@ -183,7 +183,7 @@ LaneKey = tuple[str, int, str]
 
 @dataclass(slots=True)
 class Seen:
-    """What broker and database said when they were last asked, and since when each commit stands still (monotonic seconds)."""
+    """What broker and database said when they were last asked, and since when each commit is stalled (monotonic seconds)."""
 
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     outbox: OutboxState | None = None
@@ -194,7 +194,7 @@ class Seen:
         self.standing = {key_of(lane): self._standing(lane, now) for lane in lanes_of(member)}
 
     def _standing(self, lane: Lane, now: float) -> tuple[int | None, float]:
-        """The next commit of `lane`, and since when it is that. Without messages in hand nothing stands still."""
+        """The next commit of `lane`, and since when it is that. Without messages in flight nothing is stalled."""
         commit = lane.watermark.commit
         before = self.standing.get(key_of(lane))
         return before if before is not None and lane.in_hand and before[0] == commit else (commit, now)
@@ -379,7 +379,7 @@ def _agent_of(run: Run) -> str:
 
 
 def _reason_measures(why: str) -> str:
-    """Why a run is held, without the number that some reasons begin with: it would make a series of each."""
+    """Why a run is held, without the number that some reasons start with: it would make a series of each."""
     return why.lstrip("0123456789 ")
 
 

@@ -60,7 +60,7 @@ class Business(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, connection: Any) -> AbstractAsyncContextManager[Any]:
-        """A transaction as the business itself begins one: it commits at the end, and rolls back if the block raises."""
+        """A transaction as the business itself starts one: it commits at the end, and rolls back if the block raises."""
 
     @abc.abstractmethod
     def savepoint(self, connection: Any) -> AbstractAsyncContextManager[Any]:

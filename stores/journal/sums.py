@@ -54,7 +54,7 @@ def wrong_sum(path: Path) -> bool:
 
 
 def _footer(file: BinaryIO) -> tuple[int, bytes]:
-    """Return where the footer begins, and all from there on; it begins below 0 if its length can't be right."""
+    """Return where the footer starts, and all from there on; it starts below 0 if its length can't be right."""
     size = file.seek(0, os.SEEK_END)
     file.seek(-_TAIL, os.SEEK_END)
     begin = _footer_at(file.read(_TAIL), size)

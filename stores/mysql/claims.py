@@ -46,7 +46,7 @@ class Server(NamedTuple):
     before: Packet
     """What makes the statement mean the same whatever the session is set to: the clock is UTC, assignments run in order."""
     prefix: str
-    """The same, as the beginning of the statement itself."""
+    """The same, as the start of the statement itself."""
     alias: str
     """What names the inserted row, after its values; `{}` are the names of its columns."""
     inserted: str
@@ -78,7 +78,7 @@ class Transition(enum.IntEnum):
 
     NONE = 10
     FRESH = 11
-    """It was forgotten, and begins anew."""
+    """It was forgotten, and starts again."""
     HELD = 12
     """Its holder goes on, finishes or gives up."""
     FREE = 13
@@ -246,7 +246,7 @@ class MySQLStore(SQLClaims[Connections[Pool, Connection]]):
     """A claim store in the MariaDB or MySQL database of `url`; or on `pool`, an asyncmy pool, which stays yours: its settings are not
     touched, nor is it closed.
 
-    `prefix` begins the names of the tables. `timeout` (seconds) bounds an exchange with all that it has to wait for. At most
+    `prefix` starts the names of the tables. `timeout` (seconds) bounds an exchange with all that it has to wait for. At most
     `max_size` connections are open. In the URL, `sslmode`, `sslrootcert`, `sslcert` and `sslkey` say how TLS is used, with the
     meaning that they have for PostgreSQL; without any of them there is none.
 
@@ -301,7 +301,7 @@ class _Claims:
 
 
 def _session(timeout: float) -> str:
-    """Return what a connection for exchanges begins with: the server gives up first, so that it says what it waited for."""
+    """Return what a connection for exchanges starts with: the server gives up first, so that it says what it waited for."""
     return _settings(max(1, int(timeout * 0.8)), timeout * 0.9)
 
 

@@ -5,7 +5,7 @@
 Lets watchers see what is executed on an asyncmy connection before it is sent.
 
 Nothing of asyncmy tells of a statement. So while it is watched, the connection's class is a subclass of its own, whose `query`, `commit`,
-`rollback`, `begin`, `autocommit`, `select_db` and `prepare` look first. Nothing else of asyncmy is touched, and nothing stays.
+`rollback`, `start`, `autocommit`, `select_db` and `prepare` look first. Nothing else of asyncmy is touched, and nothing stays.
 
 `Asyncmy`: how asyncmy connects to a MariaDB or MySQL server, for `Connections`.
 """
@@ -71,7 +71,7 @@ _SLOW = (
     "the server did not finish within {timeout:g} s; somebody may hold {held} in an open transaction, "
     "or it is overloaded: see information_schema.innodb_trx"
 )
-_LOST = "the connection was lost; it is made anew with the next exchange"
+_LOST = "the connection was lost; it is made again with the next exchange"
 _ENDED = "the server ended the connection; it stops or starts, or somebody killed it"
 _DISK = "the server's disk or tablespace is full; make room"
 _MEMORY = "the server is out of memory"

@@ -173,7 +173,7 @@ _MAX_SIZE: Final = 10
 """Connections: a batch under way has one."""
 
 
-#: Out of autocommit before anything begins: what follows an error that undid the transaction does not commit by itself then.
+#: Out of autocommit before anything starts: what follows an error that undid the transaction does not commit by itself then.
 _NO_AUTOCOMMIT: Final = Statement("SET autocommit = 0")
 _BEGIN: Final = (
     Statement("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"),
@@ -193,7 +193,7 @@ class MySQLInbox(ServerInbox["Pool", "Connection"]):
     stays yours: its settings are not touched, nor is it closed.
 
     `timeout` (seconds) bounds each of our own statements, with its wait for another worker's batch that holds the same key;
-    on our own connections a statement of the handler waits no longer for a lock either. `prefix` begins the names of the
+    on our own connections a statement of the handler waits no longer for a lock either. `prefix` starts the names of the
     tables. Raises `ConfigurationError`.
     """
 
@@ -278,9 +278,9 @@ def maintained(tables: Tables, address: str) -> Maintenance[MySQLStatements]:
 
 
 def _session(timeout: float) -> str:
-    """Return what a connection begins with: the server gives up first, so that it says what it waited for.
+    """Return what a connection starts with: the server gives up first, so that it says what it waited for.
 
-    A worker that stands still in the middle of a batch loses it after five minutes; what stands in the comment is MariaDB's alone.
+    A worker that is stalled in the middle of a batch loses it after five minutes; what stands in the comment is MariaDB's alone.
     """
     return (
         f"SET SESSION autocommit = 0, innodb_lock_wait_timeout = {max(1, int(timeout * 0.8))} /*M! , idle_transaction_timeout = 300 */; "

@@ -59,7 +59,7 @@ _WORDS: Final = {
     SELECT COUNT(*) AS number, MIN(id) AS oldest FROM {rows} {by_due} WHERE {it}) AS n LEFT JOIN {rows} AS r ON r.id = n.oldest)""",
 }
 
-# By id over all shards and not by shard, so that a backlog of any size is read from its beginning only. A row whose key is blocked is
+# By id over all shards and not by shard, so that a backlog of any size is read from its start only. A row whose key is blocked is
 # passed over here: what blocks is found in the index, as it is due later, or parked. The large columns are read last, of few rows.
 _PENDING: Final = """
 WITH blocks AS (
@@ -269,7 +269,7 @@ class MySQLOutbox(ServerOutbox):
 
 
 def _session(timeout: float) -> str:
-    """Return what our connections begin with: the server gives up first, so that it says what it waited for."""
+    """Return what our connections start with: the server gives up first, so that it says what it waited for."""
     return (
         f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout * 0.4))}, sql_notes = 0 "
         f"/*M! , max_statement_time = {timeout * 0.9} */; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"

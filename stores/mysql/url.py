@@ -97,7 +97,7 @@ class Address:
 
 
 def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
-    """The URL without the options that are the store's, and those, else `defaults`. Raises `ConfigurationError`, without a secret."""
+    """The URL without the options that are the store's, and those, otherwise `defaults`. Raises `ConfigurationError`, without a secret."""
     parts, pairs = _split(url, (*Options._fields, *_Tls._fields))
     texts = {name: text for name, text in pairs if name in Options._fields}
     rest = urlencode([(name, text) for name, text in pairs if name not in Options._fields])

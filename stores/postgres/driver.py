@@ -56,7 +56,7 @@ _PROBLEMS = {
     "23505": Problem.DUPLICATE,
     "42501": Problem.FORBIDDEN,
 }
-"""The beginning of an SQLSTATE, and what it means; the first that fits."""
+"""The start of an SQLSTATE, and what it means; the first that fits."""
 
 _YOURS = {
     "28P01": "the password is wrong; correct it in the URL",
@@ -68,7 +68,7 @@ _YOURS = {
     "3F000": "the schema of the {what} is missing; run `{init}`",
     "08P01": "what answers does not take our connection ({message}); behind PgBouncer write statement_cache_size=0 into the URL",
 }
-"""The beginning of an SQLSTATE, and what it says; the first that fits."""
+"""The start of an SQLSTATE, and what it says; the first that fits."""
 
 _THEIRS = {
     "25006": "the server takes no writes; it is a standby or default_transaction_read_only is on: name the primary, or all hosts of it",
@@ -79,7 +79,7 @@ _THEIRS = {
     "57014": "the server did not finish within {timeout} s; see what holds it up in pg_stat_activity",
     "57P": "the server is starting or stopping ({message})",
     "40": "the server found a deadlock or a conflict each time it was asked ({message})",
-    "08": "the connection was lost; it is made anew with the next exchange",
+    "08": "the connection was lost; it is made again with the next exchange",
 }
 
 
@@ -131,7 +131,7 @@ def _of_the_network(error: Exception, address: str, timeout: float) -> Configura
             # What asyncpg says here may quote the URL.
             return ConfigurationError(f"{address}: asyncpg can't read the URL; check its port, its sslmode and the files that it names")
         case _:
-            return StoreUnavailable(f"{address}: the connection was lost; it is made anew with the next exchange")
+            return StoreUnavailable(f"{address}: the connection was lost; it is made again with the next exchange")
 
 
 def _state(error: asyncpg.PostgresError) -> str:
@@ -254,7 +254,7 @@ class Asyncpg(Driver["Pool", "PoolConnectionProxy"]):
     ) -> None:
         purpose.require_sense("PostgreSQL", "postgresql://host/database", url, given, timeout, max_size)
         if statement_cache_size < 0:
-            raise ConfigurationError(f"statement_cache_size is {statement_cache_size}; give 0 behind PgBouncer, else leave it out")
+            raise ConfigurationError(f"statement_cache_size is {statement_cache_size}; give 0 behind PgBouncer, otherwise leave it out")
         super().__init__(purpose, "the pool's PostgreSQL" if url is None else address_of(url), given, timeout)
         self._url, self._max_size, self._cache = url, max_size, statement_cache_size
         self._session = {**session, **_limits(timeout)} if is_bounded else session

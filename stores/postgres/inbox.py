@@ -172,7 +172,7 @@ def _array(values: Iterable[object]) -> str:
 _MAX_SIZE: Final = 10
 """Connections: a batch under way has one."""
 
-# A worker that vanished, or stands still in the middle of a batch, keeps the locks of its keys until its server notices:
+# A worker that vanished, or is stalled in the middle of a batch, keeps the locks of its keys until its server notices:
 # after a minute if its host is gone, after five if only its process does nothing.
 _SESSION: Final = {
     "tcp_keepalives_idle": "30",
@@ -236,7 +236,7 @@ class PostgresInbox(ServerInbox["Pool", "PoolConnectionProxy"]):
 
 
 class PostgresSession(ServerSession["PoolConnectionProxy"]):
-    """PostgreSQL begins no transaction by itself: what fails leaves one that takes nothing any more."""
+    """PostgreSQL starts no transaction by itself: what fails leaves one that takes nothing any more."""
 
     def __init__(self, connection: PoolConnectionProxy, statements: Statements, driver: Asyncpg) -> None:
         super().__init__(connection, statements, driver, AsyncpgRunner(connection), watched)

@@ -55,7 +55,7 @@ _WORDS: Final = {
 SELECT FROM {rows} AS before WHERE before.key_hash = r.key_hash AND before.id < r.id AND before.key_hash IS NOT NULL
     AND (before.attempts > 0 OR before.behind)
     AND ({it} before.state = {LOCAL_COMMIT} AND before.next_at > statement_timestamp() OR before.state = {MESSAGE_ERROR} AND :block_key)""",
-    # By id over all shards and not by shard, so that a backlog of any size is read from its beginning only. A row that is blocked is told
+    # By id over all shards and not by shard, so that a backlog of any size is read from its start only. A row that is blocked is told
     # without its value, and is put `behind` then: it leaves the index that is read here, until what blocks it is sent.
     "pending": f"""
 WITH seen AS (
@@ -216,7 +216,7 @@ def say_idle(sql: Dialect, owner: str, at_most: float) -> Steps[int | None]:
 
 
 class Waking:
-    """The side of those who commit: `soon` returns at once, and what it begins ends with `close`.
+    """The side of those who commit: `soon` returns at once, and what it starts ends with `close`.
 
     A NOTIFY in the business transaction would hold a lock of the whole database to the end of each commit. So it is sent on a connection
     of ours, at most every 50 ms, and only if a relay has said that it waits: what it waits for has `idle_until` in its row until then.
@@ -435,7 +435,7 @@ def _writes(table: str) -> Writes:
 
 
 def _as_ours(steps: Steps[None]) -> Steps[None]:
-    """In the role that the session began with; the other one is remembered where no codec of the user's sees it."""
+    """In the role that the session started with; the other one is remembered where no codec of the user's sees it."""
     yield [Statement("SELECT set_config('ackwise.role', current_setting('role'), true)"), Statement("SET LOCAL role TO DEFAULT")]
     yield from steps
     yield [Statement("SELECT set_config('role', current_setting('ackwise.role'), true)")]

@@ -40,7 +40,7 @@ class Options(NamedTuple):
 
 
 def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
-    """The URL for the driver, and the options that are ours, else `defaults`. Raises `ConfigurationError`, which repeats no secret."""
+    """The URL for the driver, and the options that are ours, otherwise `defaults`. Raises `ConfigurationError`, which repeats no secret."""
     known = (*Options._fields, *_DRIVERS)
     parts, pairs = split(url, "PostgreSQL", _FORM, ("postgresql", "postgres"), known, _TEXTS, one_host=False)
     ours = {name: text for name, text in pairs if name in Options._fields}

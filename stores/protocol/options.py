@@ -30,7 +30,7 @@ class Purpose(NamedTuple):
     missing: str
     """The sentence for a database that is not set up."""
     has: str
-    """What begins the sentence about a version."""
+    """What starts the sentence about a version."""
     init: str = "ackwise store init URL"
     """The command that sets it up."""
     version: int = 1

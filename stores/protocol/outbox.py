@@ -404,7 +404,7 @@ class Buffer(Sending):
 
 
 class Sends(Sending):
-    """`Outbox.send` for an outbox: the transaction that is open around the call, in this task or in one that it began."""
+    """`Outbox.send` for an outbox: the transaction that is open around the call, in this task or in one that it started."""
 
     def __init__(self) -> None:
         self._current: ContextVar[OutboxTransaction | None] = ContextVar("ackwise outbox transaction", default=None)

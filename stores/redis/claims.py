@@ -41,7 +41,7 @@ class RedisStore:
     settings stay yours, and it is not closed.
 
     `timeout` (seconds) is how long an exchange may take, connecting and one repetition included, before it raises `StoreUnavailable`.
-    `namespace` begins every key. `wait` is how many replicas have to acknowledge an exchange within `wait_timeout` seconds (half of
+    `namespace` starts every key. `wait` is how many replicas have to acknowledge an exchange within `wait_timeout` seconds (half of
     `timeout` unless given); otherwise it raises `StoreUnavailable` and nothing of it is believed. `buckets` is how many hash tags
     spread the keys of a cluster.
 
@@ -112,7 +112,7 @@ class RedisStore:
         except BaseException:
             await connection.close()
             raise
-        self._turns = asyncio.Semaphore(_AT_A_TIME)  # anew, since it belongs to the loop that first had to wait for it
+        self._turns = asyncio.Semaphore(_AT_A_TIME)  # again, since it belongs to the loop that first had to wait for it
         self._connection = connection
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:

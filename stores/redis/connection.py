@@ -110,7 +110,7 @@ class Address:
     def cluster_client(self, timeout: float) -> RedisCluster:
         """A client of a cluster that goes on without the slots that nobody serves; it repeats nothing either.
 
-        Whenever a node fails it asks the hosts of the URL anew who serves what. With those that it found instead, it would never
+        Whenever a node fails it asks the hosts of the URL again who serves what. With those that it found instead, it would never
         come back to a cluster that was moved to other machines behind the same names.
         """
         tls = {"ssl": True, **self._tls()} if self.scheme == "rediss+cluster" else {}

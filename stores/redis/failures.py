@@ -74,7 +74,7 @@ _OTHER = "it refused: {error}"
 
 
 def reason(error: BaseException, timeout: float) -> str:
-    """What happened and what to do, for a sentence that begins with the address; a note on it names the node. `timeout` is in seconds."""
+    """What happened and what to do, for a sentence that starts with the address; a note on it names the node. `timeout` is in seconds."""
     chain = list(_causes(error))
     said = " ".join(str(link) for link in chain)
     found = next((text for link in chain for kind, text in _BY_CLASS if isinstance(link, kind)), None)

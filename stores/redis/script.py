@@ -46,10 +46,10 @@ class Layout:
     """`retention` (seconds) and `keys` count for `compact` only, `buckets` on a cluster only. Raises `ConfigurationError`.
 
     Plain: one key for each record. Compact: completed records are fields of shared hashes ("pages"), which Redis keeps in a
-    seventh of the memory; a page is for one half of the retention and for the ids that begin alike.
+    seventh of the memory; a page is for one half of the retention and for the ids that start alike.
     """
 
-    namespace: str = "ackwise"  #: what all keys begin with
+    namespace: str = "ackwise"  #: what all keys start with
     compact: bool = False
     retention: float = 86400.0  #: the longest that an exchange may ask for
     keys: int = 1_000_000  #: how many completed records there are at a time
@@ -293,7 +293,7 @@ def _columns(requests: Sequence[tuple[ClaimKey, int, Outcome, int | None, str]])
 
 
 def _by_column(columns: Sequence[Column], exceptions: dict[int, AnyAnswer], begin: int) -> tuple[list[Answered[AnyAnswer]], int]:
-    """The answers to columns of one kind whose first key is at the position `begin`, and the position behind their last one."""
+    """The answers to columns of one kind whose first key is at the position `start`, and the position behind their last one."""
     found, positions = list[Answered[AnyAnswer]](), sorted(exceptions)
     at = bisect_left(positions, begin)
     for column in columns:

@@ -149,7 +149,7 @@ class Connections(Generic[P, C]):
             await self._end(pool)
 
     def require_open(self) -> P:
-        """Return the pool, which whoever has begun goes on with when the store is closed. Raise `StoreUnavailable` if it is not open."""
+        """Return the pool, which whoever has started goes on with when the store is closed. Raise `StoreUnavailable` if it is not open."""
         if self.pool is None:
             raise StoreUnavailable(self.driver.purpose.not_open(self.address))
         return self.pool
@@ -157,7 +157,7 @@ class Connections(Generic[P, C]):
     async def run(self, begin: Callable[[], Steps[T]], *, repeats: bool = True) -> T:
         """Return what steps return, within the timeout. Raise `StoreUnavailable`.
 
-        After a conflict it begins again; and once on a new connection, if the one that it had was lost and it `repeats`.
+        After a conflict it starts again; and once on a new connection, if the one that it had was lost and it `repeats`.
         """
         pool, conflict, replaced = self.require_open(), None, not repeats
         try:
@@ -205,7 +205,7 @@ class Connections(Generic[P, C]):
             await self.driver.release(pool, connection)
 
     async def replace(self, pool: P) -> None:
-        """Let the next operation or batch begin on a new connection; a pool that was given sees to that itself."""
+        """Let the next operation or batch start on a new connection; a pool that was given sees to that itself."""
         if pool is not self.driver.given:
             await self.driver.expire(pool)
 
@@ -308,7 +308,7 @@ def _going_on(begun: Coroutine[Any, Any, T], waits_for: object) -> Generator[obj
     while True:
         try:
             value = yield waits_for
-        except BaseException as error:  # noqa: BLE001  # it is meant for what has begun
+        except BaseException as error:  # noqa: BLE001  # it is meant for what has started
             step = functools.partial(begun.throw, error)
         else:
             step = functools.partial(begun.send, value)

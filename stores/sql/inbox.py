@@ -49,7 +49,7 @@ class Statements(Protocol):
     """Reads what a handler may change of its session: one row, of one answer. No packet: nothing."""
 
     still_there: Packet
-    """Undoes all that came after the transaction began, and fails where it is gone. No packet: nothing ends one unseen."""
+    """Undoes all that came after the transaction started, and fails where it is gone. No packet: nothing ends one unseen."""
     undoes_all: bool
     """Whether a rollback undoes what was changed of the session too."""
 
@@ -121,7 +121,7 @@ class Done(NamedTuple):
 
 
 def finish(statements: Statements, done: Done, retention: float, then: Packet = ()) -> Steps[None]:
-    """Write what became of keys, and send what comes `then`. Raises `TransactionAborted` if the transaction is not the one that began."""
+    """Write what became of keys, and send what comes `then`. Raises `TransactionAborted` if the transaction is not the one that started."""
     records = [
         (key.id, UNFINISHED if outcome is None else int(outcome), next_attempt, topic, partition, offset, exec_id)
         for key, (topic, partition, offset), exec_id, outcome, next_attempt in done.finishes

@@ -109,7 +109,7 @@ _CHANGES: Final = frozenset({Effect.ACTS_AS, Effect.SESSION, Effect.ANYTHING})
 
 
 class InboxTransaction:
-    """A transaction of the inbox that has begun in `session`."""
+    """A transaction of the inbox that has started in `session`."""
 
     def __init__(self, session: Session[Any], retention: float) -> None:
         self.connection = session.connection
@@ -302,7 +302,7 @@ class ServerInbox(SQLStore[Connections[P, C]]):
 
     @asynccontextmanager
     async def begin(self, *, retention: float) -> AsyncIterator[InboxTransaction]:
-        """See `TransactionalStore.begin`; waits for a connection, and replaces a lost one before anything was done."""
+        """See `TransactionalStore.start`; waits for a connection, and replaces a lost one before anything was done."""
         pool = self._connections.require_open()
         connection, session = await self._begin(pool)
         try:

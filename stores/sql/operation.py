@@ -5,8 +5,8 @@ packets through one driver, one statement at a time where the driver takes no mo
 sqlite3 and a connection of SQLAlchemy, asynchronously or not.
 
 An operation *owns* its connection, or borrows that of the caller. Whoever runs an owned one (`Runs`, in `schema.py`) takes a connection,
-bounds the time, repeats it and closes the connection if it has to; the operation itself may begin and commit. A borrowed one is steps
-alone, which send their statements into the transaction that is open: they neither begin nor commit, make no setting and are never repeated.
+bounds the time, repeats it and closes the connection if it has to; the operation itself may start and commit. A borrowed one is steps
+alone, which send their statements into the transaction that is open: they neither start nor commit, make no setting and are never repeated.
 
 `Templates`: SQL that several databases share, rendered once for each with its words, the names of its tables and its placeholders.
 """

@@ -118,7 +118,7 @@ WORDS: Final = {
 
 
 class Around(NamedTuple):
-    """Statements that begin and end a transaction, as templates."""
+    """Statements that start and end a transaction, as templates."""
 
     before: Sequence[str] = ()
     after: Sequence[str] = ()

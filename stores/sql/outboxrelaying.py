@@ -201,7 +201,7 @@ _COMMITTED, _NOT_BEGUN = "C", "R"
 _UNDECIDED: Final = (Problem.BUSY, Problem.CONFLICT, Problem.DUPLICATE)
 
 _TWICE: Final = "the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
-_CHECKED: Final = "a check-back took the local transaction {tx_id} for rolled back, as it had not begun; nothing of it stays"
+_CHECKED: Final = "a check-back took the local transaction {tx_id} for rolled back, as it had not started; nothing of it stays"
 
 
 class _Decision(NamedTuple):
@@ -230,7 +230,7 @@ class Preparing(Operations):
     async def barrier(self, connection: Any, tx_id: str) -> None:
         business = self._through(connection)
         if not (business.is_open() or business.begins_by_itself):
-            raise ConfigurationError(f"the barrier of {tx_id} has to be in the local transaction, and none is open; begin one")
+            raise ConfigurationError(f"the barrier of {tx_id} has to be in the local transaction, and none is open; start one")
         await business.run(set_barrier(self._sql, tx_id))
 
     @asked(repeats=True)

@@ -1,9 +1,9 @@
 """Rows in the transaction of the business, and the block of `outbox.transaction`, on an asynchronous connection, which is a `Business`.
 
-begin          BEGIN, SAVEPOINT        or SAVEPOINT alone in the transaction that is open already
+start          BEGIN, SAVEPOINT        or SAVEPOINT alone in the transaction that is open already
 before         the rows, then …        a savepoint of the business, or what ends the transaction
 after          forget the rows …       that belong to what was rolled back
-finish         RELEASE, the rows       the savepoint is there as long as the transaction is the one that began
+finish         RELEASE, the rows       the savepoint is there as long as the transaction is the one that started
 commit         COMMIT                  but in a transaction that is somebody else's
 undo           ROLLBACK, or TO it
 """
@@ -48,7 +48,7 @@ class Writes:
     insert: Callable[[Sequence[RowColumns], Packet], Steps[None]]
     """Inserts rows to be sent, in their order, which is that of their ids; the packet goes with the first of its own."""
     begin: Packet = (Statement("BEGIN"),)
-    """Begins a transaction, out of autocommit."""
+    """Starts a transaction, out of autocommit."""
     commit: Packet = (Statement("COMMIT"),)
     """Commits it; then the connection is in autocommit again if it was."""
     rollback: Packet = (Statement("ROLLBACK"),)
@@ -57,7 +57,7 @@ class Writes:
     open: Packet = ()
     """Fails where no transaction is open, if the driver does not know what an error did to it."""
     is_marked: bool = True
-    """Whether a savepoint marks a transaction of ours: elsewhere the driver knows whether it is open, and no other begins by itself."""
+    """Whether a savepoint marks a transaction of ours: elsewhere the driver knows whether it is open, and no other starts by itself."""
     proof: Packet = ()
     """What fails in a transaction of ours that has no mark and is broken, which a commit would undo without a word."""
     proves_first: bool = False
@@ -102,7 +102,7 @@ class Rows(Buffer):
             self.written(count)
 
     def ended(self) -> TransactionAborted:
-        """The error where the transaction is not the one that began."""
+        """The error where the transaction is not the one that started."""
         return TransactionAborted(ENDED.format(count=len(self.rows)))
 
 
@@ -122,7 +122,7 @@ class Block(Rows):
         return self.has_written and (self.has_ended or not self.is_joined)
 
     def begin(self) -> Packet:
-        """Return what begins a transaction, or a savepoint in the one that is open."""
+        """Return what starts a transaction, or a savepoint in the one that is open."""
         return [*(() if self.is_joined else self._sql.begin), *self._marked("SAVEPOINT")]
 
     def finish(self) -> Steps[None]:
@@ -133,7 +133,7 @@ class Block(Rows):
             raise self.ended()
 
     def commit(self) -> Packet:
-        """Return what commits that which `begin` began; nothing if it is joined."""
+        """Return what commits that which `start` started; nothing if it is joined."""
         if self.is_joined:
             return ()
         return self._sql.restore if self.has_ended else self._sql.commit
@@ -166,7 +166,7 @@ class Block(Rows):
             self.close(_CLOSED)
 
     def _complete(self) -> Steps[None]:
-        """Write what is left, with the proof that the transaction is still the one that began. Nothing may come after it."""
+        """Write what is left, with the proof that the transaction is still the one that started. Nothing may come after it."""
         if not (self._sql.open or self._is_open()):
             raise self.ended()
         proof = self._marked("RELEASE SAVEPOINT") or (() if self.rows else self._sql.proof)
@@ -205,9 +205,9 @@ class Business:
     look: Callable[[], Awaitable[None]] | None = None
     """Finds out whether a transaction is open, if the driver may have missed an end. Raises nothing of the driver's."""
     begins_by_itself: bool = False
-    """Whether a transaction begins with the next statement, where none is open."""
+    """Whether a transaction starts with the next statement, where none is open."""
     waits_to_begin: bool = False
-    """Whether what is raised because it could not begin is an error of Ackwise, and not the driver's."""
+    """Whether what is raised because it could not start is an error of Ackwise, and not the driver's."""
 
     async def run(self, steps: Steps[T]) -> T:
         """Return what steps in the transaction that is open return. Raises `AckwiseError`."""
@@ -233,7 +233,7 @@ class Business:
             raise self._error(failure, rows) from None
 
     async def begin(self, block: Block) -> None:
-        """Begin a block; what could not begin whole is undone."""
+        """Start a block; what could not start whole is undone."""
         try:
             await self.runner.send(block.begin())
         except BaseException as error:

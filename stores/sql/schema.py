@@ -161,7 +161,7 @@ class Runs(Protocol):
         ...
 
     async def run(self, begin: Callable[[], Steps[T]], *, repeats: bool = True) -> T:
-        """Return what the steps of an operation return, which `begin` begins each time that it is tried. Raises `StoreUnavailable`.
+        """Return what the steps of an operation return, which `start` starts each time that it is tried. Raises `StoreUnavailable`.
 
         `repeats` says whether it may be tried again though it may have been applied.
         """

@@ -41,7 +41,7 @@ PREPARED: Final = "a savepoint, or what may end a transaction, can't be a prepar
 
 
 def undoes(effects: Effects) -> bool:
-    """Return whether a packet begins by taking back what was done before it."""
+    """Return whether a packet starts by taking back what was done before it."""
     return effects[0] in (Effect.UNDOES, Effect.ROLLS_BACK)
 
 
@@ -146,7 +146,7 @@ class Grammar:
     hidden: re.Pattern[str]
     """Comments, texts and quoted names."""
     rules: tuple[tuple[re.Pattern[str], Effect | None], ...]
-    """The beginning of a statement, in capitals with single spaces, and what it does; the first that fits."""
+    """The start of a statement, in capitals with single spaces, and what it does; the first that fits."""
     otherwise: Effect | None = None
     several: bool = True
     """Whether a packet may be several statements."""

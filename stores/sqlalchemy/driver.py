@@ -27,7 +27,7 @@ _BROKEN: Final = "25P02"
 _REFUSED: Final = ("22", "23", "27", "42", "44", "P0")
 """SQLSTATEs of data and statements that a database does not take, which SQLAlchemy has no class for with every driver."""
 
-#: Numbers of MariaDB's errors, SQLSTATEs of PostgreSQL's, and how SQLite's begin, which has no codes for these.
+#: Numbers of MariaDB's errors, SQLSTATEs of PostgreSQL's, and how SQLite's start, which has no codes for these.
 _PROBLEMS: Final[dict[object, Problem]] = {
     _BROKEN: Problem.ENDED,
     "3B001": Problem.ENDED,
@@ -124,7 +124,7 @@ def refusing(step: str) -> Iterator[None]:
 
 
 def _code(error: DBAPIError) -> int | str:
-    """Return the number of MySQL's error, or the SQLSTATE of PostgreSQL's; else an empty text."""
+    """Return the number of MySQL's error, or the SQLSTATE of PostgreSQL's; otherwise an empty text."""
     first = error.orig.args[0] if error.orig is not None and error.orig.args else None
     return first if isinstance(first, int) else str(getattr(error.orig, "sqlstate", None) or "")
 
@@ -178,7 +178,7 @@ class SyncRunner:
         return Answer(rows, max(0, result.rowcount))
 
     def _control(self, word: str) -> Answer:
-        """SQLite's driver begins with the first change and not before; or SQLAlchemy itself does, where it is told to."""
+        """SQLite's driver starts with the first change and not before; or SQLAlchemy itself does, where it is told to."""
         if word == "COMMIT":
             self._connection.commit()
         elif word == "ROLLBACK":

@@ -85,7 +85,7 @@ class SQLAlchemySession(Session[AsyncSession]):
         return self.connection.sync_session.get_transaction() is self._ours
 
     async def begin(self, steps: Callable[[], Steps[Statements]]) -> None:
-        """Connect, and begin. Raises `Failure` and `ConfigurationError`."""
+        """Connect, and start. Raises `Failure` and `ConfigurationError`."""
         with failures():
             connection = await self.connection.connection()
             await connection.run_sync(_require_transactions)
@@ -171,7 +171,7 @@ def sync(connection: AsyncConnection) -> Connection:
 
 
 async def begin_as_writer(connection: AsyncConnection) -> None:
-    """SQLite's driver begins only with the first change, and a savepoint before that would be the whole transaction."""
+    """SQLite's driver starts only with the first change, and a savepoint before that would be the whole transaction."""
     await SQLAlchemyRunner(connection).send([Statement("BEGIN IMMEDIATE")])
 
 
@@ -182,7 +182,7 @@ def _require_transactions(connection: Connection) -> None:
         raise ConfigurationError(f"{ADDRESS}: its engine is in autocommit; give the sessions one that is not")
 
 
-#: Begins a batch in the transaction of a session.
+#: Starts a batch in the transaction of a session.
 Begins: TypeAlias = Callable[[], Steps[Statements]]
 
 
@@ -228,7 +228,7 @@ def _sqlite(schema: str | None, prefix: str) -> Maintenance[Begins]:
     clock = FileClock(INBOX.name, Path(ADDRESS), clocks_of(time.time))
 
     def begin_batch() -> Steps[Statements]:
-        # Where SQLAlchemy itself has begun, it was not as a writer.
+        # Where SQLAlchemy itself has started, it was not as a writer.
         yield [Statement("BEGIN IMMEDIATE"), Statement("DELETE FROM ackwise_inbox WHERE FALSE")]
         return SQLiteStatements((yield from begin(clock)))
 

@@ -47,7 +47,7 @@ class SQLAlchemyOutbox(Sends):
     It writes into the tables of the database's own outbox, which `ackwise outbox init URL` makes and whose relay sends the rows:
     `ackwise relay --outbox postgresql://…`, `mariadb://…` or `sqlite:///…`. `schema` and `prefix` are that outbox's. `store` may be that
     outbox in this process (a `PostgresOutbox`, `MySQLOutbox` or `SQLiteOutbox`): commits wake its relay; without it the relay looks every
-    second. A session begins its transaction by the first thing that it does: then the block joins, and you commit.
+    second. A session starts its transaction by the first thing that it does: then the block joins, and you commit.
     """
 
     def __init__(self, store: Outbox | None = None, *, schema: str | None = None, prefix: str = "ackwise_") -> None:
@@ -86,7 +86,7 @@ class SQLAlchemyOutbox(Sends):
         mine = _session(session)
         if not mine.in_transaction():
             raise ConfigurationError(
-                f"the barrier of {tx_id} has to be in the local transaction, and none is open in the session; begin one"
+                f"the barrier of {tx_id} has to be in the local transaction, and none is open in the session; start one"
             )
         await self._ask(mine, lambda words: set_barrier(words.sql, tx_id))
 
@@ -94,7 +94,7 @@ class SQLAlchemyOutbox(Sends):
         return await self._ask(_session(session), lambda words: read_id(words.sql))
 
     def _through(self, session: AsyncSession) -> Business:
-        """Return how rows get to `session`, which begins, commits and makes savepoints itself."""
+        """Return how rows get to `session`, which starts, commits and makes savepoints itself."""
         runner = _Runner(session, self._insert)
         return Business(
             Writes(_insert),

@@ -74,7 +74,7 @@ class Instant(NamedTuple):
 
 def _host() -> Clocks:
     if not hasattr(time, "CLOCK_BOOTTIME"):
-        # Not Linux. Where this clock stands still while the host sleeps, the wall clock is in doubt for an hour afterwards.
+        # Not Linux. Where this clock is stalled while the host sleeps, the wall clock is in doubt for an hour afterwards.
         return Clocks(time.time, time.monotonic, "")
     return Clocks(time.time, lambda: time.clock_gettime(time.CLOCK_BOOTTIME), _boot(Path("/proc")))
 
@@ -133,7 +133,7 @@ class FileClock:
         self._is_doubted = False
 
     def instant(self, begin: Packet, then: Packet) -> Steps[tuple[Instant, Sequence[Answer]]]:
-        """How late it is after `begin`, and the answers of what comes `then`; writes down what the file has to know of it.
+        """How late it is after `start`, and the answers of what comes `then`; writes down what the file has to know of it.
 
         In a transaction that writes.
         """

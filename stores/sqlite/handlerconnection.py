@@ -25,7 +25,7 @@ from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.stores.sql.inbox import ENDED, REFUSED
 from ackwise.stores.sql.watching import ENDING, SQLITE, Effect, Watch, Watched, Watcher
 
-# A transaction begins where there is none.
+# A transaction starts where there is none.
 _TRANSACTIONS: Final = {
     (sqlite3.SQLITE_TRANSACTION, "BEGIN"): Effect.COMMITS_BY_ITSELF,
     (sqlite3.SQLITE_TRANSACTION, "COMMIT"): Effect.COMMITS,

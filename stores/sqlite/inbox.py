@@ -72,7 +72,7 @@ def begin(clock: FileClock) -> Steps[Instant]:
 
 
 class SQLiteStatements:
-    """For a transaction that began at `instant`. See `Statements`."""
+    """For a transaction that started at `instant`. See `Statements`."""
 
     state: Packet = ()
 
@@ -168,7 +168,7 @@ class SQLiteInbox:
 
     @asynccontextmanager
     async def begin(self, *, retention: float) -> AsyncIterator[InboxTransaction]:
-        """See `TransactionalStore.begin`; the connection is one for all, so one batch at a time is in a transaction."""
+        """See `TransactionalStore.start`; the connection is one for all, so one batch at a time is in a transaction."""
         async with self._one_at_a_time:
             session = await self._begin()
             try:

@@ -45,7 +45,7 @@ _WORDS: Final = {
 SELECT shard FROM {shards}
 WHERE (shard, token) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:mine))""",
     "locked": "",  # nobody else writes to the file
-    # By id, from the beginning. What blocks a key is found in an index that has rows which failed, and no others. The large columns are
+    # By id, from the start. What blocks a key is found in an index that has rows which failed, and no others. The large columns are
     # read last, of few rows.
     "pending": """
 WITH seen AS (
@@ -245,7 +245,7 @@ class SQLiteOutbox(SQLOutbox, SQLStore[FileThread]):
         SQLStore.__init__(self, FileThread(self._file, "full"), Maintenance(made, made, lambda: complaints(address, _PART, clock), clean))
 
     async def close(self) -> None:
-        """Wait for the calls under way, and close the file; another relay may begin. Closing twice does nothing."""
+        """Wait for the calls under way, and close the file; another relay may start. Closing twice does nothing."""
         try:
             await super().close()
         finally:
@@ -298,7 +298,7 @@ class _RelayLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let another relay begin. Doing it twice does nothing."""
+        """Let another relay start. Doing it twice does nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -39,7 +39,7 @@ def empty(answer: Answer) -> Answer | None:
 
 
 def failed(code: int, *, one: bool = False) -> Change:
-    """With the error `code`: of the answer where it has an error as a whole, else of all that is in it, or of one partition alone."""
+    """With the error `code`: of the answer where it has an error as a whole, otherwise of all that is in it, or of one partition alone."""
 
     def change(answer: Answer) -> Answer | None:
         fields = answer.SCHEMA.names

@@ -96,7 +96,7 @@ class MemoryKafka:
             self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Break all connections, and take no new ones: the broker is away. What is in it stays, and sessions run out meanwhile."""
+        """Break all connections, and take no new ones: the broker is unavailable. What is in it stays, and sessions run out meanwhile."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -105,7 +105,7 @@ class MemoryKafka:
             await server.wait_closed()
 
     async def disconnect(self, client_id: str = "") -> None:
-        """Break all connections, or those of a client and of those whose ids begin with its id and a dash; they may connect anew."""
+        """Break all connections, or those of a client and of those whose ids start with its id and a dash; they may connect again."""
         connections = [task for task, client in self._connections.items() if not client_id or _is_of(client, client_id)]
         for connection in connections:
             connection.cancel()
@@ -159,7 +159,7 @@ class MemoryKafka:
         return dict(self.group(group).offsets)
 
     def expire(self, client_id: str) -> None:
-        """End the sessions of a client, as if its heartbeats had stayed away, and of those whose ids begin with its id and a dash."""
+        """End the sessions of a client, as if its heartbeats had stayed away, and of those whose ids start with its id and a dash."""
         for group in self._cluster.groups.values():
             for member in group.described()["members"]:
                 if _is_of(member["client_id"], client_id):

@@ -163,7 +163,7 @@ class Topic:
     """A topic with its partitions and what was set of it."""
 
     def __init__(self, partitions: int, configs: Mapping[str, str]) -> None:
-        self.id = uuid.uuid4()  #: one that is made anew has another
+        self.id = uuid.uuid4()  #: one that is made again has another
         self.partitions = [PartitionLog() for _ in range(partitions)]
         self.configs = dict(configs)
 

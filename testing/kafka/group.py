@@ -317,7 +317,7 @@ class ConsumerGroup:
             self._complete_join()
 
     def _complete_join(self) -> None:
-        """Begin the next generation with those who came; the others are out."""
+        """Start the next generation with those who came; the others are out."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None

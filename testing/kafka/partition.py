@@ -155,7 +155,7 @@ class PartitionLog:
 
     @property
     def stable(self) -> int:
-        """The end for those who read what is committed: where the first open transaction begins."""
+        """The end for those who read what is committed: where the first open transaction starts."""
         return min(self._open.values(), default=self.end)
 
     def append(self, batch: Batch, *, appended_ms: int | None = None) -> int:
@@ -221,7 +221,7 @@ class PartitionLog:
         self._batches = [batch for batch in self._batches if batch.end > self.start]
 
     def expire(self, before_ms: int) -> None:
-        """Trim the batches at the beginning that are older than that."""
+        """Trim the batches at the start that are older than that."""
         kept = next((batch.offset for batch in self._batches if batch.max_timestamp >= before_ms), self.end)
         self.trim(kept)
 
@@ -246,7 +246,7 @@ class PartitionLog:
         if producer.epoch < batch.producer_epoch:
             if batch.sequence:
                 raise OutOfOrderSequenceNumber(
-                    f"producer {batch.producer_id} begins epoch {batch.producer_epoch} with batch {batch.sequence}"
+                    f"producer {batch.producer_id} starts epoch {batch.producer_epoch} with batch {batch.sequence}"
                 )
             return None
         if producer.epoch > batch.producer_epoch:

@@ -34,7 +34,7 @@ def mariadb_server(folder: Path, *options: str) -> Iterator[Server]:
 
 
 def _greets(port: int) -> bool:
-    """Whether it sends the packet that begins a session."""
+    """Whether it sends the packet that starts a session."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
         connection.settimeout(1.0)
         return len(connection.recv(5)) == 5

@@ -55,7 +55,7 @@ def skip_if_missing(what: str) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port below the range that the system hands out by itself: nobody is given it while its server is away.
+    """A port below the range that the system hands out by itself: nobody is given it while its server is unavailable.
 
     Nor the port 10,000 above it, where the nodes of a Redis Cluster talk to each other.
     """
@@ -164,7 +164,7 @@ class Server:
 
 
 def _are_stopped(processes: Sequence[int]) -> bool:
-    """Whether they all stand still, or are no more."""
+    """Whether they all are stalled, or are no more."""
     listed = ",".join(map(str, processes))
     states = subprocess.run(["ps", "-o", "stat=", "-p", listed], capture_output=True, text=True, check=False).stdout.split()
     return all(state[0] in "TZ" for state in states)

@@ -85,7 +85,7 @@ def origin_of(headers: Mapping[str, bytes | None]) -> tuple[tuple[str, int, int]
 def early_commits(facts: Sequence[Mapping[str, Any]], written: Mapping[Partition, Sequence[Written]]) -> list[str]:
     """Every record that a commit passed before it was done, parked or dead; `written` is what stands in the topics.
 
-    A record is finished once its message (the id, else the record) ran, has an acknowledged dead letter, or has an
+    A record is finished once its message (the id, otherwise the record) ran, has an acknowledged dead letter, or has an
     acknowledged copy with a later attempt, there or moved on; a copy on the delay topic once it was moved on: to the retry topic, or to a
     rung that no commit has passed it on. Copies that stand there and that nobody heard of may be such ones.
     """

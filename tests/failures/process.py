@@ -15,7 +15,7 @@ _CONTEXT.set_forkserver_preload([f"tests.failures.{name}" for name in ("worker",
 
 
 class WorkerProcess:
-    """Begins with `main(*told)` at once. What it says is appended to the file `log`. It does not outlive this process."""
+    """Starts with `main(*told)` at once. What it says is appended to the file `log`. It does not outlive this process."""
 
     def __init__(self, main: Callable[..., object], told: tuple[Any, ...], log: Path) -> None:
         self.log: Final = log

@@ -1,4 +1,4 @@
-"""The broker is away, or hangs: workers of both hosts wait for it, go on when it is back, and end in time when they are told to.
+"""The broker is unavailable, or hangs: workers of both hosts wait for it, go on when it is back, and end in time when they are told to.
 
 The trials of ways of consuming whose broker goes away are here as well.
 """
@@ -128,7 +128,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 
 
 async def until_it_makes_topics(raw: RawKafka) -> None:
-    """A broker that stood still is shut out of its own cluster for a moment."""
+    """A broker that was stalled is shut out of its own cluster for a moment."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(AssertionError, KafkaError):
@@ -169,12 +169,12 @@ async def test_without_a_broker_workers_end_when_they_are_told_to_and_others_wai
             for group, kind in zip(groups, COMMANDS, strict=True):
                 workers.start(kind, kafka.bootstrap, topic, group)
         await workers.end(*running)
-        await workers.until(lambda group: "the brokers are away" in workers.said(group), *starting, *impatient)
+        await workers.until(lambda group: "the brokers are unavailable" in workers.said(group), *starting, *impatient)
         await workers.end(*impatient)
     finally:
         await asyncio.to_thread(kafka.start)
     await workers.until_given("before", *starting)
-    assert {group: workers.said(group).count("the brokers are away") for group in starting} == dict.fromkeys(starting, 1)
+    assert {group: workers.said(group).count("the brokers are unavailable") for group in starting} == dict.fromkeys(starting, 1)
 
 
 async def test_a_worker_that_may_wait_no_longer_for_its_broker_ends_with_2_and_says_why(workers: Workers) -> None:

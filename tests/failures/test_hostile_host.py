@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 #: What may become of a request that is asked again until there is an answer that says something.
 _ASKED: Final = ("raises", "raises-after", "late", "times-out", "twice", "unknown", "no-topic-one", "broken-disk-one")
 
-#: Answers that say nothing about what was committed; nobody may begin anywhere on them.
+#: Answers that say nothing about what was committed; nobody may start anywhere on them.
 _SILENT: Final = ("loadingx8", "shortx8", "emptyx8")
 
 #: Every call of the consumer, the producer and the relay, with what becomes of it: `loading@2` is the second call, `x3` three calls.

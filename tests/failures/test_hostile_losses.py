@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 #: A fetch raises after its position has moved past what it had drained, or is cancelled by its client.
 MOVED = ("worker.drain:raises-afterx2", "worker.drain:raises-oddly@2", "worker.drain:cancelled-after@2")
 
-#: A relay gets no answer about what was committed: it may begin nowhere, and move nothing again.
+#: A relay gets no answer about what was committed: it may start nowhere, and move nothing again.
 SILENT = ("relay.OffsetFetch:loadingx8", "relay.OffsetFetch:shortx8", "relay.OffsetFetch:emptyx8")
 
 #: The client of a relay leaks cancellation as it closes: the relay comes back.

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 #: What does not need a broker that goes away.
 HERE = [fault for fault in FAULTS if fault != "broker"]
 
-#: Seconds that a broker is away.
+#: Seconds that a broker is unavailable.
 AWAY = 3.0
 
 Case = tuple[str, str, int]
@@ -60,7 +60,7 @@ async def play(kafka: SharedKafka | LocalKafka, folder: Path, cases: Sequence[Ca
         try:
             verdict = await trial.run()
         except TimeoutError:
-            raise AssertionError(f"did not come to its end: {trial.verdict()}") from None
+            raise AssertionError(f"did not end: {trial.verdict()}") from None
         assert verdict.is_clean, verdict
         assert len(trial.sent) >= 100, "there is something to judge"
 
@@ -74,7 +74,7 @@ async def test_no_fault_loses_a_message_or_breaks_an_order_or_a_promise(kafka: S
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # waits for the leases and the retries of every mode: 10 to 12 s where a store is away, a client raises, or workers stop
+@pytest.mark.slow  # waits for the leases and the retries of every mode: 10 to 12 s where a store is unavailable, a client raises, or workers stop
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("fault", HERE)
 @pytest.mark.parametrize("seed", range(1, 1 + int(os.environ.get("MODES_SEEDS", "1"))))

@@ -13,7 +13,7 @@ SENT = [Sent(0, 0, "a"), Sent(0, 1, "b"), Sent(0, 2, "a")]
 
 
 def run(*offsets: int, worker: int = 1, attempt: int = 0) -> list[dict[str, Any]]:
-    """Each begins and succeeds."""
+    """Each starts and succeeds."""
     return [fact for offset in offsets for fact in (begins(offset, worker, attempt), succeeds(offset, worker))]
 
 
@@ -41,7 +41,7 @@ def test_what_never_succeeded_or_only_began_is_lost() -> None:
 
 def test_a_later_message_of_a_key_that_begins_first_is_a_violation() -> None:
     facts = [begins(0), begins(2, worker=2), succeeds(0), succeeds(2, worker=2), *run(1)]
-    assert judge(SENT, facts, "key").violations == ["(0, 2) begins in 2, and [0] are not finished"]
+    assert judge(SENT, facts, "key").violations == ["(0, 2) starts in 2, and [0] are not finished"]
     assert judge(SENT, facts, None).violations == []
 
 
@@ -49,7 +49,7 @@ def test_another_key_may_pass_and_nothing_passes_in_a_partition() -> None:
     facts = run(1, 0, 2)
     assert judge(SENT, facts, "key").violations == []
     assert judge(SENT, facts, "partition").violations == [
-        "(0, 1) begins in 1, and [0] are not finished",
+        "(0, 1) starts in 1, and [0] are not finished",
         "(0, 1) succeeds in 1, and [0] are not finished",
     ]
 
@@ -61,7 +61,7 @@ def test_a_repeat_is_counted_and_is_no_violation() -> None:
 
 def test_what_a_commit_said_to_be_finished_and_begins_again_is_found() -> None:
     facts = [*run(0, 1), promised(0, 1), *run(1, worker=2), *run(2)]
-    assert judge(SENT, facts, "key").broken == ["(0, 1) begins again in 2, which an acknowledged commit said to be finished"]
+    assert judge(SENT, facts, "key").broken == ["(0, 1) starts again in 2, which an acknowledged commit said to be finished"]
 
 
 def test_a_worker_that_could_not_hear_of_a_commit_breaks_no_promise() -> None:

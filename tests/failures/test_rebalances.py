@@ -1,6 +1,6 @@
 """Partitions change hands at the worst moments, on a real broker: nothing is lost, and nothing is committed early.
 
-A rebalance takes all partitions from all members and then gives them out anew, so that a second member that joins is
+A rebalance takes all partitions from all members and then gives them out again, so that a second member that joins is
 a revoke for the first. Names such as A23 are rows of the table of semantics.
 """
 

@@ -202,4 +202,4 @@ async def test_records_of_the_delay_topic_and_those_that_are_named_wrongly_are_r
     assert (code, refusal in said) == (2, True), said
     for records in ("orders", "orders/1", "orders/0/5-3", "orders/x/1", "or ders/0/1", "orders/0/1-2-3"):
         code, said = await shop.skip(records)
-        assert (code, "names no records; write TOPIC/PARTITION/FIRST-LAST" in said or "ends before it begins" in said) == (2, True), records
+        assert (code, "names no records; write TOPIC/PARTITION/FIRST-LAST" in said or "ends before it starts" in said) == (2, True), records

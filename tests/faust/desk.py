@@ -37,7 +37,7 @@ class Publisher(fakes.Publisher):
 
 
 class Broker:
-    """What the host asks of Faust's consumer. A group that never committed begins at offset 100."""
+    """What the host asks of Faust's consumer. A group that never committed starts at offset 100."""
 
     def __init__(self) -> None:
         self.commits: list[dict[TopicPartition, int]] = []

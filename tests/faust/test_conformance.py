@@ -138,7 +138,7 @@ async def test_A27_A28_a_fetch_is_cut_into_batches(monkeypatch: pytest.MonkeyPat
 
 
 def slow(events: tuple[asyncio.Event, asyncio.Event], error: Exception | None) -> Callable[[], Any]:
-    """Says that it has begun, and waits for the test."""
+    """Says that it has started, and waits for the test."""
 
     async def work() -> None:
         events[0].set()
@@ -198,7 +198,7 @@ async def test_A25_what_waits_behind_a_slow_message_is_not_begun_once_its_partit
         await begun.wait()
         (lane,) = here.lanes()
         revoked = asyncio.create_task(here.revoke())
-        await asyncio.sleep(0)  # it runs as far as it waits for what was begun
+        await asyncio.sleep(0)  # it runs as far as it waits for what was started
         go_on.set()
         await revoked
         assert [entry.delivery.offset for entry in lane.unsettled()] == [101, 102]

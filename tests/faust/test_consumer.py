@@ -342,7 +342,7 @@ async def test_a_worker_that_leaves_takes_no_partitions_on_and_an_error_as_they_
         ours.append(assigned)
 
     async def away(assigned: set[TP]) -> None:
-        raise Unavailable("the store is away")
+        raise Unavailable("the store is unavailable")
 
     monkeypatch.setattr(Consumer, "on_partitions_assigned", by_faust)
     for leaves in (True, False):

@@ -1,4 +1,4 @@
-"""What `ackwise explain` says of apps of Faust; `python -m tests.faust.test_explain` writes the file that it is held to anew."""
+"""What `ackwise explain` says of apps of Faust; `python -m tests.faust.test_explain` writes the file that it is held to again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def settings(app: Any) -> dict[str, tuple[str, str]]:
 
 def test_the_explanation_is_the_one_on_file() -> None:
     text = printed(host(everything()).explain())
-    assert text == GOLDEN.read_text("utf-8"), "python -m tests.faust.test_explain writes it anew"
+    assert text == GOLDEN.read_text("utf-8"), "python -m tests.faust.test_explain writes it again"
 
 
 def test_each_setting_says_which_of_faust_s_it_is() -> None:

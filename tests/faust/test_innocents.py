@@ -34,7 +34,7 @@ class Declined(Exception):
 
 
 class Ledger:
-    """What was billed, and what was begun."""
+    """What was billed, and what was started."""
 
     def __init__(self) -> None:
         self.billed: Counter[int] = Counter()

@@ -59,7 +59,7 @@ async def test_what_a_kill_interrupts_is_done_in_the_end_and_counted_in_the_tabl
         runs, table = shop.runs(), await shop.table()
         repeated = {id for id, times in runs.items() if times > 1 and not id.startswith("take-")}  # there, a failure repeats its batch
         assert repeated <= repeatable, "what the store knew as done ran again"
-        assert len(repeatable) < len(STYLES) * COUNT / 3, "what is away for long is marked slice by slice"
+        assert len(repeatable) < len(STYLES) * COUNT / 3, "what is unavailable for long is marked slice by slice"
         billed, executions = Counter[str](), Counter[str]()
         for one in orders("table", COUNT):
             billed[one.customer] += runs[one.id] > 0

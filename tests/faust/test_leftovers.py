@@ -35,7 +35,7 @@ class Billing:
 
     def __init__(self) -> None:
         self.seen: list[bytes] = []
-        self.actors = 0  #: how often an actor was begun
+        self.actors = 0  #: how often an actor was started
 
     async def bill(self, value: bytes) -> None:
         self.seen.append(value)

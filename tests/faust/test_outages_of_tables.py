@@ -31,7 +31,7 @@ async def test_an_outage_in_the_middle_of_a_tables_recovery_costs_no_count(kafka
         assert await first.stop() == 0
         await shop.order("table", placed[60:])
         worker = await shop.start("worker.ListOffsets:latex40")  # its recovery takes as long
-        await shop.wait_until((shop.folder / "suffered").exists, "the beginning of the recovery")
+        await shop.wait_until((shop.folder / "suffered").exists, "the start of the recovery")
         kafka.kill()
         await asyncio.sleep(15.0)  # clocks of another process run meanwhile
         await asyncio.to_thread(kafka.start)

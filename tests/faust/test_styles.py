@@ -80,7 +80,7 @@ async def place_orders(shop: Shop, fail_times: Mapping[int, int]) -> None:
 async def run_until_committed(shop: Shop) -> Fate:
     """A worker that runs until everything is committed.
 
-    It is killed then: Faust waits for ever for the last answer to what a worker has asked itself, with Ackwise or not.
+    It is killed then: Faust waits forever for the last answer to what a worker has asked itself, with Ackwise or not.
     """
     async with shop:
         await place_orders(shop, FAIL_TIMES)
@@ -104,7 +104,7 @@ async def run_until_still_and_again(shop: Shop) -> tuple[Fate, Fate]:
 
 
 async def run_until_it_gives_up(shop: Shop) -> Fate:
-    """A worker that ends itself; half of the orders fail once. Now and then Faust waits for its own streams then, for ever."""
+    """A worker that ends itself; half of the orders fail once. Now and then Faust waits for its own streams then, forever."""
     async with shop:
         await place_orders(shop, {})
         worker = await shop.start()

@@ -1,4 +1,4 @@
-"""The texts of `golden/`, each the whole of one format: `ACKWISE_WRITE_GOLDEN=1 pytest tests/formats` writes them anew.
+"""The texts of `golden/`, each the whole of one format: `ACKWISE_WRITE_GOLDEN=1 pytest tests/formats` writes them again.
 
 Who changes one changes what is stored or sent, and raises the version of that format.
 """

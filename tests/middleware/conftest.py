@@ -53,7 +53,7 @@ class Spine:
         name: str = "bill",
     ) -> None:
         self.clock = clock or Clock()
-        self.paused = 0.0  #: seconds that the wall clock went on while the monotonic one stood still
+        self.paused = 0.0  #: seconds that the wall clock went on while the monotonic one was stalled
         self.publisher = Publisher()
         self.sender = Sender()
         self.sink = Sink()

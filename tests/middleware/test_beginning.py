@@ -1,4 +1,4 @@
-"""What is not begun any more: after the cut-off of a revoke, and for a key that succeeded or runs in this process."""
+"""What is not started any more: after the cut-off of a revoke, and for a key that succeeded or runs in this process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_after_the_cut_off_a_message_handler_does_not_begin_the_rest_of_it
     await running
     assert hand.saw == [100, 101]
     assert [entry.stage for entry in entries] == [SETTLED, SETTLED, FETCHED, FETCHED]
-    assert spine.sink.codes(102) == [], "it was not begun"
+    assert spine.sink.codes(102) == [], "it was not started"
     if dedup:
         await spine.leases.flush()
         assert [release.sent_back for trip in spine.store.trips for release in trip.releases] == [None, None]

@@ -32,7 +32,7 @@ def tripped() -> Circuit:
 def test_the_letters_of_the_first_sample_are_withheld_for_ten_seconds() -> None:
     made = circuit()
     assert not made.count([(BAD, 1)], 5.0)
-    assert not made.count([(BAD, 1)], 9.0)  # which does not begin anew what the first one began
+    assert not made.count([(BAD, 1)], 9.0)  # which does not start again what the first one started
     assert (made.withheld_until(9.0), made.withheld_until(14.9)) == (15.0, 15.0)
     assert made.withheld_until(15.0) is None
     assert made.position is Position.CLOSED

@@ -1,4 +1,4 @@
-"""The events' vocabulary, which is stable for ever."""
+"""The events' vocabulary, which is stable forever."""
 
 from ackwise.middleware.events import COLUMNS, OUTGOING, Event, EventCode
 

@@ -131,7 +131,7 @@ async def test_a_step_that_fails_says_so_once_for_the_whole_batch(make_spine: An
         return CONSUME_LATER
 
     spine = make_spine(handler)
-    spine.publisher.answer = lambda copy: PublishUnavailable("the broker is away")
+    spine.publisher.answer = lambda copy: PublishUnavailable("the broker is unavailable")
     await spine.run(spine.entries(50))
     held = [vars(record)["fields"] for record in told() if vars(record)["event"].startswith("messages are held")]
     assert held == [
@@ -140,7 +140,7 @@ async def test_a_step_that_fails_says_so_once_for_the_whole_batch(make_spine: An
             "partition": 3,
             "messages": 50,
             "why": "copies are not acknowledged",
-            "error": "PublishUnavailable: the broker is away",
+            "error": "PublishUnavailable: the broker is unavailable",
             "retry_in": 5.0,
         }
     ]

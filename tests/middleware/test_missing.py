@@ -1,4 +1,4 @@
-"""A topic that brokers say is not there is waited for, and not for ever; an outage is waited for without end."""
+"""A topic that brokers say is not there is waited for, and not forever; an outage is waited for without end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ackwise.middleware.message.outgoing import MISSING, Acked, SendFailed
 from ackwise.middleware.message.refusals import MissingTopics
 
 GONE = SendFailed("topic 'a' did not acknowledge", retriable=True, error=MISSING)
-AWAY = SendFailed("the broker is away", retriable=True, error="KafkaConnectionError")
+AWAY = SendFailed("the broker is unavailable", retriable=True, error="KafkaConnectionError")
 
 
 class Patience:

@@ -1,4 +1,4 @@
-"""What a worker does while the event log is out of order, and how often it says that something is: nothing is begun, and said once."""
+"""What a worker does while the event log is out of order, and how often it says that something is: nothing is started, and said once."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from ackwise.middleware.pipeline.settlement import Undecided
 from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.middleware.runs.run import Stage
 
-AWAY = SendFailed("the broker is away", retriable=True, error="KafkaConnectionError")
+AWAY = SendFailed("the broker is unavailable", retriable=True, error="KafkaConnectionError")
 REFUSED = SendFailed("it is too large", retriable=False, error="MessageSizeTooLargeError")
 
 

@@ -19,7 +19,7 @@ def test_a_record_is_refused_once_it_fails_for_so_long_while_its_own_partition_t
     assert not refusals.is_refused("bad", HERE)
     clock.now += 0.2
     assert refusals.is_refused("bad", HERE)
-    assert not refusals.is_refused("bad", HERE), "what is sent anew begins anew"
+    assert not refusals.is_refused("bad", HERE), "what is sent again starts again"
 
 
 def test_a_partition_that_takes_nothing_refuses_nothing_whatever_others_take() -> None:

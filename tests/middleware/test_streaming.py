@@ -1,4 +1,4 @@
-"""A batch in the hands of a loop: what is settled while the rest is away, what is taken back, and what is never done early."""
+"""A batch in the hands of a loop: what is settled while the rest is unavailable, what is taken back, and what is never done early."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Worker:
 
 
 def judged(workers: Sequence[Worker]) -> Ruling:
-    """By what is durable, long after all but the last of them were heard of; nothing began within the retention."""
+    """By what is durable, long after all but the last of them were heard of; nothing started within the retention."""
     group = {"cluster": "c", "group_id": "billing"}
     founder = {"writer_id": 1, "event_ts": BEGIN - 10 * DAY, **group}
     rows: list[dict[str, Any]] = [founder | {"seq": seq, "event_type": code} for seq, code in ((0, 30), (1, 32))]

@@ -1,4 +1,4 @@
-"""The watermark: the smallest unfinished offset, else the last one seen + 1; it never decreases."""
+"""The watermark: the smallest unfinished offset, otherwise the last one seen + 1; it never decreases."""
 
 from __future__ import annotations
 

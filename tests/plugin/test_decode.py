@@ -1,4 +1,4 @@
-"""Decoders of the user's: what they take and return, and that nothing is lost while what they need is away."""
+"""Decoders of the user's: what they take and return, and that nothing is lost while what they need is unavailable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def app_of(handler: Any, **options: Any) -> App:
 
 
 class Registry:
-    """A schema registry that may be away, and counts who asks it."""
+    """A schema registry that may be unavailable, and counts who asks it."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -36,7 +36,7 @@ class Registry:
     def decode(self, raw: bytes) -> Any:
         self.asked += 1
         if self.is_away:
-            raise CodecUnavailable("the registry is away")
+            raise CodecUnavailable("the registry is unavailable")
         return json.loads(raw)
 
     async def decode_async(self, raw: bytes) -> Any:
@@ -193,7 +193,7 @@ async def test_a_decoder_that_exits_ends_the_worker_and_nothing_is_committed() -
     assert worker.kafka.committed("billing")["orders", 0].offset == 0
 
 
-# What they need is away
+# What they need is unavailable
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ async def test_messages_are_held_while_a_registry_is_away_and_lose_no_attempt(
     assert [letter.value for letter in memory_kafka.records("billing.dlq")] == [b"bad"]
 
 
-@pytest.mark.slow  # waits until a decoder that is away was asked again
+@pytest.mark.slow  # waits until a decoder that is unavailable was asked again
 async def test_what_stands_before_a_message_that_is_held_runs_and_what_is_behind_asks_nobody(memory_kafka: MemoryKafka) -> None:
     got, asked, is_away = list[bytes](), list[bytes](), True
 
@@ -320,7 +320,7 @@ async def test_a_stop_does_not_wait_for_a_decoder_that_hangs(memory_kafka: Memor
     assert committed(memory_kafka) == 0
 
 
-@pytest.mark.slow  # waits until a decoder that is away was asked sixty times
+@pytest.mark.slow  # waits until a decoder that is unavailable was asked sixty times
 async def test_the_breaker_does_not_count_what_nobody_could_decode(memory_kafka: MemoryKafka) -> None:
     registry, got = Registry(), list[int]()
     registry.is_away = True
@@ -363,7 +363,7 @@ async def test_a_group_of_nothing_but_unavailable_codecs_holds_and_a_mixed_one_d
     assert (got, [letter.value for letter in memory_kafka.records("billing.dlq")]) == ([b"held"], [b"mixed"])
 
 
-@pytest.mark.slow  # waits until a decoder that is away was asked four times
+@pytest.mark.slow  # waits until a decoder that is unavailable was asked four times
 async def test_of_a_batch_of_single_runs_one_asks_what_is_away(memory_kafka: MemoryKafka) -> None:
     registry, asked = Registry(), list[bytes]()
     registry.is_away = True

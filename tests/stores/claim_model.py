@@ -29,7 +29,7 @@ FENCING = "a claim that follows another without a larger epoch"
 DEATH = "a key that is not known as done after the replay of its dead letter succeeded"
 INVARIANTS = (DEATH, LOSS, STUCK, STALE_OWNER, SECOND_RUN, RUN_AFTER_DONE, OVERLAP, EFFECTS, FENCING)
 
-# Time is 0 for ever: a lease of 1 lives until it is made to expire.
+# Time is 0 forever: a lease of 1 lives until it is made to expire.
 NOW, LEASE, RETENTION = 0.0, 1.0, 10.0
 
 # What a worker is about to do with a copy. Strings, because they hash once and read well in a trace.
@@ -39,7 +39,7 @@ ASKING = "asking"  # a claim was sent and its answer lost; it is repeated with t
 RUNNING = "running"
 SUCCEEDED = "succeeded"  # to be completed
 FAILED = "failed"  # to be published
-SUSPENDED = "suspended"  # failed in place: the key is to be given back, and claimed anew for the same attempt
+SUSPENDED = "suspended"  # failed in place: the key is to be given back, and claimed again for the same attempt
 PUBLISHING = "publishing"  # the copy is in the air
 PUBLISHED = "published"  # the copy is acknowledged, the store is to be told
 SETTLED = "settled"  # to be committed
@@ -186,7 +186,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """The rules, how often what may go wrong, and where the copies are to begin with."""
+    """The rules, how often what may go wrong, and where the copies are to start with."""
 
     faults: Faults
     rules: Rules = field(default_factory=Rules)

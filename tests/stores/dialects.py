@@ -76,7 +76,7 @@ class SQLDatabase(Database):
     async def until_somebody_waits(self) -> None:
         async with asyncio.timeout(PATIENCE):
             while not await self.is_waited():  # noqa: ASYNC110  # the server's state
-                await asyncio.sleep(0.12)  # MariaDB's view is made anew once nobody has looked at it for a tenth of a second
+                await asyncio.sleep(0.12)  # MariaDB's view is made again once nobody has looked at it for a tenth of a second
 
 
 class PostgresDatabase(SQLDatabase):

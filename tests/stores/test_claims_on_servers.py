@@ -1,4 +1,4 @@
-"""What every claim store on a server bears: lost replies, cut connections, servers that stand still, and workers side by side."""
+"""What every claim store on a server bears: lost replies, cut connections, servers that are stalled, and workers side by side."""
 
 from __future__ import annotations
 

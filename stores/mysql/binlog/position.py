@@ -22,7 +22,7 @@ class Place(NamedTuple):
     position: int
     file: str
     created: int
-    """Epoch seconds at which the file began, as the file itself says: another file of this name has another one. 0 if not known yet."""
+    """Epoch seconds at which the file started, as the file itself says: another file of this name has another one. 0 if not known yet."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.position}"
@@ -40,7 +40,7 @@ def place_of(text: str) -> tuple[int, int]:
 
 
 class Progress:
-    """How far the log was read, and up to where nothing is outstanding: `done` is the beginning of a transaction, always."""
+    """How far the log was read, and up to where nothing is outstanding: `done` is the start of a transaction, always."""
 
     def __init__(self, start: Place) -> None:
         self.done = start  #: May be kept.
@@ -122,7 +122,7 @@ def recall(tables: Tables, name: str) -> Steps[Kept | None]:
 
 
 def remember(tables: Tables, name: str, server: str, place: Place) -> Steps[None]:
-    """Write down that reading begins at `place` of `server`, which leaves token and lease as they are."""
+    """Write down that reading starts at `place` of `server`, which leaves token and lease as they are."""
     statement = (
         f"INSERT INTO {tables.named('cdc')} (name, server, log_file, log_position, log_created) VALUES (%s, %s, %s, %s, %s) "
         "ON DUPLICATE KEY UPDATE server = VALUES(server), log_file = VALUES(log_file), log_position = VALUES(log_position), "
@@ -152,5 +152,5 @@ def keep(tables: Tables, name: str, token: int, place: Place) -> Steps[bool]:
 
 
 def release(tables: Tables, name: str, token: int) -> Steps[None]:
-    """Let the next reader begin at once."""
+    """Let the next reader start at once."""
     yield [Statement(f"UPDATE {tables.named('cdc')} SET leased_until = {_NOW} WHERE name = %s AND token = %s", (name, token))]

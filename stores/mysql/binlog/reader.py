@@ -96,7 +96,7 @@ class Reader:
         self._transaction: _Transaction | None = None
 
     def begin_again(self) -> None:
-        """The stream begins once more, at `again`."""
+        """The stream starts once more, at `again`."""
         assert self.again is not None, "nothing is to be read again"
         self._at, self._expects, self.is_described, self.again = self.again, self.again.created, False, None
         self._reset()
@@ -161,10 +161,10 @@ class Reader:
             raise ValueError(what)
 
     def _describe(self, stamp: int, *, is_artificial: bool) -> None:
-        """The description of a file, which has the time at which it began."""
+        """The description of a file, which has the time at which it started."""
         if self._expects and stamp != self._expects:
             raise ChangesLost(
-                f"the file {self._at.file} of the log began at {stamp} (epoch seconds) and not at {self._expects}: "
+                f"the file {self._at.file} of the log started at {stamp} (epoch seconds) and not at {self._expects}: "
                 "RESET MASTER was run, or this is another server"
             )
         self._expects, self.is_described = 0, True
@@ -173,7 +173,7 @@ class Reader:
             self._pass()
 
     def _turn(self, body: bytes) -> None:
-        """Another file begins, or the first one is named."""
+        """Another file starts, or the first one is named."""
         file = body[8:].decode("utf-8")
         if file != self._at.file:
             self._transaction = None  # the server crashed while it wrote, and has rolled back what it was writing
@@ -182,7 +182,7 @@ class Reader:
 
     def _begin(self) -> None:
         if self._transaction is not None:
-            raise ValueError("a transaction begins inside another one")
+            raise ValueError("a transaction starts inside another one")
         begin, sure = self._before, self._sure
         if sure is not None and sure[0][:2] == begin[:2]:
             self._transaction = _Transaction(begin, True, sure[1])
@@ -196,7 +196,7 @@ class Reader:
     def _commit(self) -> list[Change | Committed]:
         ended, self._transaction = self._transaction, None
         if ended is None:
-            raise ValueError("a transaction ends that has not begun")
+            raise ValueError("a transaction ends that has not started")
         if ended.number == 0:
             self._pass()
             return []
@@ -242,7 +242,7 @@ class Reader:
             transaction.savepoints[_savepoint(text[9:])] = self._at.position
         elif word == b"BEGIN":
             if transaction.number:
-                raise ValueError("a transaction begins inside another one")
+                raise ValueError("a transaction starts inside another one")
         elif word not in _HARMLESS:
             self._refuse(
                 "a statement that changes rows stands in place of the rows; set binlog_format = ROW in the session that wrote it, and "

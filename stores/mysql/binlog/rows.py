@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 Decoder = Callable[[bytes, int], tuple[Any, int]]
-"""Makes a value of the bytes at a place, and says where what follows begins; whoever calls it sees to the end of the bytes."""
+"""Makes a value of the bytes at a place, and says where what follows starts; whoever calls it sees to the end of the bytes."""
 
 _TINY, _SHORT, _LONG, _FLOAT, _DOUBLE, _TIMESTAMP = 1, 2, 3, 4, 5, 7
 _LONGLONG, _INT24, _DATE, _TIME, _DATETIME, _YEAR = 8, 9, 10, 11, 12, 13
@@ -267,7 +267,7 @@ _ENUM, _SET = 247, 248
 
 
 def packed_integer(data: bytes, place: int) -> tuple[int, int]:
-    """A length-encoded integer, and where what follows begins. Raises `ValueError`."""
+    """A length-encoded integer, and where what follows starts. Raises `ValueError`."""
     if place >= len(data):
         raise ValueError("an event ends too early")
     first = data[place]
@@ -314,7 +314,7 @@ class Columns:
         return len(self._names)
 
     def row(self, data: bytes, place: int) -> tuple[dict[str, Any], int]:
-        """The row that begins at `place`, and where the next one does. Written the long way: it runs once per row."""
+        """The row that starts at `place`, and where the next one does. Written the long way: it runs once per row."""
         nulls = int.from_bytes(data[place : place + (len(self._names) + 7) // 8], "little")
         place += (len(self._names) + 7) // 8
         row: dict[str, Any] = {}

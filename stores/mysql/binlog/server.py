@@ -1,6 +1,6 @@
 """`BinlogConnection`: a connection on which the server sends its binary log.
 
-asyncmy brings the start of the connection, and packets. Its own reader of the log is not used. It connects anew by itself, at the event
+asyncmy brings the start of the connection, and packets. Its own reader of the log is not used. It connects again by itself, at the event
 where it was, and passes over rows whose table it does not know there; it takes the names of columns from information_schema, which has
 those of now; and it passes over events that it does not know, such as compressed rows.
 
@@ -90,7 +90,7 @@ class BinlogConnection:
                     await self._arrived.wait()
         except TimeoutError:
             raise StoreUnavailable(
-                f"{self._address}: the log has said nothing for {self._silence:g} s, not even of our heartbeat; it is opened anew"
+                f"{self._address}: the log has said nothing for {self._silence:g} s, not even of our heartbeat; it is opened again"
             ) from None
         packets = [self._packets.popleft() for _ in range(min(limit, len(self._packets)))]
         self._size -= sum(map(len, packets))
@@ -150,8 +150,8 @@ _SHORT: Final = 86400
 
 _NEEDED: Final = (
     ("log_bin", ("ON",), "the binary log is off; start the server with log_bin"),
-    ("binlog_format", ("ROW",), "binlog_format is {found}; set it to ROW, and let the applications connect anew"),
-    ("binlog_row_image", ("FULL",), "binlog_row_image is {found}; set it to FULL, and let the applications connect anew"),
+    ("binlog_format", ("ROW",), "binlog_format is {found}; set it to ROW, and let the applications connect again"),
+    ("binlog_row_image", ("FULL",), "binlog_row_image is {found}; set it to FULL, and let the applications connect again"),
     ("binlog_row_metadata", ("FULL",), "binlog_row_metadata is {found}, so the log does not name columns; set it to FULL"),
     ("log_bin_compress", ("OFF", ""), "log_bin_compress is {found}, which is not read; turn it off"),
     ("binlog_transaction_compression", ("OFF", ""), "binlog_transaction_compression is {found}, which is not read; turn it off"),
@@ -184,11 +184,11 @@ class Settings(NamedTuple):
     """What matters of the server's settings."""
 
     server: str
-    """What tells the server from others, with the times at which its files began: MySQL's uuid, or the server_id."""
+    """What tells the server from others, with the times at which its files started: MySQL's uuid, or the server_id."""
     server_id: int
     syncs: bool
     expires: int
-    """Seconds that the log is kept; 0 is for ever."""
+    """Seconds that the log is kept; 0 is forever."""
 
 
 class Log(NamedTuple):
@@ -308,5 +308,5 @@ def findings(said: Settings, log: Log, place: Place) -> tuple[str, ...]:
     if not said.syncs:
         found.append("sync_binlog is not 1: after a crash of the machine the log may lack transactions that the tables have")
     if 0 < said.expires < _SHORT:
-        found.append(f"the log is kept for {said.expires} s (binlog_expire_logs_seconds): a relay that is away longer loses changes")
+        found.append(f"the log is kept for {said.expires} s (binlog_expire_logs_seconds): a relay that is unavailable longer loses changes")
     return tuple(found)

@@ -34,7 +34,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: Seconds between reports of the acknowledged position, if it moved, and if it did not: those are the heartbeat, and renew the lease.
 _REPORT, _REPORT_IDLE = 1.0, 3.0
 
-#: Seconds without an event after which the log is opened anew.
+#: Seconds without an event after which the log is opened again.
 _SILENCE: Final = 30.0
 
 #: Of a row of the outbox, columns of bytes that are text.
@@ -50,7 +50,7 @@ _RESOLVE: Final = (
 class MySQLChanges(LogChanges):
     """Changes of the outbox of `url`, or of `tables` (`table` or `database.table`), from the position that is kept under `name`.
 
-    `create` begins at the end of the log where no position is kept; `replace_lost` begins there again after the log was lost, once
+    `create` starts at the end of the log where no position is kept; `replace_lost` starts there again after the log was lost, once
     somebody said so. Raises `ConfigurationError`.
     """
 
@@ -81,7 +81,7 @@ class MySQLChanges(LogChanges):
         self._token = -1
 
     async def open(self) -> None:
-        """Check everything, take the lease, and begin to read. Raises as `ChangeSource.open`."""
+        """Check everything, take the lease, and start to read. Raises as `ChangeSource.open`."""
         await self._stop_stream()
         await self._connections.open(self._require_settings)
         wanted, said, encodings, place, lost = await self._ask(self._begin())
@@ -92,12 +92,12 @@ class MySQLChanges(LogChanges):
                 lost = str(error)
         if lost is not None:
             await self._start(wanted, said, encodings, await self._ask(self._begin_anew(said, lost)))
-        self._create = self._replace_lost = False  # said for this beginning, not for one after the next loss
+        self._create = self._replace_lost = False  # said for this start, not for one after the next loss
         await self._report()
         self._reporting = asyncio.create_task(self._report_on(), name="ackwise keeps the position of the log")
 
     def _begin(self) -> Steps[tuple[dict[str, Wanted], server.Settings, dict[int, str | None], Place, str | None]]:
-        """Check everything, and take the lease: what is read, where reading begins, and why it can't begin there."""
+        """Check everything, and take the lease: what is read, where reading starts, and why it can't start there."""
         said = yield from server.settings(self.address)
         yield from server.require_own_id(self._server_id, self.address)
         yield from ensure(self._tables)
@@ -118,7 +118,7 @@ class MySQLChanges(LogChanges):
         if (yield from recall(self._tables, self.name)) is None:
             if not self._create:
                 raise ConfigurationError(
-                    f"{self.address}: no position is kept under the name {self.name}; --create-slot begins at the end of the log"
+                    f"{self.address}: no position is kept under the name {self.name}; --create-slot starts at the end of the log"
                 )
             yield from remember(self._tables, self.name, said.server, (yield from server.end_of_log(self.address)))
         token = yield from claim(self._tables, self.name, self._token)
@@ -130,14 +130,14 @@ class MySQLChanges(LogChanges):
         return kept
 
     def _begin_anew(self, said: server.Settings, lost: str) -> Steps[Place]:
-        """Where the log ends, if somebody said that it may begin there after it was lost. Raises `ChangesLost`."""
+        """Where the log ends, if somebody said that it may start there after it was lost. Raises `ChangesLost`."""
         if not self._replace_lost:
             yield from release(self._tables, self.name, self._token)
             raise ChangesLost(
                 f"{lost}; {self._remains()}. Find out why, then start once with --create-slot --replace-lost-slot to "
-                "begin again at the end of the log"
+                "start again at the end of the log"
             )
-        self._found = (f"{lost}; reading begins again, as --replace-lost-slot says",)
+        self._found = (f"{lost}; reading starts again, as --replace-lost-slot says",)
         place = yield from server.end_of_log(self.address)
         yield from remember(self._tables, self.name, said.server, place)
         return place

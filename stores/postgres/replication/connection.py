@@ -90,7 +90,7 @@ class ReplicationConnection:
         return str(row[0]), int(row[1])
 
     async def start(self, slot: str, publication: str) -> None:
-        """Begin to read where the slot stands: after what was acknowledged last."""
+        """Start to read where the slot stands: after what was acknowledged last."""
         names = '"' + publication.replace('"', '""') + '"'
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {})")
         with _errors(self._address, self._timeout):

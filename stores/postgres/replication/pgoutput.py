@@ -25,7 +25,7 @@ Value = bytes | None | Unchanged
 
 
 class Begin(NamedTuple):
-    """A transaction begins. It has committed at `commit_lsn`."""
+    """A transaction starts. It has committed at `commit_lsn`."""
 
     commit_lsn: int
     committed_us: int
@@ -34,7 +34,7 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A transaction ends. The next one begins at or after `end_lsn`."""
+    """A transaction ends. The next one starts at or after `end_lsn`."""
 
     commit_lsn: int
     end_lsn: int
@@ -175,7 +175,7 @@ def _deleted(data: bytes) -> Deleted:
 
 
 def _row(data: bytes, place: int) -> tuple[tuple[Value, ...], int]:
-    """The values of a row that begins at `place`, and where it ends. Written the long way: it runs once per row."""
+    """The values of a row that starts at `place`, and where it ends. Written the long way: it runs once per row."""
     (count,) = _COUNT.unpack_from(data, place)
     place += 2
     if count > len(data) - place:  # each value has one byte at least
@@ -254,7 +254,7 @@ def _logical_message(data: bytes) -> Ignored:
 
 
 def _text(data: bytes, place: int) -> tuple[str, int]:
-    """A name that ends with a zero byte, and where what follows begins."""
+    """A name that ends with a zero byte, and where what follows starts."""
     end = data.find(b"\0", place)
     if end < 0:
         raise ValueError("a name does not end")

@@ -95,7 +95,7 @@ def _text(value: bytes) -> str:
 
 def _bytea(value: bytes) -> bytes:
     if value[:2] != b"\\x":
-        raise ValueError("a bytea does not begin with \\x; the replication connection needs bytea_output = hex")
+        raise ValueError("a bytea does not start with \\x; the replication connection needs bytea_output = hex")
     return bytes.fromhex(value[2:].decode("ascii"))
 
 
@@ -117,16 +117,16 @@ _CONVERTERS: Final[Mapping[int, Callable[[bytes], Any]]] = {
 
 
 def converter_of(type_oid: int) -> Callable[[bytes], Any]:
-    """What makes a value of a type of its text: bool, int, float and bytes for those types, else the text that PostgreSQL writes."""
+    """What makes a value of a type of its text: bool, int, float and bytes for those types, otherwise the text that PostgreSQL writes."""
     return _CONVERTERS.get(type_oid, _text)
 
 
-#: Milliseconds between 1970-01-01 and 2000-01-01, where PostgreSQL begins to count.
+#: Milliseconds between 1970-01-01 and 2000-01-01, where PostgreSQL starts to count.
 _EPOCH_2000_MS: Final = 946_684_800_000
 
 
 class Reader:
-    """Reads one stream from its beginning. `wanted` are the tables that are told of; `identity` makes ids of the log's positions unique.
+    """Reads one stream from its start. `wanted` are the tables that are told of; `identity` makes ids of the log's positions unique.
 
     `known` are the columns of each table as they were seen first, which outlive the stream.
     """
@@ -169,13 +169,13 @@ class Reader:
 
     def _started(self, begin: Begin) -> None:
         if self._begin is not None:
-            raise ValueError("a transaction begins inside another one")
+            raise ValueError("a transaction starts inside another one")
         self._begin, self._number, self._position = begin, 0, format_lsn(begin.commit_lsn)
         self._progress.begin()
 
     def _ended(self, commit: Commit) -> Committed:
         if self._begin is None or commit.commit_lsn != self._begin.commit_lsn:
-            raise ValueError("a transaction ends that has not begun")
+            raise ValueError("a transaction ends that has not started")
         if commit.end_lsn < commit.commit_lsn:
             raise ValueError("a transaction ends before its commit")
         self._begin = None

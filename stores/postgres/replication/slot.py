@@ -34,7 +34,7 @@ def parse_lsn(text: str) -> int:
 class Progress:
     """How far the log was read, and up to where nothing is outstanding.
 
-    The server drops the log before the position that is reported as `done`, and begins there after a crash. So it is the end of
+    The server drops the log before the position that is reported as `done`, and starts there after a crash. So it is the end of
     a transaction all of whose changes were acknowledged, or, while none is outstanding, the end of what the server has looked through.
     """
 
@@ -49,7 +49,7 @@ class Progress:
         return self._is_inside or bool(self._outstanding)
 
     def begin(self) -> None:
-        """A transaction begins: from now on something is outstanding."""
+        """A transaction starts: from now on something is outstanding."""
         self._is_inside = True
 
     def commit(self, end: int) -> None:
@@ -260,14 +260,14 @@ def decide(
     loss = _loss(name, slot, known, system_id, timeline)
     if loss is not None and not replace_lost:
         raise ChangesLost(
-            f"{loss}; {remains}. Find out why, then start once with --create-slot --replace-lost-slot to begin again at the end of the log"
+            f"{loss}; {remains}. Find out why, then start once with --create-slot --replace-lost-slot to start again at the end of the log"
         )
     if slot is None and not create:
         raise ConfigurationError(f"there is no replication slot {name}; --create-slot makes it, which needs the attribute REPLICATION")
     is_gone = slot is None or slot.wal_status == "lost"
     if loss is not None:
         return Decision(
-            drops=slot is not None and is_gone, makes=is_gone, says=f"{loss}; reading begins again, as --replace-lost-slot says"
+            drops=slot is not None and is_gone, makes=is_gone, says=f"{loss}; reading starts again, as --replace-lost-slot says"
         )
     if known is not None and known.timeline != timeline:
         return Decision(False, False, f"the server is on timeline {timeline} after {known.timeline}: it was promoted or restored")
@@ -285,7 +285,7 @@ def _loss(name: str, slot: Slot | None, known: Known | None, system_id: str, tim
     """Why changes may be missing between what was sent and what can be read; `None` if none are."""
     if slot is not None and slot.wal_status == "lost":
         return (
-            f"the replication slot {name} is lost: the relay was away until the log reached max_slot_wal_keep_size, "
+            f"the replication slot {name} is lost: the relay was unavailable until the log reached max_slot_wal_keep_size, "
             f"and what came after {slot.confirmed or 'its beginning'} was removed"
         )
     if known is None:
@@ -296,7 +296,7 @@ def _loss(name: str, slot: Slot | None, known: Known | None, system_id: str, tim
         return f"the replication slot {name} is gone, which was read up to {known.position}: somebody dropped it, or a stand-by took over"
     if known.timeline == timeline and slot.confirmed is not None and parse_lsn(slot.confirmed) > parse_lsn(known.position):
         return (
-            f"the replication slot {name} begins at {slot.confirmed}, and was read up to {known.position} only: "
+            f"the replication slot {name} starts at {slot.confirmed}, and was read up to {known.position} only: "
             "somebody dropped it and made it again, or moved it forward"
         )
     return None
@@ -315,7 +315,7 @@ def findings(name: str, slot: Slot) -> tuple[str, ...]:
         )
     if slot.keep_mb < 0:
         found.append(
-            "max_slot_wal_keep_size is -1: while the relay is away the log grows until the disk is full; "
+            "max_slot_wal_keep_size is -1: while the relay is unavailable the log grows until the disk is full; "
             "set it to what the disk can spare, such as 10GB"
         )
     if slot.retained is not None and slot.retained > _MUCH:

@@ -46,7 +46,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_r
 class PostgresChanges(LogChanges):
     """Changes of the outbox of `url`, or of `tables` (`schema.table`), which the replication slot `name` keeps the log for.
 
-    `create` makes publication and slot where they are missing; `replace_lost` begins again after a slot was lost, once somebody said so.
+    `create` makes publication and slot where they are missing; `replace_lost` starts again after a slot was lost, once somebody said so.
     Raises `ConfigurationError`.
     """
 
@@ -87,7 +87,7 @@ class PostgresChanges(LogChanges):
         self._has_changes = False
 
     async def open(self) -> None:
-        """Check everything, make what is to be made, and begin to read. Raises as `ChangeSource.open`."""
+        """Check everything, make what is to be made, and start to read. Raises as `ChangeSource.open`."""
         await self._stop_stream()
         await self._connections.open(self._require_settings)
         stream = await self._connect()
@@ -103,7 +103,7 @@ class PostgresChanges(LogChanges):
         identity = f"{system_id}-{timeline}-{self.name}"
         self._reader = Reader(wanted, identity, self._known, self._progress)
         self._stream, self._end, self._reported, self._remembered = stream, None, 0, parse_lsn(start)
-        self._create = self._replace_lost = False  # said for this beginning, not for one after the next loss
+        self._create = self._replace_lost = False  # said for this start, not for one after the next loss
         self._reporting = asyncio.create_task(self._report_on(), name="ackwise reports its position to PostgreSQL")
 
     async def _receive(self, limit: int) -> None:
@@ -213,7 +213,7 @@ class PostgresChanges(LogChanges):
         return SourceStatus(self.name, seen.confirmed, seen.active, seen.behind, seen.retained, seen.now_ms, found)
 
     async def _report_on(self) -> None:
-        """Report the position again and again: the server forgets a reader that is silent, however long Kafka is away."""
+        """Report the position again and again: the server forgets a reader that is silent, however long Kafka is unavailable."""
         idle = 0.0
         while True:
             await asyncio.sleep(_REPORT)
@@ -227,7 +227,7 @@ class PostgresChanges(LogChanges):
                     self._report()
 
     async def _try_to_remember(self) -> None:
-        """Remember the position in bounded time, if the database takes it; else a little more is read again one day."""
+        """Remember the position in bounded time, if the database takes it; otherwise a little more is read again one day."""
         if self._progress.done > self._remembered:
             with contextlib.suppress(AckwiseError):
                 await self._remember()

@@ -14,7 +14,7 @@ from tests.servers import connected
 NOT_UTF8: Final = b"na\xefve"
 _UTF8: Final = "naive"
 
-#: Where the checksum of a batch of records is, and where what it covers begins.
+#: Where the checksum of a batch of records is, and where what it covers starts.
 _CHECKSUM, _CHECKED = 17, 21
 
 

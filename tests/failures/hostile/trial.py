@@ -49,7 +49,7 @@ def started(world: World, join: Join, plan: Plan) -> Member:
 
 @dataclass
 class Trial:
-    """A group that worked, stood still while more was sent, and goes on with a worker that suffers `plan`."""
+    """A group that worked, was stalled while more was sent, and goes on with a worker that suffers `plan`."""
 
     world: World
     plan: Plan

@@ -25,9 +25,9 @@ class Verdict(NamedTuple):
 
     lost: list[str]
     violations: list[str]
-    """Of the order: a message began or succeeded before an earlier one of its key, or partition, was finished."""
+    """Of the order: a message started or succeeded before an earlier one of its key, or partition, was finished."""
     broken: list[str]
-    """Promises of acknowledged commits: what they said to be finished began again, or an attempt in place began anew."""
+    """Promises of acknowledged commits: what they said to be finished started again, or an attempt in place started again."""
     repeats: int
 
     @property
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
 def judge(sent: Sequence[Sent], facts: Iterable[Mapping[str, Any]], order: Order) -> Verdict:
     """Judge the facts of a trial, in the order in which they were written.
 
-    `begins` and `succeeds` have `partition`, `offset` and `worker`, and the former `attempt`, from 0. `promised` has what a commit said
+    `starts` and `succeeds` have `partition`, `offset` and `worker`, and the former `attempt`, from 0. `promised` has what a commit said
     that the broker had: `finished` and `attempts` of a `partition`, and `except` the workers that may not have heard of it.
     """
     ahead = _ahead(sent, order)
@@ -62,7 +62,7 @@ def judge(sent: Sequence[Sent], facts: Iterable[Mapping[str, Any]], order: Order
             continue
         is_copy = order is None and fact["attempt"] > 0  # the message itself is finished: it is parked
         if place in promised and worker not in promised[place] and not is_copy:
-            broken.append(f"{place} begins again in {worker}, which an acknowledged commit said to be finished")
+            broken.append(f"{place} starts again in {worker}, which an acknowledged commit said to be finished")
         number, excepted = attempts.get(place, (0, set()))
         if fact["attempt"] < number and worker not in excepted and not finished[place]:
             broken.append(f"{place} has had {number} attempts, and is told {fact['attempt']} in {worker}")
@@ -71,7 +71,7 @@ def judge(sent: Sequence[Sent], facts: Iterable[Mapping[str, Any]], order: Order
 
 
 def _ahead(sent: Sequence[Sent], order: Order) -> dict[Place, list[int]]:
-    """Of each message, the offsets that must be finished before it begins."""
+    """Of each message, the offsets that must be finished before it starts."""
     ahead: dict[Place, list[int]] = {}
     before: defaultdict[object, list[int]] = defaultdict(list)
     if order is not None:

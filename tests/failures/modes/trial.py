@@ -32,7 +32,7 @@ MESSAGES: Final = 100
 #: Seconds until a trial that is not finished has failed, however busy the machine is.
 DEADLINE: Final = 200.0
 
-#: Seconds that a stopped worker stands still, and the store is away; a session is one second.
+#: Seconds that a stopped worker is stalled, and the store is unavailable; a session is one second.
 STILL: Final = 2.5
 
 HARMS: Final = (
@@ -75,7 +75,7 @@ class Trial:
         self._log = self.folder / "workers.log"
 
     async def run(self) -> Verdict:
-        """Work through it, and judge. Raises `TimeoutError` if it does not come to an end."""
+        """Work through it, and judge. Raises `TimeoutError` if it does not end."""
         async with AsyncExitStack() as stack:
             stack.callback(self.ledger.close)
             stack.push_async_callback(self._end)

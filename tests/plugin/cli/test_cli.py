@@ -214,7 +214,7 @@ def test_every_command_answers_a_mistake_with_one_sentence(
         "demo --workers 3",
         "doctor worker:app twice:app",
         "topics",
-        "topics mend worker:app",
+        "topics fix worker:app",
         "topics check",
         "drive",
     ],

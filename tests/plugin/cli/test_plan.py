@@ -70,7 +70,7 @@ PARKED = RepairStep(Action.REQUEUE, "PARKED", "", "", None, None, "orders", "", 
 def test_parked_rows_are_for_people_and_their_command_is_shown(plan: Path) -> None:
     write_plan(plan, Title("run-1", 1_767_225_600_000_000), [PARKED])
     assert [*read_steps(plan)] == [PARKED]
-    command = "for you to call once the cause is mended: ackwise outbox requeue postgresql://db/shop 7 8"
+    command = "for you to call once the cause is fixed: ackwise outbox requeue postgresql://db/shop 7 8"
     for code, arguments in ((0, ("show", plan)), (1, ("apply", plan, f"shop_{plan.parent.name}:app"))):
         done = ackwise("plan", *arguments)
         assert (done.exit_code, command in done.stdout) == (code, True), done.stderr

@@ -39,7 +39,7 @@ from ackwise.stores.memory import MemoryStore
 
 ORDERS = TopicPartition("orders", 0)
 
-#: Where the log begins, and further attempts of a message that fails where there is an order.
+#: Where the log starts, and further attempts of a message that fails where there is an order.
 FIRST, LIMIT = 100, 4
 
 #: Seconds.
@@ -112,22 +112,22 @@ class Partition:
         self.store = MemoryStore(clock=self.loop.time)
 
     def waits_for(self, offset: int) -> list[int]:
-        """The offsets that have to be finished before `offset` may begin in another batch."""
+        """The offsets that have to be finished before `offset` may start in another batch."""
         order, key = self.mode.order, self.log[offset]
         if order is None or (order == "key" and key is None):
             return []
         return [other for other in self.log if other < offset and (order == "partition" or self.log[other] == key)]
 
     def begins(self, owner: Owner, messages: Sequence[Message[Any]]) -> None:
-        """A call of the handler begins."""
+        """A call of the handler starts."""
         offsets = [message.offset for message in messages]
         for at, message in enumerate(messages):
             offset = message.offset
-            self._never(owner.is_cut, f"{offset} begins after the cut-off")
-            self._never(offset in self.promised, f"{offset} begins again, which an acknowledged commit said to be finished")
-            self._never(offset in owner.succeeded, f"{offset} begins again in the process where it succeeded")
+            self._never(owner.is_cut, f"{offset} starts after the cut-off")
+            self._never(offset in self.promised, f"{offset} starts again, which an acknowledged commit said to be finished")
+            self._never(offset in owner.succeeded, f"{offset} starts again in the process where it succeeded")
             ahead = [other for other in self.waits_for(offset) if other not in self.finished and other not in offsets[:at]]
-            self._never(bool(ahead), f"{offset} begins, and {ahead} are not finished")
+            self._never(bool(ahead), f"{offset} starts, and {ahead} are not finished")
             self._never(
                 self.mode.order == "key" and any(other in offsets for other in self.waits_for(offset)), f"two of one key in {offsets}"
             )
@@ -137,7 +137,7 @@ class Partition:
             self._never(tried < self.attempts[offset], f"{offset} has had {self.attempts[offset]} attempts, and is told {tried}")
             self._never(tried > self.failed[offset], f"{offset} failed {self.failed[offset]} times, and is told {tried}")
             is_early = tried == self.attempts[offset] and self.loop.time() < self.due.get(offset, 0) / 1000 - 0.001
-            self._never(is_early, f"{offset} begins before its attempt in place is due")
+            self._never(is_early, f"{offset} starts before its attempt in place is due")
 
     def succeeds(self, owner: Owner, offsets: Sequence[int]) -> None:
         """The handler has done these; the order of a batch is that of `offsets`."""
@@ -235,7 +235,7 @@ class Owner:
         """As a publisher. A copy that is acknowledged is parked or dead."""
         await self._reach()
         if self.partition.brokers_are_down:
-            return [PublishUnavailable("the brokers are away") for _ in copies]
+            return [PublishUnavailable("the brokers are unavailable") for _ in copies]
         self.partition.finished |= {int(dict(copy.headers)["ackwise-origin-offset"] or b"") for copy in copies}
         await asyncio.sleep(0)
         await self._reach()

@@ -93,7 +93,7 @@ async def test_T01_of_forty_calls_over_their_time_every_one_is_cancelled(shop: A
 
 async def test_T04_a_message_over_its_time_whose_copy_is_not_acknowledged_is_held_and_not_run_again(shop: Any) -> None:
     here = shop(hang)
-    here.publisher.answer = lambda copy: PublishUnavailable("the brokers are away")
+    here.publisher.answer = lambda copy: PublishUnavailable("the brokers are unavailable")
     here.offer(1)
     await here.until(lambda: here.lane.held and here.lane.held[0].why == "copies are not acknowledged")
     assert here.lane.watermark.commit == 100

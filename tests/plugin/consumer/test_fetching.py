@@ -490,7 +490,7 @@ def refused(patch: pytest.MonkeyPatch, desk: Desk, error: KafkaError, times: int
 
 
 async def test_an_error_that_ended_a_task_beside_the_membership_makes_the_client_join_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """aiokafka begins neither again, and raises that error in each fetch from then on."""
+    """aiokafka starts neither again, and raises that error in each fetch from then on."""
     for task in ("_heartbeat_task", "_commit_refresh_task"):
         async with polling(three()) as desk:
             coordinator = desk.consumer._coordinator

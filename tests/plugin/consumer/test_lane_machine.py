@@ -19,7 +19,7 @@ ENDS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from(["succeed", "succee
 #: Those that a machine of this size would fail: it is slow, and much is drawn for it.
 HEALTH_CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example, HealthCheck.filter_too_much)
 
-#: Rounds of everything that may go on until a partition has come to its end.
+#: Rounds of everything that may go on until a partition has end.
 ROUNDS = 400
 
 
@@ -116,7 +116,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.06, 0.06, 1.0, 9.0]))
     def wait(self, seconds: float) -> None:
-        """What is away comes back meanwhile."""
+        """What is unavailable comes back meanwhile."""
         self.partition.store_is_down = self.partition.brokers_are_down = False
         self._pass(seconds)
 

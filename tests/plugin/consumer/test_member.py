@@ -119,7 +119,7 @@ def keep(place: Any, records: Any) -> Any:
 
 
 class _Idle:
-    """A pipeline that never comes to an end."""
+    """A pipeline that never ends."""
 
     agent = SimpleNamespace(name="bill", max_batch=200, max_wait=0.0, overlaps=False, room=400)
 

@@ -176,7 +176,7 @@ async def test_while_a_dead_letter_is_not_acknowledged_nothing_passes_it(shop: A
             raise Reject("no")
 
     here = shop(handle, kind="message")
-    here.publisher.answer = lambda copy: PublishUnavailable("the brokers are away")
+    here.publisher.answer = lambda copy: PublishUnavailable("the brokers are unavailable")
     here.offer(2)
     await here.until(lambda: here.lane.held and here.lane.held[0].why == "copies are not acknowledged")
     assert here.seen == [[100]]

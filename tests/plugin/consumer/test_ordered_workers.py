@@ -13,7 +13,7 @@ from ackwise.testing import CRASH_POINTS, CrashPoint, Place, TestApp, assert_no_
 
 KEYS = [b"ann", b"bob", b"ann", b"cleo", b"bob", b"cleo", b"ann"]
 
-#: Fails twice before it succeeds, and for ever.
+#: Fails twice before it succeeds, and forever.
 FAILS, NEVER = 0, 4
 
 

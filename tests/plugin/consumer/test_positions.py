@@ -144,7 +144,7 @@ async def test_a_database_that_is_away_is_asked_again_and_retry_topics_do_not_wa
 
 async def test_a_topic_that_was_made_anew_is_not_taken_for_one_that_was_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.consumer.startpositions._LOOKS_AT_END", 1)
-    with pytest.raises(ConfigurationError, match=r"orders/0 goes on at 10, and its log ends at 9: the topic was made anew"):
+    with pytest.raises(ConfigurationError, match=r"orders/0 goes on at 10, and its log ends at 9: the topic was made again"):
         await Scene(database=Passed()).find(at(None, 0, 9))
 
 
@@ -207,11 +207,11 @@ async def test_offsets_in_a_database_of_a_topic_that_was_made_again_are_refused(
 async def test_a_partition_that_was_made_since_the_group_began_with_its_topic_is_read_from_its_start() -> None:
     now = Topic("id", 4)
     for number, others, position in (
-        (1, [beside(now)], 9),  # it was there, and another worker has begun
+        (1, [beside(now)], 9),  # it was there, and another worker has started
         (2, [beside(now)], 3),
         (3, [beside(now)], 3),
-        (2, [beside(now), beside(now, partitions=4)], 3),  # the least is what the group began with
-        (2, [], 9),  # nobody has begun
+        (2, [beside(now), beside(now, partitions=4)], 3),  # the least is what the group started with
+        (2, [], 9),  # nobody has started
         (2, [beside(now, "shipping"), "somebody else's"], 9),
     ):
         partition = TopicPartition("orders", number)

@@ -206,7 +206,7 @@ async def test_a_map_is_void_for_another(owner: Any) -> None:
         "no cluster": {"cluster": None},
         "agent renamed": {"agents": ("ship",)},
         "agent added": {"agents": ("bill", "ship")},
-        "topic made anew": {},
+        "topic made again": {},
         "committed by others": {"committed": 99},
         "offset in a database": {"generation": 3},
         "copied to another group": {"group": "shipping"},
@@ -214,7 +214,7 @@ async def test_a_map_is_void_for_another(owner: Any) -> None:
     for what, options in changes.items():
         following = await after(owner, **options)
         offsets = range(99 if "committed" in options else 100, 106)
-        following.offer(*offsets, timestamp=1001 if what == "topic made anew" else 1000)
+        following.offer(*offsets, timestamp=1001 if what == "topic made again" else 1000)
         assert following.offsets() == [*offsets], what
 
 

@@ -36,7 +36,7 @@ def copy(value: bytes, partition: int = 0, *, topic: str = "billing.retry") -> C
 
 
 def poison(kafka: MemoryKafka, error: type[BrokerResponseError]) -> None:
-    """Let the broker refuse each batch in which a record begins with `poison`."""
+    """Let the broker refuse each batch in which a record starts with `poison`."""
     cluster: Any = kafka._cluster
     append = cluster.append
 

@@ -109,7 +109,7 @@ class Shop:
         return dict(zip(names, ("SASL_PLAINTEXT", "PLAIN", user, PASSWORD), strict=True))
 
     def app(self, options: dict[str, Any], seen: list[bytes] | None = None) -> App:
-        """One whose messages come back once after a second, after an hour, or are dead, by the word that they begin with."""
+        """One whose messages come back once after a second, after an hour, or are dead, by the word that they start with."""
         app = App(
             GROUP, brokers=self._guarded, client_options=options, relay="apart", create_topics="never", delayed_sends=True,
         )  # fmt: skip

@@ -42,7 +42,7 @@ class Broker:
         self.partitions = [TopicPartition("orders", partition) for partition in range(partitions)]
         self.committed: dict[TopicPartition, tuple[int, str]] = dict.fromkeys(self.partitions, (0, ""))
         self.handled: set[tuple[int, int]] = set()
-        self.blocked: set[tuple[int, int]] = set()  #: what can't be begun now, as while a store is away
+        self.blocked: set[tuple[int, int]] = set()  #: what can't be started now, as while a store is unavailable
         self.hanging: set[tuple[int, int]] = set()  #: what takes longer than a partition stays here
         self.dead: set[tuple[int, int]] = set()
         self.of_ship: tuple[set[tuple[int, int]], set[tuple[int, int]]] = set(), set()  #: dead and handled, of another agent
@@ -95,7 +95,7 @@ class Worker(Client):
         for run in runs:
             if run.stage is Stage.FETCHED and (run.place.partition, run.first) in self.broker.blocked:
                 self.came.set()
-                run.postpone(time.monotonic() + 0.002, "the store is away")
+                run.postpone(time.monotonic() + 0.002, "the store is unavailable")
                 continue
             dead, handled = (self.broker.dead, self.broker.handled) if lane.agent != "ship" else self.broker.of_ship
             into = dead if isinstance(run.disposition, Dead) else handled
@@ -272,7 +272,7 @@ async def test_a_kill_without_a_reason_makes_nothing_a_dead_letter_and_costs_a_c
     await live(broker)
     assert broker.dead == set()
     assert len(broker.handled) == 1000
-    assert broker.commits - before <= 5, "at its begin and its end, and one for 200, 400 and the rest"
+    assert broker.commits - before <= 5, "at its start and its end, and one for 200, 400 and the rest"
 
 
 async def test_where_no_death_tells_which_a_backlog_is_taken_as_ever_after_half_a_minute() -> None:
@@ -294,7 +294,7 @@ async def test_a_lane_whose_owner_left_in_order_pays_no_commit_more() -> None:
     broker.number = 2000
     before = broker.commits
     worker = await live(broker)
-    assert broker.commits - before == 2, "one at its begin, one at its end"
+    assert broker.commits - before == 2, "one at its start, one at its end"
     assert len(worker.batches) >= 5
 
 

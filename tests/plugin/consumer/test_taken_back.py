@@ -1,4 +1,4 @@
-"""A partition that a worker loses and gets back while its handler still runs: with an order, nothing of it begins beside that."""
+"""A partition that a worker loses and gets back while its handler still runs: with an order, nothing of it starts beside that."""
 
 from __future__ import annotations
 

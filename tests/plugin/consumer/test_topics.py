@@ -449,7 +449,7 @@ async def test_a_broker_that_creates_topics_when_asked_for_them_is_relied_on(emb
 
 
 class Admin:
-    """An admin client of aiokafka, all of whose calls are cancelled from inside, or wait for ever."""
+    """An admin client of aiokafka, all of whose calls are cancelled from inside, or wait forever."""
 
     def __init__(self, cancelled: str) -> None:
         self._cancelled = cancelled

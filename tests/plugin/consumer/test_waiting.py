@@ -136,7 +136,7 @@ async def test_to_bury_a_message_twice_is_one_letter(shop: Any) -> None:
 
 
 async def test_another_message_at_the_same_offset_is_never_buried(shop: Any) -> None:
-    """The topic was made anew since."""
+    """The topic was made again since."""
     here = shop(later_once)
     waiting = of(here)
     waiting.bury(at(100), 77, "command")
@@ -205,7 +205,7 @@ async def test_a_burial_whose_letter_is_not_acknowledged_holds_the_offset(shop: 
     here = shop(reject_first)
     here.offer(2)
     await here.until(lambda: here.lane.held)
-    here.publisher.answer = lambda copy: PublishUnavailable("the brokers are away")
+    here.publisher.answer = lambda copy: PublishUnavailable("the brokers are unavailable")
     of(here).bury(at(100), timestamp(100), "command")
     await here.until(lambda: any(run.why.startswith("copies are not acknowledged") for run in here.lane.held))
     assert here.lane.watermark.commit in (None, 100)

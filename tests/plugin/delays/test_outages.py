@@ -1,4 +1,4 @@
-"""The relay comes back from whatever its client does, begins nowhere on an answer that is none, and stops in bounded time."""
+"""The relay comes back from whatever its client does, starts nowhere on an answer that is none, and stops in bounded time."""
 
 from __future__ import annotations
 

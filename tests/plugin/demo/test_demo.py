@@ -96,7 +96,7 @@ def test_an_interrupt_ends_the_workers_and_the_broker(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen([*COMMAND, "--kafka", "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not (out / "ledger.jsonl").exists() and process.poll() is None:  # a worker has begun
+    while not (out / "ledger.jsonl").exists() and process.poll() is None:  # a worker has started
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert answers(out)

@@ -160,7 +160,7 @@ def tell(worker: TestApp, handler: str, *, paused: bool, dead: bool = False) -> 
 
 
 async def test_twenty_bad_first_values_stop_the_handler_until_a_good_one_which_is_tried_first_lets_their_letters_go() -> None:
-    """Else the bad values at the beginning of a topic would be tried for ever, one by one."""
+    """Else the bad values at the start of a topic would be tried forever, one by one."""
     shop = Shop(Breaker(first_wait="1h", rest=0.3))
     async with TestApp(shop.app) as worker:
         worker.kafka.produce("orders", *[BAD] * 20)
@@ -176,11 +176,11 @@ async def test_twenty_bad_first_values_stop_the_handler_until_a_good_one_which_i
 
 
 class Backend(Exception):
-    """What the handler needs is away."""
+    """What the handler needs is unavailable."""
 
 
 class Frail(Shop):
-    """Its handler needs something that may be away."""
+    """Its handler needs something that may be unavailable."""
 
     def __init__(self, *policies: Breaker | RateLimit) -> None:
         super().__init__(*policies)

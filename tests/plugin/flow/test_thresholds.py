@@ -1,4 +1,4 @@
-"""What a partition and an agent may have in hand before fetching pauses, and what a paused lane does."""
+"""What a partition and an agent may have in flight before fetching pauses, and what a paused lane does."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_copies_for_a_paused_handler_above_two_hundred_go_back_to_a_delay_
 
 
 class CodecAway(Line):
-    """The codec of its messages is away."""
+    """The codec of its messages is unavailable."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, max_batch=4)

@@ -32,7 +32,7 @@ async def bill(value: bytes) -> None: ...
 
 
 class Shop:
-    """A worker whose handler fails on what begins with `bad`."""
+    """A worker whose handler fails on what starts with `bad`."""
 
     def __init__(self, kafka: MemoryKafka) -> None:
         self.kafka = kafka

@@ -1,4 +1,4 @@
-"""What is believed of brokers that are asked where to begin: only what they said, of each partition."""
+"""What is believed of brokers that are asked where to start: only what they said, of each partition."""
 
 from __future__ import annotations
 

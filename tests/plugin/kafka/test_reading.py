@@ -70,7 +70,7 @@ async def opened_raw(bootstrap: str) -> AsyncIterator[RawKafka]:
 
 @asynccontextmanager
 async def reading(bootstrap: str, *, committed: bool = True, patience: float = 60.0) -> AsyncIterator[TopicReader]:
-    """A reader that has a minute: whatever would wait for ever fails the test."""
+    """A reader that has a minute: whatever would wait forever fails the test."""
     async with asyncio.timeout(PATIENCE), connected(HostSettings(bootstrap, group="billing")) as admin:
         yield TopicReader(admin, committed=committed, patience=patience)
 

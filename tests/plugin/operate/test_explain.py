@@ -1,4 +1,4 @@
-"""What `ackwise explain` prints of three apps is held to files; `python -m tests.plugin.operate.test_explain` writes them anew."""
+"""What `ackwise explain` prints of three apps is held to files; `python -m tests.plugin.operate.test_explain` writes them again."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from ackwise.testing import MemoryKafka
 
 
 async def new_shop(folder: Path, raw: RawKafka) -> Shop:
-    """Six records, and a group that has never begun."""
+    """Six records, and a group that has never started."""
     topic = await raw.new_topic(1)
     await raw.produce(topic, *values(range(6)), headers=[("trace", b"t")])
     return Shop(folder, raw, topic)

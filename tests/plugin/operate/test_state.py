@@ -39,7 +39,7 @@ Handler = Callable[[Batch[Any]], Awaitable[object]]
 
 class AwayStore(MemoryStore):
     async def exchange_columns(self, exchange: ColumnExchange) -> ColumnResult:
-        raise StoreUnavailable("it is away")
+        raise StoreUnavailable("it is unavailable")
 
 
 async def do_nothing(batch: Batch[Any]) -> None: ...
@@ -179,7 +179,7 @@ async def test_an_event_log_that_cannot_be_written_shows_as_an_outage() -> None:
     lane.start()
     await until(lambda: lane.held)
     state = look(member, {})
-    assert (state.event_log_outage, state.lanes[0].held[0].why) == (True, "the event log is not durable, nothing is begun")
+    assert (state.event_log_outage, state.lanes[0].held[0].why) == (True, "the event log is not durable, nothing is started")
     await end(lane)
 
 

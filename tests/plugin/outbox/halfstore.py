@@ -11,7 +11,7 @@ from ackwise.stores.memoryoutbox import MemoryConnection, MemoryOutbox
 
 
 class Local(MemoryConnection):
-    """A local transaction that has begun: its barrier is there for others once it has committed, or is gone."""
+    """A local transaction that has started: its barrier is there for others once it has committed, or is gone."""
 
     def __init__(self) -> None:
         super().__init__()

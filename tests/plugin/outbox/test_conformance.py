@@ -63,7 +63,7 @@ async def test_H01_what_can_not_be_prepared_begins_no_local_transaction(group: G
     group.store.fail = lambda call: call == "prepare"
     with pytest.raises(StoreUnavailable):
         async with half.prepare([HALF]):
-            raise AssertionError("the local transaction has begun")
+            raise AssertionError("the local transaction has started")
     assert group.store.rows == []
 
 
@@ -78,7 +78,7 @@ async def test_H02_a_half_message_whose_fate_is_not_known_is_rolled_back_and_not
     group.store.prepare = prepare_and_lose_the_answer  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable):
         async with written.prepare([HALF]):
-            raise AssertionError("the local transaction has begun")
+            raise AssertionError("the local transaction has started")
     await group.pass_at(6.0)
     assert group.state() is RowState.LOCAL_ROLLBACK
 

@@ -253,7 +253,7 @@ async def test_the_command_relays_and_ends_at_a_signal(
 ) -> None:
     await shop.order(*shop.messages(3, 2))
     command = [sys.executable, "-m", "ackwise.plugin.cli", "relay", "--outbox", shop.url, "--brokers", shop.brokers]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)  # noqa: ASYNC220  # it begins at once
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)  # noqa: ASYNC220  # it starts at once
     try:
         await until(shop.is_empty)
         for number in signals:

@@ -1,4 +1,4 @@
-"""Rows that somebody else wrote and nobody can read: they are parked, and neither relay nor check-back stands still for them."""
+"""Rows that somebody else wrote and nobody can read: they are parked, and neither relay nor check-back is stalled for them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LOST = Outgoing("paid", b"43", message_id="pay-43")
 
 @pytest.fixture
 async def outbox() -> MemoryOutbox:
-    """What a dead producer left: one message whose local transaction committed, one whose never began, one that has no barrier."""
+    """What a dead producer left: one message whose local transaction committed, one whose never started, one that has no barrier."""
     outbox = MemoryOutbox()
     await outbox.open()
     here, connection = await outbox.database_id(), MemoryConnection()

@@ -69,7 +69,7 @@ def test_a_process_that_was_killed_is_proved_dead_and_never_before(folder: Path)
         assert owner != here.owner != ""
         assert here.dead([owner]) == frozenset()
         worker.send_signal(signal.SIGSTOP)
-        assert here.dead([owner]) == frozenset(), "it stands still and may go on"
+        assert here.dead([owner]) == frozenset(), "it is stalled and may go on"
         worker.send_signal(signal.SIGKILL)
         worker.wait()
         assert here.dead([owner, "", here.owner]) == {owner}

@@ -60,7 +60,7 @@ async def test_beside_a_worker_all_share_one_connection_that_ends_with_it(kafka:
         await until(lambda: len(values(kafka, "invoices")) == 20)
     assert sorted(ran) == sorted(b"%d" % number for number in range(20))
     assert app._slots.outside._worker is None
-    assert (await app.publish("orders", b"after")) is not None, "it connects anew"
+    assert (await app.publish("orders", b"after")) is not None, "it connects again"
 
 
 async def test_a_lifespan_publishes_before_the_worker_connects_and_after_it_has_drained(kafka: MemoryKafka) -> None:
@@ -157,7 +157,7 @@ async def test_a_publish_that_nobody_awaits_is_an_error_in_the_log(kafka: Memory
 
 async def test_what_has_no_meaning_outside_is_refused_with_a_sentence(kafka: MemoryKafka) -> None:
     app = app_of(kafka.bootstrap, [])
-    with pytest.raises(ConfigurationError, match="was given source= outside of a handler, where no message is in hand; leave it out"):
+    with pytest.raises(ConfigurationError, match="was given source= outside of a handler, where no message is in flight; leave it out"):
         await app.publish("orders", b"v", source=Message(None, b"v"))
     with pytest.raises(ConfigurationError, match="needs topics of the group that wait for it; set delayed_sends=True"):
         await app.publish("orders", b"v", delay="1m")

@@ -20,7 +20,7 @@ from ackwise.plugin.registry import open_outbox
 from ackwise.stores.memoryoutbox import MemoryOutbox
 from ackwise.testing import MemoryKafka
 
-AWAY = SendFailed("the broker is away", retriable=True, error="KafkaConnectionError")
+AWAY = SendFailed("the broker is unavailable", retriable=True, error="KafkaConnectionError")
 REFUSED = SendFailed("it is too large", retriable=False, error="MessageSizeTooLargeError")
 
 
@@ -59,7 +59,7 @@ def desk() -> Desk:
 async def test_headers_that_only_ackwise_sets_are_refused_with_a_sentence(desk: Desk) -> None:
     async with desk.producer() as producer:
         for name in ("ackwise-version", "ackwise-due", "ackwise-"):
-            with pytest.raises(ConfigurationError, match=rf"'orders' has the header '{name}', and names that begin with 'ackwise-'"):
+            with pytest.raises(ConfigurationError, match=rf"'orders' has the header '{name}', and names that start with 'ackwise-'"):
                 await producer.send("orders", b"v", headers={name: "1"})
             with pytest.raises(ConfigurationError, match="leave such headers out"):
                 await producer.send_batch([Outgoing("orders", b"v"), Outgoing("orders", b"v", headers=((name, b"1"),))])
@@ -79,7 +79,7 @@ async def test_what_may_pass_is_tried_again_ever_later_under_its_id(desk: Desk) 
 async def test_all_tries_together_take_no_longer_than_the_timeout(desk: Desk) -> None:
     desk.always = AWAY
     async with desk.producer(timeout="20s") as producer:
-        with pytest.raises(PublishUnavailable, match="message 'a': the broker is away"):
+        with pytest.raises(PublishUnavailable, match="message 'a': the broker is unavailable"):
             await producer.send("orders", b"v", message_id="a")
     assert sum(desk.slept) <= 20
     assert len(desk.tried) == len(desk.slept) + 1 > 3

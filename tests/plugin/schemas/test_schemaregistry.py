@@ -1,4 +1,4 @@
-"""A Schema Registry that is away, refuses or talks nonsense holds messages, and says why; bytes are never blamed for it."""
+"""A Schema Registry that is unavailable, refuses or talks nonsense holds messages, and says why; bytes are never blamed for it."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def test_a_decoder_goes_on_in_the_loop_of_an_app_that_was_started_again() -> Non
 @each(
     ("arguments", "sentence"),
     [
-        ({"url": "registry:8081"}, r"^the URL of the schema registry does not begin with http:// or https://"),
-        ({"url": 8081}, r"^the URL of the schema registry does not begin"),
+        ({"url": "registry:8081"}, r"^the URL of the schema registry does not start with http:// or https://"),
+        ({"url": 8081}, r"^the URL of the schema registry does not start"),
         ({"url": "http://u:secret@registry"}, r"^the URL of the schema registry has a user in it"),
         ({"timeout": 0}, r"^timeout of the schema registry is 0 s; it must be above 0 s and below 10 s"),
         ({"timeout": "1m"}, r"^timeout of the schema registry is 60 s"),

@@ -1,4 +1,4 @@
-"""Workers whose values come with a Schema Registry: nothing is lost while it is away, and only bad bytes are dead letters."""
+"""Workers whose values come with a Schema Registry: nothing is lost while it is unavailable, and only bad bytes are dead letters."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_the_token_of_the_pages_is_no_setting_and_hinders_no_worker(folder: Path
 )  # fmt: skip
 def test_a_variable_that_kubernetes_sets_for_a_service_is_refused_and_says_so(folder: Path, variable: str) -> None:
     assert refusal(lambda: environment(folder, **{variable: "10.0.0.1"})) == (
-        f"{variable} is set, and there is no such entry; Kubernetes sets such variables for a Service whose name begins with 'ackwise': "
+        f"{variable} is set, and there is no such entry; Kubernetes sets such variables for a Service whose name starts with 'ackwise': "
         "rename the Service, or set enableServiceLinks: false in the pod"
     )
 

@@ -59,8 +59,8 @@ def test_printed_settings_show_no_credentials() -> None:
     ("option", "sentence"),
     [
         ("enable_auto_commit", "would commit messages that were merely fetched"),
-        ("value_deserializer", "one that raises blocks its partition for ever"),
-        ("key_deserializer", "one that raises blocks its partition for ever"),
+        ("value_deserializer", "one that raises blocks its partition forever"),
+        ("key_deserializer", "one that raises blocks its partition forever"),
         ("group_id", "first argument of App"),
         ("auto_offset_reset", "set start"),
         ("acks", "acknowledged by all in-sync replicas"),

@@ -84,7 +84,7 @@ async def test_V06_a_negative_level_is_a_dead_letter(world: World) -> None:
 
 
 async def test_V07_V08_what_came_as_often_as_it_may_is_a_dead_letter_whatever_its_age(world: World) -> None:
-    """V07, V08: later with r = 16; RocketMQ drops what is older than four hours, and delivers what is younger for ever."""
+    """V07, V08: later with r = 16; RocketMQ drops what is older than four hours, and delivers what is younger forever."""
     async with world.consumer() as consumer:
         await until(lambda: world.committed() is not None)
         for letters, age in enumerate((5 * 3600, 4 * 3600 - 5, 90), start=1):

@@ -51,7 +51,7 @@ class MySQLDatabase:
 @asynccontextmanager
 async def mysql_database(server: Endpoint) -> AsyncIterator[MySQLDatabase]:
     """A new one while the block runs."""
-    # Everybody may do everything in databases whose name begins with `test`.
+    # Everybody may do everything in databases whose name starts with `test`.
     database, outside = MySQLDatabase(server, f"only_{os.urandom(6).hex()}"), MySQLDatabase(server, "mysql")
     await outside.fetch(f"CREATE DATABASE {database.name}")
     yield database

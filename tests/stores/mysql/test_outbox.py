@@ -162,7 +162,7 @@ async def business(outbox: MySQLOutbox, connection: Any, handle: Callable[[Outbo
 async def lock_wait(shop: MySQLDatabase) -> None:
     """Return once somebody waits for a lock."""
     while not await shop.fetch("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"):  # noqa: ASYNC110  # the server's state
-        await asyncio.sleep(0.12)  # the view is made anew once nobody has looked at it for a tenth of a second
+        await asyncio.sleep(0.12)  # the view is made again once nobody has looked at it for a tenth of a second
 
 
 async def nothing_open(shop: MySQLDatabase) -> None:

@@ -144,7 +144,7 @@ async def test_a_record_that_is_written_while_the_cleanup_looks_at_it_stays(mysq
         while True:
             if await mysql.fetch("SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"):
                 break
-            await asyncio.sleep(0.12)  # the view is made anew once nobody has looked at it for a tenth of a second
+            await asyncio.sleep(0.12)  # the view is made again once nobody has looked at it for a tenth of a second
         await cursor.execute("COMMIT")
     assert await cleaning == 0
     assert (await mysql_store.exchange(claims([key], 2))).claims == [AlreadyDone(Outcome.OK)]

@@ -25,7 +25,7 @@ def test_a_memory_that_is_gone_or_older_than_it_was_is_noticed() -> None:
         (Since(100, 200), Since(100, 200), None),  # as it was
         (Since(100, 180), Since(100, 200), None),  # seen by a worker with a slow clock
         (Since(100, 160), Since(100, 200), 160),  # put back to a snapshot
-        (Since(190, 200), Since(100, 195), 100),  # flushed and begun anew by another worker
+        (Since(190, 200), Since(100, 195), 100),  # flushed and started again by another worker
         (None, Since(100, 200), 100),  # flushed
     ]:
         with case(found, known, since):

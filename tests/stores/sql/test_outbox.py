@@ -32,7 +32,7 @@ class Behind(SQLite):
 
 
 class Script:
-    """Answers by what a statement begins with; a failure is raised, and anything else is nothing."""
+    """Answers by what a statement starts with; a failure is raised, and anything else is nothing."""
 
     def __init__(self, answers: dict[str, Answer | Failure]) -> None:
         self.answers, self.asked = answers, list[str]()

@@ -258,7 +258,7 @@ def write_again(connection: sqlite3.Connection) -> None:
     connection.isolation_level = "DEFERRED"
     with suppress(sqlite3.IntegrityError):
         connection.execute("INSERT OR ROLLBACK INTO effects VALUES ('there')")
-    connection.execute("INSERT INTO effects VALUES ('a')")  # sqlite3 has it from before, and begins a transaction
+    connection.execute("INSERT INTO effects VALUES ('a')")  # sqlite3 has it from before, and starts a transaction
 
 
 def begin_anew(connection: sqlite3.Connection) -> None:

@@ -95,7 +95,7 @@ class TestOnSQLite(OnSQLAlchemy):
 
 @pytest.mark.nightly
 class TestOnSQLiteThatBeginsByItself(OnSQLAlchemy):
-    """With the recipe of SQLAlchemy's documentation, which lets SQLAlchemy begin instead of the driver."""
+    """With the recipe of SQLAlchemy's documentation, which lets SQLAlchemy start instead of the driver."""
 
     def engine(self, place: Path) -> AsyncEngine:
         engine = create_async_engine(f"sqlite+aiosqlite:///{place / 'shop.db'}")

@@ -266,7 +266,7 @@ def test_a_jump_in_containers_of_one_host_is_doubted_for_an_hour() -> None:
 
 
 def test_time_namespaces_of_one_host_do_not_pass_for_one_another(tmp_path: Path) -> None:
-    """Their uptimes begin at different times, though the host says the same boot id to all."""
+    """Their uptimes start at different times, though the host says the same boot id to all."""
     starts = set()
     for name, namespace in (("host", "time:[1]"), ("restored", "time:[2]"), ("old kernel", None)):
         proc = tmp_path / name

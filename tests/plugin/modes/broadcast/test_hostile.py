@@ -17,7 +17,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.plugin.modes import broadcasting
 from ackwise.testing import MemoryKafka
 
-#: Commits after the first, which says where it begins, do not come while a test lasts.
+#: Commits after the first, which says where it starts, do not come while a test lasts.
 SELDOM: dict[str, Any] = {"commit_interval": 3600.0}
 
 SOON: dict[str, Any] = {"client_options": {"metadata_max_age_ms": 100}}

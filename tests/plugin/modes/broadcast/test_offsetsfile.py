@@ -131,7 +131,7 @@ async def test_that_it_is_gone_is_a_warning_and_that_it_is_not_there_yet_is_none
     assert [record.levelname for record in caplog.records] == ["INFO"]
     path.unlink()
     await file_at(path).close()
-    assert "the offsets file is gone, this instance begins as a new one" in caplog.text
+    assert "the offsets file is gone, this instance starts as a new one" in caplog.text
 
 
 async def test_a_write_that_fails_leaves_the_old_file_whole_and_the_next_one_makes_it_good(
@@ -179,7 +179,7 @@ async def test_it_is_synced_before_it_takes_the_place_of_the_old_one_and_its_nam
 
 @pytest.fixture
 async def disk(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """A disk that hangs: the first event is set when a write has begun, and the second lets all of them go on."""
+    """A disk that hangs: the first event is set when a write has started, and the second lets all of them go on."""
     loop, begun, go_on, write = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event(), broadcasting._write
 
     def hanging(path: Path, text: bytes) -> None:

@@ -60,7 +60,7 @@ def test_explain_says_who_gets_what_and_what_becomes_of_failures() -> None:
     assert chain["share group billing.share"] == "any worker gets any record, locked for 20s; 2 consumers here"
     settings = {setting.name: (setting.value, setting.source) for setting in explanation.settings}
     assert settings["share.lock"] == ("20s", "code")
-    assert any("has not begun 15s after it was locked" in path.when for path in explanation.failures)
+    assert any("has not started 15s after it was locked" in path.when for path in explanation.failures)
     assert settings["share.consumers"] == ("2", "code")
     paths = {path.when: path.then for path in explanation.failures}
     assert paths["another worker holds the claim"].startswith("copied to the retry topic, no attempt is charged")

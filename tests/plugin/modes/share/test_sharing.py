@@ -128,7 +128,7 @@ async def test_what_has_not_begun_when_the_time_is_over_is_copied_uncharged() ->
     seen: list[bytes] = []
     desk = Desk(slow, max_batch=1, share=Share(lock=30.0))
     await desk.deliver(1, 2, 3)
-    assert seen == [b"v1", b"v2"], "the third would begin 40 s after the lock of 30 s"
+    assert seen == [b"v1", b"v2"], "the third would start 40 s after the lock of 30 s"
     assert (desk.copies(), desk.accepted()) == ([(RETRY, b"v3", 1, "LockEnds")], [1, 2, 3])
 
 

@@ -28,7 +28,7 @@ async def test_a_key_that_died_is_suppressed_until_its_letter_is_redriven_howeve
         await shop.raw.produce(shop.topic, b"3", key=b"bob")
         await shop.letters(2)
         assert shop.tried == {b"ann": 1, b"bob": 1}
-        assert await shop.redrive() == 2  # nothing was mended: they die again
+        assert await shop.redrive() == 2  # nothing was fixed: they die again
         assert [letter.replay_id for letter in await shop.letters(4)] == [None, None, b"redrive-1", b"redrive-1"]
         shop.tax = 19
         assert await shop.redrive() == 2

@@ -248,4 +248,4 @@ async def test_watch_draws_over_itself_on_a_terminal_and_ends_with_0_on_ctrl_c(s
         os.close(ours)
     assert (process.returncode, b"Traceback" in said) == (0, False)
     assert seen.count(b"group billing: ") >= 3
-    assert b"\x1b[2K" in seen  # a line is wiped before it is written anew
+    assert b"\x1b[2K" in seen  # a line is wiped before it is written again

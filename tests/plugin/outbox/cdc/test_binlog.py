@@ -187,7 +187,7 @@ async def test_one_whose_token_is_not_the_last_ends_with_its_next_report(shop: B
 
 async def test_without_a_position_it_begins_only_if_it_is_told_to(shop: BinlogWorld) -> None:
     source = shop.source(create=False)
-    with pytest.raises(ConfigurationError, match="no position is kept under the name ackwise; --create-slot begins at the end of the log"):
+    with pytest.raises(ConfigurationError, match="no position is kept under the name ackwise; --create-slot starts at the end of the log"):
         await source.open()
     with pytest.raises(ChangesLost, match="no position is kept"):
         await source.status()
@@ -219,7 +219,7 @@ async def test_a_log_that_was_reset_or_is_another_one_is_told(shop: BinlogWorld)
     async with shop.running(orders(shop)):
         pass
     await shop.run("UPDATE ackwise_cdc SET log_created = log_created - 1")
-    await shop.refuses(ChangesLost, r"began at \d+ .* and not at \d+: RESET MASTER was run, or .*will be missing in Kafka", orders(shop))
+    await shop.refuses(ChangesLost, r"started at \d+ .* and not at \d+: RESET MASTER was run, or .*will be missing in Kafka", orders(shop))
     await shop.run("UPDATE ackwise_cdc SET log_created = log_created + 1, server = '7'")
     await shop.refuses(ChangesLost, r"this is another server: .* on server 7, and this one is 1", orders(shop))
     await shop.run("UPDATE ackwise_cdc SET server = '1', log_position = log_position + 1000000")

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.servers, pytest.mark.slow]  # start
 
 KEYS = 4
 
-#: What a database raises that is away.
+#: What a database raises that is unavailable.
 AWAY = (AckwiseError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, MySQLError, OSError)
 
 
@@ -97,7 +97,7 @@ class Shop:
             postgres.terminate()
 
     async def sell(self, times: int) -> None:
-        """So many transactions. A database that is away is waited for."""
+        """So many transactions. A database that is unavailable is waited for."""
         while times:
             with suppress(*AWAY):
                 async with self._connection() as connection:

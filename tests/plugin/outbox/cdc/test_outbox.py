@@ -348,7 +348,7 @@ async def test_a_publication_that_is_younger_than_the_slot_is_told(world: World)
 
 
 async def test_a_column_that_goes_in_mid_stream_stops_the_relay_and_nothing_is_lost(world: World) -> None:
-    # Whichever comes first: the change in the log, or a look at the table, after which the relay begins anew and finds what is wrong.
+    # Whichever comes first: the change in the log, or a look at the table, after which the relay starts again and finds what is wrong.
     gone = r"public\.ackwise_outbox was changed while it was read, column value is gone|leaves out column value of public\.ackwise_outbox"
     async with world.ends_with((UnreadableChange, ConfigurationError), gone):
         await world.write(b"1")

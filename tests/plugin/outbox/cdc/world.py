@@ -22,7 +22,7 @@ from ackwise.stores.postgres.replication import PostgresChanges
 
 __all__ = ["Kafka", "World", "close_outbox", "database_of", "until"]
 
-AWAY = SendFailed("Kafka is away", retriable=True, error="KafkaConnectionError")
+AWAY = SendFailed("Kafka is unavailable", retriable=True, error="KafkaConnectionError")
 BEHIND = SendFailed("an earlier message was not acknowledged", retriable=True)
 
 

@@ -67,9 +67,9 @@ async def test_of_what_does_not_answer_the_last_answer_is_shown_with_the_reason_
     far = Far()
     seen = far.seen()
     await seen.now()
-    far.error, far.time = Unavailable("the brokers are away"), far.time + 90.0
+    far.error, far.time = Unavailable("the brokers are unavailable"), far.time + 90.0
     found = await seen.now()
-    assert (found.value, found.problem) == (1, "the brokers are away")
+    assert (found.value, found.problem) == (1, "the brokers are unavailable")
     assert found.as_of.endswith("90 s ago")
     far.error, far.time = None, far.time + 90.0
     assert (await seen.now()).problem == ""

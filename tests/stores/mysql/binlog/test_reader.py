@@ -116,7 +116,7 @@ def test_a_transaction_that_a_crash_cut_off_is_dropped_with_the_next_file() -> N
 
 def test_another_file_of_the_same_name_is_told() -> None:
     reader, _ = new_reader(START._replace(created=999))
-    with pytest.raises(ChangesLost, match=r"began at 1000 .* and not at 999: RESET MASTER was run"):
+    with pytest.raises(ChangesLost, match=r"started at 1000 .* and not at 999: RESET MASTER was run"):
         reader.read(description())
 
 
@@ -126,7 +126,7 @@ def test_what_can_not_be_read_is_a_sentence_with_the_position() -> None:
         (166, b"", "an event is compressed or partial, which is not read"),
         (40, b"", "an event is compressed or partial, which is not read"),
         (18, b"", "LOAD DATA was written as a statement"),
-        (XID, b"\0" * 8, "a transaction ends that has not begun"),
+        (XID, b"\0" * 8, "a transaction ends that has not started"),
         (INSERT, rows(1), "the position is inside a transaction"),
         (TABLE, table().replace(b"\4\3\2id", b""), "does not name the columns of shop.orders: .* binlog_row_metadata was not FULL"),
     ]:
@@ -141,7 +141,7 @@ def test_what_can_not_be_read_in_a_transaction_tells_nothing_of_it() -> None:
         ([(INSERT, rows(1))], "rows are of table 7, of which nothing was said"),
         ([(QUERY, query(b"/* by hand */ insert INTO orders VALUES (1)"))], "a statement that changes rows stands in place of the rows"),
         ([(QUERY, query(b"ROLLBACK TO `b`"))], "goes back to a savepoint that it does not have"),
-        ([(GTID, BEGIN)], "a transaction begins inside another one"),
+        ([(GTID, BEGIN)], "a transaction starts inside another one"),
         ([(TABLE, table()), (INSERT, rows(1).replace(b"\1\1", b"\1\0"))], "are not whole; set binlog_row_image = FULL"),
         ([(TABLE, table()), (INSERT, rows(1)[:-1])], "a row of shop.orders ends too early"),
         ([(TABLE, table()), (TABLE, table(column=b"no"))], "was changed while it was read, column id is gone"),

@@ -123,8 +123,8 @@ def test_what_no_server_sends_is_an_error_and_no_change() -> None:
         ([insert(*ONE)], "of which nothing was said"),
         ([relation(), insert(*ONE)], "outside of a transaction"),
         ([begin(16), begin(17)], "inside another one"),
-        ([commit(16, 32)], "has not begun"),
-        ([begin(16), commit(17, 32)], "has not begun"),
+        ([commit(16, 32)], "has not started"),
+        ([begin(16), commit(17, 32)], "has not started"),
         ([begin(16), commit(16, 15)], "ends before its commit"),
         ([begin(16), relation(), insert(b"1")], "has 1 values for 4 columns"),
         ([begin(16), relation(), insert(b"x", None, None, None)], "invalid literal"),
@@ -231,7 +231,7 @@ def test_a_slot_is_read_on_and_one_that_never_was_is_made_only_on_demand() -> No
 def test_a_lost_slot_is_never_passed_over() -> None:
     for seen, known, sentence in [
         (None, KNOWN, "slot s is gone, which was read up to 0/10"),
-        (SLOT._replace(confirmed="0/11"), KNOWN, "slot s begins at 0/11, and was read up to 0/10 only"),
+        (SLOT._replace(confirmed="0/11"), KNOWN, "slot s starts at 0/11, and was read up to 0/10 only"),
         (SLOT._replace(wal_status="lost"), KNOWN, "max_slot_wal_keep_size"),
         (SLOT._replace(wal_status="lost"), None, "max_slot_wal_keep_size"),
         (SLOT, Known("other", 1, "0/8"), "this is another server"),
