@@ -3,7 +3,7 @@
     python -m benchmarks.concurrency [--width 16] [--rounds 3] [--waits 1,20] [--partitions 1,16] [--only "NAME;NAME"] [--json]
 
 One real Kafka on this machine; for each number of partitions a topic that is full before the first contender starts. A handler waits,
-as for a service, and counts. Each contender is a process of its own; in every round each has a turn, and the order rotates. Ratios are
+as for a service, and counts. Each contender is its own process; in every round each has a turn, and the order rotates. Ratios are
 taken within a round, to the bare loop that handles one message after the other. Read `docs/benchmarks.md` before you believe a figure.
 """
 

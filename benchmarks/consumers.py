@@ -3,7 +3,7 @@
     python -m benchmarks.consumers [--messages 200000] [--rounds 5] [--only "NAME;NAME"] [--profile NAME] [--json]
 
 One real Kafka on this machine, one topic that is full before the first contender starts, a handler that does nothing
-but count. Each contender is a process of its own; in every round each has a turn, and the order rotates. What is
+but count. Each contender is its own process; in every round each has a turn, and the order rotates. What is
 measured lies between the first batch handled and the last. Read `docs/benchmarks.md` before you believe a figure.
 """
 

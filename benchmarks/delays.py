@@ -8,7 +8,7 @@
 
 One real Kafka on this machine; values of 100 bytes with the headers of a copy. Each takes less than three minutes.
 
-together: `ackwise relay` in a process of its own moves copies that fall due together into a retry topic of so many partitions; then a
+together: `ackwise relay` in its own process moves copies that fall due together into a retry topic of so many partitions; then a
 client of aiokafka consumes the same records and produces them there, record by record with `send`, and in batches that it packs.
 levels: lateness for each of RocketMQ's levels. Of a level above a minute the last minute is taken: its copies stand where they would be
 by then, on the rung and since the time that the rules say.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.joining --partitions 1000 --round-trip 0.03
 
-It starts a Kafka of its own, with a source topic of so many partitions and a retry topic of as many. `--round-trip` is
+It starts its own Kafka, with a source topic of so many partitions and a retry topic of as many. `--round-trip` is
 added to each request of the client. It prints the seconds from the callback to the last `seek`, and the requests meanwhile.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.kills [--kills 20] [--max-batch 50 200] [--json]
 
 The handler takes one message at a time and waits 5 ms; `Dedup` is in a SQLite file, Kafka in the memory of this process. Before and after
-each call the handler appends to a file of its own, which Ackwise never sees. A message that ran to its end twice was repeated.
+each call the handler appends to its own file, which Ackwise never sees. A message that ran to its end twice was repeated.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Sets are made first, with their truth, and what is said of them is compared with it. Everything is measured in one process on one Spark
 session with two threads, in rounds in which each has a turn; the first round warms up and does not count. Ratios are taken within a round.
-Only the large set (`--large`, in events) is judged by processes of its own, in heaps of 1 and 4 GiB, and by DuckDB.
+Only the large set (`--large`, in events) is judged by its own processes, in heaps of 1 and 4 GiB, and by DuckDB.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _date(path: Path) -> str:
 
 
 def _large(folder: Path, events: int, console: Console) -> list[Row]:
-    """The large set in processes of their own."""
+    """The large set in their own processes."""
     console.print(f"making {events:,} events")
     generate(Shape(events), folder)
     found = {heap: _process(folder, heap, console) for heap in _HEAPS}
@@ -345,7 +345,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", type=lambda text: text.split(";"), default=[], help="these ways, separated by semicolons")
     parser.add_argument("--days", type=int, default=200_000, help="events a day for the cost of day N; 0 leaves it out")
-    parser.add_argument("--large", type=int, default=0, help="events of the set for processes of their own; 0 leaves it out")
+    parser.add_argument("--large", type=int, default=0, help="events of the set for their own processes; 0 leaves it out")
     parser.add_argument("--folder", type=Path, help="where to write; by default a temporary folder. Some 60 bytes an event")
     parser.add_argument("--json", action="store_true", help="all figures as JSON, and no tables")
     return parser.parse_args(arguments)

@@ -168,7 +168,7 @@ def _judged(reached: bool) -> str:
 
 
 def measure(contest: Contest, url: str, options: argparse.Namespace) -> Measured:
-    """Let a process of its own play all rounds. Raises `SystemExit` with its last words if it fails."""
+    """Let its own process play all rounds. Raises `SystemExit` with its last words if it fails."""
     keys = options.keys if contest == Contest("redis", far=False) else 0
     command = [
         *(str(options.python), "-m", "benchmarks.claiming.contest", "--database", contest.database, "--url", url),

@@ -3,7 +3,7 @@
     python -m benchmarks.streams [--messages 100000] [--rounds 5] [--only "NAME;NAME"] [--profile NAME] [--json]
 
 One real Kafka on this machine, one topic of JSON that is full before the first worker starts, agents that do nothing but count: one
-with `stream.take(500, within=1)`, one with a loop over messages. Each worker is a process of its own; in every round each has a turn,
+with `stream.take(500, within=1)`, one with a loop over messages. Each worker is its own process; in every round each has a turn,
 the order rotates, and ratios are taken within a round. Read `docs/benchmarks.md` before you believe a figure.
 """
 

@@ -55,7 +55,7 @@ async def produce(brokers: str, scenario: Scenario) -> list[Position]:
 
 
 class Worker:
-    """One worker process with a ledger and events of its own, and the store that both share."""
+    """One worker process with a ledger and its own events, and the store that both share."""
 
     def __init__(self, brokers: str, folder: Path, store: Path) -> None:
         folder.mkdir(parents=True)

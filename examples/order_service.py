@@ -162,7 +162,7 @@ async def workers() -> AsyncIterator[dict[str, asyncio.subprocess.Process]]:
 
 
 async def start(name: str) -> asyncio.subprocess.Process:
-    """A worker in a process of its own."""
+    """A worker in its own process."""
     command = ["-m", "ackwise.plugin.cli", "run", f"{Path(__file__).stem}:{name}", "--log-level", "error"]
     return await asyncio.create_subprocess_exec(sys.executable, *command)
 

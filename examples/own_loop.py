@@ -1,4 +1,4 @@
-"""Ships parcels in a loop of its own around an `AIOKafkaConsumer` of its own: run it with `python own_loop.py`.
+"""Ships parcels in its own loop around its own `AIOKafkaConsumer`: run it with `python own_loop.py`.
 
 It reads the topic `parcels` at `localhost:9092`; BROKERS names other brokers.
 """

@@ -1,4 +1,4 @@
-"""Gives each message a database session of its own: run it with `ackwise run session:app` in this folder.
+"""Gives each message its own database session: run it with `ackwise run session:app` in this folder.
 
 The first middleware used is the outermost: `timed` sees the commit of `in_session` as well. It reads the topic `payments` at
 `localhost:9092`, and writes to ledger.db; ACKWISE_BROKERS names other brokers.

@@ -74,7 +74,7 @@ _HEAD_SIZE = _HEAD.size + _NUMBER.size
 _RUN_FIELDS: Final = ("offset", "record_ts_ms", "exec_id", "dedup_hash")
 _GROWING: Final = ("offset", "exec_id")
 
-#: Events that are worth a block of their own.
+#: Events that are worth their own block.
 _LEAST_RUN: Final = 10
 
 _FORMATS: dict[str, Format] = {field.name: field.format for field in FIELDS}

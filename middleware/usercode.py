@@ -2,7 +2,7 @@
 
 User code: every call of what the user wrote, and every look at an object of the user's, goes through here.
 
-A call comes to `Returned`, `Raised` or `Stops`, and to nothing else; a look comes to a value of ours. An exception may fail to print
+A call comes to `Returned`, `Raised` or `Stops`, and to nothing else; a look comes to our value. An exception may fail to print
 itself, a value may raise when it is compared, and a key function may call `sys.exit`. Such objects are known by type and identity alone.
 
 Tracebacks: the line of user code where an exception was raised.
@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, TypeVar
 #: Exceptions in each other, above which nobody prints them: Python prints one that is in several groups as often.
 _MOST: Final = 1000
 
-#: Those of Python itself: a class of the user's may have attributes of its own in their place.
+#: Those of Python itself: a class of the user's may have its own attributes in their place.
 _members = BaseExceptionGroup.__dict__["exceptions"].__get__
 _cause = BaseException.__dict__["__cause__"].__get__
 _context = BaseException.__dict__["__context__"].__get__
@@ -106,7 +106,7 @@ Called = Returned[Any] | Raised | Stops
 
 
 def called(function: Callable[..., T], *arguments: Any) -> Returned[T] | Raised | Stops:
-    """Call `function` in a context of its own: a variable that it sets is seen by no other call."""
+    """Call `function` in its own context: a variable that it sets is seen by no other call."""
     try:
         return Returned(copy_context().run(function, *arguments))
     except BaseException as error:  # noqa: BLE001  # user code: whatever it raises has a consequence

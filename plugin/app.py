@@ -162,7 +162,7 @@ class App(Router):
         return group_of(self._placed(), self._slots, self.agents())
 
     def _placed(self) -> HostSettings:
-        """The settings as they hold, now that it is known whether every instance has a group of its own."""
+        """The settings as they hold, now that it is known whether every instance has its own group."""
         broadcasting = self._slots.broadcasting
         return self.settings if broadcasting is None else placed(self.settings, broadcasting, says_start=self._says_start)
 

@@ -101,7 +101,7 @@ def reliable(
     if slots.broadcasting is not None:
         raise ConfigurationError(
             "reliable() can't broadcast: its consumer brings the group, and sends back what fails; use App, or give the consumer of each "
-            "instance a group of its own and leave Broadcasting out"
+            "instance its own group and leave Broadcasting out"
         )
     slots.refuse_share("the consumer of reliable")
     handover = Handover()
@@ -211,7 +211,7 @@ class Reliable(Generic[T]):
             raise ConfigurationError("this reliable() was entered or iterated before; make a new one")
         if self._consumer in _READ:
             raise ConfigurationError(
-                "another reliable() reads with this consumer; leave that one first, or give each a consumer of its own"
+                "another reliable() reads with this consumer; leave that one first, or give each its own consumer"
             )
         _READ.add(self._consumer)
         self._hosting = asyncio.create_task(self._run(), name="ackwise loop")

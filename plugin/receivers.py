@@ -224,7 +224,7 @@ class Receivers:
         self._settling: set[asyncio.Task[None]] = set()
 
     def new_call(self) -> HandlerCall:
-        """Whose `stopped` is told; what is lent has calls of its own."""
+        """Whose `stopped` is told; what is lent has its own calls."""
         return HandlerCall()
 
     def turn(self, _: Lane) -> AbstractAsyncContextManager[object]:

@@ -91,7 +91,7 @@ class Router:
 
         Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
         `max_wait` for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
-        it. `decode` is a function of yours from the raw bytes, or from a `Message[bytes]`, to the value; it may be `async`, and
+        it. `decode` is your own function from the raw bytes, or from a `Message[bytes]`, to the value; it may be `async`, and
         raises `CodecUnavailable` to have its messages held. Further parameters are what lifespans yield.
 
         `options` are those of `AgentOptions`. Raises `ConfigurationError`.

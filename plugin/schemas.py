@@ -132,7 +132,7 @@ class SchemaRegistry:
         self.address = ", ".join(map(shown_url, url.split(",")))
         self._timeout = seconds
         self._unknown = unknown
-        # No tries of its own: held messages are decoded again with back-off, and a stop does not wait for it.
+        # No retries: held messages are decoded again with back-off, and a stop does not wait for it.
         self._properties = {"timeout": seconds, "max.retries": 0, **options, "url": url}
         try:
             self._client()

@@ -182,7 +182,7 @@ class MemoryStore:
             del self._written[block]
 
     def _decide(self, exchange: Exchange, now: float) -> ExchangeResult:
-        """Answer key by key; what is written has a record of its own from then on."""
+        """Answer key by key; what is written has its own record from then on."""
         result, written = decide(self._find, exchange, now)
         for place, record in written.items():
             self._write(place, record)

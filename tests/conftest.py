@@ -1,6 +1,6 @@
 """Brokers and databases for all tests: each is started once in a run, when the first test asks for it, whichever process that is in.
 
-A test that stops, kills, freezes or fills a server, sets it otherwise, or looks at all that is in it, has a server of its own.
+A test that stops, kills, freezes or fills a server, sets it otherwise, or looks at all that is in it, has its own server.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ settings.load_profile("twin" if "SABOTAGE_COPY" in os.environ else "unhurried") 
 
 TestApp.max_wait = 120.0  # other tests run beside it
 
-# Before anything imports them: what fails in a suite of ours shows both of its sides.
+# Before anything imports them: what fails in our suite shows both of its sides.
 pytest.register_assert_rewrite("ackwise.stores.conformance")
 
 #: A test that asks for one of these is marked by that, so that `make check` can leave it out.
@@ -135,7 +135,7 @@ def embedded_broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture(scope="session")
 def redis(pytestconfig: pytest.Config) -> SharedServer:
-    """A real Redis, with databases 0 to 15; a test has a namespace of its own in it."""
+    """A real Redis, with databases 0 to 15; a test has its own namespace in it."""
     return _shared(pytestconfig, "redis", SharedServer, "Redis")
 
 
@@ -148,7 +148,7 @@ def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Sequence[SharedServer]:
-    """A real Redis Cluster of three masters; a test has a namespace of its own in it."""
+    """A real Redis Cluster of three masters; a test has its own namespace in it."""
     return _shared(pytestconfig, "cluster", tuple, "Redis Cluster")
 
 
@@ -163,7 +163,7 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[S
 def postgres(pytestconfig: pytest.Config) -> SharedServer:
     """A real PostgreSQL with a log that can be decoded; its user `postgres` may do everything, without a password.
 
-    A test has a database or a prefix of its own in it. Users, slots and the log belong to all databases.
+    A test has a database or its own prefix in it. Users, slots and the log belong to all databases.
     """
     return _shared(pytestconfig, "postgres", SharedServer, "PostgreSQL")
 
@@ -177,7 +177,7 @@ def own_postgres() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def mariadb(pytestconfig: pytest.Config) -> SharedServer:
-    """A real MariaDB; its user `root` may do everything, without a password. A test has a database or a prefix of its own in it."""
+    """A real MariaDB; its user `root` may do everything, without a password. A test has a database or its own prefix in it."""
     return _shared(pytestconfig, "mariadb", SharedServer, "MariaDB")
 
 

@@ -36,7 +36,7 @@ PROPERTIES: Mapping[str, str] = {
 
 ClientT = TypeVar("ClientT", AIOKafkaAdminClient, AIOKafkaConsumer, AIOKafkaProducer)
 
-#: Different in each process: what tests of several of them make on one server has names of its own.
+#: Different in each process: what tests of several of them make on one server has its own names.
 _TAG = os.urandom(3).hex()
 _numbers = itertools.count(1)
 

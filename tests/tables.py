@@ -29,7 +29,7 @@ def each(
     table, named = list[Sequence[Any]](), list[Any]()
     for place, case in enumerate(cases):
         of_pytest = isinstance(case, type(pytest.param()))
-        assert not (of_pytest and case.marks), "a case that has marks of its own is a test of its own"
+        assert not (of_pytest and case.marks), "a case that has its own marks is its own test"
         one = case.values if of_pytest else case if isinstance(case, tuple | list) and len(parameters) > 1 else (case,)
         table.append(one)
         named.append(case.id if of_pytest else ids[place] if isinstance(ids, Sequence) else None)

@@ -33,7 +33,7 @@ PUBLIC: Final = re.compile(
     r"|faust(?!\.transport)(\..*)?|mode(\.utils\..*)?"
 )
 
-#: What a name of theirs means elsewhere: it is of a named tuple, of the standard library, or of an object of ours of another module.
+#: What a name of theirs means elsewhere: it is of a named tuple, of the standard library, or of our object of another module.
 OTHERS: Final = {"_replace", "_asdict", "_fields", "_make", "os._exit", "threads._register_atexit", "names._set", "other._name"}
 
 #: An import of theirs, and what may be a private name of an object; parsing all files would take seconds.

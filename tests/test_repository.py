@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 #: Folders of one machine: a path below one of them works nowhere else.
 PRIVATE = re.compile(r"(?<![\w.~}])/(?:home|root|Users|work)/\w")
 
-#: A mark, on a line that goes on without a comment of its own in words.
+#: A mark, on a line that goes on without its own comment in words.
 UNEXPLAINED = re.compile(r"\bmark\.slow\b(?!.*\s# (?!noqa\b|type:|fmt:)\w)")
 
 

@@ -1,9 +1,9 @@
-"""A network that takes its time: a proxy of its own process that keeps what passes for `delay` seconds, each way.
+"""A network that takes its time: its own proxy process that keeps what passes for `delay` seconds, each way.
 
     python -m benchmarks.claiming.network --target PORT --delay 0.00025
 
 It prints the port that it listens on, and ends when its standard input does. epoll waits for whole milliseconds, so this one waits
-by select(). What it adds of its own, about as much again on a busy machine, is measured by `echo_times`, not assumed.
+by select(). What the proxy itself adds, about as much again on a busy machine, is measured by `echo_times`, not assumed.
 """
 
 from __future__ import annotations

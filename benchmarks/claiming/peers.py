@@ -1,6 +1,6 @@
 """Other libraries that run a function once per key, as their documentation uses them: a message at a time."""
 
-# They live in an environment of their own.
+# They live in their own environment.
 # pyright: reportMissingImports=false
 
 from __future__ import annotations

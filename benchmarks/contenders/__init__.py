@@ -1,1 +1,1 @@
-"""What `benchmarks.consumers` compares: one module per contender, each run as a process of its own."""
+"""What `benchmarks.consumers` compares: one module per contender, each run as its own process."""

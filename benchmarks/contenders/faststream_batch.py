@@ -9,8 +9,8 @@ import asyncio
 from typing import Any
 
 from benchmarks.contenders.meter import Meter, Task, read_task
-from faststream import AckPolicy, FastStream  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
-from faststream.kafka import KafkaBroker  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
+from faststream import AckPolicy, FastStream  # pyright: ignore[reportMissingImports]  # lives in its own environment
+from faststream.kafka import KafkaBroker  # pyright: ignore[reportMissingImports]  # lives in its own environment
 
 
 async def undecoded(message: Any) -> Any:

@@ -9,7 +9,7 @@ import asyncio
 import sys
 import time
 
-from faststream.kafka import KafkaBroker  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
+from faststream.kafka import KafkaBroker  # pyright: ignore[reportMissingImports]  # lives in its own environment
 from faststream_outbox import OutboxBroker, make_outbox_table  # pyright: ignore[reportMissingImports]  # the same
 from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import create_async_engine

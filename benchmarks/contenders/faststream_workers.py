@@ -6,8 +6,8 @@ import asyncio
 
 from benchmarks.contenders.at_once import at_once, wait_and_count
 from benchmarks.contenders.meter import Meter, Task, read_task
-from faststream import AckPolicy, FastStream  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
-from faststream.kafka import KafkaBroker  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
+from faststream import AckPolicy, FastStream  # pyright: ignore[reportMissingImports]  # lives in its own environment
+from faststream.kafka import KafkaBroker  # pyright: ignore[reportMissingImports]  # lives in its own environment
 
 
 async def main(task: Task) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import faust  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
+import faust  # pyright: ignore[reportMissingImports]  # lives in its own environment
 from benchmarks.contenders.meter import Meter, Task, read_task
 
 

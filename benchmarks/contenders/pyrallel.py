@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import Any
 
-import pyrallel_consumer  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
+import pyrallel_consumer  # pyright: ignore[reportMissingImports]  # lives in its own environment
 from benchmarks.contenders.at_once import at_once, wait_and_count
 from benchmarks.contenders.meter import Meter, Task, read_task
-from pyrallel_consumer.config import KafkaConfig  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
+from pyrallel_consumer.config import KafkaConfig  # pyright: ignore[reportMissingImports]  # lives in its own environment
 
 
 async def main(task: Task) -> None:

@@ -292,7 +292,7 @@ class Leases:
         run.tokens = None
 
     def _unrecorded(self, run: Run) -> list[Column]:
-        """What completes its claims, one by one where each has an execution of its own to be told of."""
+        """What completes its claims, one by one where each has its own execution to be told of."""
         column, writer = run.column(), durable_of(self._sink)
         if not isinstance(run.disposition, Done) or run.exec_ids is None:
             return [column]

@@ -131,7 +131,7 @@ class RateLimit:
     """Each handler starts at most `rate` messages in this process, such as `"500/s"`, `"30/m"` or `"1000/h"`. What is above it waits.
 
     After a rest `burst` may start at once; unless given, as many as in a second, at least one. With `key`, a function of the message,
-    each key has a rate of its own. Waiting is no attempt. Raises `ConfigurationError`.
+    each key has its own rate. Waiting is no attempt. Raises `ConfigurationError`.
     """
 
     rate: Annotated[str, "messages that a handler may start, such as `500/s`, `30/m`; turns RateLimit on"]

@@ -54,7 +54,7 @@ class ConsumeStatus(enum.Enum):
 CONSUME_SUCCESS: Final = ConsumeStatus.CONSUME_SUCCESS
 """Done, up to `ack_index`; returning `None` says the same."""
 CONSUME_LATER: Final = ConsumeStatus.CONSUME_LATER
-"""Every message without a ruling of its own comes back later."""
+"""Every message without its own ruling comes back later."""
 
 
 class Reason:

@@ -10,7 +10,7 @@ from ackwise.middleware.usercode import plain, shown
 
 
 class Later(Exception):
-    """Raise it in a handler: the messages without a ruling of their own come back after `delay`, seconds or a text such as `"30s"`.
+    """Raise it in a handler: the messages without their own ruling come back after `delay`, seconds or a text such as `"30s"`.
 
     Or after the delay of `level` (`Later(level=3)`; below 0 is a dead letter, as in RocketMQ), or, with neither, as the retry policy says.
     Raises `ConfigurationError` for both, and for what is no duration or level.
@@ -31,4 +31,4 @@ class Later(Exception):
 
 
 class Reject(Exception):
-    """Raise it in a handler: the messages without a ruling of their own become dead letters, with this text."""
+    """Raise it in a handler: the messages without their own ruling become dead letters, with this text."""

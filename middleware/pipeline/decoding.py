@@ -66,7 +66,7 @@ async def decoded_ahead(run: Run, agent: Agent) -> list[Called]:
 
 
 async def _decoded(decode: Callable[[Any], Any], raw: object) -> Called:
-    """In a task of its own: what it leaves of a cancellation meets nobody else."""
+    """In its own task: what it leaves of a cancellation meets nobody else."""
     task, found = in_a_task(decode, raw)
     try:
         await asyncio.wait({task}, timeout=DECODE_WITHIN)

@@ -181,7 +181,7 @@ class Execution:
         work.queue.extend(ready)
         around.context = copy_context()
         if beside := self.starts.runs_beside(work.call) or work.call.is_abandoned:
-            self.starts.end(work.call)  # each call takes a slot of its own
+            self.starts.end(work.call)  # each call takes its own slot
         most = min(self._agent.concurrency or 1, len(ready)) if self.starts.runs_beside(work.call) else 1
         for call in [work.call.part() for _ in range(most)] if beside else [work.call]:
             work.calls.append(call)
@@ -377,7 +377,7 @@ class Execution:
             self._leases.end(key_ids, call)
 
     async def _handle_batches(self, work: Work, call: HandlerCall) -> None:
-        """Call the handler with the next part. Each call has a task of its own: nothing that one leaves behind meets another."""
+        """Call the handler with the next part. Each call has its own task: nothing that one leaves behind meets another."""
         current_assignment.set(work.assignment)
         extending.set(partial(self._extend, call))
         publishing.set(Publishing(self._worker, call))
@@ -598,7 +598,7 @@ class Execution:
         self.overtime.log_ended(call, succeeded)
 
     def give_up(self, runs: list[Run], undecided: Sequence[Run], call: HandlerCall) -> None:
-        """The handler ended without a decision on them: they come up again, with claims of their own."""
+        """The handler ended without a decision on them: they come up again, with their own claims."""
         given_up: list[Run] = []
         for run in undecided:
             lost = pick(runs, run, run.lost_places())

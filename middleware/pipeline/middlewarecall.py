@@ -78,7 +78,7 @@ class Handout:
         return self.batch.ruling(place) is not self._shown.get(place)
 
     def alone(self, place: int) -> Batch[Any]:
-        """The message in a batch of its own, which comes later as the batch says."""
+        """The message in its own batch, which comes later as the batch says."""
         alone = Batch([self.batch[place]])
         alone.delay_level = self.batch.delay_level
         return alone

@@ -252,5 +252,5 @@ class Sending:
         )
 
 
-#: Never so in a worker of ours; if it were, nothing would be lost.
+#: Never so in our worker; if it were, nothing would be lost.
 _NO_SENDER = SendFailed("this worker has nothing to send with", retriable=True)

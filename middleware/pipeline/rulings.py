@@ -101,7 +101,7 @@ def _said(error: BaseException) -> tuple[int | None, float | None] | str | None:
     if is_a(error, raising.Reject):
         return "reject"
     if is_a(error, raising.Later):
-        return looked(_asked, error, otherwise=(None, None))  # a class of the user's has attributes of its own, or none
+        return looked(_asked, error, otherwise=(None, None))  # a class of the user's has its own attributes, or none
     return None
 
 

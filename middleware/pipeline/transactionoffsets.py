@@ -2,7 +2,7 @@
 
 On a source, a batch, what it wrote and the partition's next offset are one transaction: one row per partition instead of
 one per message. Messages of a partition are passed in order, each after the one before it. A message that comes
-back has a row of its own, written by the transaction that passed it. A copy without such a row is one of a transaction
+back has its own row, written by the transaction that passed it. A copy without such a row is one of a transaction
 that was rolled back, and does not run.
 """
 

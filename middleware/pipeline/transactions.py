@@ -169,7 +169,7 @@ class Transactions:
         return self._store.begin(retention=self._retention)
 
     def new_call(self) -> HandlerCall:
-        """Whose `stopped` is told; each transaction has a call of its own."""
+        """Whose `stopped` is told; each transaction has its own call."""
         return HandlerCall()
 
     def turn(self, _: Assignment) -> AbstractAsyncContextManager[object]:
@@ -459,7 +459,7 @@ def _is_committed(answer: TransactionAnswer) -> bool:
 
 
 def one_by_one(runs: list[Run]) -> None:
-    """Take each message by itself, in order: each has a row of its own in the database."""
+    """Take each message by itself, in order: each has its own row in the database."""
     for run in [*runs]:
         apart(runs, run)
     runs.sort(key=lambda run: run.first)

@@ -83,7 +83,7 @@ _HASHES: Final = struct.Struct(">q8x")
 class Run:
     """Messages with everything that was found out about them. The host makes it; the pipeline alone changes it.
 
-    More than one message is always the producer's own records: a retry copy is a run of one, with an attempt of its own.
+    More than one message is always the producer's own records: a retry copy is a run of one, with its own attempt.
     What is named in the singular (`delivery`, `message`, `key`, `token`, …) is asked of a run of one.
     """
 

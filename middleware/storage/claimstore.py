@@ -201,7 +201,7 @@ FIRST: Final = Acquired(1)
 
 
 class Column(NamedTuple):
-    """One request about many keys, each with a token of its own. A key stands in it once."""
+    """One request about many keys, each with its own token. A key stands in it once."""
 
     ids: Sequence[bytes]
     """The `id` of each key."""

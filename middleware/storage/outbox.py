@@ -44,7 +44,7 @@ class RowState(enum.IntEnum):
     """The state of a row. LOCAL_ROLLBACK and GLOBAL_COMMIT are terminal."""
 
     UNKNOWN = 0
-    """Never of a row of ours: the answer of a check-back that can't decide now."""
+    """Never of our row: the answer of a check-back that can't decide now."""
     PREPARED = 1
     """Durable, and nobody knows yet how the local transaction ends."""
     LOCAL_COMMIT = 2
@@ -362,7 +362,7 @@ class PreparedStore(BarrierStore, Protocol):
     async def prepare(
         self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, barrier_in: str = "", first_check: float = FIRST_CHECK
     ) -> None:
-        """Write rows in PREPARED, in a transaction of their own."""
+        """Write rows in PREPARED, in their own transaction."""
         ...
 
     async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What `coroutine` returns, run in an event loop of its own."""
+    """What `coroutine` returns, run in its own event loop."""
     import asyncio
 
     return asyncio.run(coroutine)

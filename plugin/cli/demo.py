@@ -39,7 +39,7 @@ def demo(
     """Play an order-billing service whose worker is killed with SIGKILL, and check its books. Needs nothing external.
 
     The shop sends orders, some of them twice, some that fail for a while or forever, and bytes that are no order. The
-    worker bills them into a ledger of its own, is killed half-way and started again; with --kafka another one goes on
+    worker bills them into its own ledger, is killed half-way and started again; with --kafka another one goes on
     beside it. With --host faust the worker is a Faust app with a line more, and beside it runs the same one without that
     line, which loses orders; it is counted and not judged.
 

@@ -10,7 +10,7 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one sentence on stderr and exit code 2."""
+    """Run the command line; our error is one sentence on stderr and exit code 2."""
     # Python prints what nobody listens to. What the Kafka client has to say is in our sentence, or in the log of `run`.
     logging.getLogger("aiokafka").addHandler(logging.NullHandler())
     try:

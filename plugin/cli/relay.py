@@ -1,4 +1,4 @@
-"""`ackwise relay module:app`: what an app relays, in a process of its own; `--outbox URL`: an outbox without an app."""
+"""`ackwise relay module:app`: what an app relays, in its own process; `--outbox URL`: an outbox without an app."""
 
 from __future__ import annotations
 

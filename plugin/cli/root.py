@@ -68,7 +68,7 @@ def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
 
 
 class _Root(_Group):
-    """The root: alone it prints its help. Every command ends here, and an error of ours is one sentence."""
+    """The root: alone it prints its help. Every command ends here, and our error is one sentence."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or ["--help"])

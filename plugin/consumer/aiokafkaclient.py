@@ -32,7 +32,7 @@ class AiokafkaClient:
     def __init__(self, consumer: AIOKafkaConsumer, group: str, *, wait: int | None = None, static: StaticMember | None = None) -> None:
         """`wait`: milliseconds that the broker keeps a fetch which finds nothing, while something is expected; `None` leaves it as it is.
 
-        `static` is the membership of a worker with an id of its own.
+        `static` is the membership of a worker with its own id.
         """
         self.consumer: Any = consumer
         self._group = group

@@ -153,7 +153,7 @@ class Opening:
             lanes = self._member.lanes.get(partition)
             standing = await self._insist(partition, epoch)
             if standing is None or self._assigned.get(partition) != epoch or self._member.lanes.get(partition) is not lanes or not lanes:
-                return  # revoked meanwhile; a lane that is there now has a position of its own
+                return  # revoked meanwhile; a lane that is there now has its own position
             if standing.start <= lanes[0].position <= standing.end and partition not in self._made_anew:
                 self._seek(partition, lanes[0].position)
                 return

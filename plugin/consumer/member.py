@@ -653,7 +653,7 @@ class Member:
             await leases.flush()
 
     def abandon_lanes(self) -> list[Lane]:
-        """After an error of ours there was no drain: what is left publishes and commits nothing."""
+        """After our error there was no drain: what is left publishes and commits nothing."""
         abandoned = [lane for lanes in self.lanes.values() for lane in lanes]
         self.lanes.clear()
         for lane in abandoned:

@@ -1,4 +1,4 @@
-"""Static member (KIP-345): a worker with an id of its own, which keeps its partitions over a restart.
+"""Static member (KIP-345): a worker with its own id, which keeps its partitions over a restart.
 
 aiokafka joins under the id and leaves the rest to chance. Two things are added here: of two processes with one id the later one goes
 on and the earlier one ends; and partitions that nobody has are given out, since a leader that restarts is told by no broker that it
@@ -125,7 +125,7 @@ class StaticMember:
         if _is_fenced(response):
             self._ended_by = (
                 f"another worker has joined group {self._group!r} with group_instance_id {self._instance!r}, so this one "
-                "stops; what it has not committed is delivered to that worker: give each worker an id of its own"
+                "stops; what it has not committed is delivered to that worker: give each worker its own id"
             )
         return response
 

@@ -11,7 +11,7 @@ from ackwise.middleware.log import Log
 
 log = Log()
 
-#: Seconds until a task of ours starts again that something else has cancelled.
+#: Seconds until our task starts again that something else has cancelled.
 _BEGIN_ANEW: Final = 1.0
 
 
@@ -31,7 +31,7 @@ class Tasks:
         return task
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Do `work` beside the rest, again whenever something else than we has cancelled it: a client may leak a cancellation of its own."""
+        """Do `work` beside the rest, again whenever something else than we has cancelled it: a client may leak its own cancellation."""
         self.spawn(self._lasting(work, name), name)
 
     def detach(self, task: asyncio.Task[None]) -> None:

@@ -57,7 +57,7 @@ class Cancellations(Protocol):
 
 
 class CancelPartition:
-    """The cancellations in the delay topic of a group. It has a client of its own: the relay's own connection waits for copies.
+    """The cancellations in the delay topic of a group. It has its own client: the relay's own connection waits for copies.
 
     A record without a value takes back what an earlier one with its key has cancelled. What the log does not have any more is forgotten: it
     is kept for longer than a copy waits on one rung.

@@ -38,7 +38,7 @@ _NO_TOPIC: Final = Topic()
 
 
 class DelayMember(Member):
-    """Reads the rungs of the delay topic in `names`, in a group of its own. It records only how far the logs reach."""
+    """Reads the rungs of the delay topic in `names`, in its own group. It records only how far the logs reach."""
 
     def __init__(
         self,

@@ -204,7 +204,7 @@ class DelayPipeline:
         ]
 
     def _part(self, runs: list[Run], run: WaitingRun, now: int) -> list[tuple[str, _Part]]:
-        """The parts of `run` that go the same way, which are runs of their own. What is aside for equally long is together."""
+        """The parts of `run` that go the same way, which are their own runs. What is aside for equally long is together."""
         moves = self._decide(run, now)
         places: dict[tuple[str, int], list[int]] = {}
         for place, move in enumerate(moves):

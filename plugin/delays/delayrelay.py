@@ -1,6 +1,6 @@
 """The delay relay: moves copies from the delay topic to where they go when they are due.
 
-It is a service of every worker, or of processes of its own (`apart.py`), in a consumer group of its own. It consumes as a worker does;
+It is a service of every worker, or of its own processes (`apart.py`), in its own consumer group. It consumes as a worker does;
 whatever ends a membership, another one starts and goes on from the last commit. Of messages it records only that they were cancelled.
 
 The delay relay of a group by itself, without workers around it.
@@ -142,7 +142,7 @@ class DelayRelay:
     async def _belong(self, stopping: asyncio.Task[Any]) -> BaseException | None:
         """One membership, from joining to leaving; returns what ended it, `None` if that was the stop.
 
-        It has a task of its own: what aiokafka cancels by mistake ends that, and never passes for an end that was asked for.
+        It has its own task: what aiokafka cancels by mistake ends that, and never passes for an end that was asked for.
         """
         member = self._member()
         relaying = asyncio.create_task(self._relay(member), name="ackwise relay")

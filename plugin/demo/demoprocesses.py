@@ -1,8 +1,8 @@
-"""Processes of the demo: workers and the reconciliation, each a Python of its own with a log.
+"""Processes of the demo: workers and the reconciliation, each its own Python with a log.
 
 Hosts of the demo: the command that runs the worker on each, and how many messages that has in flight.
 
-Stock Faust in the demo: the same worker without Ackwise, on orders of its own, for comparison.
+Stock Faust in the demo: the same worker without Ackwise, on its own orders, for comparison.
 
 It gets no bytes that are no order: at each of those it would rest for five seconds, before it bills any other.
 """

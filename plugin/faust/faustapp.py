@@ -1,6 +1,6 @@
 """`use`: the guarantees of Ackwise for the agents of a stock `faust.App`.
 
-Handler functions on Faust: each is called by an agent of its own, and says what becomes of its messages as on the other host.
+Handler functions on Faust: each is called by its own agent, and says what becomes of its messages as on the other host.
 
 `App`: Faust's, with Ackwise on from the start and with types for what Ackwise adds.
 """
@@ -185,7 +185,7 @@ async def _call_in_a_loop(stream: Any) -> None:
 
 
 async def _call(declared: Handler, work: Work) -> None:
-    """Call the handler in a task of its own: what cancels the actor is told from what the handler leaves behind."""
+    """Call the handler in its own task: what cancels the actor is told from what the handler leaves behind."""
     current_assignment.set(work.members[0].assignment)  # what is called together is of one partition
     task, found = in_a_task(declared.call, work.batch if declared.kind == "batch" else work.batch[0])
     is_cancelled = await ended(task)

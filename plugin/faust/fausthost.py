@@ -103,7 +103,7 @@ class FaustHost:
             )
         for name, ours in (("Agent", Agent), ("Stream", Stream)):
             if keywords_of(app).get(name) is not None:
-                raise ConfigurationError(f"the app has an {name} class of its own, and Ackwise brings one; leave out {name}=")
+                raise ConfigurationError(f"the app has an {name} of a class of its own, and Ackwise brings one; leave out {name}=")
             put(app, name, ours)
         add_view(self.app)
         bound(self.app, lambda: 0.0 if self._member is None else self._member.settings.drain_timeout)
@@ -135,8 +135,8 @@ class FaustHost:
             self.slots.refuse_tracing("this app has agents of Faust alone, which are loops; start a span in the loop")
         if self.slots.broadcasting is not None:
             raise ConfigurationError(
-                "Broadcasting gives every instance a group of its own, and Faust's group, tables and web page go by the id of the app; use "
-                "the App of Ackwise, or give the Faust app of each instance an id of its own and leave Broadcasting out"
+                "Broadcasting gives every instance its own group, and Faust's group, tables and web page go by the id of the app; use "
+                "the App of Ackwise, or give the Faust app of each instance its own id and leave Broadcasting out"
             )
         self.slots.refuse_share("Faust's worker")
         self.slots.refuse_watch("Faust's worker", "its web server shows the same: call setup_prometheus_sensors(app), and see /ackwise/")
@@ -308,7 +308,7 @@ class FaustHost:
             raise ConfigurationError(
                 f"the app has tables, and its agents read {widest!r} with {counts[widest]} partitions and {narrowest!r} with "
                 f"{counts[narrowest]}: a message that comes back later could come to a worker without its part of the table; give them the "
-                "same number of partitions, or put the agents with tables into an app of their own"
+                "same number of partitions, or put the agents with tables into their own app"
             )
 
     def _opened_member(self) -> Member:
@@ -447,7 +447,7 @@ class FaustHost:
 
 
 class _Client:
-    """Faust's consumer, in the loop of the app, as `Joined`: its client lives in a thread of its own.
+    """Faust's consumer, in the loop of the app, as `Joined`: its client lives in its own thread.
 
     Nothing is fetched but what has lanes, and each from where they are. So nothing is to be sought or paused here.
     """

@@ -91,7 +91,7 @@ def decoder(
             event = _completed(cast(Any, channel.decode(raw, propagate=True)))
         else:
             event = cast(Any, app).create_event(delivery.key, decode_value(delivery.value), raw.headers, raw)
-        if type(event) is faust.Event:  # an app may have a class of its own
+        if type(event) is faust.Event:  # an app may have its own class
             cast(Any, event).__class__ = AckedEvent
         value = event.value.value if isinstance(event.value, ReqRepRequest) else event.value
         message = StreamMessage(delivery, value)

@@ -55,7 +55,7 @@ class Source(Protocol):
         """The stream takes `count` messages at a time."""
 
     def derive(self, stream: Stream) -> None:
-        """Feed `stream`, which was derived and has a channel of its own."""
+        """Feed `stream`, which was derived and has its own channel."""
 
     def dismiss(self, inlet: Inlet) -> None:
         """Nobody takes from `inlet` any more."""
@@ -351,7 +351,7 @@ class Stream(FaustStream):
         return value
 
     def clone(self, **kwargs: Any) -> Stream:
-        """As Faust's. A clone with a channel of its own has an intake of its own."""
+        """As Faust's. A clone with its own channel has its own intake."""
         new = cast(Stream, super().clone(**kwargs))
         if self.inlet is not None and self.source is not None:
             if "channel" in kwargs:
@@ -393,7 +393,7 @@ class Stream(FaustStream):
             return super().combine(*nodes, **kwargs)
         raise ConfigurationError(
             f"agent {self.source.name if self.source else '-'!r} combines streams, which Faust does not finish and Ackwise leaves alone; "
-            "consume each topic in an agent of its own, and join through a table"
+            "consume each topic in its own agent, and join through a table"
         )
 
     def echo(self, *channels: Any) -> Stream:

@@ -129,7 +129,7 @@ class ReliableThread(FaustThread):
         except asyncio.CancelledError:
             if is_asked_to_end() or self.should_stop:
                 raise
-            raise KafkaConnectionError("the client gave up a call of its own") from None
+            raise KafkaConnectionError("the client gave up its own call") from None
 
     def make_client(self, transport: Any) -> Any:
         """As Faust's. What an aborted transaction wrote must not be consumed."""

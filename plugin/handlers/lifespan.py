@@ -54,7 +54,7 @@ class WithResources:
             return chosen[0]
         wants = f"handler {self.name!r} takes {parameter}: {kind.__qualname__}"
         if chosen:
-            raise ConfigurationError(f"{wants}, and lifespans yield {len(chosen)} of them; give each a class of its own, or yield one")
+            raise ConfigurationError(f"{wants}, and lifespans yield {len(chosen)} of them; give each its own class, or yield one")
         known = ", ".join(sorted({type(resource).__qualname__ for resource in yielded})) or "nothing"
         raise ConfigurationError(f"{wants}, and no lifespan yields one (they yield {known}); yield it from a function under @app.lifespan")
 

@@ -1,6 +1,6 @@
 """Internals: the private names of aiokafka's clients. Here alone they are used; others call what is here.
 
-The bytes that clients send and get have private names of their own: of requests in `requests`, of record batches in `rawrecords`. A client
+The bytes that clients send and get have private names as well: of requests in `requests`, of record batches in `rawrecords`. A client
 may be a consumer, a producer or an admin client.
 """
 
@@ -111,7 +111,7 @@ def subscribe_instead(consumer: Any, topics: Iterable[str]) -> bool:
     """Subscribe `consumer`, a member of a group, to `topics` instead, and let the group join again; return whether that was possible now.
 
     aiokafka's own `subscribe` forgets the assignment at once, and what is then drained could not be committed. While the group is joining,
-    the answer may have partitions of the topics before, which the client takes for an error of its own.
+    the answer may have partitions of the topics before, which the client takes for its own error.
     """
     subscription = consumer._subscription.subscription
     if subscription is None or subscription._reassignment_in_progress:
@@ -190,7 +190,7 @@ def rejoin_if_broken(consumer: Any) -> None:
 
 
 def keep_awake(consumer: Any) -> None:
-    """Let `consumer`, which is started, never wait in silence for a task of its own that something has cancelled.
+    """Let `consumer`, which is started, never wait in silence for its own task that something has cancelled.
 
     aiokafka tells those who wait for an assignment of errors alone, and starts the task that learns the metadata only once.
     """

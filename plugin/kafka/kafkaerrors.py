@@ -67,7 +67,7 @@ _REFUSALS: Final = (
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether asking again is in vain. What has no class of its own, such as a broker's unknown error, may pass."""
+    """Whether asking again is in vain. An error without a class, such as a broker's unknown error, may pass."""
     return isinstance(error, _REFUSALS)
 
 

@@ -30,7 +30,7 @@ async def answer(call: Coroutine[Any, Any, T] | asyncio.Future[T], *, within: fl
     if not await _wait(task, within):
         raise KafkaTimeoutError(f"no answer within {within:g} s")
     if task.cancelled():
-        raise KafkaConnectionError("the client gave up a call of its own")
+        raise KafkaConnectionError("the client gave up its own call")
     return task.result()
 
 

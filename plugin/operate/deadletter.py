@@ -66,7 +66,7 @@ class Letter:
     fields: Mapping[str, str]
     """Our headers."""
     record: Delivery
-    """As it lies in its topic, headers of ours included."""
+    """As it lies in its topic, our headers included."""
     problem: str = ""
     """Why it can't be read as a letter of this group, if so."""
 

@@ -41,7 +41,7 @@ class Finding:
 
 
 def refused(subject: str, error: AckwiseError) -> Finding:
-    """The problem that an error of ours speaks of; what to do stands after the last semicolon of its sentence."""
+    """The problem that our error speaks of; what to do stands after the last semicolon of its sentence."""
     found, _, advice = str(error).rpartition("; ")
     return Finding(subject, "problem", found, advice) if found else Finding(subject, "problem", str(error))
 

@@ -142,7 +142,7 @@ class Witnesses:
         return None
 
     async def _checked(self, check: Check, first: Prepared) -> Called:
-        """In a task of its own: whatever the user's code raises is no answer, and what it leaves of a cancellation meets no other check."""
+        """In its own task: whatever the user's code raises is no answer, and what it leaves of a cancellation meets no other check."""
         task, found = in_a_task(check, first)
         timer = asyncio.get_running_loop().call_later(CHECK_TIMEOUT, task.cancel)
         try:

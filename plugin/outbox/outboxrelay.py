@@ -124,7 +124,7 @@ class OutboxRelay:
             self._around.counts.relaying = False
 
     async def _stay(self, stop: asyncio.Event) -> BaseException | None:
-        """One session, in tasks of its own; returns what ended it, `None` if that was the stop."""
+        """One session, in its own tasks; returns what ended it, `None` if that was the stop."""
         try:
             sender = self._new_sender()
             await sender.start()

@@ -9,7 +9,7 @@ after a failure the later rows of its key wait: they have not failed, nothing is
 broker acknowledged one of them all the same, it stays too, and is sent again after the one that failed, under its id.
 
 A row of another key that was not tried, since its partition had failed, is put off like one that failed, so that it is in nobody's way;
-but only a failure of its own parks a row.
+but only its own failure parks a row.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class TransactionalProducer:
         if same:
             raise ConfigurationError(
                 "the outbox of a TransactionalProducer is the SQLite file of its local transactions, and nobody else can write to that "
-                "while one is open; give half messages a file of their own, such as 'sqlite:///half.db', and business='sqlite:///shop.db'"
+                "while one is open; give half messages their own file, such as 'sqlite:///half.db', and business='sqlite:///shop.db'"
             )
 
 

@@ -148,7 +148,7 @@ def _process(number: str) -> bytes:
 
 
 def _is_seen(file: int, owner: str) -> bool:
-    """Whether the process that made the file can be seen, and so only lost its lock. In a container of its own it can't."""
+    """Whether the process that made the file can be seen, and so only lost its lock. In its own container it can't."""
     said = os.pread(file, 400, 0).removeprefix(_identity(file, owner))
     number = said.split()[1:2]
     try:

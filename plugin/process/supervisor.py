@@ -21,7 +21,7 @@ from ackwise.middleware.log import Log, said
 
 log = Log()
 
-#: The environment variable with the number of a worker process, from 1 on: for ports and files of its own.
+#: The environment variable with the number of a worker process, from 1 on: for ports and its own files.
 NUMBER: Final = "WORKER_NUMBER"
 
 #: That with the file descriptor of the socket. It is no entry of the configuration, whose prefix it lacks.

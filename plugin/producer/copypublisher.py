@@ -27,7 +27,7 @@ from ackwise.plugin.kafka.kafkaerrors import Refusal, UnencodableError, is_certa
 from ackwise.plugin.kafka.timeouts import answer
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-#: Copies in a row that fail by themselves, in batches of their own, until the rest of their batch is left alone.
+#: Copies in a row that fail by themselves, in their own batches, until the rest of their batch is left alone.
 _MOST_IN_A_ROW: Final = 10
 
 
@@ -50,7 +50,7 @@ class Outlet:
     async def send(self, producer: AIOKafkaProducer, copies: Sequence[Copy], *, within: float) -> list[BaseException | None]:
         """Write `copies`; what each was answered: nothing if all in-sync replicas have it, `KafkaTimeoutError` after `within` seconds.
 
-        Whatever the client raises, a cancellation of its own too, is an answer.
+        Whatever the client raises, its own cancellation too, is an answer.
         """
         loop = asyncio.get_running_loop()
         queued = [_Queued(producer, copy, within, loop.create_future()) for copy in copies]
@@ -78,7 +78,7 @@ class Outlet:
                 _answer(each, error)
 
     async def _write_singly(self, taken: Sequence[_Queued]) -> None:
-        """Each in a batch of its own; where many in a row fail, the partition itself may be at fault."""
+        """Each in its own batch; where many in a row fail, the partition itself may be at fault."""
         in_a_row = 0
         for each in taken:
             if in_a_row == _MOST_IN_A_ROW:

@@ -103,7 +103,7 @@ class OnItsWay(NamedTuple):
     def acked(self, place: int) -> Acked:
         """Where the message at `place` was written. Raises what its batch failed with; a cancellation is an error of the client."""
         if self.future.cancelled():
-            raise KafkaConnectionError("the client gave up a batch of its own")
+            raise KafkaConnectionError("the client gave up its own batch")
         written = self.future.result()
         return Acked(
             written.topic,

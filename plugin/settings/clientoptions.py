@@ -172,7 +172,7 @@ _ROWS: Final = (
     _refused("partition_assignment_strategy", "all members of a group must have the same one, also during an upgrade"),
     _refused("partitioner", "a copy goes to the partition of its origin; name one where you publish"),
     _refused("rebalance_timeout_ms", "it is 60 s, twice the largest revoke_timeout"),
-    _refused("request_timeout_ms", "each call has a time limit of its own"),
+    _refused("request_timeout_ms", "each call has its own time limit"),
     _refused("session_timeout_ms", "set session_timeout"),
     _refused("transaction_timeout_ms", "copies are not written in transactions"),
     _refused("transactional_id", "copies are not written in transactions"),

@@ -346,7 +346,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[_Path, Given]:
 
 
 def _path_of(variable: str) -> tuple[_Path, Any]:
-    """The path and the entry of `variable`. The name of an agent stays in capitals, and may have underscores of its own."""
+    """The path and the entry of `variable`. The name of an agent stays in capitals, and may have its own underscores."""
     table, _, rest = variable.removeprefix(PREFIX).partition("__")
     if table == "AGENTS":
         agent, _, field = rest.rpartition("__")

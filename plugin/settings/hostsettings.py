@@ -76,7 +76,7 @@ class HostSettings:
     start_timeout: Annotated[float, "wait of a start for absent brokers and stores; 0 is without a limit"] = 0.0
     session_timeout: Annotated[float, "time that a crashed worker keeps its partitions"] = 10.0
     clock_skew: Annotated[float, "added to due times, since clocks differ"] = 0.5
-    delayed_sends: Annotated[bool, "let `app.publish` send with `delay` or `at`; the delay topic has rungs of their own for that"] = False
+    delayed_sends: Annotated[bool, "let `app.publish` send with `delay` or `at`; the delay topic has its own partitions for them"] = False
     lanes: Annotated[int, "partitions for each wait of the delay topic, so that more copies are moved at a time"] = 1
     relay: Annotated[_Relay, "delay relay: inside of every worker, or apart, in `ackwise relay` alone"] = "inside"
     error_text: Annotated[

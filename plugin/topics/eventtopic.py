@@ -1,4 +1,4 @@
-"""`EventTopic`: a Kafka topic that events are published to, each as a record of its own."""
+"""`EventTopic`: a Kafka topic that events are published to, each as its own record."""
 
 from __future__ import annotations
 

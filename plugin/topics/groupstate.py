@@ -61,7 +61,7 @@ def _member(described: Any) -> GroupMember:
 
 
 def _partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """Those of an assignment as Kafka's own consumers write it; none of any other, since a group may agree on a form of its own."""
+    """Those of an assignment as Kafka's own consumers write it; none of any other, since a group may agree on its own form."""
     if not assignment:  # the group rebalances
         return ()
     try:

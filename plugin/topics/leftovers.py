@@ -173,7 +173,7 @@ class Leftovers(NamedTuple):
 async def find_leftovers(settings: HostSettings, names: TopicNames, agents: Iterable[Agent], *, within: float = _TIMEOUT) -> Leftovers:
     """Look for copies that wait for those of `agents` with an order, in the delay and retry topics, for at most `within` seconds.
 
-    A replay has a position of its own, and a repair was asked for: neither counts. Raises `Unavailable` if the brokers do not answer.
+    A replay has its own position, and a repair was asked for: neither counts. Raises `Unavailable` if the brokers do not answer.
     """
     orders = {agent.name: agent.order for agent in agents if agent.order is not None}
     if not orders or not names.all:

@@ -91,7 +91,7 @@ async def ensure_topics(
     Raises `ConfigurationError`, and `Unavailable` if the brokers do not answer.
     """
     for topic in sorted(set(sources) & {*names.all, names.control}):
-        raise ConfigurationError(f"an agent consumes {topic!r}, a topic of its own group {names.group!r}; consume it in another group")
+        raise ConfigurationError(f"an agent consumes {topic!r}, a topic that belongs to group {names.group!r}; consume it in another group")
     async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
         if settings.create_topics == "broker":
             await _await_broker(admin, names, sources)

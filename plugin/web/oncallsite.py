@@ -52,7 +52,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Lets in whoever has `token`; without one, whoever asks this machine by a name of its own."""
+    """Lets in whoever has `token`; without one, whoever asks this machine by its own name."""
 
     token: str | None = None
 
@@ -120,7 +120,7 @@ _HEADERS: Final = 100
 Facts = dict[str, Any]
 """As `ackwise dlq show --json` has them."""
 
-#: What has a part of its own below the other facts.
+#: What has its own part below the other facts.
 _APART: Final = ("headers", "value", "decoded", "traceback", "story")
 
 

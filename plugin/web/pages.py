@@ -85,7 +85,7 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page at `path`. `answer` is given the query, each name once; what it raises of ours is shown as a sentence."""
+    """A page at `path`. `answer` is given the query, each name once; an error of ours is shown as a sentence."""
 
     path: str
     answer: Callable[[Mapping[str, str]], Awaitable[Leaf | Answer]]

@@ -47,7 +47,7 @@ _OUTCOMES: Final = {
     EventCode.CANCELLED: "cancelled",
 }
 
-#: What stands for a reason that a handler gave in words of its own: those may be about the payload, and never end.
+#: What stands for a reason that a handler gave in its own words: those may be about the payload, and never end.
 _BY_HANDLER: Final = "by its handler"
 
 #: Upper bounds of the buckets in seconds: those that the OpenTelemetry conventions advise for durations of messaging, and two above.

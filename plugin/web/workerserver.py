@@ -1,4 +1,4 @@
-"""Server of the pages of one worker: in a thread with an event loop of its own, so that a page is answered whatever the worker does.
+"""Server of the pages of one worker: in a thread with its own event loop, so that a page is answered whatever the worker does.
 
 While the loop that is watched does not turn, the pages say so.
 """

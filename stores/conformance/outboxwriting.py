@@ -88,12 +88,12 @@ class Business(abc.ABC):
 
 
 def message(value: bytes = b"v", *, key: bytes | None = None, topic: str = "orders", message_id: str | None = None) -> Outgoing:
-    """A message with an id of its own."""
+    """A message with its own id."""
     return Outgoing(topic, value, key, message_id=message_id or os.urandom(8).hex())
 
 
 class OutboxScene:
-    """One test's outbox, which has tables of its own."""
+    """One test's outbox, which has its own tables."""
 
     def __init__(self, suite: Business, place: Path) -> None:
         self.runner = asyncio.Runner()

@@ -1,10 +1,10 @@
-"""Failures of the driver or the server as errors of ours: a sentence for each class of failure, and no secret in any.
+"""Failures of the driver or the server as our errors: a sentence for each class of failure, and no secret in any.
 
 `AsyncmyRunner`: sends each packet at once through one asyncmy connection, every value as a literal.
 
 Lets watchers see what is executed on an asyncmy connection before it is sent.
 
-Nothing of asyncmy tells of a statement. So while it is watched, the connection's class is a subclass of its own, whose `query`, `commit`,
+Nothing of asyncmy tells of a statement. So while it is watched, the connection's class is its own subclass, whose `query`, `commit`,
 `rollback`, `start`, `autocommit`, `select_db` and `prepare` look first. Nothing else of asyncmy is touched, and nothing stays.
 
 `Asyncmy`: how asyncmy connects to a MariaDB or MySQL server, for `Connections`.
@@ -210,7 +210,7 @@ class AsyncmyRunner:
         try:
             await connection.query("; ".join([text % tuple(literals(values)) if values else text for text, values in packet]) + self._ends)
             while True:
-                # A cursor would be a detour of some calls for each statement, and ask for warnings in a trip of its own.
+                # A cursor would be a detour of some calls for each statement, and ask for warnings in its own trip.
                 found = connection._result
                 rows, count = found.rows or (), found.affected_rows
                 answers.append(Answer(rows, count) if rows or count > 0 else _EMPTY)

@@ -1,11 +1,11 @@
-"""Failures of the driver or the server as errors of ours: a sentence for each class of failure, and no secret in any.
+"""Failures of the driver or the server as our errors: a sentence for each class of failure, and no secret in any.
 
 `AsyncpgRunner`: sends packets through one asyncpg connection, a statement at a time.
 
 Lets watchers see what is executed on an asyncpg connection before it is sent.
 
 `connection.transaction()` inside of another is a savepoint that nothing public tells of before it opens: query loggers are called
-afterwards, and later than the next line of the caller. So while it is watched, the connection's class is a subclass of its own, whose
+afterwards, and later than the next line of the caller. So while it is watched, the connection's class is its own subclass, whose
 `execute` and `fetch…` look at the statement first. Nothing else of asyncpg is touched, and nothing stays.
 
 `Asyncpg`: how asyncpg connects to a PostgreSQL server, for `Connections`.

@@ -131,7 +131,7 @@ _SENDABLE: Final = f"state = {RowState.LOCAL_COMMIT:d}"
 
 
 class Postgres(Dialect):
-    """Each statement is a transaction of its own. What becomes of many rows is one, with arrays."""
+    """Each statement is its own transaction. What becomes of many rows is one, with arrays."""
 
     writing = Around((_BEGIN,), ("COMMIT",))
     patient = Around((_BEGIN, "SELECT set_config('lock_timeout', greatest(1, (:wait::float8 * 1000)::int)::text, true)"), ("COMMIT",))
@@ -251,7 +251,7 @@ class Waking:
 
 
 class Listening:
-    """The side of a relay: a connection of its own that turns notifications into wakes of this process."""
+    """The side of a relay: its own connection that turns notifications into wakes of this process."""
 
     def __init__(self, channel: str, wakes: Wakes) -> None:
         self._channel, self._wakes = channel, wakes

@@ -45,7 +45,7 @@ def may_alter(tables: Tables) -> Steps[bool]:
 
 
 def partitions(tables: Tables) -> Steps[Mapping[int, str]]:
-    """Return the days that have a partition of their own, with its name."""
+    """Return the days that have their own partition, with its name."""
     (found,) = yield [Statement(_PARTITIONS, (tables.daily_claims,))]
     days = {name: re.match(r"FOR VALUES FROM \('?(-?\d+)'?\)", bound) for name, bound in found.rows}
     return {int(day[1]): tables.sibling(name) for name, day in days.items() if day}

@@ -120,7 +120,7 @@ def complete(
 ) -> tuple[Record | None, Ack]:
     """The holder of `token` finished. An expired lease does not matter as long as nobody took over: the work is done.
 
-    A success with token 0 is that of a replay, which holds a key of its own: it counts whoever holds this one.
+    A success with token 0 is that of a replay, which holds its own key: it counts whoever holds this one.
     """
     if record is None or now >= record.kept_until:
         return Record(token, 1, attempt, 0, False, outcome, now, now + retention).held_by(unrecorded), Ack.RESTORED

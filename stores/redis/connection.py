@@ -288,7 +288,7 @@ class Cluster:
     """A Redis Cluster. Every node is asked about its keys at once; who is no longer there is looked for and asked again.
 
     If a node fails, what the others were asked is applied there; only an exchange with keys of that node fails.
-    With `follow`, keys of a slot that is on its way are looked for on both of its nodes. That is for records in keys of their own:
+    With `follow`, keys of a slot that is on its way are looked for on both of its nodes. That is for records in their own keys:
     a page of many may still be on one node while the other one is asked, and would be missed.
     """
 

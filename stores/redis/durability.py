@@ -1,6 +1,6 @@
 """Advice on the settings of a Redis for claims, from its INFO and CONFIG.
 
-`Memory`: since when a Redis remembers, kept in a key of its own; it tells when that is gone, or older than it was.
+`Memory`: since when a Redis remembers, kept in its own key; it tells when that is gone, or older than it was.
 
 A fail-over, a flush or a start from a snapshot answers as if nothing had happened: what was finished is simply unknown.
 """

@@ -109,7 +109,7 @@ class Driver(abc.ABC, Generic[P, C]):
 
     @abc.abstractmethod
     def as_store_error(self, error: Exception, timeout: float) -> ConfigurationError | StoreUnavailable:
-        """Return one of `failures` as an error of ours; `timeout` is what the statement was given."""
+        """Return one of `failures` as our error; `timeout` is what the statement was given."""
 
 
 class Connections(Generic[P, C]):

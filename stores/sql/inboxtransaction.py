@@ -40,7 +40,7 @@ _COMMITTED: Final = (
 
 
 class Session(abc.ABC, Generic[C]):
-    """A connection in a transaction of ours, which is out of autocommit until a commit or a rollback was answered. A runner."""
+    """A connection in our transaction, which is out of autocommit until a commit or a rollback was answered. A runner."""
 
     statements: Statements
     address: str
@@ -50,7 +50,7 @@ class Session(abc.ABC, Generic[C]):
     connection: C
     """For the handler."""
     commits_with: Packet = ()
-    """What commits in the trip that writes what is finished; no packet: `commit` is a step of its own."""
+    """What commits in the trip that writes what is finished; no packet: `commit` is its own step."""
 
     @property
     @abc.abstractmethod
@@ -145,7 +145,7 @@ class InboxTransaction:
         return next
 
     async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
-        await self._write()  # what a handler has ended would otherwise go on in a transaction of its own
+        await self._write()  # what a handler has ended would otherwise go on in its own transaction
         steps = inbox.advance(self._statements, Fence(owner, topic, partition, generation), next)
         await self._within(run(steps, self._session), _SILENT)
 

@@ -144,7 +144,7 @@ class Dialect:
     taking: Sequence[str] = ()
     """Sets `{moment}`."""
     waiting: Sequence[str] = (f"state = {RowState.LOCAL_COMMIT:d}",)
-    """Where rows to be sent are, each by an index of its own."""
+    """Where rows to be sent are, each by its own index."""
     has_arrays: bool = False
     """Whether one statement takes the columns of many rows, instead of one statement for each row."""
     puts_behind: bool = False

@@ -57,9 +57,9 @@ class Writes:
     open: Packet = ()
     """Fails where no transaction is open, if the driver does not know what an error did to it."""
     is_marked: bool = True
-    """Whether a savepoint marks a transaction of ours: elsewhere the driver knows whether it is open, and no other starts by itself."""
+    """Whether a savepoint marks our transaction: elsewhere the driver knows whether it is open, and no other starts by itself."""
     proof: Packet = ()
-    """What fails in a transaction of ours that has no mark and is broken, which a commit would undo without a word."""
+    """What fails in our transaction that has no mark and is broken, which a commit would undo without a word."""
     proves_first: bool = False
     """Whether the savepoint is released before rows are written, in the same trip: elsewhere they can still be undone afterwards."""
     at_once: bool = False
@@ -197,7 +197,7 @@ class Business:
     close: Callable[[], Awaitable[None] | None]
     """Ends the connection, which undoes what is open on it."""
     as_error: Callable[[Exception], Exception]
-    """The driver's error of a statement of ours as one of Ackwise."""
+    """The driver's error of our statement as one of Ackwise."""
     timeout: float
     """Seconds that it may take to undo a block."""
     now: SyncRunner | None = None

@@ -1,4 +1,4 @@
-"""Failures of SQLAlchemy or its database: what they mean, and errors of ours for them with no statement and no value in any.
+"""Failures of SQLAlchemy or its database: what they mean, and our errors for them with no statement and no value in any.
 
 `SQLAlchemyRunner`: sends packets through one connection of SQLAlchemy, a statement at a time, as its driver wants them written.
 """

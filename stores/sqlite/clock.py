@@ -80,7 +80,7 @@ def _host() -> Clocks:
 
 
 def _boot(proc: Path) -> str:
-    """The start of this host that the uptime counts from. Time namespaces of one host count from times of their own: time_namespaces(7)."""
+    """The start of this host that the uptime counts from. Time namespaces of one host count from their own times: time_namespaces(7)."""
     try:
         return f"{(proc / 'sys/kernel/random/boot_id').read_text().strip()} {_time_namespace(proc)}".strip()
     except OSError:
@@ -120,7 +120,7 @@ def advance(stamp: Stamp | None, wall: float, uptime: float, boot: str) -> Stamp
 
 def _elapsed(stamp: Stamp, wall: float, uptime: float, boot: str) -> float | None:
     """Seconds since the stamp; `None` if the host was started since."""
-    # Containers of one host may have boot ids of their own, and its uptime. When it started, their clocks agree on.
+    # Containers of one host may have their own boot ids, and its uptime. When it started, their clocks agree on.
     is_same_start = boot == stamp.boot or abs((wall - uptime) - (stamp.wall - stamp.uptime)) <= _TOLERANCE
     return uptime - stamp.uptime if is_same_start and uptime >= stamp.uptime else None
 

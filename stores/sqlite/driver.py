@@ -1,6 +1,6 @@
 """`File`: the file of a SQLite store, the URL that names it, and the meaning of its errors; `SQLiteRunner` sends packets to it.
 
-`FileThread`: one connection to a SQLite file in a thread of its own, which runs operations there.
+`FileThread`: one connection to a SQLite file in its own thread, which runs operations there.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class FileThread:
 
 
 async def maintain(file: File, begin: Callable[[], Steps[T]]) -> T:
-    """Return what steps return that may take long, on a connection of their own to a file that is there. Raises our errors."""
+    """Return what steps return that may take long, on their own connection to a file that is there. Raises our errors."""
     file.require_folder()
     if not file.path.exists():
         raise ConfigurationError(f"{file.path}: there is no such file; name another, or run `{file.purpose.init}` first")

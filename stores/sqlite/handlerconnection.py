@@ -156,17 +156,17 @@ class HandlerConnection(sqlite3.Connection):
         return self.cursor().executescript(script)
 
     def commit(self) -> None:
-        """As `sqlite3` does, outside of a transaction of ours."""
+        """As `sqlite3` does, outside of our transaction."""
         self.refuse()
         super().commit()
 
     def rollback(self) -> None:
-        """As `sqlite3` does, outside of a transaction of ours."""
+        """As `sqlite3` does, outside of our transaction."""
         self.refuse()
         super().rollback()
 
     def close(self) -> None:
-        """As `sqlite3` does, outside of a transaction of ours."""
+        """As `sqlite3` does, outside of our transaction."""
         self.refuse()
         super().close()
 

@@ -40,7 +40,7 @@ class Patch(Protocol):
         """Let `owner` have `value` under that name."""
 
 
-#: The plan of what runs in this context; threads of their own start without one.
+#: The plan of what runs in this context; their own threads start without one.
 under: Final[ContextVar[Plan | None]] = ContextVar("under", default=None)
 
 #: Requests whose class is not called as the protocol calls them.

@@ -192,7 +192,7 @@ class MemoryKafka:
                     if answer:
                         writer.write(answer)
                         await writer.drain()
-        except Exception as error:  # noqa: BLE001  # a mistake of ours, which a client would take for a bad connection
+        except Exception as error:  # noqa: BLE001  # our mistake, which a client would take for a bad connection
             self._failed = self._failed or error
         finally:
             del self._connections[task]

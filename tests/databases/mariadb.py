@@ -1,4 +1,4 @@
-"""MariaDB on this machine, in a folder of its own."""
+"""MariaDB on this machine, in its own folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL on this machine, in a folder of its own."""
+"""PostgreSQL on this machine, in its own folder."""
 
 from __future__ import annotations
 

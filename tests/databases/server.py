@@ -1,4 +1,4 @@
-"""One server of a test run: a child process with a folder and a port of its own, that can be killed, frozen and started again."""
+"""One server of a test run: a child process with a folder and its own port, that can be killed, frozen and started again."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Server:
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
-        # PostgreSQL's processes are each a group of their own, so that the group of the first is not all of them.
+        # PostgreSQL's processes are each their own group, so that the group of the first is not all of them.
         children = _children(self._process.pid)
         os.killpg(self._process.pid, number)
         for child in children:

@@ -1,4 +1,4 @@
-"""The page about Sentry: its app runs in a process of its own, with the SDK's transport in memory."""
+"""The page about Sentry: its app runs in its own process, with the SDK's transport in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a service as a whole: its files are written, its commands typed one after the other, on a Kafka of its own.
+"""The page of a service as a whole: its files are written, its commands typed one after the other, on its own Kafka.
 
 `pytest -s` prints how long each command took.
 """

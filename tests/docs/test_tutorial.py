@@ -1,4 +1,4 @@
-"""The tutorial as a whole: its files are written, its commands typed one after the other, on a Kafka of its own."""
+"""The tutorial as a whole: its files are written, its commands typed one after the other, on its own Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transactional message in a process of its own, one step at a time, so that it can be killed between any two."""
+"""A transactional message in its own process, one step at a time, so that it can be killed between any two."""
 
 from __future__ import annotations
 

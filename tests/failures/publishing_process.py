@@ -1,4 +1,4 @@
-"""A batch under `Transactional` with an outbox, in a process of its own, one statement at a time, so that it can be killed between two.
+"""A batch under `Transactional` with an outbox, in its own process, one statement at a time, so that it can be killed between two.
 
 The pipeline is the one of a worker; the handler writes a row in `effects` for each id and changes a balance, and publishes a message. At
 the end a relay sends what was committed.

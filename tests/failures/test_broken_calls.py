@@ -83,7 +83,7 @@ async def consume_mixed_messages(world: World, faults: list[Fault]) -> Member:
 
 
 async def test_whatever_calls_break_nothing_is_lost_and_nothing_committed_early(new_world: NewWorld) -> None:
-    """The calls of a worker that may not end it break together; those that may end it one after the other, each in a worker of its own."""
+    """The calls of a worker that may not end it break together; those that may end it one after the other, each in its own worker."""
     unbroken = consume_mixed_messages(new_world(), [])
     inside = [faults_at(PROMISED - MAY_END, when) for when in SIDES]
     ends = [faults_at(MAY_END, when)[part::2] for when in SIDES for part in range(2)]

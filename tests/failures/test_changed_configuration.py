@@ -1,4 +1,4 @@
-"""What a group wrote into topics of its own is read under any later configuration."""
+"""What a group wrote into its own topics is read under any later configuration."""
 
 from __future__ import annotations
 

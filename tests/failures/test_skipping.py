@@ -42,7 +42,7 @@ OFFSETS = 'app.use(Transactional("sqlite:///offsets.db", mode="offsets"))'
 
 
 class Shop:
-    """An app in a folder of its own."""
+    """An app in its own folder."""
 
     def __init__(self, raw: RawKafka, topic: str, more: str = "") -> None:
         self.raw, self.topic, self.group = raw, topic, raw.new_group()

@@ -1,4 +1,4 @@
-"""A worker under `Transactional` in a process of its own: each message is a row in `effects`, which would hold duplicates, and one
+"""A worker under `Transactional` in its own process: each message is a row in `effects`, which would hold duplicates, and one
 more on the balance of an account. In the mode `outbox` each is published as well, to the topic with `-out` behind its name.
 """
 

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, so that it can be killed or stopped: consumes the mixed messages of a scenario."""
+"""A worker in its own process, so that it can be killed or stopped: consumes the mixed messages of a scenario."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group with topics of its own on a real broker, workers that can be started in it, and what must be true in the end."""
+"""A group with its own topics on a real broker, workers that can be started in it, and what must be true in the end."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ async def each(cases: Iterable[T], attempt: Callable[[T], Awaitable[object]], *,
 
 
 def start_process(world: World, fault: Fault | None = None, **fields: object) -> WorkerProcess:
-    """Start a worker of `world` with the handler of the mixed messages in a process of its own; SIGTERM lets it leave."""
+    """Start a worker of `world` with the handler of the mixed messages in its own process; SIGTERM lets it leave."""
     from tests.failures.worker import main  # it imports this
 
     told = (world.brokers, world.folder, world.group, fault, {"levels": world.levels, **fields})

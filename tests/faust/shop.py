@@ -1,7 +1,7 @@
 """A shop written as Faust's manual teaches it, with an agent in every style: what `faust -A tests.faust.shop worker` runs.
 
 `SHOP` in the environment (JSON) says which styles run, on which brokers, in which group and folder, how long an order
-takes, and whether the two lines are there. Each style has a topic of its own, `<group>.<style>`. `HOSTILE` may hold what the
+takes, and whether the two lines are there. Each style has its own topic, `<group>.<style>`. `HOSTILE` may hold what the
 worker's Kafka clients suffer.
 """
 

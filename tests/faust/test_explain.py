@@ -93,7 +93,7 @@ def test_a_policy_that_agents_of_faust_can_t_take_is_said() -> None:
         (Transactional("sqlite:///shop.db"), "Transactional gives handlers a connection"),
         (Share(), "Share was used, and Faust's worker is the member of an ordinary group"),
         (Watch(9464), "Watch was used, and Faust's worker has no pages of Ackwise; its web server shows the same"),
-        (Broadcasting("web-1"), "Broadcasting gives every instance a group of its own"),
+        (Broadcasting("web-1"), "Broadcasting gives every instance its own group"),
     ):
         app: Any = App("shop", env={})
         app.use(policy)

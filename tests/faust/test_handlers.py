@@ -231,7 +231,7 @@ async def test_a_send_that_fails_fails_its_message_whatever_was_ruled(monkeypatc
                 raise ValueError
 
     async with desk(monkeypatch, declare) as here:
-        # Faust keeps a future of its own for what is sent, which nobody ever asks; asyncio would say so in the midst of another test.
+        # Faust keeps its own future for what is sent, which nobody ever asks; asyncio would say so in the midst of another test.
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         here.client.answer = lambda report: report.set_exception(ConnectionError("no broker"))
         here.fetch(b"nothing", b"done", b"raised")

@@ -1,7 +1,7 @@
 """An app of Faust that is looked at while it runs: its web server is on, with Faust's page for Prometheus.
 
 What an order is called says what its agent does. `WATCHED` in the environment (JSON) has the brokers, the group, the
-topic, the folder, the port, and whether the web server has a thread of its own.
+topic, the folder, the port, and whether the web server has its own thread.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_a_long_text_is_cut_in_the_middle_and_says_so() -> None:
 def test_a_huge_traceback_is_cut(depth: int) -> None:
     def down(left: int) -> None:
         if left:
-            exec("down(left - 1)", {"down": down, "left": left})  # a frame of its own at each step, so that none is collapsed
+            exec("down(left - 1)", {"down": down, "left": left})  # its own frame at each step, so that none is collapsed
         raise ValueError("x" * 100_000)
 
     with pytest.raises((ValueError, RecursionError)) as raised:

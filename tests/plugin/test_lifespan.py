@@ -144,7 +144,7 @@ async def test_one_app_in_two_workers_has_resources_of_its_own_in_each() -> None
     [
         ((), r"handler 'bill' takes pool: Pool, and no lifespan yields one \(they yield nothing\)"),
         ((3, "text"), r"no lifespan yields one \(they yield int, str\); yield it from a function under @app.lifespan"),
-        ((Pool(), Pool()), "lifespans yield 2 of them; give each a class of its own"),
+        ((Pool(), Pool()), "lifespans yield 2 of them; give each its own class"),
         ((Small(), Small()), "lifespans yield 2 of them"),
     ],
 )

@@ -63,14 +63,14 @@ class Faults(NamedTuple):
     duplicates: int = 0
     evictions: int = 0
     replays: int = 0
-    """Of the dead letter, all of which succeed; each has a key of its own, and tells the store of this one."""
+    """Of the dead letter, all of which succeed; each has its own key, and tells the store of this one."""
 
     def less(self, name: str) -> Faults:
         return self._replace(**{name: getattr(self, name) - 1})
 
 
 class Copy(NamedTuple):
-    """One Kafka record of the key, in a partition of its own."""
+    """One Kafka record of the key, in its own partition."""
 
     attempt: int
     owner: int

@@ -55,7 +55,7 @@ class SQLDatabase(Database):
 
     @abc.abstractmethod
     async def execute(self, statement: str) -> list[Any]:
-        """The rows of a statement, on a connection of its own."""
+        """The rows of a statement, on its own connection."""
 
     @abc.abstractmethod
     async def run(self, connection: Any, *statements: str) -> None:

@@ -1,4 +1,4 @@
-"""A batch in a process of its own, one step at a time, so that it can be killed between any two.
+"""A batch in its own process, one step at a time, so that it can be killed between any two.
 
 Arguments: URL of the database, keys in hexadecimal. It says each step that it has done, and goes on when it is told to. The
 handler writes a row in `effects` for each key, which would hold duplicates, and adds them to the only row of `balance`.

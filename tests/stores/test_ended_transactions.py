@@ -69,7 +69,7 @@ class File:
         self.inbox = SQLiteInbox(path)
 
     def ask(self, statement: str) -> list[Any]:
-        """The rows of a statement, on a connection of its own."""
+        """The rows of a statement, on its own connection."""
         with closing(sqlite3.connect(self.path, timeout=10)) as connection, connection:
             return connection.execute(statement).fetchall()
 

@@ -359,7 +359,7 @@ def quoted(name: str) -> str:
 
 
 async def is_a_name_or_refused(url: str, option: str, name: str) -> bool:
-    """Either there is one sentence, or it is a place of its own."""
+    """Either there is one sentence, or it is its own place."""
     key = ClaimKey(os.urandom(16), None, 1)
     there = f"{url}?{option}={quoted(name)}"
     try:

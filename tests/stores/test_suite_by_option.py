@@ -12,7 +12,7 @@ import pytest
 
 from ackwise.stores.conformance.suite import choose
 
-pytestmark = pytest.mark.slow  # each starts pytest in a process of its own
+pytestmark = pytest.mark.slow  # each starts pytest in its own process
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_store.py"
 

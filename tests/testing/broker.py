@@ -1,4 +1,4 @@
-"""A Kafka in memory that serves in a thread of its own: for tests that block, and for workers that are processes."""
+"""A Kafka in memory that serves in its own thread: for tests that block, and for workers that are processes."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Progress:
         self._outstanding: deque[Place] = deque()  # ends of transactions that were read and not acknowledged, in their order
 
     def commit(self, end: Place) -> None:
-        """A transaction with changes of ours was read whole; `end` is where it ends."""
+        """A transaction with our changes was read whole; `end` is where it ends."""
         self._outstanding.append(end)
 
     def acknowledge(self, end: tuple[int, int]) -> None:

@@ -214,7 +214,7 @@ class Reader:
     def _prepared(self) -> list[Change | Committed]:
         ended, self._transaction = self._transaction, None
         if ended is not None and ended.number:
-            self._refuse("a table of ours was changed in a transaction of XA, whose end stands elsewhere in the log; XA is not read")
+            self._refuse("our table was changed in a transaction of XA, whose end stands elsewhere in the log; XA is not read")
         self._pass()
         return []
 
@@ -246,7 +246,7 @@ class Reader:
         elif word not in _HARMLESS:
             self._refuse(
                 "a statement that changes rows stands in place of the rows; set binlog_format = ROW in the session that wrote it, and "
-                "see whether it changed a table of yours"
+                "see whether it changed your own table"
             )
         return []
 

@@ -1,4 +1,4 @@
-"""A worker of Faust in this process, whose consumer lives in a thread of its own, as that of a `faust worker` does."""
+"""A worker of Faust in this process, whose consumer lives in its own thread, as that of a `faust worker` does."""
 
 from __future__ import annotations
 

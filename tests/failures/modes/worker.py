@@ -1,4 +1,4 @@
-"""What a worker of a trial does, in a process of its own."""
+"""What a worker of a trial does, in its own process."""
 
 from __future__ import annotations
 

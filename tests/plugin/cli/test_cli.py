@@ -260,7 +260,7 @@ def test_without_java_it_is_said_where_one_was_looked_for(tmp_path: Path, comman
 
 
 @pytest.mark.slow  # waits for three processes to import and connect
-@pytest.mark.parametrize("command", ["run worker:app", "topics check worker:app", "doctor worker:app"])  # each writes a module of its own
+@pytest.mark.parametrize("command", ["run worker:app", "topics check worker:app", "doctor worker:app"])  # each writes its own module
 def test_an_interrupt_is_silent(tmp_path: Path, command: str) -> None:
     """Not one in the instant of connecting: asyncio cancels from inside of the signal, there amid its own callback, and prints that."""
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections and never answers

@@ -27,7 +27,7 @@ from ackwise.plugin.topics.topicexport import RIGHTS, ROLES, Resource, Right, Ro
 from ackwise.plugin.topics.topicnames import TopicNames
 from ackwise.plugin.topics.topicplan import Topic, made_topics
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # a broker of its own, with users and ACLs
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # its own broker, with users and ACLs
 
 SOURCE, GROUP = "orders", "billing"
 PASSWORD: Final = "s3cret"

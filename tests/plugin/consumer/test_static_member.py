@@ -118,7 +118,7 @@ async def test_a_second_worker_with_the_id_ends_the_first_with_one_sentence_and_
         assert isinstance(ended, AckwiseError)
         assert str(ended) == (
             f"another worker has joined group {workers.group!r} with group_instance_id 'one', so this one stops; what it has not committed "
-            "is delivered to that worker: give each worker an id of its own"
+            "is delivered to that worker: give each worker its own id"
         )
         await until(lambda: workers.begun.count(b"slow") == 2)
         assert workers.seen == [("one-0", b"done")]  # the first was called off

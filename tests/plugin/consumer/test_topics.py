@@ -413,7 +413,7 @@ async def test_a_source_that_this_worker_is_making_is_waited_for_and_one_that_th
 
 @pytest.mark.kafka
 @pytest.mark.nightly
-@pytest.mark.slow  # it needs a broker of its own: one that creates the topics that it is asked for, as they do by default
+@pytest.mark.slow  # it needs its own broker: one that creates the topics that it is asked for, as they do by default
 async def test_asking_creates_nothing_on_a_broker_that_creates_what_it_is_asked_for(tmp_path: Path) -> None:
     with kafka_or_skip(tmp_path, {**PROPERTIES, "auto.create.topics.enable": "true"}) as broker:
         async with group_on(broker.bootstrap, "billing") as group:

@@ -38,7 +38,7 @@ def kafka(own_kafka: LocalKafka) -> LocalKafka:
 
 
 class Group:
-    """A group with topics of its own on a real broker, a publisher, and a look past the code that is tested."""
+    """A group with its own topics on a real broker, a publisher, and a look past the code that is tested."""
 
     def __init__(self, raw_kafka: RawKafka) -> None:
         self.raw = raw_kafka

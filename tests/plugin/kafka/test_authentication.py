@@ -31,7 +31,7 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.topicadmin import read_topics
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # a broker of its own, with certificates
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]  # its own broker, with certificates
 
 PASSWORD, WRONG = "right-s3cret", "wr0ng-s3cret"
 USER = "us3r-worker"

@@ -30,7 +30,7 @@ from ackwise.plugin.topics.topicadmin import connected
 from ackwise.testing import MemoryKafka
 from ackwise.testing.hostile.client import hostile_client
 
-#: As large as a record is that has an answer of its own.
+#: As large as a record is that has its own answer.
 LARGE = 700_000
 
 ORDERS = TopicPartition("orders", 0)

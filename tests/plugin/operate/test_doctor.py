@@ -390,7 +390,7 @@ def strict_kafka(folder: Path) -> Iterator[tuple[str, Callable[[Any, str, Any], 
 
 
 @pytest.mark.kafka
-@pytest.mark.slow  # it needs a broker of its own, with an authorizer
+@pytest.mark.slow  # it needs its own broker, with an authorizer
 async def test_what_this_client_may_not_do_is_a_problem_and_says_what_to_allow(tmp_path: Path) -> None:
     topic, operation = confluent.ResourceType.TOPIC, confluent.AclOperation
     with strict_kafka(tmp_path) as (bootstrap, deny):

@@ -1,4 +1,4 @@
-"""A relay in a process of its own, as `ackwise relay --outbox` runs it, so that it can be killed and stopped.
+"""A relay in its own process, as `ackwise relay --outbox` runs it, so that it can be killed and stopped.
 
 The one argument is JSON: url, brokers, lease, batch, and `halt`: null, or [call, when, signal]: the process sends itself that signal at
 that call of the outbox, "before" or "after" it, the first time that the call has rows.

@@ -66,7 +66,7 @@ class Shop:
 
     @contextmanager
     def relay(self, *, lease: float = 1.0, batch: int = 50, halt: Sequence[Any] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        """A relay in a process of its own, killed at the end of the block."""
+        """A relay in its own process, killed at the end of the block."""
         told = {"url": self.url, "brokers": self.brokers, "lease": lease, "batch": batch, "halt": halt}
         process = subprocess.Popen([sys.executable, "-m", "tests.plugin.outbox.relaying", json.dumps(told)], cwd=ROOT)
         try:

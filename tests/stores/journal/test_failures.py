@@ -96,7 +96,7 @@ asyncio.run(main())
 
 
 def run(script: str, *arguments: Path, inside: tuple[str, ...] = ()) -> list[str]:
-    """What the script printed; it runs in a process of its own, since limits and mounts belong to one."""
+    """What the script printed; it runs in its own process, since limits and mounts belong to one."""
     command = [*inside, sys.executable, "-c", BEGIN + script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -37,7 +37,7 @@ class MySQLDatabase:
             yield connection
 
     async def fetch(self, statement: str) -> list[Any]:
-        """The rows of a statement, on a connection of its own."""
+        """The rows of a statement, on its own connection."""
         async with self.connected() as connection, connection.cursor() as cursor:
             await cursor.execute(statement)
             return list(await cursor.fetchall()) if cursor.description else []

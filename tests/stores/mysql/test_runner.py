@@ -1,4 +1,4 @@
-"""What the driver knows of its connection after a packet of ours, on a server that tells no status behind rows."""
+"""What the driver knows of its connection after our packet, on a server that tells no status behind rows."""
 
 from __future__ import annotations
 

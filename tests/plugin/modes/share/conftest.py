@@ -80,7 +80,7 @@ class Scenario:
         await asyncio.wait({worker.task})
 
     async def process(self, **settings: Any) -> asyncio.subprocess.Process:
-        """Start a worker in a process of its own, which says what it does, line by line."""
+        """Start a worker in its own process, which says what it does, line by line."""
         arguments = json.dumps(self.settings(**settings))
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.plugin.modes.share.worker", arguments, stdout=asyncio.subprocess.PIPE

@@ -31,7 +31,7 @@ async def test_three_workers_consume_one_partition_at_the_same_time(scenario: Sc
 
     for _ in range(3):
         await scenario.join(handler=meet)
-    while not done.is_set():  # each is a batch of its own, which one worker gets
+    while not done.is_set():  # each is its own batch, which one worker gets
         await scenario.raw.produce(scenario.topic, b"v")
         await asyncio.sleep(0.1)
     async with asyncio.timeout(PATIENCE):  # one may have put its message aside, and accepts the next

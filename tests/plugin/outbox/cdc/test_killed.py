@@ -48,7 +48,7 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 class Relay:
-    """`ackwise cdc` in a process of its own."""
+    """`ackwise cdc` in its own process."""
 
     def __init__(self, url: str, kafka: LocalKafka, log: Path) -> None:
         command = [sys.executable, "-m", "ackwise.plugin.cli", "cdc", url, "--brokers", kafka.bootstrap]

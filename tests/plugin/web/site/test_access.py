@@ -1,4 +1,4 @@
-"""Who is let in: without a token whoever asks this machine by a name of its own, with one whoever has it."""
+"""Who is let in: without a token whoever asks this machine by its own name, with one whoever has it."""
 
 from __future__ import annotations
 
