@@ -12,7 +12,7 @@ from ackwise.middleware.usercode import plain, shown
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
 
-#: Seconds in a hundred years: nobody means more, and every time that is computed from it stays in range.
+#: Seconds in a hundred years: the upper bound, so that every time that is computed from it stays in range.
 _LONGEST = 100 * 365 * 86400.0
 
 

@@ -51,7 +51,7 @@ class TransactionAborted(AckwiseError):
 
 
 class TransactionCommitted(TransactionAborted):
-    """The handler committed the transaction that it writes in, and nobody could refuse it; its messages are dead letters."""
+    """The handler committed the transaction that it writes in, too late to refuse it; its messages are dead letters."""
 
 
 class Unavailable(AckwiseError):
@@ -63,7 +63,7 @@ class StoreUnavailable(Unavailable):
 
 
 class Fenced(StoreUnavailable):
-    """Somebody else has taken the partition over: nothing of this transaction stays."""
+    """Another worker has taken over the partition: nothing of this transaction stays."""
 
 
 class CodecUnavailable(Unavailable):

@@ -105,7 +105,7 @@ class LogHeader:
     client: str | None = None
     schema_version: int = SCHEMA_VERSION
     counts: Mapping[int, int] | None = None
-    """How many events of each code the writer had recorded before `first_seq`, or `None`: nobody counted."""
+    """How many events of each code the writer had recorded before `first_seq`, or `None`: not counted."""
 
     def encode(self) -> bytes:
         """The header block."""
@@ -198,7 +198,7 @@ class RunBlock:
         return _block(_RUN_MAGIC, self.first_seq, self.count, payload)
 
     def column(self, name: str) -> bytes:
-        """One field of all events, side by side, in its format: what the block says of them, whoever reads it."""
+        """One field of all events, side by side, in its format: as every reader of the block sees them."""
         if (column := self.columns.get(name)) is not None:
             return column
         first = Block(self.first_seq, self.record, self.strings).column(name)

@@ -63,7 +63,7 @@ class Log:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, *, raised: BaseException | None = None, **fields: Field) -> None:
-        """For whoever looks for a mistake: with the traceback of `raised`, whose texts may be the user's."""
+        """For debugging: with the traceback of `raised`, whose texts may be the user's."""
         self._write(logging.DEBUG, event, fields, raised)
 
     def info(self, event: str, **fields: Field) -> None:
@@ -71,11 +71,11 @@ class Log:
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Field) -> None:
-        """Somebody should know of it, and Ackwise goes on by itself."""
+        """The operator should know, and Ackwise goes on by itself."""
         self._write(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: Field) -> None:
-        """Somebody has to do something."""
+        """The operator has to act."""
         self._write(logging.ERROR, event, fields)
 
     def _write(self, level: int, event: str, fields: dict[str, Field], raised: BaseException | None = None) -> None:
@@ -127,5 +127,5 @@ class LogThrottle:
         return True
 
     def reset(self, key: Hashable = None) -> None:
-        """It has ended; if it starts again, that is said at once."""
+        """It has ended; if it starts again, that is logged at once."""
         self._next.pop(key, None)

@@ -1,4 +1,4 @@
-"""Calls of the user's asynchronous functions in their own task: what one leaves of a cancellation meets nobody else.
+"""Calls of the user's asynchronous functions in their own task: what one leaves of a cancellation affects no other call.
 
 Nothing asks a task in which user code ran whether it is cancelled. Who waits for it knows what was asked of itself.
 """
@@ -13,7 +13,7 @@ from ackwise.middleware.usercode import Called, Raised, awaited
 
 
 def in_a_task(function: Callable[..., Any], *arguments: Any) -> tuple[asyncio.Task[None], list[Called]]:
-    """As `awaited`, in its own task: what a call leaves of a cancellation meets nobody else.
+    """As `awaited`, in its own task: what a call leaves of a cancellation affects no other call.
 
     Returns the task, which raises nothing, and a list that has what the call came to, once it did.
     """

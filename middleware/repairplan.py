@@ -34,7 +34,7 @@ class Action(enum.StrEnum):
     RELEASE = "RELEASE"
     """The same, and the claim that a dead worker left is taken and released for the copy; one that is held is let alone."""
     REPLAY = "REPLAY"
-    """The same with a replay id, so that the claim which says "done", though nobody did it, does not suppress the copy."""
+    """The same with a replay id, so that the claim which says "done", though it never ran, does not suppress the copy."""
     VERIFY = "VERIFY"
     """Events are missing, so the store is asked: what it does not know as done is redelivered."""
     REQUEUE = "REQUEUE"
@@ -59,7 +59,7 @@ _CLAIMS: Final = {
     Action.REDELIVER: "not done, not held",
     Action.PROBE: "not done, not held",
     Action.RELEASE: "not done, not held",
-    Action.REPLAY: "done by nobody",
+    Action.REPLAY: "never done",
     Action.VERIFY: "not done, not held",
     Action.REQUEUE: "any",
     Action.REVIEW: "any",
@@ -117,7 +117,7 @@ class RepairStep:
 
     @property
     def risk(self) -> Risk:
-        """Whether somebody should look at it before it is carried out."""
+        """Whether the operator should check it before it is carried out."""
         return Risk.SAFE if self.action in SAFE else Risk.REVIEW
 
     @property

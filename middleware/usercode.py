@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
-#: Exceptions in each other, above which nobody prints them: Python prints one that is in several groups as often.
+#: Exceptions in each other, above which they are not printed: Python prints one that is in several groups as often.
 _MOST: Final = 1000
 
 #: Those of Python itself: a class of the user's may have its own attributes in their place.
@@ -77,7 +77,7 @@ _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
     bytes: lambda value: b"".join((value,)),
 }
 
-_name_of = type.__dict__["__name__"].__get__  # a metaclass of the user's may have one of its own
+_name_of = type.__dict__["__name__"].__get__  # a metaclass of the user's may have its own
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -143,7 +143,7 @@ def awaited(function: Callable[..., Any], *arguments: Any) -> Generator[Any, Any
         except GeneratorExit:
             run(coroutine.close)
             raise
-        except BaseException as error:  # noqa: BLE001  # the task is cancelled: the function is told
+        except BaseException as error:  # noqa: BLE001  # the task is cancelled: the function gets the cancellation
             step, given = coroutine.throw, error
 
 
@@ -193,7 +193,7 @@ def shown(value: object, how: Callable[[Any], object] = str, otherwise: str = _U
 
 
 def close_coroutine(value: object) -> None:
-    """A plain function was to return a value. Had it returned a coroutine, Python would complain that nobody awaits that."""
+    """A plain function was to return a value. Had it returned a coroutine, Python would complain that it was never awaited."""
     if type(value) is types.CoroutineType:
         looked(value.close, otherwise=None)
 

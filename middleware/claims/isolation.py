@@ -51,7 +51,7 @@ class Isolation:
         self._alone: object | None = None  #: who runs alone, or is the next to
         self._present: dict[Company, None] = {}  #: who has claims, or may have some soon
         self._parts: dict[object, object] = {}  #: what started within one that ran alone, and that one
-        self._change: asyncio.Future[None] | None = None  #: somebody waits for the next one
+        self._change: asyncio.Future[None] | None = None  #: set while a caller waits for the next change
 
     def is_shut(self, company: object = None) -> bool:
         """Whether `company` may start nothing, since a message of another one runs alone, or waits for the others to end.
@@ -99,7 +99,7 @@ class Isolation:
                 self._has_changed()
 
     def look(self) -> None:
-        """A call has ended, or nobody waits for it any more, or a partition takes nothing new."""
+        """A call has ended or was abandoned, or a partition takes nothing new."""
         if self._alone is not None:
             self._has_changed()
 
@@ -107,7 +107,7 @@ class Isolation:
     async def exclusive(self, seconds: float, call: HandlerCall, *, is_over: Callable[[], bool] = lambda: False) -> AsyncIterator[bool]:
         """Run `call` alone, for at most `seconds`: after that others start beside it, so that a message that hangs can't stop a worker.
 
-        Yields `False`, and lets the others go on, if `is_over` before it is its turn; `call` is stirred by whoever knows that.
+        Yields `False`, and lets the others go on, if `is_over` before it is its turn; the caller that knows stirs `call`.
         """
         if self.is_alone(call):
             with self.beside(call):
@@ -140,7 +140,7 @@ class Isolation:
         return max((company.time_left(now) for company in self._present), default=0.0)
 
     async def _wait(self, call: HandlerCall, seconds: float = float("inf")) -> None:
-        """Until a batch or a call has ended, somebody stirs `call`, or `seconds` are over."""
+        """Wait until a batch or a call has ended, `call` is stirred, or `seconds` are over."""
         await call.wait(self._next_change(), timeout=None if seconds == float("inf") else seconds)
 
     def _next_change(self) -> asyncio.Future[None]:
@@ -167,7 +167,7 @@ class Isolation:
             company.stir()
 
 
-#: Messages that are tried at once after the first death: as many as a batch has by default. While nobody dies of them each portion
+#: Messages that are tried at once after the first death: as many as a batch has by default. While no worker dies of them each portion
 #: is twice the one before, up to what a lane holds, so that a partition is soon as fast as ever.
 FIRST_PORTION: Final = 200
 LARGEST_PORTION: Final = 1000

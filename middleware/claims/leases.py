@@ -77,7 +77,7 @@ class Witness(Protocol):
 
     @property
     def owner(self) -> str:
-        """What this process is called in its claims; empty if nobody could tell its death."""
+        """What this process is called in its claims; empty if its death could not be detected."""
         ...
 
     def dead(self, owners: Iterable[str]) -> Collection[str]:
@@ -275,7 +275,7 @@ class Leases:
     def give_back(self, run: Run) -> None:
         """Its claims are released, or completed if nothing but that is left of it, with the next trip; nothing waits for that.
 
-        A success that is not recorded is completed too, and whoever has its key next is told.
+        A success that is not recorded is completed too, and the next claimant of its key is notified.
         """
         if not run.tokens or run.ids is None:
             return

@@ -19,7 +19,7 @@ from ackwise.middleware.message.disposition import Delayed, Failure
 T = TypeVar("T")
 
 #: What becomes of a message whose receipt has expired: it is sent back at once, and that attempt is counted.
-EXPIRED: Final = Delayed(delay=0.0, failure=Failure("ReceiptExpired", "nobody acknowledged it within its invisible time"))
+EXPIRED: Final = Delayed(delay=0.0, failure=Failure("ReceiptExpired", "it was not acknowledged within its invisible time"))
 
 #: Expired or used receipts that may stand in the order of ends before it is swept.
 _SWEPT: Final = 1000

@@ -24,10 +24,10 @@ FIRST: Final = 20
 #: The last ones that are looked at, and the share of bad ones among them that trips.
 WINDOW, SHARE = 200, 0.9
 
-#: Seconds after which a batch that tries the handler again, and of which nobody has heard, is forgotten.
+#: Seconds after which a batch that tries the handler again, and has not reported its result, is forgotten.
 TRIAL: Final = 10.0
 
-#: Seconds for which withheld letters leave the try to what is new.
+#: Seconds for which withheld dead letters leave the trial to new messages.
 GRACE: Final = 5.0
 
 
@@ -84,7 +84,7 @@ class Circuit:
         self._first_at: float | None = None  #: the first bad one of the sample
         self._opens_at = 0.0
         self._tried_at = 0.0
-        self._is_let_go = False  #: somebody has said that what is bad may be a dead letter, until something is good
+        self._is_let_go = False  #: the operator released the dead letters, until a message succeeds
 
     def count(self, values: Iterable[tuple[bool, int]], now: float, *, recovered: bool = False) -> bool:
         """Take into account how many were bad (`True`) and good, in order. `recovered`: one that was bad before is good now.

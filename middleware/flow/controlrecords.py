@@ -2,7 +2,7 @@
 
 Burials: messages that an operator wants dead. Each is a dead letter before its handler is called again, in whatever worker has it.
 
-Only one that has failed and waits in place is told of, with the timestamp of its record: after a topic was made again the
+Only one that has failed and waits in place is reported, with the timestamp of its record: after a topic was made again the
 message at its offset is another one.
 
 Record of the control topic: the last word about one handler or one partition, for every worker of a group. Pure.
@@ -126,7 +126,7 @@ def key_text(key: object) -> str | None:
 
 
 class Burials:
-    """What one worker knows of them. Nothing is told by most workers, and costs one question for each batch."""
+    """What one worker knows of them. Most workers report nothing; it costs one check per batch."""
 
     def __init__(self) -> None:
         self._timestamps: dict[MessageAt, int] = {}
@@ -160,7 +160,7 @@ class Burials:
         places = self.places(run)
         is_whole = len(places) == len(run)
         for single in pick(runs, run, places):
-            single.exec_ids = None  # those of the last attempt, which was told: no other one starts
+            single.exec_ids = None  # those of the last attempt, which was reported: no other one starts
             single.rule(Dead(Reason.BURIED, single.failure))
         return not is_whole
 
@@ -173,7 +173,7 @@ class UnreadableControl(AckwiseError):
 
 
 class ControlRecord(NamedTuple):
-    """`target` is paused from now on, or is not. `at_ms` is when somebody said so, epoch milliseconds."""
+    """`target` is paused from now on, or is not. `at_ms` is the time of the command, epoch milliseconds."""
 
     target: Target
     paused: bool
@@ -241,7 +241,7 @@ class MessageCommand(NamedTuple):
     timestamp_ms: int = 0
     """Of its record: after a topic was made again another message is at that offset."""
     at_ms: int = 0
-    """When somebody said so, epoch milliseconds."""
+    """Time of the command, epoch milliseconds."""
 
 
 def is_command(key: bytes | None) -> bool:

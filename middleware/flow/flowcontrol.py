@@ -22,7 +22,7 @@ log = Log()
 #: Why a batch of a paused handler, or of a paused partition, is held.
 PAUSED = "it is paused"
 
-#: Seconds after which what is paused is looked at again, were nobody to say that it is resumed.
+#: Seconds after which a paused target is checked again, in case the resume was missed.
 _LOOK_AGAIN = 60.0
 
 _WITHHELD = "the breaker withholds its dead letter"
@@ -96,7 +96,7 @@ class FlowControl:
     # What admission asks.
 
     def judge(self, handler: str, runs: list[Run], settling: Sequence[Run]) -> None:
-        """Count what could be decoded of `runs` and what could not, and withhold the dead letters of those where the breaker says so.
+        """Count what could be decoded of `runs` and what could not, and withhold the dead letters of those where the breaker is open.
 
         `settling` are those of `runs` that were decided before.
         """
@@ -104,7 +104,9 @@ class FlowControl:
             return
         circuit = self._undecodable.get(handler) or self._undecodable.setdefault(handler, Circuit(self._breaker, withholds=True))
         decided = set(settling)
-        undecided = [run for run in runs if run not in decided and run.stage is not Stage.WITHHELD]  # nobody could decode what is withheld
+        undecided = [
+            run for run in runs if run not in decided and run.stage is not Stage.WITHHELD
+        ]  # a withheld message could not be decoded
         recovered = [run for run in undecided if run.counted == "bad" and run.prepared]
         fresh = [*recovered, *(run for run in undecided if not run.counted)]
         bad = [run for run in undecided if _is_undecodable(run)]
@@ -184,7 +186,7 @@ class FlowControl:
     # What people ask.
 
     def resume(self, handler: str, *, dead: bool) -> None:
-        """Somebody says that `handler` may go on: it tries at once, and with `dead` the withheld dead letters go."""
+        """The operator resumed `handler`: it tries at once, and with `dead` the withheld dead letters go."""
         now = self._clock()
         for circuit in self._circuits(handler):
             moved = circuit.let_go() if dead else circuit.try_now(now)
@@ -256,7 +258,7 @@ def _in_order(runs: Sequence[Run]) -> list[tuple[bool, int]]:
 
 
 def _is_failure(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool | None:
-    """Whether all that was raised is of `kinds`; `None`: it is a ruling of the handler, or nobody's failure, and says nothing."""
+    """Whether all that was raised is of `kinds`; `None`: it is a ruling of the handler, or no failure, and proves nothing."""
     raised = list(leaves(error))
     if any(is_a(leaf, Reject, Later) or not is_a(leaf, Exception, *kinds) for leaf in raised):
         return None

@@ -23,7 +23,7 @@ from ackwise.middleware.message.message import Message
 from ackwise.middleware.runs.run import Run, Stage, divide
 from ackwise.middleware.usercode import Raised, Stops, class_name
 
-#: Keys that are looked at for each one that is asked for: the table shrinks faster than it grows, and nobody walks through it.
+#: Keys that are looked at for each one that is asked for: the table shrinks faster than it grows, and no call walks through all of it.
 _LOOKS: Final = 2
 
 
@@ -105,7 +105,7 @@ def share_of(limit: int | None, partitions: int) -> int | None:
 
 
 class Share:
-    """What one agent may have in flight. Its partitions have equal parts of it: `part` says how much each of so many has."""
+    """What one agent may have in flight. Its partitions have equal parts of it: `part` returns the share of each of `n` partitions."""
 
     __slots__ = ("_part", "_partitions", "thresholds")
 
@@ -130,12 +130,12 @@ def check_threshold(name: str, value: object) -> None:
 class RateLimit:
     """Each handler starts at most `rate` messages in this process, such as `"500/s"`, `"30/m"` or `"1000/h"`. What is above it waits.
 
-    After a rest `burst` may start at once; unless given, as many as in a second, at least one. With `key`, a function of the message,
+    After a rest `burst` may start at once; by default as many as in a second, at least one. With `key`, a function of the message,
     each key has its own rate. Waiting is no attempt. Raises `ConfigurationError`.
     """
 
     rate: Annotated[str, "messages that a handler may start, such as `500/s`, `30/m`; turns RateLimit on"]
-    burst: Annotated[int | None, "messages that may start at once after a rest; those of a second unless set"] = None
+    burst: Annotated[int | None, "messages that may start at once after a rest; default: those of a second"] = None
     key: Callable[[Message[Any]], object] | None = None
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ class RateLimit:
 class Bucket:
     """Tokens, which come back at `rate` per second until there are `most`. It starts full. Times are monotonic seconds.
 
-    While somebody waits for tokens those of a second are kept as well, so that whoever looks late has lost none. In no second more
+    While a batch waits for tokens those of a second are kept as well, so that one that checks late has lost none. In no second more
     than `rate` and `most` together are spent.
     """
 
@@ -175,7 +175,7 @@ class Bucket:
         self._most = most
         self._tokens = float(most)
         self._at = now
-        self._wanted_until = now  #: when somebody who waits will have looked
+        self._wanted_until = now  #: when the batch that waits will have checked
         self._recent: deque[tuple[float, int]] = deque()  #: what was spent within a second, and when
         self._spent = 0  #: their sum
 
@@ -185,7 +185,7 @@ class Bucket:
         return int(self._tokens + ahead * self._rate + _ALMOST)
 
     def due(self, number: int, now: float) -> float:
-        """Seconds until `number` tokens will have come, were it to hold so many."""
+        """Seconds until `number` tokens will have come, were it to hold that many."""
         self._refill(now)
         seconds = max(0.0, (number - self._tokens) / self._rate)
         self._wanted_until = now + seconds + _SECOND
@@ -236,7 +236,7 @@ class Bucket:
 
 
 class Limiter:
-    """The rate of one handler. What is admitted and has not started is expected: it counts for whoever comes, and spends where it starts."""
+    """The rate of one handler. What is admitted and has not started is expected: it counts against later batches, and spends where it starts."""
 
     def __init__(self, policy: RateLimit, handler: str) -> None:
         self._policy = policy

@@ -42,10 +42,10 @@ def target_of(text: str, *, handlers: Collection[str], topics: Collection[str]) 
 
 
 class Pausing:
-    """What is paused. Whoever looks on with `listen` is called after each change."""
+    """What is paused. Listeners (`listen`) are called after each change."""
 
     def __init__(self) -> None:
-        self.paused: dict[Target, set[By]] = {}  #: everything that is paused, and who says so
+        self.paused: dict[Target, set[By]] = {}  #: everything that is paused, and by which commands
         self._listeners: list[Callable[[], None]] = []
 
     def pause(self, target: Target, by: By) -> bool:

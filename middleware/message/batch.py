@@ -51,7 +51,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         return self._messages[index]
 
     def take_back(self) -> None:
-        """It is not to start any more, if nobody has seen it: a handler has."""
+        """Ignored: a handler has it already, so it can't be taken back."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -146,7 +146,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         return index
 
     def show(self, index: int, disposition: Disposition) -> None:
-        """What became of the message at `index` by itself: it is ruled so, until somebody rules otherwise."""
+        """What became of the message at `index` by itself: that ruling stands until another one is made."""
         self._rulings[index] = disposition
 
     def part(self, places: Sequence[int]) -> Batch[T_co]:

@@ -16,7 +16,7 @@ from ackwise.middleware.usercode import class_name, is_printable, shown, where_r
 
 
 class Unrecorded(NamedTuple):
-    """What a store is told of it beside the outcome, as one text, so that whoever claims the key next records it."""
+    """What a store keeps of it beside the outcome, as one text, so that the next claimant of the key records it."""
 
     writer_id: int
     """Of the events that are missing; 0 if they have none."""
@@ -31,7 +31,7 @@ class Unrecorded(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Unrecorded | None:
-        """The run that a store tells of; `None` if it tells of none."""
+        """The run that a store names; `None` if it names none."""
         try:
             writer_id, exec_id, partition, offset, topic = text.split(" ", 4)
             return cls(int(writer_id, 16), int(exec_id, 16), int(partition), int(offset), topic)
@@ -45,7 +45,7 @@ class Unrecorded(NamedTuple):
 
 
 class ConsumeStatus(enum.Enum):
-    """What a handler may return besides `None`, in RocketMQ's words (ConsumeConcurrentlyStatus, ConsumeOrderlyStatus)."""
+    """What a handler may return other than `None`, in RocketMQ's words (ConsumeConcurrentlyStatus, ConsumeOrderlyStatus)."""
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
     CONSUME_LATER = "CONSUME_LATER"
@@ -74,7 +74,7 @@ class Reason:
     NO_TARGET: Final = "no-target"
 
 
-#: All of ours; any other is a text that a handler gave to `dead()`.
+#: Our reasons; any other is a text that a handler gave to `dead()`.
 OUR_REASONS: Final = frozenset(value for name, value in vars(Reason).items() if name.isupper())
 
 #: Characters that a dead letter carries of each; cut in the middle, where they say least.
@@ -120,7 +120,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Somebody else's fate, a success unless said, or a copy that a later one overtook; nothing to run."""
+    """Decided elsewhere (a success, unless `outcome` differs), or a copy that a later one overtook; nothing to run."""
 
     stale: bool = False
     leader: str | None = None
@@ -128,7 +128,7 @@ class Duplicate:
     dead: bool = False
     """Its key is that of a dead letter, and not of a success."""
     ran: Unrecorded | None = None
-    """The run that had its key, if nothing tells of that yet."""
+    """The run that had its key, if no event names it yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def refuse_async(function: object, what: str) -> None:
     """Refuse a function that would have to be awaited, or that yields. Raises `ConfigurationError`."""
     for each in (function, getattr(type(function), "__call__", None)):  # noqa: B004  # an object whose class is callable
         if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
-            raise ConfigurationError(f"{what} is an `async def`, and nobody awaits it; write it as a plain `def`")
+            raise ConfigurationError(f"{what} is an `async def`, and is not awaited; write it as a plain `def`")
         if inspect.isgeneratorfunction(each):
             raise ConfigurationError(f"{what} is a generator; let it return what it finds")
 

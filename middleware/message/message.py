@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from ackwise.middleware.duration import parse_duration
 
-#: Gives the handler that runs in this task so many seconds more.
+#: Gives the handler that runs in this task the given number of seconds more.
 extending: ContextVar[Callable[[float], None] | None] = ContextVar("ackwise_extending", default=None)
 
 T_co = TypeVar("T_co", covariant=True)
@@ -174,7 +174,7 @@ class Message(Generic[T_co]):
 
 
 class Messages(Sequence[Message[T_co]]):
-    """The messages of a batch, made when somebody looks at one of them. `number` is how many there will be."""
+    """The messages of a batch, made when one of them is first read. `number` is how many there will be."""
 
     __slots__ = ("_made", "_make", "_number")
 

@@ -61,7 +61,7 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def new_message_id() -> str:
-    """Return a message id that nobody has used: a random UUID in 32 hexadecimal digits."""
+    """Return a new message id: a random UUID in 32 hexadecimal digits."""
     return uuid.uuid4().hex
 
 
@@ -149,7 +149,7 @@ class Acked(NamedTuple):
 
 
 class SendFailed(NamedTuple):
-    """The message was not acknowledged. Unless it was refused, it may be there all the same: whoever sends it again keeps its id."""
+    """The message was not acknowledged. Unless it was refused, it may be there all the same: send it again under the same id."""
 
     cause: str
     """One sentence, without anything of the payload."""
@@ -198,7 +198,7 @@ def _checked_header(header: object, topic: str) -> tuple[str, bytes | None]:
 
 
 class TopicMissing(PublishUnavailable):
-    """The brokers know no topic of this name: a copy for it waits until somebody makes it."""
+    """The brokers know no topic of this name: a copy for it waits until it is created."""
 
 
 class Publisher(Protocol):

@@ -75,7 +75,7 @@ class Silence:
         return place in self._silent
 
     def may_try(self, place: Place) -> bool:
-        """Whether a record may be written to `place` now. Whoever is let write to a silent one says how that ended, with `tell`."""
+        """Whether a record may be written to `place` now. A caller that may write to a silent one reports the result with `tell`."""
         if self._silent.get(place) is None:
             return True
         is_tried, self._silent[place] = self._silent[place], True
@@ -89,7 +89,7 @@ class Silence:
             self._silent.pop(place, None)
 
     def end_try(self, place: Place) -> None:
-        """Nobody knows how a try has ended: another one may start."""
+        """The result of a try is unknown: another one may start."""
         if place in self._silent:
             self._silent[place] = False
 
@@ -115,7 +115,7 @@ class MissingTopics:
             return answer
         now = self._clock()
         since, last = self._missing.get(topic, (now, now))
-        if now - last > _PAUSE_MISSING:  # nobody has asked meanwhile
+        if now - last > _PAUSE_MISSING:  # no caller has asked meanwhile
             since = now
         self._missing[topic] = since, now
         lasted = now - since

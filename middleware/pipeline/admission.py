@@ -395,7 +395,7 @@ class Admission:
     def _run_unprotected(self, runs: list[Run], claimants: Sequence[Run], leases: Leases, error: StoreUnavailable | None = None) -> None:
         """They run without a claim. But what succeeded in this process is not run again, store or not, and a killer waits.
 
-        Without the store nobody would count how many workers a message ends.
+        Without the store the workers that a message ends would not be counted.
         """
         unprotected = []
         for run in claimants:
@@ -511,5 +511,5 @@ def _withhold(run: Run) -> None:
 
 
 def _is_due(run: Run) -> bool:
-    """Whether its values are to be decoded: nobody did, or a handler has had them. What has succeeded is not run again."""
+    """Whether its values are to be decoded: they were not yet, or a handler has had them. What has succeeded is not run again."""
     return not run.prepared or (run.is_used and not run.succeeded)

@@ -25,7 +25,7 @@ CODEC_AWAY: Final = "what its decoder needs is not available"
 #: Seconds that an asynchronous decoder may take for one value: it may ask a registry, and that may be unavailable.
 DECODE_WITHIN: Final = 10.0
 
-#: Seconds that it has to end once it was cancelled; then nobody waits for it any more.
+#: Seconds that it has to end once it was cancelled; then it is abandoned.
 _END_WITHIN: Final = 1.0
 
 _values = attrgetter("value")
@@ -66,7 +66,7 @@ async def decoded_ahead(run: Run, agent: Agent) -> list[Called]:
 
 
 async def _decoded(decode: Callable[[Any], Any], raw: object) -> Called:
-    """In its own task: what it leaves of a cancellation meets nobody else."""
+    """In its own task: what it leaves of a cancellation affects no other call."""
     task, found = in_a_task(decode, raw)
     try:
         await asyncio.wait({task}, timeout=DECODE_WITHIN)

@@ -412,7 +412,7 @@ class Execution:
             return
 
     async def _handle_batch(self, work: Work, ready: Sequence[Run], call: HandlerCall) -> list[Run] | None:
-        """Return what would be dead only because it was together with others; `None` if nobody decided."""
+        """Return what would be dead only because it was together with others; `None` if it was not decided."""
         making = [run.making_messages() for run in ready]
         batch = work.batch = self._agent.batch(Messages(count(ready), lambda: chain.from_iterable(make() for make in making)))
         if call.transaction is not None:
@@ -618,10 +618,10 @@ class Execution:
         if self._worker.flow.rate_limit is not None:
             self._worker.flow.forget(self._agent.name, given_up)
         if given_up and not call.called_off:
-            self._worker.postpone(given_up, "nobody decided on them")
+            self._worker.postpone(given_up, "messages were not decided on")
 
     def give_up_unstarted(self, runs: list[Run], unstarted: Sequence[Run]) -> None:
-        """They may not start now: as `give_up`, and nobody has failed to decide on them."""
+        """They may not start now: as `give_up`, without the failure."""
         call = HandlerCall()
         call.called_off = True
         self.give_up(runs, unstarted, call)
@@ -647,7 +647,7 @@ class Execution:
             await self.release()
 
     def _record_release(self, run: Run) -> None:
-        """CLAIMED has an end: otherwise the events would show a claim that nobody gave back."""
+        """CLAIMED has an end: otherwise the events would show a claim that was never released."""
         if run.began and not run.unprotected:
             self._worker.record(EventCode.RELEASED, self._agent.name, run, with_exec_id=True)
 

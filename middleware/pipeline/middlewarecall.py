@@ -70,7 +70,7 @@ class Handout:
         self._show(place, DONE)
 
     def forget(self, places: Sequence[int]) -> None:
-        """The middleware did not wait for the handler: what has no result of its own takes that of the middleware."""
+        """The middleware did not wait for the handler: a message without a result takes that of the middleware."""
         self.given.difference_update(place for place in places if place not in self.failed and self._shown.get(place) is not DONE)
 
     def is_overruled(self, place: int) -> bool:

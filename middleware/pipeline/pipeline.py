@@ -49,7 +49,7 @@ class Phases(NamedTuple):
 class Steps(Protocol):
     """The steps in which ways of consuming differ.
 
-    `assignment` is of the kind that they need, an `Assignment` at least. `call` is made for each batch, and is told what stops the app.
+    `assignment` is of the kind that they need, an `Assignment` at least. `call` is made for each batch, and gets the exception that stops the app.
     """
 
     fails_together: bool
@@ -103,7 +103,7 @@ class Pipeline:
     async def _may_begin(self, runs: list[Run], assignment: Assignment) -> bool:
         """Return whether a batch may start: the partition is still ours, and the event log works.
 
-        Otherwise it could not be settled, and a kill would repeat all of it. Where nobody claims anything, that it was received must be
+        Otherwise it could not be settled, and a kill would repeat all of it. Without claims, the event that it was received must be
         durable first: after a kill nothing else would say that it may have run.
         """
         if assignment.cut_off or not (self._worker.outage.is_on or self._worker.dedup is None):

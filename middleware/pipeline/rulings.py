@@ -213,7 +213,7 @@ class Decisions:
             )
 
     def succeed(self, runs: list[Run], done: Sequence[Run], publications: Publications | None = None) -> None:
-        """They are done. What publishes something has not succeeded before that is acknowledged: settling says so."""
+        """They are done. What publishes something has not succeeded before that is acknowledged: settling decides that."""
         if publications:
             done = apart_with_publishes(runs, done, publications, self._identified)
         for run in done:
@@ -229,7 +229,7 @@ class Decisions:
     def log_outcomes(
         self, decided: Sequence[Run], raised: Mapping[Run, BaseException], broken: Sequence[Raised | Stops], *, batch: int
     ) -> None:
-        """One line for what comes back, with the reason that a person needs; and what the first of them raised, for whoever debugs."""
+        """One line for what comes back, with the reason that a person needs; and what the first of them raised, at debug level."""
         self._worker.report_broken(self._agent.name, broken)
         if raised:
             log.debug("what the handler raised", handler=self._agent.name, raised=next(iter(raised.values())))

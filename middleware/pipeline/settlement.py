@@ -69,7 +69,7 @@ class Assignment(Protocol):
 _UNPROTECTED: Final = {"store": "down"}
 _OUT_OF_ORDER: Final = {"out_of_order": True}
 
-#: What is said of a copy that no attempt is charged for.
+#: Logged for a copy that no attempt is charged for.
 _UNCHARGED: Final = json.dumps({"charged": False})
 
 
@@ -103,7 +103,7 @@ class Settlement:
             await self._update_store(runs, ruled)
 
     def _suspend(self, suspended: Sequence[Run]) -> None:
-        """What failed in place is told to have failed and gives its claim back; it is fetched again when it is due."""
+        """A message that failed in place is reported as failed and its claim is released; it is fetched again when it is due."""
         now, wall = self._worker.monotonic(), self._worker.wall()
         for run in suspended:
             burials = self._worker.flow.burials
@@ -191,7 +191,7 @@ class Settlement:
         return refused
 
     def _log_suppressed(self, suppressed: Sequence[Run]) -> None:
-        """A line a minute for what is not run since its key died before: whoever produced a dead message again looks for it here."""
+        """A line a minute for what is not run since its key died before: the operator who produced a dead message again looks for it here."""
         self._suppressed += count(suppressed)
         now = self._worker.monotonic()
         if now >= self._quiet_until:
@@ -261,7 +261,7 @@ class Settlement:
         )  # fmt: skip
 
     def _abandon(self, run: Run) -> None:
-        """After the cut-off: the failure is told, the claim given back, nothing else."""
+        """After the cut-off: the failure is reported and the claim released, nothing else."""
         error = run.error or PublishUnavailable.__name__  # done, and what it publishes is not acknowledged
         self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=error)
         if self._leases is not None:
@@ -315,7 +315,7 @@ class Settlement:
             case Dropped(reason):
                 record(EventCode.DROPPED, handler, run, error=reason)
             case Suspended() | None:
-                pass  # it is not published, and its attempt is told where it is suspended
+                pass  # it is not published, and its attempt is reported where it is suspended
 
     async def _update_store(self, runs: list[Run], ruled: Sequence[Run]) -> None:
         """Complete and release; only an answer settles what was completed, a release that fails holds nothing."""
@@ -341,7 +341,7 @@ class Settlement:
                 told = dict.fromkeys([*(run for run, _ in completing), *replayed])
                 held = self._held_by_outage([*told], completes, self._leases, error)
             else:
-                of_claims = result.completes[: len(completing)]  # a base key is done now, whoever held it
+                of_claims = result.completes[: len(completing)]  # a base key is done now, whichever worker held it
                 answered = [(run, answer.exceptions) for (run, _), answer in zip(completing, of_claims, strict=True)]
                 if any(answers for _, answers in answered):
                     self._log_restored(answered)
@@ -360,7 +360,7 @@ class Settlement:
                 run.postpone(run.leader.not_before, run.leader.why)
 
     def _claim_lost_again(self, runs: list[Run], run: Run, answers: Mapping[int, Ack], leases: Leases) -> list[Run]:
-        """Of what succeeded, that of which somebody else owns the record falls out and is claimed again; returns it."""
+        """Take out what succeeded here while another worker owns the record, and claim it again; return it."""
         lost = [place for place, ack in answers.items() if ack is Ack.LOST and not isinstance(run.disposition, Dead)]
         fallen = pick(runs, run, lost)
         for single in fallen:
@@ -389,7 +389,7 @@ class Settlement:
             )
 
     def _claim_again(self, run: Run, leases: Leases) -> None:
-        """It succeeded here and somebody else owns the record: it is claimed again, to be completed, never to be run."""
+        """It succeeded here and another worker owns the record: it is claimed again, to be completed, never to be run."""
         self._worker.record(EventCode.CLAIM_LOST, self._agent.name, run, with_exec_id=True)
         leases.drop(run)
         recorded = run.recorded

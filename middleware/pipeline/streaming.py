@@ -33,7 +33,7 @@ class Where(enum.Enum):
     """How far a message came in the loop that it was handed to."""
 
     WAITING = "waiting"
-    """Nobody has seen it: it may be taken back."""
+    """Not handed out yet: it may be taken back."""
     TAKEN = "taken"
     """The loop works on it, and alone may say what becomes of it."""
     BACK = "back"
@@ -41,7 +41,7 @@ class Where(enum.Enum):
 
 
 class InFlight(HandlerCall):
-    """One message in a loop. Whoever runs the loop takes it, and decides on it once; what comes after counts for nothing."""
+    """One message in a loop. The loop takes it and decides on it once; a later decision is ignored."""
 
     __slots__ = (
         "_begin", "_due_in", "_flight", "again_until", "assignment", "company", "disposition", "error", "limit", "message", "run", "where",
@@ -70,7 +70,7 @@ class InFlight(HandlerCall):
         self.message = message
         self.limit = limit  #: how many messages may be in a batch with it, itself included
         self.where = Where.WAITING
-        self.disposition: Disposition | None = None  #: `None` once it is back: nobody decided
+        self.disposition: Disposition | None = None  #: `None` once it is back: undecided
         self.error: BaseException | None = None  #: what the loop raised
         self.company = 1  #: how many messages the loop raised it on, this one included
         self.again_until = (
@@ -92,7 +92,7 @@ class InFlight(HandlerCall):
         return True
 
     def leave_undecided(self) -> None:
-        """Nobody will decide on it: it comes up again after a while, and no attempt is counted."""
+        """It will not be decided on: it comes up again after a while, and no attempt is counted."""
         if self.where is not Where.BACK:
             self._return()
 
@@ -115,7 +115,7 @@ class InFlight(HandlerCall):
         return self._flight is not None and self._flight is other._flight
 
     def recall(self) -> None:
-        """Take it back if nobody has seen it: it comes up again, and no attempt is counted."""
+        """Take it back if it was not handed out: it comes up again, and no attempt is counted."""
         if self.where is Where.WAITING:
             self.called_off, flight = True, self._flight
             self._return()
@@ -179,7 +179,7 @@ class Flight:
         return back
 
     def recall(self) -> None:
-        """Take back those that nobody has seen."""
+        """Take back those that were not handed out."""
         for member in self.members:
             member.recall()
 
@@ -202,7 +202,7 @@ HANG_WARNING: Final = 60.0
 
 
 class Stretch(Assignment, Protocol):
-    """What these steps ask of the partition besides."""
+    """What else these steps ask of the partition."""
 
     @property
     def turn(self) -> asyncio.Lock:
@@ -344,7 +344,7 @@ class Streaming:
             raise
 
     async def _spare(self, call: _Away, landed: Sequence[InFlight], stretch: Stretch) -> list[InFlight]:
-        """Those of `landed` whose fate is known. The others would die together, and nobody knows of which of them.
+        """Those of `landed` whose fate is known. The others would die together, and which one is the cause is unknown.
 
         They run again in halves, under the same claim and attempt, for at most one lease; what is left then comes up again, and no
         attempt is counted.

@@ -56,7 +56,7 @@ class Overtime:
         return ConsumeTimeout(f"the handler took longer than {format_duration(self.timeout)}, or than the time that it asked for")
 
     def abandon(self, call: HandlerCall) -> None:
-        """Nobody waits for `call` any more; it has its slot until it ends."""
+        """`call` is abandoned; it has its slot until it ends."""
         assert call.task is not None
         call.is_abandoned = True
         self.abandoned[call.task] = call.working_on[0].origin

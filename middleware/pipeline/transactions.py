@@ -45,7 +45,7 @@ class _Published(NamedTuple):
 
 
 class OutboxRows:
-    """Takes what the handler published for those of `mine` that are done, so that nobody else sends it. The others send nothing."""
+    """Takes what the handler published for those of `mine` that are done, so that no other step sends it. The others send nothing."""
 
     def __init__(self, worker: Worker, handler: str, mine: Sequence[Run]) -> None:
         self._worker = worker
@@ -123,7 +123,7 @@ class Rows(Protocol):
         ...
 
     async def mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Any, /) -> None:
-        """Publish the copies, then mark what needs none or has one: a copy is there before anybody is told of it.
+        """Publish the copies, then mark what needs none or has one: a copy is there before its mark is written.
 
         Raises `Unacknowledged` where all of it can be marked together only.
         """
@@ -169,7 +169,7 @@ class Transactions:
         return self._store.begin(retention=self._retention)
 
     def new_call(self) -> HandlerCall:
-        """Whose `stopped` is told; each transaction has its own call."""
+        """Gets `stopped`; each transaction has its own call."""
         return HandlerCall()
 
     def turn(self, _: Assignment) -> AbstractAsyncContextManager[object]:
@@ -262,7 +262,7 @@ class Transactions:
         return call
 
     def _roll_back(self, mine: Sequence[Run], call: HandlerCall, *, alone: bool) -> None:
-        """One that failed `alone` keeps its decision, or is given one; of several each is told to have failed, and is fetched again.
+        """One that failed `alone` keeps its decision, or is given one; of several each is reported as failed, and is fetched again.
 
         So is one that was left of several, since the others were finished before or have their copies: only what was fetched alone is
         marked as failed.
@@ -294,7 +294,7 @@ class Transactions:
         run.succeeded = False
 
     async def _give_up(self, mine: Sequence[Run], error: TransactionCommitted, assignment: Assignment) -> None:
-        """What the handler saw and committed by itself never runs again: nobody knows how much of it came true."""
+        """What the handler saw and committed by itself never runs again: how much of it came true is unknown."""
         unseen = [run for run in mine if not run.began]
         for run in mine:
             if not run.began:
@@ -337,7 +337,7 @@ class Transactions:
 
 
 class Inbox:
-    """A row for each key. `permitted` are those of FETCHED runs that may be claimed; all unless given."""
+    """A row for each key. `permitted` are those of FETCHED runs that may be claimed; default: all."""
 
     def __init__(
         self, phases: Phases, begin: _Begin, permitted: Callable[[Transaction, Sequence[Run]], Awaitable[list[Run]]] | None = None
@@ -380,7 +380,7 @@ class Inbox:
             case Taken():
                 run.stage = Stage.ADMITTED
             case Finished(Outcome.OK, origin, exec_id) if origin == run.delivery.origin[:3]:
-                # Itself, and the commit was the last that was seen of it: its success is told now, if it was not then.
+                # Itself, and the commit was the last that was seen of it: its success is reported now, if it was not then.
                 run.exec_ids, run.started_at = [exec_id], self._worker.monotonic()
                 run.rule(Done())
             case Finished(None):

@@ -78,7 +78,7 @@ def _rung_of(partition: int) -> int:
 
 
 class Ladder:
-    """The rungs of a delay topic with so many `partitions`. One that has none is replaced by that of the other kind, or by shorter ones."""
+    """The rungs of a delay topic with `partitions` partitions. One that has none is replaced by that of the other kind, or by shorter ones."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
@@ -121,7 +121,7 @@ class Ladder:
     def fallback(self, overdue: float, *, sends: bool = False) -> Rung:
         """The rung for a copy that can't be moved, so long after it was due: the longest that is not longer than that, from 10 s to 10 m.
 
-        `overdue` is infinite for what nobody here can read.
+        `overdue` is infinite for copies that this worker can't read.
         """
         return self.rung(min(max(overdue, _SHORTEST_FALLBACK), _LONGEST_FALLBACK) - EARLY, sends=sends)
 
@@ -157,7 +157,7 @@ def ladder_of(partitions: int) -> Ladder:
     return Ladder(partitions)
 
 
-#: Stands where a copy names its handler: nobody's handler gets such a record.
+#: Stands where a copy names its handler: no handler gets such a record.
 HANDLER: Final = "-"
 
 _VERSION, _GROUP, _HANDLER, _DUE = "ackwise-version", "ackwise-group", "ackwise-handler", "ackwise-due"

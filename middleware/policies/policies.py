@@ -232,7 +232,7 @@ class Events:
         if not isinstance(self.file_mode, str) or _FILE_MODE.fullmatch(self.file_mode) is None:
             raise ConfigurationError(
                 f"file_mode of Events is {self.file_mode!r}; write it in octal, such as '0640', as a text: "
-                "its owner reads and writes, nobody executes"
+                "its owner reads and writes, and no one executes"
             )
 
     @property
@@ -244,7 +244,7 @@ class Events:
 #: Seconds before the end of the lock in which nothing runs, or a quarter of the lock: for copies and acknowledgements to arrive.
 _RESERVE: Final = 5.0
 
-#: What the client is told by the host, and what to do instead.
+#: Options of the client that the host sets, and what to do instead.
 _NOT_YOURS: Final = {
     "bootstrap.servers": "it is brokers of App",
     "group.id": "it is the group of App with .share behind it",
@@ -297,7 +297,7 @@ class Share:
         return float(self.lock) - min(_RESERVE, float(self.lock) / 4)
 
 
-#: The port that OpenTelemetry's exporters for Prometheus use unless told otherwise.
+#: The port that OpenTelemetry's exporters for Prometheus use by default.
 PORT: Final = 9464
 
 

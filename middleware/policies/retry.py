@@ -154,7 +154,7 @@ class SendBack:
     level: int
     charged: bool = True
     """Whether an attempt is charged. Otherwise the copy has the attempt that it had, and the claim is plainly released: told of a
-    later one, the store would take this copy for stale, and nobody would have it."""
+    later one, the store would take this copy for stale, and no worker would have it."""
 
 
 class DelayRefused(ConfigurationError):
@@ -164,7 +164,7 @@ class DelayRefused(ConfigurationError):
 class ConsumeLater(Exception):
     """The policy of messages that are consumed later: `ConsumeLater(16, levels="1s 10s 1m", retry=Exponential(), no_retry=BadInput)`.
 
-    It is for `app.use`; a handler raises `Later`. It is an exception only so that one who raises it is told so. A message is
+    It is for `app.use`; a handler raises `Later`. It is an exception only so that raising it explains this. A message is
     delivered at most `max_reconsume_times + 1` times. Without `retry`, the retries rise through `levels`. `retry_by_error` picks
     another policy by the class of the exception; classes in `no_retry` are dead letters at once. Nobody may ask for more than
     `max_delay`; what a record says beyond that is not believed.

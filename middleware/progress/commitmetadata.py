@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-#: Bytes; what brokers allow unless they are told otherwise (`offset.metadata.max.bytes`).
+#: Bytes; what brokers allow by default (`offset.metadata.max.bytes`).
 LIMIT: Final = 4096
 #: Characters of the entries in place, at most 100 of them, and of the map, which is about 16,000 offsets.
 _IN_PLACE_SHARE: Final = 1000
 _MOST_IN_PLACE: Final = 100
 _MAP_SHARE: Final = 2700
-#: Bytes that a map may have once it is unpacked: nobody may make a reader fill its memory.
+#: Bytes that a map may have once it is unpacked: no metadata may fill the memory of a reader.
 _LARGEST_MAP: Final = 1 << 16
 
 _ENVELOPE: Final = re.compile(r"ackwise2:([0-9a-f]{8}):(\{.*\})", re.ASCII)
@@ -135,13 +135,13 @@ class LastCommit(NamedTuple):
 
 
 def decode(metadata: str) -> CommitMetadata | None:
-    """What `encode` was given, or `None`: nothing of ours is there, or nothing that this version can read. Never raises."""
+    """What `encode` was given, or `None`: no metadata of Ackwise is there, or nothing that this version can read. Never raises."""
     found = _ENVELOPE.fullmatch(metadata)
     if found is None or len(metadata) > LIMIT or zlib.crc32(found[2].encode()) != int(found[1], 16):
         return None
     try:
         return _read(json.loads(found[2]))
-    # A checksum keeps nobody from writing nonsense on purpose.
+    # A checksum does not prevent nonsense that is written on purpose.
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, zlib.error):
         return None
 

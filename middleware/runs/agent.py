@@ -69,7 +69,7 @@ class Agent:
 
     @property
     def slots(self) -> int | None:
-        """Calls at a time at most: for a plain `def` there are so many threads, and a message that waits for one has not started."""
+        """Calls at a time at most: for a plain `def` there are as many threads, and a message that waits for one has not started."""
         if not self.in_thread:
             return self.concurrency
         return min(self.concurrency or MOST_THREADS, MOST_THREADS)
@@ -135,7 +135,7 @@ class HandlerCall:
         self.given: Collection[int] = ()  #: places of what a middleware has given to the handler
         self.deadline: float | None = None  #: of what it has now, monotonic seconds
         self.timed_out = False  #: cancelled since the deadline is over
-        self.is_abandoned = False  #: it did not end when it was cancelled, and nobody waits for it any more
+        self.is_abandoned = False  #: it did not end when it was cancelled, and was abandoned
 
     def part(self) -> HandlerCall:
         """One more task that works on the same messages."""

@@ -88,7 +88,7 @@ def sent_back_of(run: Run) -> int | None:
 def batch_limit(run: Run, whole: int, policy: ConsumeLater, in_place: RetryInPlace | None) -> int:
     """How many messages may be in a batch with `run`, itself included, for a handler that takes `whole` of them.
 
-    Nobody knows which message of a batch made the handler raise, so all of them come back. They do so in ever smaller
+    Which message of a batch made the handler raise is unknown, so all of them come back. They do so in ever smaller
     batches, and for the last time alone: one that always fails takes no neighbour into the dead letters.
     """
     limit = policy.max_reconsume_times if in_place is None else in_place.max_reconsume_times

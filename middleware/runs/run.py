@@ -94,7 +94,7 @@ class Run:
         self.records = records
         self.values: Sequence[Any] | None = None  #: decoded
         self.ahead: Sequence[Called] | None = None  #: what an asynchronous decoder came to
-        self.made: Sequence[Message[Any]] | None = None  #: as the handler sees them, once somebody has looked
+        self.made: Sequence[Message[Any]] | None = None  #: as the handler sees them, once they were read
         self.timestamps: Sequence[int] | None = None  #: epoch milliseconds
         self.ids: Sequence[bytes] | None = None  #: of their claim keys; `None`: not deduplicated
         self.hashes: Sequence[int] | None = None  #: what events say of a key, where that is not the start of its id
@@ -118,7 +118,7 @@ class Run:
         self.day: int | None = None  #: of the claim keys
         self.batch_limit: int | None = None  #: messages in a batch with it, where that is fewer than its handler takes
         self.grant = _NO_GRANT  #: what the store said as it was claimed for the last time
-        self.unprotected = False  #: runs without a claim, since the store is down and the policy says so
+        self.unprotected = False  #: runs without a claim, since the store is down and the policy allows it
         self.register: dict[Run, Any] | None = None  #: of what is held by this worker; parts of what is in it are in it too
         self.out_of_order = False  #: others may have overtaken it, though its handler has an order
         self.alone = False  #: workers died of this message: it runs as the only claim of this worker
@@ -216,7 +216,7 @@ class Run:
         return self.made
 
     def making_messages(self) -> Callable[[], Sequence[Message[Any]]]:
-        """What makes its messages as they are now, whenever somebody looks at them and whatever became of it meanwhile."""
+        """What makes its messages as they are now, whenever they are read and whatever became of it meanwhile."""
         return partial(_messages, self.place, self.records, self.values or (), self.grant.epoch or None, self.in_place, self.made)
 
     @property
@@ -280,7 +280,7 @@ class Run:
         return Column(self.ids, self.day, self.attempt, self.tokens, outcome, sent_back)
 
     def base_column(self) -> Column:
-        """What the store is told once a replay succeeded: its message is no longer dead, whoever holds its key."""
+        """What the store gets once a replay succeeded: its message is no longer dead, whichever worker holds its key."""
         assert self.base_id is not None
         return Column([self.base_id], self.day, 1, [WHOEVER])
 
@@ -335,7 +335,7 @@ class Run:
         return head
 
     def _part(self, places: Sequence[int]) -> Self:
-        """The messages at `places` as a run that has come as far. This one has them too, until it is told what to keep."""
+        """Return a copy of the run with the messages at `places`. They stay in this one, too, until `keep`."""
         part = copy(self)
         if self.register is not None and self in self.register:
             self.register[part] = self.register[self]
@@ -363,7 +363,7 @@ def pick(runs: list[Run], run: Run, places: Collection[int]) -> list[Run]:
 
 
 def divide(runs: list[Run], run: R, parts: Sequence[Sequence[int]]) -> list[R]:
-    """Let the messages at the places of each of `parts` leave `run` together. As `pick` besides."""
+    """Let the messages at the places of each of `parts` leave `run` together. Otherwise as `pick`."""
     if not parts:
         return []
     if len(parts) == 1 and len(parts[0]) == len(run):

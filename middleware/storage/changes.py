@@ -121,7 +121,7 @@ class ChangeSource(Protocol):
         ...
 
     def acknowledge(self, position: str) -> None:
-        """Kafka acknowledged everything up to the `Committed` with this position. The database is told within a second."""
+        """Kafka acknowledged everything up to the `Committed` with this position. The database learns of it within a second."""
 
     async def beat(self) -> SourceStatus:
         """Write a heartbeat, which lets the position of an idle source go forward, and return how far it has come.
@@ -140,6 +140,6 @@ class ChangeSource(Protocol):
     def outbox_row(self, change: Change) -> OutboxRow | None:
         """The row of the outbox that `change` inserted; `None` if the log alone does not say whether and what to send.
 
-        `None` stands for a row that is sent once the table says so: half messages, and rows that were updated.
+        `None` stands for a row that is sent once the table has it ready: half messages, and rows that were updated.
         """
         ...

@@ -21,7 +21,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checka
 from ackwise.middleware.errors import StoreUnavailable
 
 WHOEVER: Final = 0
-"""In place of a token: that of nobody's claim."""
+"""In place of a token: no claim has it."""
 
 
 class Outcome(enum.IntEnum):
@@ -51,7 +51,7 @@ class Claim(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """This message is finished; remember it for the retention. A success with the token `WHOEVER` counts whoever holds the key."""
+    """This message is finished; remember it for the retention. A success with the token `WHOEVER` counts whichever worker holds the key."""
 
     key: ClaimKey
     token: int
@@ -92,7 +92,7 @@ class Exchange:
     retention: float = 86400.0  #: seconds that a completed or sent-back record is remembered
     owner: str = ""
     """The process that asks, as others on its host can tell whether it lives; kept beside the token of what it claims
-    or renews. Up to 64 letters, digits and hyphens; empty if nobody can tell."""
+    or renews. Up to 64 letters, digits and hyphens; empty if that can't be detected."""
     gone: Sequence[str] = ()
     """Owners whose death is proved: their claims may be taken over before the lease ends."""
 
@@ -107,11 +107,11 @@ class Acquired(NamedTuple):
     lost: int = 0
     """How many claims of this attempt ended without being completed or released: crashed workers."""
     took_unreleased: bool = False
-    """The claim before this one was neither completed nor released: somebody may have run it and died."""
+    """The claim before this one was neither completed nor released: a worker may have run it and died."""
 
 
 class Busy(NamedTuple):
-    """Somebody else holds it, for at most `retry_after` seconds more."""
+    """Another worker holds it, for at most `retry_after` seconds more."""
 
     retry_after: float
     owner: str = ""
@@ -123,7 +123,7 @@ class AlreadyDone(NamedTuple):
 
     outcome: Outcome
     unrecorded: str = ""
-    """As whoever completed it said."""
+    """As given by the worker that completed it."""
 
 
 class Stale(NamedTuple):
@@ -140,9 +140,9 @@ class Ack(enum.Enum):
     RESTORED = "restored"
     """complete: the record was gone (evicted, failed over) and was written again; counted and alarmed."""
     LOST = "lost"
-    """Somebody else owns the record: change nothing, and claim again before believing anything."""
+    """Another worker owns the record: change nothing, and claim again before believing anything."""
     LOST_DONE = "lost-done"
-    """complete: somebody else completed it; the offset may advance."""
+    """complete: another worker completed it; the offset may advance."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class RowState(enum.IntEnum):
     UNKNOWN = 0
     """Never of our row: the answer of a check-back that can't decide now."""
     PREPARED = 1
-    """Durable, and nobody knows yet how the local transaction ends."""
+    """Durable; the local transaction has not ended yet, as far as is known."""
     LOCAL_COMMIT = 2
     """The local transaction has committed: to be sent."""
     LOCAL_ROLLBACK = 3
@@ -114,7 +114,7 @@ class Failed(NamedTuple):
 
 
 class UnreadableRow(AckwiseError):
-    """The row `id` can't be read: nobody of ours wrote it so. It is parked, or the rows behind it would wait forever."""
+    """The row `id` can't be read: Ackwise did not write it so. It is parked, or the rows behind it would wait forever."""
 
     def __init__(self, id: int, shard: int, topic: str, why: str) -> None:
         super().__init__(f"row {id} can't be read ({why}); see who changed the table")
@@ -122,7 +122,7 @@ class UnreadableRow(AckwiseError):
 
 
 class Parked(NamedTuple):
-    """A row that waits for somebody to decide."""
+    """A row that waits for the operator's decision."""
 
     id: int
     topic: str
@@ -157,7 +157,7 @@ class TransactionOutcome(enum.Enum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
-    """It may still be running, or nobody can be asked now."""
+    """It may still be running, or its outcome can't be asked now."""
 
 
 class CheckAnswer(NamedTuple):
@@ -239,7 +239,7 @@ class Outbox(Protocol):
         ...
 
     def writer(self, connection: Any) -> OutboxTransaction:
-        """Rows for the transaction that is open on `connection`, which somebody else looks after.
+        """Rows for the transaction that is open on `connection`, which the caller manages.
 
         Nothing is written before `flush`, which has to be called outside of savepoints and before the commit; `wake` belongs after it.
         """
@@ -373,7 +373,7 @@ class PreparedStore(BarrierStore, Protocol):
         ...
 
     async def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> list[Prepared]:
-        """Rows in PREPARED that are due for a check-back; nobody else is given them for `lease` seconds.
+        """Rows in PREPARED that are due for a check-back; no other caller gets them for `lease` seconds.
 
         `None`: of all groups, those whose barrier is in this database.
         """

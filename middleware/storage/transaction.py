@@ -28,7 +28,7 @@ class Finished(NamedTuple):
     """Committed before: by the record at `origin`, in the execution `exec_id`."""
 
     outcome: Outcome | None
-    """`None`: by its handler, which ended the transaction unseen; nobody knows how much of it came true."""
+    """`None`: by its handler, which ended the transaction unseen; how much of it came true is unknown."""
     origin: Place
     exec_id: int
 
@@ -53,7 +53,7 @@ class Progress(NamedTuple):
     next: int
     """The offset to go on with."""
     generation: int
-    """Fences whoever had the partition before."""
+    """Fences the previous owner of the partition."""
 
 
 class Permit(enum.Enum):
@@ -127,12 +127,12 @@ class TransactionalStore(Protocol):
 class OffsetsStore(TransactionalStore, Protocol):
     """A database that can keep offsets as well; its transactions are `OffsetsTransaction`.
 
-    It may have `async def take_over_many(owner, positions)` besides, which takes a position by topic and partition, and answers a
+    It may have `async def take_over_many(owner, positions)` as well, which takes a position by topic and partition, and answers a
     `Progress` for each, with one statement: all are taken over or none. Without it a worker takes them over one after the other.
     """
 
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
-        """From now on the partition is ours, and nobody who had it before commits anything for it.
+        """From now on the partition is ours, and no previous owner commits anything for it.
 
         `position` is where it starts if no offset was ever kept for it. Raises `StoreUnavailable`.
         """
