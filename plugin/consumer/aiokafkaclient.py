@@ -22,12 +22,12 @@ from ackwise.plugin.kafka.brokeroffsets import EARLIEST, LATEST, Asked, Topic, a
 from ackwise.plugin.kafka.fetchbuffer import Taking
 from ackwise.plugin.kafka.recordbatches import RawRecords, read_raw
 
-#: Asked where nobody has anything.
+#: Asked for no partitions.
 _NOBODYS: Final = TopicPartition("", -1)
 
 
 class AiokafkaClient:
-    """`consumer`, which is started, for the group `group`. What its methods do is said in `plugin/consumer/clientprotocol.py`."""
+    """`consumer`, which is started, for the group `group`. `plugin/consumer/clientprotocol.py` describes its methods."""
 
     def __init__(self, consumer: AIOKafkaConsumer, group: str, *, wait: int | None = None, static: StaticMember | None = None) -> None:
         """`wait`: milliseconds that the broker keeps a fetch which finds nothing, while something is expected; `None` leaves it as it is.
@@ -48,7 +48,7 @@ class AiokafkaClient:
         self.is_gone = partial(aiokafkainternals.has_no_partitions, consumer)
 
     def subscribe(self, topics: Iterable[str], member: Member, opening: Opening) -> None:
-        """Join the group for `topics`; `opening` is told what is assigned, and drains what is taken away."""
+        """Join the group for `topics`; `opening` gets what is assigned, and drains what is revoked."""
         self.consumer.subscribe([*topics], listener=_Listener(member, opening))
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:

@@ -27,7 +27,7 @@ _Lanes = Callable[[TopicPartition, Role, Position], Sequence[Lane]]
 
 
 class Opening:
-    """The assignment of one client. It is told what comes and what goes."""
+    """The assignment of one client. It gets what is assigned and what is revoked."""
 
     def __init__(
         self, member: Member, client: Joined, lanes: Callable[[TopicPartition, Role, Position], Sequence[Lane]] | None = None
@@ -137,7 +137,7 @@ class Opening:
         return [self._member.lane(*partition, role, position.next, generation=position.generation)]
 
     def _halt(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch nothing of these. With any position the client asks nobody for one, and reports none that is missing."""
+        """Fetch nothing of these. A client that has some position asks no broker for one, and reports none as missing."""
         ours = self._client.assignment()
         for partition in partitions:
             if partition in ours:
@@ -171,7 +171,7 @@ class Opening:
             self._made_anew.difference_update(epochs)
 
     async def _insist(self, partition: TopicPartition, epoch: int) -> Standing | None:
-        """What is known of it; `None` once it is no longer ours, or ours again, and nobody needs to know."""
+        """What is known of it; `None` once it is no longer ours, or ours again, and it is not needed."""
         while self._assigned.get(partition) == epoch:
             known, _ = await self._client.ask([partition])
             if partition in known:

@@ -4,7 +4,7 @@ Backlog: what a lane has fetched and no batch has now. New messages in the order
 
 The new messages of a lane whose handler has the order `key`: of each key the first may be in a batch, the others wait behind it.
 
-Parking: what a lane has in flight for a handler that is paused, or that the breaker has stopped. It is held, and nobody starts it.
+Parking: what a lane has in flight for a handler that is paused, or that the breaker has stopped. It is held and not started.
 
 In the retry topic, where others wait behind it, what is too much or waits for its codec for too long goes back to a delay topic.
 """

@@ -49,7 +49,7 @@ class Broker(Protocol):
         ...
 
     def is_gone(self, topic: str, /) -> bool:
-        """Whether `topic` has no partitions any more: nobody could commit of it. Raises nothing."""
+        """Whether `topic` has no partitions any more: no offset of it can be committed. Raises nothing."""
         ...
 
 
@@ -85,7 +85,7 @@ class Assignment(Protocol):
 
 
 class Source(Assignment, Protocol):
-    """What is fetched. Nobody but `Fetching` calls `take`, and never twice at a time."""
+    """What is fetched. Only `Fetching` calls `take`, and never twice at a time."""
 
     def positions(self, partitions: Iterable[TopicPartition], /) -> Mapping[TopicPartition, int]:
         """The next offset that `take` gives of each, or of the log behind a hole. Without those that have none, and `raising`."""
@@ -106,7 +106,7 @@ class Source(Assignment, Protocol):
 
         While it waits it alone moves positions, and where it returns nothing of a partition whose position has moved, there was nothing.
 
-        Raises `ConsumerStoppedError` if somebody has closed the client, `OffsetOutOfRangeError` or `NoOffsetForPartitionError` with the
+        Raises `ConsumerStoppedError` if the client was closed, `OffsetOutOfRangeError` or `NoOffsetForPartitionError` with the
         partitions that have no position in their logs, and whatever else the client raises; it may have moved positions before.
         """
         ...
@@ -127,7 +127,7 @@ class Source(Assignment, Protocol):
         ...
 
     def revive(self) -> BaseException | None:
-        """Start again what the client has ended of its own fetching, and return what ended that; `None` if nothing has ended."""
+        """Start again the fetching that the client has ended, and return what ended that; `None` if nothing has ended."""
         ...
 
     def require_membership(self) -> None:

@@ -34,7 +34,7 @@ class Position(NamedTuple):
     metadata: str = ""  #: what was committed beside it, unless that is about a topic that is gone
     topic: Topic = Topic()  #: with the number of partitions that it had when the group started with it
     end: int | None = None  #: of the log, when it was asked
-    skips: bool = False  #: records before it are passed over, and nothing says so yet
+    skips: bool = False  #: records before it are passed over, and no commit records that yet
 
 
 log = Log()
@@ -70,14 +70,14 @@ class Commits:
         lanes: Callable[[], Iterable[Lane]] = tuple,
     ) -> None:
         """`agents` are the names of all agents of the group, `lanes` those of all its partitions here."""
-        self.cluster: str | None = None  #: the id of the cluster; without it nobody could tell whose offsets a map is about
+        self.cluster: str | None = None  #: the id of the cluster; without it a map could be about the offsets of another cluster
         self._group = group
         self._hash = group_hash(group)
         self._agents = agents
         self._sink = sink
         self._send = send
         self._lanes = lanes
-        self._under_way: dict[TopicPartition, asyncio.Future[None]] = {}  #: what the broker was told and has not answered
+        self._under_way: dict[TopicPartition, asyncio.Future[None]] = {}  #: commits that the broker has not answered
         self._room = _Room.ALL
         self._throttle = LogThrottle()
 
@@ -150,7 +150,7 @@ class Commits:
         return agents_hash([*self._agents, *(lane.agent for lane in lanes if lane.agent is not None)])
 
     def _log_failed(self, error: KafkaError | OSError, partitions: int) -> None:
-        """A refusal lasts until somebody lifts it: it is an alarm, and said once a minute. What fails otherwise may pass."""
+        """A refusal lasts until an operator acts: it is logged as an error, once a minute. Other failures may pass."""
         group = self._group
         if not is_refusal(error):
             log.warning("a commit failed and is made good by the next one", group=group, partitions=partitions, error=said(error))
@@ -193,7 +193,7 @@ class Commits:
         return CommitMetadata(writer, last, finished, in_place, self._hash, self.cluster, *lanes[0].log, told.is_open, told.tried)
 
     def _announcement(self, position: Position) -> CommitMetadata:
-        """What the last owner has left is told on: this one may end before it has fetched anything, or has said who was before it."""
+        """Pass on what the last owner left: this one may end before it has fetched anything, or has named the owner before it."""
         left = self.own(position.metadata) or CommitMetadata()
         if left.finished is None or left.finished.base != position.next:
             left = replace(left, finished=None, in_place=())
@@ -226,7 +226,7 @@ def to_commit(lanes: Mapping[TopicPartition, tuple[Lane, ...]], partitions: Iter
 
 
 def _beside(lanes: Sequence[Lane], offset: int) -> Told:
-    """`offset` with what is finished above it, and what waits there in place, as far as there is any."""
+    """Return the commit: `offset`, what is finished above it, and what waits there in place."""
     in_place = sorted({entry for lane in lanes for entry in lane.in_place})
     bare = Told(offset, is_open=not all(lane.is_closed for lane in lanes), tried=_tried(lanes))
     if (unread := lanes[0].unread) is not None:
@@ -242,7 +242,7 @@ def _beside(lanes: Sequence[Lane], offset: int) -> Told:
     if base_ts is None:
         if lanes[0].last_fetched is None or not (before or in_place):
             return bare
-        # Nothing is in flight, and more was told of what is not fetched yet: the last record, though finished, is the base of that.
+        # Nothing is in flight, and the last commit covered records that are not fetched yet: the last record, though finished, is the base of that.
         offset, base_ts = lanes[0].last_fetched
     finished = measure([lane.watermark for lane in lanes], offset, base_ts, {**times, offset: base_ts}, before)
     bare = bare._replace(offset=offset)

@@ -34,7 +34,7 @@ _LOOK_EVERY: Final = 5.0
 #: succeed, it is about other records.
 _CONFIRM: Final = 12.0
 
-#: Seconds until the next look after one that was of use, doubling up to the second.
+#: Seconds until the next look after one that found something, doubling up to the second.
 _FIRST, _LONGEST = 5.0, 60.0
 
 

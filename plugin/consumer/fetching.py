@@ -241,7 +241,7 @@ class Fetching:
         except asyncio.CancelledError as error:
             if is_asked_to_end():
                 raise
-            raise _FetchFailed(error) from error  # from within the client: nobody asked us to end
+            raise _FetchFailed(error) from error  # from within the client: this task was not cancelled
         except Exception as error:
             raise _FetchFailed(error) from error
 
@@ -317,7 +317,7 @@ class Fetching:
         position = records[-1].offset + 1 if records else lane.position
         try:
             found = await answer(self._source.read_past(partition, position), within=_RAW_TIMEOUT)
-        except Exception as another:  # noqa: BLE001  # whatever a parser raises: then nobody can read it
+        except Exception as another:  # noqa: BLE001  # whatever a parser raises: then it can't be read
             log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
             return False
         if partition in self._source.assignment():

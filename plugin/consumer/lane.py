@@ -31,7 +31,7 @@ log = Log()
 #: Nor above this span of offsets, where what is finished of it can't be told to the next owner. RocketMQ: `consumeConcurrentlyMaxSpan`.
 MAX_SPAN = 2000
 
-#: Messages that wait in memory for their next attempt, above which it takes no more: a commit has room for so many.
+#: Messages that wait in memory for their next attempt, above which it takes no more: a commit has room for that many.
 MOST_IN_PLACE = 100
 
 #: Seconds that one of those waits at most, whatever the clocks say.
@@ -111,7 +111,7 @@ class Lane:
         self.log = Topic()  #: whose log it is, and how many partitions the topic had when the group started with it
         self.is_closed = False  #: nothing is at work here any more, and its end was in order
         self.told: Told | None = None  #: what the broker has accepted, with what stands beside it
-        self.max_span = MAP_SPAN if generation is None else MAX_SPAN  #: of offsets in flight; what is finished among them is told
+        self.max_span = MAP_SPAN if generation is None else MAX_SPAN  #: of offsets in flight; commits report what is finished among them
         self._finished_before: FinishedMap | None = None  #: by the last owner
         self._in_place_before: dict[int, InPlace] = {}
         self._is_same_log = False  #: as far as the first record tells
@@ -309,7 +309,7 @@ class Lane:
     def is_full(self) -> bool:
         """Whether fetching should pause; half of the bounds lets it go on. Where the budget is spent, one batch is enough.
 
-        Nobody counts the span of what is in order (F04).
+        The span of what is in order is not counted (F04).
         """
         if self._overflowed_at is not None and 2 * self.bytes <= self._overflowed_at:
             self._overflowed_at = None
@@ -349,7 +349,7 @@ class Lane:
         self._wake.set()
 
     def stir(self) -> None:
-        """A message is to run alone, or does no more; calls are told by themselves."""
+        """A message is to run alone, or does no more; each call is counted by itself."""
         self._wake.set()
 
     def time_left(self, now: float) -> float:
@@ -452,7 +452,7 @@ class Lane:
 
     @property
     def unread(self) -> FinishedMap | None:
-        """What the last owner had finished, where nothing was fetched that tells whether it was this log: it is committed as it was."""
+        """What the last owner had finished, where nothing was fetched that shows whether it was this log: it is committed as it was."""
         return None if self._is_same_log else self._finished_before
 
     @property
@@ -462,7 +462,7 @@ class Lane:
 
     @property
     def finished_before(self) -> FinishedMap | None:
-        """What the last owner had finished, as long as not all of that was fetched again: whoever commits tells it on."""
+        """What the last owner had finished, as long as not all of that was fetched again: the next commit passes it on."""
         return self._finished_before if self._is_same_log else None
 
     @property
@@ -528,7 +528,7 @@ class Lane:
             self._backlog.add(suspects.take())
 
     async def _try_alone(self, suspects: Suspects) -> None:
-        """Take one message while no other lane of this worker works; it is over with the commit that says so."""
+        """Take one message while no other lane of this worker works; it is over with the commit that records it."""
         trial = HandlerCall()
         async with self._isolation.exclusive(_ALONE, trial, is_over=lambda: self.is_stopping) as is_alone:
             self._try_at = 0.0
@@ -564,7 +564,7 @@ class Lane:
         await self._commit_now()
 
     async def _commit_try(self, suspects: Suspects) -> bool:
-        """Commit what is about to be tried; returns whether it may be. A broker that refuses commits keeps nobody from working."""
+        """Commit what is about to be tried; returns whether it may be. A broker that refuses commits does not stop the work."""
         await self._commit_now()
         if self.is_stopping:
             suspects.give_up()
@@ -656,6 +656,6 @@ class Lane:
 
 
 def _is_untried(run: Run) -> bool:
-    """Whether nobody knows yet that a worker survives `run`, which is held."""
+    """Whether it is not yet known that a worker survives `run`, which is held."""
     is_undecided = run.stage in (Stage.FETCHED, Stage.WITHHELD) and run.disposition is None
     return is_undecided and not (run.in_place or run.elsewhere or run.why == PAUSED or run.pipeline is None)

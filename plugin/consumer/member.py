@@ -78,7 +78,7 @@ _AFTER_REVOKE, _AFTER_STOP = 10.0, 5.0
 #: Seconds that a step of this gets, however late it is.
 _AT_LEAST = 0.5
 
-#: Seconds that whoever asks for the state of a worker waits for the broker; the rest of it is known without.
+#: Seconds that a request for the state of a worker waits for the broker; the rest of it is known without.
 _LOOK_TIMEOUT = 2.0
 
 #: Seconds between two looks at the ends of the logs, which reconciliation needs to tell a backlog from a loss.
@@ -105,7 +105,7 @@ class Member:
     ) -> None:
         """`before`: the leases of a worker of the same app that has ended in this process.
 
-        `pipeline` makes that of an agent, where it is none of ours. `clock`: epoch seconds, by which copies are due.
+        `pipeline` makes the pipeline of an agent, where it is not the default one. `clock`: epoch seconds, by which copies are due.
         """
         self.settings = settings
         self.parts = parts
@@ -123,7 +123,7 @@ class Member:
         self._working: dict[TopicPartition, set[asyncio.Task[None]]] = {}  #: tasks of lanes, also of those that were let go while they ran
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
-        self.has_joined = asyncio.Event()  #: it was told its partitions, which may be none
+        self.has_joined = asyncio.Event()  #: it got its partitions, which may be none
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again; or lanes came or went
         self.outbox = parts.outbox
         self.outbox_counts = OutboxCounts()  #: of the relay of that beside this member
@@ -288,7 +288,7 @@ class Member:
         """A task of ours that fails stops the worker: what it did for the others would silently be missing."""
         cause = error.error if isinstance(error, HandlerStopped) else error
         self.fatal = cause if self.fatal is None else self.fatal
-        ours = is_a(cause, AckwiseError, KafkaError, OSError)  # of any other nobody knows whose words its text has
+        ours = is_a(cause, AckwiseError, KafkaError, OSError)  # the text of any other may hold a payload
         log.error(
             "the worker stops, nothing unsettled is committed",
             group=self.settings.group,
@@ -553,7 +553,7 @@ class Member:
         await self._commit(to_commit(self.lanes, partitions), by)
 
     async def _commit(self, offsets: Offsets, by: float) -> None:
-        """Of a deleted topic nobody can commit: the broker would refuse that again and again, and the others would wait."""
+        """Offsets of a deleted topic can't be committed: the broker would refuse that again and again, and the others would wait."""
         offsets = {partition: told for partition, told in offsets.items() if not self.is_gone(partition.topic)}
         if offsets and await self._commits.commit(offsets, by):
             await self._flush_events(within=max(_AT_LEAST, by - asyncio.get_running_loop().time()))
@@ -678,7 +678,7 @@ class Member:
         await self._flush_events()
 
     def _give_up_letters(self, unsettled: Iterable[Run]) -> bool:
-        """What a breaker withholds is undecided: its failure is told, and the next owner decides. Returns whether there was any."""
+        """What a breaker withholds is undecided: its failure is reported, and the next owner decides. Returns whether there was any."""
         letters = [run for run in unsettled if is_withheld_letter(run)]
         for run in letters:
             handler = "" if run.pipeline is None else run.pipeline.agent.name
@@ -687,7 +687,7 @@ class Member:
 
 
 def _unless(value: int, default: int) -> int | None:
-    """`value`, if somebody has set it: a lane may hold more than that where its agent takes more at a time."""
+    """`value`, if it is configured: a lane may hold more than that where its agent takes more at a time."""
     return None if value == default else value
 
 

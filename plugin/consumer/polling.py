@@ -41,7 +41,7 @@ _GRACE: Final = 1.5
 
 
 class Polling:
-    """Polls `client` for the lanes of `member`. `opening` opens them, and looks after a position that was lost."""
+    """Polls `client` for the lanes of `member`. `opening` opens them, and handles a position that was lost."""
 
     def __init__(self, member: Member, client: Client, opening: Opening, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._member = member
@@ -105,7 +105,7 @@ class Polling:
     def _look_for_topics(self) -> None:
         """Ask for what is subscribed and missing, which may have been away for a moment or be created later.
 
-        It is told once they were asked for: a client that has just subscribed knows no topic, and a broker learns late of a new one.
+        It gets them once they were asked for: a client that has just subscribed knows no topic, and a broker learns late of a new one.
         """
         if (now := self._clock()) < self._next_look:
             return
@@ -149,7 +149,7 @@ class Polling:
                     passed_over = True
                     continue
                 self._client.pause(partition)
-                paused.add(partition)  # it may have room as time passes, and nobody tells of that
+                paused.add(partition)  # it may have room as time passes, and no event reports that
             polled.append(partition)
         self._is_idle = len(polled) == len(assigned) and not paused and not is_any_at_work
         self._client.expect(len(assigned) if self._is_idle else None)

@@ -91,7 +91,7 @@ class Routes:
         return run
 
     def _tell_out_of_order(self, copy: Delivery, agent: Agent) -> None:
-        """One line for the first of each handler: its start was refused while it waited, unless somebody sent it since."""
+        """One line for the first of each handler: its start was refused while it waited, unless it was sent since."""
         self.out_of_order[agent.name] += 1
         if self.out_of_order[agent.name] == 1:
             log.warning(

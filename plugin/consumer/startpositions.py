@@ -207,7 +207,7 @@ class Positions:
     async def take_over(
         self, standings: Mapping[TopicPartition, Standing], positions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Progress]:
-        """Where the database says that partitions go on; `positions` is what the brokers say, who are told later.
+        """Where the database says that partitions go on; `positions` are those of the brokers, which are updated later.
 
         Leaves out those that it can't say it of now. Raises `ConfigurationError` if a log ends before that.
         """
@@ -275,7 +275,7 @@ class Positions:
             self._member.record(Event(EventCode.TX_SETTLED, *partition, position, range_end=progress.next))
 
     async def _is_durable(self) -> bool:
-        """Whether the events are durable: the broker is told next what they say, and nobody would say it again."""
+        """Whether the events are durable: the offsets that they cover are committed next, and the events would not be written again."""
         if self._member.sink is None:
             return True
         try:

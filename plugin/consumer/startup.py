@@ -99,7 +99,7 @@ class Opening:
         suspect: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`stop` calls off what still waits for brokers. `commits` are told the cluster that the topics were found in.
+        """`stop` calls off what still waits for brokers. `commits` gets the cluster that the topics were found in.
 
         `suspect` is called where a topic of the group may be gone. `clock`: epoch seconds, by which copies are due.
         """
@@ -152,7 +152,7 @@ class Opening:
         self._end_by = time
 
     def time_left(self, otherwise: float) -> float:
-        """Seconds until everything has to be closed; `otherwise` where nobody has said so."""
+        """Seconds until everything has to be closed; `otherwise` where no limit is set."""
         return otherwise if self._end_by is None else self._end_by - asyncio.get_running_loop().time()
 
     def _time_to_leave(self) -> float:
@@ -178,7 +178,7 @@ class Opening:
                 raise StoppedWhileStarting
 
     def _tell_away(self, part: str | None, error: Unavailable) -> None:
-        """A line a minute for the brokers, and for each part that a worker has besides."""
+        """A line a minute for the brokers, and for each part that a worker has as well."""
         if not self._throttle.is_due(part or "start"):
             return
         group, at_most = self._settings.group, self._settings.start_timeout or None
@@ -240,19 +240,19 @@ class Opening:
             await ensure_topics(self._settings, self._names, sorted(there), levels=self._levels)
 
     async def _refuse_leftovers(self) -> None:
-        """Refuse an order over copies that would break it. What can't be read is said: should there be any, they are flagged."""
+        """Refuse an order over copies that would break it. What can't be read is logged: such copies would be flagged."""
         found, unread = await find_leftovers(self._settings, self._names, self._agents)
         for leftover in found:
             raise ConfigurationError(leftover.sentence)
         if unread is not None:
             log.warning(
-                "nobody knows whether copies wait from before a handler had its order, those that come run out of order",
+                "older copies could not be checked for their order",
                 group=self._settings.group,
                 error=unread,
             )
 
     async def refuse_other_names(self, sources: Collection[str]) -> None:
-        """Refuse names of topics if copies from before would wait forever; `sources` are what is read. What can't be looked at is said.
+        """Refuse names of topics if copies from before would wait forever; `sources` are what is read. What can't be checked is logged.
 
         Raises `ConfigurationError`.
         """
@@ -264,7 +264,7 @@ class Opening:
             raise ConfigurationError(sentence)
         if unread is not None:
             log.warning(
-                "nobody knows whether copies wait in topics with other names, those would not come back",
+                "topics of other names could not be checked for copies",
                 group=settings.group,
                 error=unread,
             )

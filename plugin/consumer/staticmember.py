@@ -33,7 +33,7 @@ from ackwise.plugin.topics.groupstate import read_membership
 
 log = Log()
 
-#: Seconds between two looks for partitions that nobody has; what two looks have found is given out.
+#: Seconds between two looks for partitions without an owner; those found twice are given out.
 _LOOK_EVERY: Final = 10.0
 
 #: Seconds for one look.
@@ -89,7 +89,7 @@ class StaticMember:
             before = found
 
     async def _without_owner(self) -> set[TopicPartition]:
-        """The partitions of what is subscribed that nobody in the group has; none while it rebalances, or no broker answers."""
+        """The subscribed partitions that no member of the group has; none while it rebalances, or no broker answers."""
         try:
             described = await answer(self._described(), within=_WITHIN)
             membership = read_membership(described)

@@ -35,7 +35,7 @@ class Tasks:
         self.spawn(self._lasting(work, name), name)
 
     def detach(self, task: asyncio.Task[None]) -> None:
-        """Nobody waits for `task`; its failure is reported all the same."""
+        """`task` is not awaited; its failure is reported all the same."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._ended)

@@ -100,7 +100,7 @@ class Quarantine:
             log.info("a partition can be read again", topic=partition.topic, partition=partition.partition, offset=case.lane.position)
 
     def _alarm(self) -> None:
-        """Say of each, once in a minute, that somebody has to do something."""
+        """Log for each, once a minute, that the operator has to act."""
         now = self._clock()
         for partition, case in self._cases.items():
             if now >= case.next_alarm:

@@ -1,4 +1,4 @@
-"""What waits in place in the lanes of one worker, and what is said of single messages there: retry it, bury it.
+"""What waits in place in the lanes of one worker, and the commands for single messages there: retry it, bury it.
 
 Nothing is decided here: a message that is retried or to be buried comes up at once, and its pipeline does the rest.
 """

@@ -66,7 +66,7 @@ class CheckCounts:
     committed: int = 0
     rolled_back: int = 0
     unknown: int = 0  #: answered checks that left them as they are
-    unanswered: int = 0  #: nobody knew, or whoever was asked raised
+    unanswered: int = 0  #: the outcome was unknown, or the check raised
     parked: int = 0
 
     @property
@@ -141,7 +141,7 @@ class WorkerState:
         is_there: Callable[[], bool],
         letters: str | None = None,
     ) -> None:
-        """`letters` is the topic of dead letters, if no name says so: the group remembers it."""
+        """`letters` is the topic of dead letters, if its name does not show it: the group remembers it."""
         self._letters = letters
         self._topic = topic
         self._client = client
@@ -176,7 +176,7 @@ class WorkerState:
         error: Exception | None
         try:
             (error,) = await self._worker().publisher.publish([Copy(self._topic, partition, key, value, ())])
-        except Exception as raised:  # noqa: BLE001  # whatever it is, the worker has its messages to see to
+        except Exception as raised:  # noqa: BLE001  # whatever it is, the worker must go on with its messages
             error = raised
         if error is None:
             self._has_written = True

@@ -34,7 +34,7 @@ from ackwise.plugin.topics.topicadmin import connected
 
 log = Log()
 
-#: What a cancellation says besides its key; whoever takes it back writes no value.
+#: The value of a cancellation; one that is taken back has no value.
 CANCELLED: Final = b'{"version": 1}'
 
 #: Seconds for reading what is new.

@@ -77,7 +77,7 @@ class DelayMember(Member):
 
     @asynccontextmanager
     async def opened(self, **_: Any) -> AsyncIterator[None]:
-        """There is nothing of its own to open."""
+        """It has nothing to open."""
         yield
         if self.fatal is not None:
             raise self.fatal

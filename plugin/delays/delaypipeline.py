@@ -33,7 +33,7 @@ log = Log()
 #: Seconds until what waits is looked at again at the latest, since the wall clock may be set.
 LONGEST_REST: Final = 5.0
 
-#: Records of one rung that may be on their way side by side, and of one batch: one that is not acknowledged holds nobody up.
+#: Records of one rung that may be on their way side by side, and of one batch: one that is not acknowledged delays no other.
 _ON_THEIR_WAY, _BATCH = 50_000, 1_000
 
 #: Milliseconds by which what is set aside is put together, so that what is due together is moved together.
@@ -310,7 +310,7 @@ class DelayPipeline:
             _hold([part], runs, assignment)
 
     def _tell_odd(self, pairs: Sequence[tuple[WaitingRun, Move]]) -> None:
-        """Count and log what was cut, what is none of ours, and what nobody here can read."""
+        """Count and log what was cut, what Ackwise did not write, and what can't be read here."""
         cut = [(run, move) for run, move in pairs if move.is_cut and move.copy is not None]
         self._counts.cut += len(cut)
         if cut and self._throttle.is_due("cut"):

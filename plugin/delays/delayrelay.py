@@ -1,6 +1,6 @@
 """The delay relay: moves copies from the delay topic to where they go when they are due.
 
-It is a service of every worker, or of its own processes (`apart.py`), in its own consumer group. It consumes as a worker does;
+It is a service of every worker, or of its own processes , in its own consumer group. It consumes as a worker does;
 whatever ends a membership, another one starts and goes on from the last commit. Of messages it records only that they were cancelled.
 
 The delay relay of a group by itself, without workers around it.
@@ -231,7 +231,7 @@ class DelayRelay:
             log.error(
                 "delay relay ended with an unexpected error, no copies lost; starting again",
                 group=group,
-                error=type(ended).__name__,  # of such an error nobody knows whose words its text has
+                error=type(ended).__name__,  # the text of such an error may hold a payload
                 at=where_raised(ended),
                 retry_in=rest,
             )

@@ -82,7 +82,7 @@ def next_hop(now: int, due: int, *, seen: int, ladder: Ladder, sends: bool, has_
 
 
 def cut_due(due: int, timestamp: int, seen: int, *, max_delay: float, clock_skew: float, is_append_time: bool) -> int:
-    """`due`, or the latest that is legal: nobody may ask for more than `max_delay` seconds.
+    """`due`, or the latest that is legal: a delay is at most `max_delay` seconds.
 
     What was asked for by the rules is never cut: a sender adds `clock_skew`, and its clock may be ahead by as much. Where the timestamp is
     the producer's, the relay's first sight of the copy counts alone: an old one would make it early.
@@ -132,8 +132,8 @@ class Move:
     message: Outgoing | None = None
     cancelled: Event | None = None
     is_cut: bool = False  #: it was due later than is legal
-    unreadable: str = ""  #: why nobody here can read it
-    foreign: Exception | None = None  #: why it is none of ours
+    unreadable: str = ""  #: why it can't be read here
+    foreign: Exception | None = None  #: why Ackwise did not write it
     is_done: bool = False
 
 

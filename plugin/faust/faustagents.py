@@ -80,13 +80,13 @@ class Agent(FaustAgent):
         self.become_current()
         rest = 0.0
         while True:
-            task, found = in_a_task(_same, coro)  # what cancels the actor is told from what the agent leaves behind
+            task, found = in_a_task(_same, coro)  # what cancels the actor is kept apart from what the agent leaves behind
             is_cancelled = await ended(task)
             outcome = outcome_of(found)
             if isinstance(outcome, Returned):
                 await self._leave(root, partial(Stream.end, task=task))
                 if not (self.app.should_stop or aref.should_stop):
-                    log.error("an agent has returned, and nobody takes its messages until the worker is started again", handler=self.name)
+                    log.error("agent returned", handler=self.name)
                 return None
             error = outcome.error
             if isinstance(outcome, Stops):
@@ -160,7 +160,7 @@ def _chain(root: Stream) -> list[Stream]:
     return cast("list[Stream]", chain_of(root))
 
 
-#: What the entries of an agent that have no meaning here are said with instead.
+#: What to write instead of the entries of an agent that have no meaning here.
 _INSTEAD: Final = {
     "max_wait": "the loop says it, in take(…, within=…)",
     "keep_ack_index_on_error": "the loop says it, message by message: current_batch().done(message) holds whatever is raised afterwards",
@@ -311,11 +311,11 @@ class Intake:
         return inlet
 
     def dismiss(self, inlet: Inlet) -> None:
-        """Nobody takes from `inlet` any more."""
+        """`inlet` has no reader any more."""
         self._inlets.discard(inlet)
 
     def derive(self, stream: Stream) -> None:
-        """Feed `stream`, which the agent derived from one of its own."""
+        """Feed `stream`, which the agent derived from its stream."""
         self._derive(stream, self.agent)
 
     def demand(self, count: int) -> None:

@@ -167,7 +167,7 @@ def _topic(app: faust.App, called: str, topics: tuple[str | TopicT, ...]) -> Top
             f'handler {called!r} reads several topics, not all of them by name; give names, or one app.topic("a", "b", value_type=…)'
         )
     if not is_fed(given[0]):
-        raise ConfigurationError(f"handler {called!r} reads topics by a pattern or without acks, which nobody can settle; name its topics")
+        raise ConfigurationError(f"handler {called!r} reads topics by a pattern or without acks, which can't be settled; name its topics")
     return given[0]
 
 
@@ -185,7 +185,7 @@ async def _call_in_a_loop(stream: Any) -> None:
 
 
 async def _call(declared: Handler, work: Work) -> None:
-    """Call the handler in its own task: what cancels the actor is told from what the handler leaves behind."""
+    """Call the handler in its own task: what cancels the actor is kept apart from what the handler leaves behind."""
     current_assignment.set(work.members[0].assignment)  # what is called together is of one partition
     task, found = in_a_task(declared.call, work.batch if declared.kind == "batch" else work.batch[0])
     is_cancelled = await ended(task)

@@ -31,7 +31,7 @@ from ackwise.plugin.kafka.clients import close_consumer
 #: Seconds until partitions are looked at again while all of them are full.
 _LOOK_AGAIN = 0.02
 
-#: Seconds between two looks whether the producer's client still works.
+#: Seconds between two checks of the producer's client.
 _WATCH = 0.5
 
 #: Seconds for closing what the producer's client has left open.
@@ -53,7 +53,7 @@ class HostCalls(Awaiting, Protocol):
         """The consumer has stopped."""
 
     async def subscribed(self, topics: Iterable[str]) -> list[str]:
-        """What is to be subscribed to besides `topics`."""
+        """What to subscribe to, other than `topics`."""
         ...
 
     async def assigned(self, assigned: Iterable[TP]) -> None:
@@ -201,7 +201,7 @@ class ReliableConsumer(FaustConsumer):
 
 
 class ReliableConductor(FaustConductor):
-    """Subscribes to the group's retry topic besides, and hands no message to a channel that Ackwise feeds."""
+    """Subscribes to the group's retry topic as well, and hands no message to a channel that Ackwise feeds."""
 
     @property
     def _host(self) -> HostCalls:
@@ -248,7 +248,7 @@ class ReliableProducer(FaustProducer):
 
     @Service.task
     async def _watch_client(self) -> None:
-        """Raise `AckwiseError` if the client sends nothing any more: whoever waits for what he sent would wait forever."""
+        """Raise `AckwiseError` if the client sends nothing any more: a caller that waits for its send would wait forever."""
         while not self.should_stop:
             await asyncio.sleep(_WATCH)
             if self.client is not None and not self.should_stop and has_stopped_sending(self.client):
@@ -266,10 +266,10 @@ class ReliableProducer(FaustProducer):
     def _sent(self, fut: asyncio.Future[Any]) -> None:
         self._buffered.discard(cast(FutureMessage, fut))
         if not fut.cancelled():
-            fut.exception()  # the host is told by `send`; asyncio need not say that nobody has asked
+            fut.exception()  # `send` reports it to the host; asyncio need not warn that it was never retrieved
 
     async def flush(self) -> None:
-        """As Faust's. What can't be sent any more, which `deliver` tells of, does not keep the app from stopping.
+        """As Faust's. What can't be sent any more, which `deliver` reports, does not keep the app from stopping.
 
         That is what a client has that has stopped by itself, and what waits in a buffer that has stopped.
         """

@@ -103,7 +103,7 @@ class FaustHost:
             )
         for name, ours in (("Agent", Agent), ("Stream", Stream)):
             if keywords_of(app).get(name) is not None:
-                raise ConfigurationError(f"the app has an {name} of a class of its own, and Ackwise brings one; leave out {name}=")
+                raise ConfigurationError(f"the app sets {name}, and Ackwise brings its own; leave out {name}=")
             put(app, name, ours)
         add_view(self.app)
         bound(self.app, lambda: 0.0 if self._member is None else self._member.settings.drain_timeout)
@@ -262,7 +262,7 @@ class FaustHost:
         """Close what was opened."""
         opened, self._opened, self._is_relaying = self._opened, None, False
         if opened is not None:
-            with suppress(AckwiseError, KafkaError):  # it was told when it happened, and has stopped the app
+            with suppress(AckwiseError, KafkaError):  # it was reported when it happened, and has stopped the app
                 await opened.aclose()
 
     async def _watch(self, member: Member) -> None:
@@ -272,7 +272,7 @@ class FaustHost:
             await self.app.crash(member.fatal)
 
     async def subscribed(self, topics: Iterable[str]) -> list[str]:
-        """What the app must subscribe to besides, once the group's topics are there. Raises `AckwiseError`."""
+        """What else the app must subscribe to, once the group's topics are there. Raises `AckwiseError`."""
         with _printed_last():
             return await self._subscribed(topics)
 
@@ -493,7 +493,7 @@ class _Client:
 
 @contextmanager
 def _printed_last() -> Iterator[None]:
-    """Faust shows what ends a worker with its traceback, before all that it stops: a user's mistake is told once more, at the very end."""
+    """Faust shows what ends a worker with its traceback, before all that it stops: a user's mistake is logged once more, at the very end."""
     try:
         yield
     except AckwiseError as error:

@@ -78,7 +78,7 @@ def put(app: Any, name: str, value: object) -> None:
 
 
 def was_set(conf: Any, name: str) -> Any:
-    """The value that somebody has set; `None` where the default holds."""
+    """The value that the user has set; `None` where the default holds."""
     return vars(conf).get(f"_{name}")
 
 
@@ -167,7 +167,7 @@ class FaustAgent(faust.Agent):
         await super()._execute_actor(coro, aref)
 
     def become_current(self) -> None:
-        """Be the agent that works, for whoever asks in this task."""
+        """Be the agent that works, for calls in this task."""
         _current_agent.set(self)
 
     def actor_of(self, tp: TP) -> Any | None:
@@ -191,7 +191,7 @@ class FaustStream(faust.Stream[Any]):
         return self._processors
 
     def set_current(self, event: EventT[Any] | None) -> None:
-        """Let `event` be the current one, here and for whoever asks in this task."""
+        """Let `event` be the current one, here and for calls in this task."""
         self._set_current_event(event)
 
     def mark_finalized(self, value: bool) -> None:
@@ -246,7 +246,7 @@ class FaustConsumer(Consumer):
         return await super()._wait_next_records(timeout)
 
     def forget_unacked(self, message: Any) -> None:
-        """Nobody will acknowledge `message`."""
+        """`message` will not be acknowledged."""
         self._unacked_messages.discard(message)
 
     def note_committed(self, offsets: Mapping[TP, int]) -> None:

@@ -265,7 +265,7 @@ class Inlet:
 
 
 def _still(queue: deque[InFlight]) -> deque[InFlight]:
-    """Those of `queue` that nobody has recalled."""
+    """Those of `queue` that were not recalled."""
     if all(member.where is Where.WAITING for member in queue):
         return queue
     return deque(member for member in queue if member.where is Where.WAITING)

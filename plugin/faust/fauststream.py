@@ -38,7 +38,7 @@ _KEPT: Final = 100
 
 
 class LeftUndecided(AckwiseError):
-    """A loop over a stream was left in the middle of a message, and another one started: nobody said what becomes of it."""
+    """A loop over a stream was left in the middle of a message, and another one started: it was not decided on."""
 
 
 class Source(Protocol):
@@ -58,7 +58,7 @@ class Source(Protocol):
         """Feed `stream`, which was derived and has its own channel."""
 
     def dismiss(self, inlet: Inlet) -> None:
-        """Nobody takes from `inlet` any more."""
+        """`inlet` has no reader any more."""
 
 
 class Stream(FaustStream):
@@ -165,7 +165,7 @@ class Stream(FaustStream):
             self._go_on(loop, acks=acks)
 
     async def works(self, *, together: bool) -> AsyncIterator[Work]:
-        """What a handler function works on, one after the other: what was admitted together, or each message. Whoever asks concludes it.
+        """What a handler function works on, one after the other: what was admitted together, or each message. The next request concludes it.
 
         What was admitted together is of one partition, so that tables know where a change belongs.
         """
@@ -244,7 +244,7 @@ class Stream(FaustStream):
         return count
 
     def halt(self, error: BaseException) -> bool:
-        """The agent raised `error`, which stops the app: nothing is decided. Returns whether something was out, whose lane says so."""
+        """The agent raised `error`, which stops the app: nothing is decided. Return whether a message was out, by its lane."""
         works = self._out(self._loops)
         for work in works:
             work.stop(error)
@@ -260,7 +260,7 @@ class Stream(FaustStream):
         self.forsake()
 
     def forsake(self) -> None:
-        """The agent was cancelled: nobody decides on what is out of this stream."""
+        """The agent was cancelled: what is out of this stream stays undecided."""
         for work in self._out(self._loops):
             work.forsake()
         self._leave(*self._loops)
@@ -458,7 +458,7 @@ class _Loop:
 
     @property
     def is_left(self) -> bool:
-        """Whether nobody goes on with it, as far as it can be told where another one starts: its task starts that, or has ended."""
+        """Whether it is abandoned, as far as that shows where another one starts: its task starts that, or has ended."""
         return self.task is None or self.task is asyncio.current_task() or self.task.done()
 
 

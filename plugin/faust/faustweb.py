@@ -13,7 +13,7 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.faust.faustinternals import wrap_web
 from ackwise.plugin.operate.state import State
 
-#: A proxy must keep no state, and must not give the page to whoever asks for JSON.
+#: A proxy must keep no state, and must not give the page to a client that asks for JSON.
 _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
 
 _blueprint: Final = Blueprint("ackwise")

@@ -44,7 +44,7 @@ _HEAR: Final = 0.5
 #: Seconds until it is polled again after an error of what Faust reads itself.
 _POLL_AGAIN: Final = 1.0
 
-#: Seconds that a broker has to answer a commit. One that hangs would keep everybody out who asks something of this thread.
+#: Seconds that a broker has to answer a commit. A call that hangs would block every other call to this thread.
 _COMMIT: Final = 10.0
 
 #: Seconds that leaving the group may take.
@@ -122,7 +122,7 @@ class ReliableThread(FaustThread):
     async def call_thread(self, fun: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
         """As Faust's. Raise `KafkaConnectionError` if the call was cancelled inside the client.
 
-        The task that waits here is not cancelled then, and would end as if somebody had asked it to.
+        The task that waits here is not cancelled then, and would end as if it had been asked to.
         """
         try:
             return await super().call_thread(fun, *args, **kwargs)
@@ -138,7 +138,7 @@ class ReliableThread(FaustThread):
         return consumer
 
     async def fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
-        """As Faust's. A fetch that Faust has given up goes on here, and takes records for nobody: none starts beside it.
+        """As Faust's. A fetch that Faust has given up goes on here, and its records have no taker: no other fetch starts beside it.
 
         Raises what a partition raises that Ackwise does not read, and `AckwiseError` if the client has left the group for good.
         """
@@ -173,7 +173,7 @@ class ReliableThread(FaustThread):
 
     @Service.task
     async def _keep_membership(self) -> None:
-        """Hear what keeps the client out of its group; it waits until somebody does, and Faust never asks.
+        """Retrieve the error that keeps the client out of its group; it waits until it is retrieved, and Faust never does.
 
         Raises `AckwiseError` if the group refuses this worker, or if the client has left it for good.
         """
@@ -209,7 +209,7 @@ class ReliableThread(FaustThread):
     def _return_to_dropped(self, source: _Source, theirs: Collection[Any]) -> None:
         """Seek back to what Faust has dropped of `theirs`, unless something has sought elsewhere meanwhile.
 
-        A table would wait for its changes forever. Those that come twice are told by their offsets.
+        A table would wait for its changes forever. Repeated ones are recognised by their offsets.
         """
         asked = self._given.keys() & theirs & source.assignment()
         positions = source.positions(asked)
@@ -243,7 +243,7 @@ class ReliableThread(FaustThread):
     async def seek_to_committed(self) -> Any:
         """As Faust's, without asking for what Ackwise reads: each fetch of that starts at its cursor. One request for the rest.
 
-        It is asked again until the coordinator has said something of each: nobody starts anywhere on an answer that says nothing.
+        It is asked again until the coordinator has answered for each: an empty answer is no position to start from.
         """
         while True:
             sought, unknown = await self.call_thread(self._seek_to_committed)

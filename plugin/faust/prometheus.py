@@ -1,6 +1,6 @@
 """Ackwise's metrics on the page that `setup_prometheus_sensors` gives an app, beside Faust's own; they are those of every worker.
 
-Without the page nobody listens, no event is made for it, and counting costs nothing.
+Without the page there is no listener, no event is made for it, and counting costs nothing.
 """
 
 from __future__ import annotations

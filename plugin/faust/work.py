@@ -120,7 +120,7 @@ class Work:
                 member.decide(DONE)
             return
         dispositions = dispositions_of(self.batch, result, handler=self._handler, keep_ack_index_on_error=keep_ack_index_on_error)
-        if unsent is not None:  # nobody knows which of them sent it
+        if unsent is not None:  # which of them sent it is unknown
             failed = Delayed(self.batch.delay_level, failure=Failure.of(unsent))
             dispositions = [failed if isinstance(disposition, Done) else disposition for disposition in dispositions]
         ruled = [disposition is self.batch.ruling(index) for index, disposition in enumerate(dispositions)]

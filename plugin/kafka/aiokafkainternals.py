@@ -154,12 +154,12 @@ def look_for_topics(consumer: Any) -> asyncio.Future[bool]:
 
 
 def is_closed(consumer: Any) -> bool:
-    """Whether somebody has stopped `consumer`."""
+    """Whether `consumer` was stopped."""
     return bool(consumer._closed)
 
 
 def has_left_the_group(consumer: Any) -> bool:
-    """Whether the task that keeps the membership has ended, though nobody has stopped `consumer`: nothing starts it again."""
+    """Whether the task that keeps the membership has ended, though `consumer` was not stopped: nothing starts it again."""
     task = _coordination_of(consumer)
     return not consumer._closed and task is not None and task.done()
 
@@ -203,7 +203,7 @@ def keep_awake(consumer: Any) -> None:
     def restart(_: asyncio.Task[None]) -> None:
         asyncio.get_running_loop().call_later(_LEARN_AGAIN, learn)
 
-    def learn() -> None:  # once, whoever else keeps the same client awake
+    def learn() -> None:  # once, also where another caller keeps the same client awake
         if not consumer._closed and client._sync_task is not None and client._sync_task.done():
             if not client._md_update_waiter.done():  # who waits for an answer that never came would wait for the next in minutes
                 client._md_update_waiter.set_result(None)
@@ -228,12 +228,12 @@ def has_stopped_sending(producer: Any) -> bool:
 
 
 def buffered(consumer: Any) -> list[TopicPartition]:
-    """The partitions of which the client has records, or an error, that nobody has taken."""
+    """The partitions of which the client has records, or an error, that was not taken."""
     return list(consumer._fetcher._records)
 
 
 def standing_before_errors(consumer: Any) -> set[TopicPartition]:
-    """The partitions of which the client has an error that nobody was told of yet.
+    """The partitions of which the client has an error that was not reported yet.
 
     Its position says nothing then: of bytes that are no whole record batch it moves one further without having read anything. And a
     seek would drop the error, so that nobody ever hears of it.
@@ -259,7 +259,7 @@ def set_fetch_wait(consumer: Any, milliseconds: int) -> None:
 
 
 def idle_wait(partitions: int) -> int:
-    """Milliseconds for a fetch of so many partitions while nothing is expected of them.
+    """Milliseconds for a fetch of `partitions` partitions while nothing is expected of them.
 
     Each answer names all of them: with thousands that costs more than all the rest of an idle worker.
     """
@@ -321,7 +321,7 @@ def options_of(consumer: Any) -> ConsumerOptions:
 
 
 def configure(consumer: Any, *, fetch_wait_ms: int, isolation_level: str) -> None:
-    """Set options of `consumer`, which somebody else has made and nobody has started yet."""
+    """Set options of `consumer`, which the user has made and not started yet."""
     consumer._fetch_max_wait_ms = fetch_wait_ms
     consumer._isolation_level = isolation_level
 
@@ -440,7 +440,7 @@ async def newest_versions(admin: Any) -> dict[int, int]:
 
 
 async def has_controller(admin: Any) -> bool:
-    """Whether the brokers name one, which they may not after a start of theirs: aiokafka would ask nobody, and raise `AttributeError`."""
+    """Whether the brokers name one, which they may not after a start of theirs: aiokafka would have no node to ask, and raise `AttributeError`."""
     if admin._client.cluster.controller is None:
         await admin._client.force_metadata_update()
     return admin._client.cluster.controller is not None
@@ -460,7 +460,7 @@ def serve_last(consumer: Any, partitions: Iterable[TopicPartition]) -> None:
             waiting.move_to_end(partition)
 
 
-#: The tasks of a client, by the part that has them. One that is left sends heartbeats for a member that nobody feeds.
+#: The tasks of a client, by the part that has them. One that is left sends heartbeats for a member without a worker.
 _TASKS: Final = {
     "_coordinator": ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"),
     "_fetcher": ("_fetch_task",),
@@ -490,7 +490,7 @@ async def tear_down(client: Any, *, within: float) -> None:
     connections._conns = _Closed(getattr(connections, "_conns", {}))
     try:
         await answer(connections.close(), within=within)
-    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can fix it
+    except Exception as error:  # noqa: BLE001  # whatever it was, it can't be fixed here
         log.debug("the connections of a Kafka client could not be closed", error=said(error))
     finally:
         # It waits for its own task first, and raises what that ended with.

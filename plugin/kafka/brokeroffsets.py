@@ -147,7 +147,7 @@ async def _committed_of_others(
 async def _past_open_transactions(consumer: Any, found: Asked, within: float) -> Asked:
     """`found`, with the true ends of logs that seem to end before what was committed.
 
-    A client that reads what is committed is told where the first open transaction starts. A group that used to read everything may
+    A client that reads what is committed gets the start of the first open transaction as the end. A group that used to read everything may
     have committed behind that, and its log has lost nothing.
     """
     behind = sorted(partition for partition, said in found.known.items() if said.committed is not None and said.committed.offset > said.end)

@@ -43,7 +43,7 @@ def require_known() -> None:
 async def start(client: Any) -> None:
     """Start `client`. Raise what it raises, `NotLetIn` if brokers refuse it, and as `require_known`.
 
-    No connection stays open that nobody knows of.
+    No connection is left open.
     """
     require_known()
     try:
@@ -92,7 +92,7 @@ async def close_consumer(client: Any, *, within: float) -> BaseException | None:
     """
     try:
         await answer((client.stop if hasattr(client, "stop") else client.close)(), within=within)
-    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can fix it, and the broker misses a member that said no goodbye
+    except Exception as error:  # noqa: BLE001  # it can't be fixed here, and the broker misses a member that said no goodbye
         log.debug("a Kafka client did not close by itself", error=said(error))
         return error
     finally:
@@ -111,7 +111,7 @@ async def brokers_answer(brokers: str, client_id: str, options: Mapping[str, obj
     try:
         with first_connection_closed():
             await answer(client.bootstrap(), within=_ANSWER)
-    except Exception:  # noqa: BLE001  # whatever it was, nobody has answered
+    except Exception:  # noqa: BLE001  # whatever it was, no broker has answered
         return False
     finally:
         await close_consumer(client, within=_CLOSE_PROBE)

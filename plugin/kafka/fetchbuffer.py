@@ -35,7 +35,7 @@ _KNOWN: Final = {
         wait_for_assignment""",
 }
 
-#: A reader that nobody has read from.
+#: A reader that was not read from.
 _UNTOUCHED: Final = "GEN_CREATED"
 
 #: What the fetcher of a client has.
@@ -53,7 +53,7 @@ def is_known(fetcher: Any) -> bool:
 
 
 class Taking:
-    """Takes records from `consumer`; with `getmany` where aiokafka is not as it is known here, or where somebody overrides or traces it."""
+    """Takes records from `consumer`; with `getmany` where aiokafka is not as it is known here, or where it is overridden or traced."""
 
     def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
@@ -101,7 +101,7 @@ class Taking:
 
 
 async def _comes(fetcher: Any, within: float) -> bool:
-    """Whether the client gets something within so many seconds. Raises what the group's coordinator refuses."""
+    """Whether the client gets something in that time (seconds). Raises what the group's coordinator refuses."""
     waiter = fetcher._create_fetch_waiter()
     try:
         await asyncio.wait([waiter], timeout=within)

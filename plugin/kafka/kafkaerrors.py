@@ -1,4 +1,4 @@
-"""Refusals: the errors of Kafka that stay until somebody changes something, apart from those that may pass.
+"""Refusals: the errors of Kafka that stay until an operator changes something, apart from those that may pass.
 
 Why brokers do not let a client in aiokafka tells its log alone, and calls it a lost connection: so it is found out here.
 
@@ -159,14 +159,14 @@ class UnencodableError(Exception):
 
 
 class Refusal(enum.Enum):
-    """What an error says of a record that was sent. Of a batch with others, nobody knows which record it is about."""
+    """What an error means for a record that was sent. In a batch with others, the record it is about is unknown."""
 
     OF_RECORD = "of_record"
     """Refused for good: it is too large, or can't be written at all."""
     OF_RECORD_IN_TIME = "of_record_in_time"
     """About the record, or a fault of the broker: which one, time shows. See `RecordRefusals`."""
     OF_TARGET = "of_target"
-    """The topic, or the right to write to it: refused until somebody changes something."""
+    """The topic, or the right to write to it: refused until an operator changes something."""
     OF_CLIENT = "of_client"
     """The client can't go on; another one can."""
     PASSING = "passing"

@@ -83,7 +83,7 @@ NAMES: Final[Mapping[type[Any], str]] = {
 #: Bytes of a UUID.
 _BYTES: Final = 16
 
-#: What is said of the epoch of a partition's leader: nothing.
+#: The epoch of a partition's leader: not given.
 _NO_EPOCH: Final = -1
 
 #: What a broker says that has no ids.

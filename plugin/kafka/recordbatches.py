@@ -74,7 +74,7 @@ def is_about_a_header(error: BaseException) -> bool:
 async def read_raw(consumer: Any, partition: TopicPartition, position: int) -> RawRecords:
     """The first batch with records from `position` on. What of a header's name is no UTF-8 becomes lone surrogates in it.
 
-    Raises `KafkaError`, `TimeoutError`, or what the parser finds besides.
+    Raises `KafkaError`, `TimeoutError`, or what else the parser raises.
     """
     if (leader := leader_of(consumer, partition)) in (None, -1):
         raise StaleMetadata(partition)

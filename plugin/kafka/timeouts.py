@@ -1,4 +1,4 @@
-"""Bounded calls: a client that never answers, or cancels from inside, holds nobody up and does not look like our own end."""
+"""Bounded calls: a client that never answers, or cancels from inside, delays no other call and does not look like our own end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEFT: Final[set[asyncio.Future[Any]]] = set()
 
 
 def is_asked_to_end() -> bool:
-    """Whether somebody has cancelled the task that asks this. If nobody has, a cancellation comes from inside of what it called."""
+    """Whether the current task was cancelled. If not, a cancellation comes from inside of what it called."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -23,7 +23,7 @@ def is_asked_to_end() -> bool:
 async def answer(call: Coroutine[Any, Any, T] | asyncio.Future[T], *, within: float) -> T:
     """Return what `call` returns.
 
-    Raises what it raises, `KafkaTimeoutError` after `within` seconds, and `KafkaConnectionError` if it was cancelled though nobody
+    Raises what it raises, `KafkaTimeoutError` after `within` seconds, and `KafkaConnectionError` if it was cancelled although no caller
     here asked for that. A call that was given up is cancelled, and not waited for: it may not end either.
     """
     task = asyncio.ensure_future(call)
@@ -35,7 +35,7 @@ async def answer(call: Coroutine[Any, Any, T] | asyncio.Future[T], *, within: fl
 
 
 async def ended(work: Awaitable[object], *, within: float) -> bool:
-    """Whether `work` came to its end within so many seconds; otherwise it is cancelled, and left behind. Raises what it raises."""
+    """Whether `work` ended in that time (seconds); otherwise it is cancelled, and left behind. Raises what it raises."""
     task = asyncio.ensure_future(work)
     if not await _wait(task, within) or task.cancelled():
         return False
@@ -69,11 +69,11 @@ async def _wait(task: asyncio.Future[Any], within: float) -> bool:
         if not (done := task.done()):
             task.cancel()
             _LEFT.add(task)
-        task.add_done_callback(_forget)  # also where it is done and whoever waits was cancelled in the same moment
+        task.add_done_callback(_forget)  # also where it is done and its waiter was cancelled in the same moment
     return done
 
 
 def _forget(task: asyncio.Future[Any]) -> None:
     _LEFT.discard(task)
     if not task.cancelled():
-        task.exception()  # nobody waits for it any more, and asyncio need not say so
+        task.exception()  # it is abandoned, and asyncio need not warn

@@ -81,7 +81,7 @@ class TopicReader:
 
     async def partitions(self, topics: Collection[str]) -> list[TopicPartition]:
         """The partitions of those of `topics` that are there, by name and number."""
-        there = await self.topics() & set(topics)  # first: older brokers make a topic that somebody asks for by its name
+        there = await self.topics() & set(topics)  # first: older brokers make a topic that is asked for by its name
         self._leaders.clear()  # it may have fewer now
         await self._answer("the topics", partial(self._learn, there))
         return sorted(partition for partition in self._leaders if partition.topic in there)
@@ -208,7 +208,7 @@ class TopicReader:
             learn_brokers(self._admin, answer)
 
     async def _answer(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """What `ask` returns; an error that may pass is asked again, of whoever leads then."""
+        """What `ask` returns; an error that may pass is asked again, of the new leader."""
         now = asyncio.get_running_loop().time
         until = now() + self._patience
         while True:

@@ -167,7 +167,7 @@ class CdcSession:
         return True
 
     def _look_again(self) -> None:
-        """The log tells of a commit a moment before a query sees it: look again soon, and later."""
+        """The log reports a commit a moment before a query sees it: look again soon, and later."""
         for delay in _VISIBLE:
             asyncio.get_running_loop().call_later(delay, self._look.set)
 
@@ -198,7 +198,7 @@ class CdcSession:
         self._record(EventCode.OUTBOX_PARKED, change_message, None, failure.error or None)
 
     def _record_failures(self, failed: Sequence[tuple[ChangeMessage, SendFailed]]) -> None:
-        """The first failure of rows: a row that hangs is known, even where nobody recorded its commit."""
+        """The first failure of rows: a row that hangs is known, even where its commit was not recorded."""
         for change_message, failure in failed:
             if change_message.row is not None and change_message.row.attempts == 0:
                 self._record(EventCode.OUTBOX_STORED, change_message, None, failure.error or None)
@@ -285,7 +285,7 @@ class CdcRelay:
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set; then what is being sent is acknowledged, or read again by the next relay.
 
-        What is unavailable is waited for. Raises what somebody has to fix: `ConfigurationError`, `ChangesLost`, `UnreadableChange` or
+        What is unavailable is waited for. Raises what the operator has to fix: `ConfigurationError`, `ChangesLost`, `UnreadableChange` or
         `PublishRefused`. The position stays before what was not acknowledged, whatever ends it.
         """
         rest = _BEGIN_ANEW[0]

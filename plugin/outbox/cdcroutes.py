@@ -163,13 +163,13 @@ class MappedRows:
 
 log = Log()
 
-#: Seconds that the shards are ours without word from us. The slot has one reader, so nobody else waits for them.
+#: Seconds that the shards are ours without word from us. The slot has one reader, so no other relay waits for them.
 _LEASE: Final = 30.0
 
 #: Rows that are read from the table at once, and parked rows that are read at once.
 _ROWS: Final = 500
 
-#: Every how many calls of `keep` the table is looked into in any case: the net under what the log and the deletions should see to.
+#: Every how many calls of `keep` the table is looked into in any case: a safety net for what the log and the deletions should report.
 _LOOK_EVERY: Final = 6
 
 #: Rows that may wait for their deletion beside what is sent: a crash of the relay sends as many again.
@@ -213,7 +213,7 @@ class OutboxRows:
         await self._delete()
 
     async def keep(self) -> bool:
-        """Renew the lease; whether to look into the table: a row of it is due again, or nobody has looked for a while."""
+        """Renew the lease. Return whether to poll the table: a row of it is due again, or it was not polled for a while."""
         await self._own()
         self._keeps += 1
         due = await self._store.next_due(self._tokens)
@@ -262,7 +262,7 @@ class OutboxRows:
         row = change_message.row
         assert row is not None, "an outbox has rows"
         await self._finish_deletion()
-        for delay in (0.02, 0.2, 0.0):  # the log tells of a commit a moment before a statement sees it
+        for delay in (0.02, 0.2, 0.0):  # the log reports a commit a moment before a statement sees it
             if await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens):
                 return True
             await asyncio.sleep(delay)
@@ -271,7 +271,7 @@ class OutboxRows:
     async def sent(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
         """Delete the rows, beside what is sent next. A row that is not there any more was deleted before.
 
-        What is sent while a deletion is under way goes with the next one: nobody waits for the database to commit it.
+        What is sent while a deletion is under way goes with the next one: no send waits for the database to commit it.
         """
         self._remember(change_message.message.message_id for change_message, _ in sent if not change_message.position)
         self._undeleted.update((row.id, Sent(row.id, row.shard)) for (_, _, row), _ in sent if row is not None)
@@ -325,7 +325,7 @@ class OutboxRows:
         new = list(self._undeleted.values())
         if done := [*self._unseen, *new]:
             deleted = await self._store.sent(done, self._tokens)
-            # The log tells of a commit a moment before a statement sees it: what was not there is asked for once more.
+            # The log reports a commit a moment before a statement sees it: what was not there is asked for once more.
             self._unseen = new if deleted < len(done) else []
             for row in new:
                 del self._undeleted[row.id]

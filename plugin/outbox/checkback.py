@@ -2,11 +2,11 @@
 
 `Witnesses`: who knows how a local transaction ended. Its barrier, where it has one; otherwise the callback of its producer group.
 
-`CheckBack`: asks about half messages that are due, writes down the answers, parks what nobody could tell.
+`CheckBack`: asks about half messages that are due, writes down the answers, parks those without an answer.
 
     due_checks → who knows? barrier or callback → answered → LOCAL_COMMIT, LOCAL_ROLLBACK, one more check, or MESSAGE_ERROR
 
-Nothing is ever discarded. A check that has no answer, since it raised or since nobody here knows, does not count.
+Nothing is ever discarded. A check that has no answer, since it raised or since the outcome is unknown here, does not count.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ log = Log()
 Check = Callable[[Prepared], Awaitable[TransactionOutcome]]
 """RocketMQ's `checkLocalTransaction`: how did the local transaction of this half message end?"""
 
-#: Seconds that a barrier waits for a local transaction that still runs; then nobody knows yet.
+#: Seconds that a barrier waits for a local transaction that still runs; then the outcome is not known yet.
 PROBE_WAIT: Final = 0.5
 
 #: Seconds that a callback may take; it is cancelled then, and counts as one that raised.
@@ -106,7 +106,7 @@ class Witnesses:
         self._throttle = LogThrottle()
 
     async def ask(self, half: Sequence[Prepared]) -> TransactionOutcome | None:
-        """How the local transaction of these messages ended; `None` if nobody could be asked, or whoever was asked raised."""
+        """How the local transaction of these messages ended; `None` if there was nothing to ask, or the check raised."""
         first = half[0]
         if not first.barrier_in:
             return await self._call_back(first)
@@ -169,7 +169,7 @@ class Witnesses:
 #: Half messages that are asked about side by side.
 _AT_ONCE: Final = 32
 
-#: Seconds for which nobody else is given them: a callback, and the database after it, have answered by then.
+#: Seconds for which no other process gets them: a callback, and the database after it, have answered by then.
 _LEASE: Final = 2 * CHECK_TIMEOUT
 
 #: Seconds between two looks; the longest wait while the outbox does not answer.
@@ -244,7 +244,7 @@ class CheckBack:
         return len(due)
 
     async def _park_unreadable(self, unreadable: UnreadableRow) -> None:
-        """Somebody else wrote it so; the others must not wait for that forever."""
+        """Another program wrote it so; the others must not wait for that forever."""
         await self._store.answered([CheckAnswer(unreadable.id, TransactionOutcome.UNKNOWN, None, str(unreadable))])
         self.counts.parked += 1
         log.error(
@@ -273,7 +273,7 @@ class CheckBack:
             case CheckAnswer(again_in=None, cause=cause):
                 self.counts.parked += 1
                 log.error(
-                    "a half message is parked, nobody could tell how its local transaction ended",
+                    "half message parked",
                     producer_group=prepared.producer_group,
                     row=prepared.id,
                     topic=prepared.message.topic,

@@ -6,7 +6,7 @@
 
     prepare (PREPARED) → local transaction → how did it end? → LOCAL_COMMIT or LOCAL_ROLLBACK, by compare-and-set
 
-Whoever dies in between leaves them PREPARED, and so does an end that nobody knows: the check-back finds out.
+A process that dies in between leaves them PREPARED, and so does an unknown end: the check-back finds out.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Barriers:
 class LocalTransaction:
     """One local transaction. `id` is in its half messages, for a callback that looks for what became of it.
 
-    With a barrier its database decides, whatever is said here; without one the block decides: its end is COMMIT, an exception leaves
+    With a barrier its database decides; without one the block decides: its end is COMMIT, an exception leaves
     it to the check-back, and `rollback` says that nothing was done.
     """
 
@@ -115,10 +115,10 @@ class LocalTransaction:
 
 log = Log()
 
-#: Seconds that whoever sends waits for a local transaction that is still open when its block has ended.
+#: Seconds that the sender waits for a local transaction that is still open when its block has ended.
 _PROBE_WAIT: Final = 1.0
 
-#: Seconds for both questions after a local transaction, also when whoever waits is cancelled; the check-back answers after that.
+#: Seconds for both questions after a local transaction, also when the waiting caller is cancelled; the check-back answers after that.
 _CONCLUDE: Final = 10.0
 
 
@@ -171,7 +171,7 @@ class HalfMessages:
             )
 
     async def _conclude(self, transaction: LocalTransaction, messages: Sequence[Outgoing], *, raised: bool) -> None:
-        """Decide, and see to it that a cancellation meanwhile comes after that."""
+        """Decide; a cancellation meanwhile takes effect after that."""
         concluding = asyncio.ensure_future(self._decide(transaction, messages, raised=raised))
         try:
             transaction.ended = await asyncio.shield(concluding)

@@ -182,9 +182,9 @@ class OutboxRelay:
                     )  # fmt: skip
             case _:
                 log.error(
-                    "the relay of the outbox ended by an error that nobody expects, nothing is lost and it starts again",
+                    "outbox relay failed unexpectedly",
                     outbox=outbox,
-                    error=type(ended_by).__name__,  # of such an error nobody knows whose words its text has
+                    error=type(ended_by).__name__,  # the text of such an error may hold a payload
                     at=where_raised(ended_by),
                     retry_in=rest,
                 )

@@ -33,7 +33,7 @@ T = TypeVar("T")
 #: Seconds until a relay with less than its share asks for more.
 _HURRY: Final = 1.0
 
-#: Seconds from the first look at an idle outbox to the next, doubling up to the policy's `poll`, where nobody tells of commits elsewhere.
+#: Seconds from the first look at an idle outbox to the next, doubling up to the policy's `poll`, where no notification reports commits elsewhere.
 _FIRST_PAUSE: Final = 0.02
 
 #: Seconds for rows to gather behind a window that was not large: many small windows cost business and relay the processor. A row that
@@ -242,7 +242,7 @@ class OutboxSession:
         )
 
     async def _park_unreadable(self, unreadable: UnreadableRow, tokens: Any) -> None:
-        """Somebody else wrote it so; the rows behind it must not wait for that forever. Raises it if it can't be parked."""
+        """Another program wrote it so; the rows behind it must not wait for that forever. Raises it if it can't be parked."""
         if not await self._store.failed([Failed(unreadable.id, unreadable.shard, str(unreadable), None)], tokens):
             raise unreadable
         self._around.counts.parked += 1
@@ -310,7 +310,7 @@ class OutboxSession:
         self._pause = min(2 * self._pause, float(self._policy.poll))
 
     async def _until_due(self) -> float:
-        """Seconds until a row that failed is due again: nobody wakes a relay for it."""
+        """Seconds until a row that failed is due again: no notification wakes a relay for it."""
         if not self._may_wait:
             return float("inf")
         due = await self._store.next_due(self._holding.tokens)

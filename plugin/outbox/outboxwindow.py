@@ -43,7 +43,7 @@ class Holding:
         return cls(dict(tokens), asked_at + lease, asked_at + (min(hurry, lease / 3) if is_short else lease / 3))
 
     def is_late(self, now: float, patience: float) -> bool:
-        """Whether shards should have been renewed so many seconds ago; never before the first are owned."""
+        """Whether shards should have been renewed that many seconds ago; never before the first are owned."""
         return self.renew_at != float("-inf") and now >= self.renew_at + patience
 
     def is_over(self, now: float) -> bool:
@@ -52,7 +52,7 @@ class Holding:
 
 
 def fair_share(relays: int) -> int:
-    """How many shards one of so many relays owns."""
+    """How many shards one of `relays` relays owns."""
     return ceil(SHARDS / max(1, relays))
 
 

@@ -36,7 +36,7 @@ Local = Callable[[LocalTransaction], Awaitable[TransactionOutcome | None]]
 #: A column of the outbox, and a field of logs and events.
 _GROUP: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
-#: Seconds for what is being sent, and for a check that is under way, when the producer is left; whoever comes next goes on.
+#: Seconds for what is being sent, and for a check that is under way, when the producer is left; the next process goes on.
 _END: Final = 15.0
 
 
@@ -55,7 +55,7 @@ class TransactionalProducer:
                     await tx.barrier(connection)  # the first statement
                     await connection.execute("UPDATE …")
 
-    The messages are durable in `outbox` (a URL, a store, or a policy `Outbox`) before the block begins, and sent to `brokers` once it
+    The messages are durable in `outbox` (a URL, a store, or a policy `Outbox`) before the block starts, and sent to `brokers` once it
     has committed: by a relay in here, unless the policy says `relay="apart"`. The row that `tx.barrier` inserts belongs to the local
     transaction, so that its database knows whether that committed: it is asked when the block ends, and after a crash by any instance of
     `producer_group`. `business` (a URL or a store) is the database of the local transactions where that is not the outbox's own. Where
@@ -116,7 +116,7 @@ class TransactionalProducer:
                 opening.push_async_callback(store.close)
             await self._outbox.open()
             if self._business is not None:
-                await self._business.open()  # type: ignore[attr-defined]  # whoever has a barrier is opened like an outbox
+                await self._business.open()  # type: ignore[attr-defined]  # a business database with a barrier is opened like an outbox
             await self._refuse_one_writer()
             self._open = opening.pop_all()
         self._begin(self._check_back.run(self._stop), "check-back")
@@ -188,7 +188,7 @@ class TransactionalProducer:
         self._tasks.add(asyncio.create_task(work, name=f"ackwise {name}"))
 
     def _require_running(self) -> None:
-        """Nothing is prepared that nobody would send or check. Raises what ended one of the two, and `ConfigurationError` outside."""
+        """Prepare nothing that would not be sent or checked. Raises what ended one of the two, and `ConfigurationError` outside."""
         if not self._tasks or self._stop.is_set():
             raise ConfigurationError("the TransactionalProducer is not started; use `async with TransactionalProducer(…) as producer:`")
         for task in self._tasks:
@@ -196,7 +196,7 @@ class TransactionalProducer:
                 task.result()
 
     async def _refuse_one_writer(self) -> None:
-        """SQLite has one writer: while a local transaction is open in its file, nobody could prepare, check or send."""
+        """SQLite has one writer: while a local transaction is open in its file, no other connection could prepare, check or send."""
         if not type(self._outbox).__module__.startswith("ackwise.stores.sqlite"):
             return
         same = self._uses_barrier_of_outbox or (
@@ -204,13 +204,13 @@ class TransactionalProducer:
         )
         if same:
             raise ConfigurationError(
-                "the outbox of a TransactionalProducer is the SQLite file of its local transactions, and nobody else can write to that "
+                "the outbox of a TransactionalProducer is the SQLite file of its local transactions, and no other connection can write to that "
                 "while one is open; give half messages their own file, such as 'sqlite:///half.db', and business='sqlite:///shop.db'"
             )
 
 
 def _refuse_plain_function(local: object) -> None:
-    """Before anything is written. A lambda, or an object that can be called, may return a coroutine: nobody knows before."""
+    """Before anything is written. A lambda, or an object that can be called, may return a coroutine: that is not known before."""
     is_plain = (inspect.isfunction(local) or inspect.ismethod(local)) and local.__name__ != "<lambda>" and not is_async(local)
     if is_plain or not callable(local):
         name = name_of(local) if callable(local) else type(local).__name__

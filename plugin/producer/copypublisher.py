@@ -68,7 +68,7 @@ class Outlet:
                 await self._write_singly(taken)
                 continue
             error = await self._try(batch, taken[0])
-            if len(taken) > 1 and error is not None and refusal_of(error).is_about_record:  # of some of them; nobody knows which
+            if len(taken) > 1 and error is not None and refusal_of(error).is_about_record:  # of some of them; which is unknown
                 await self._write_singly(taken)
                 continue
             if isinstance(error, KafkaTimeoutError):
@@ -128,13 +128,13 @@ def _put(batch: Any, copy: Copy) -> bool:
 
 
 def _answer(queued: _Queued, error: BaseException | None) -> None:
-    if not queued.answered.done():  # whoever waited may have been cancelled
+    if not queued.answered.done():  # the waiting caller may have been cancelled
         queued.answered.set_result(error)
 
 
 log = Log()
 
-#: Seconds until a copy that no broker acknowledged is reported; whoever sent it keeps it and tries again.
+#: Seconds until a copy that no broker acknowledged is reported; the sender keeps it and tries again.
 _TIMEOUT: Final = 10.0
 
 #: Seconds until a copy that waits for its delay is written to another partition, since this one does not acknowledge it.
@@ -159,7 +159,7 @@ _Answer = PublishUnavailable | PublishRefused | None
 
 
 class KafkaPublisher:
-    """A producer that is not idempotent on purpose: a second copy is recognised by its attempt, a stuck producer by nobody.
+    """A producer that is not idempotent on purpose: a second copy is recognised by its attempt, a stuck producer is not.
 
     What goes to one partition is written in the order of the calls, as much in a batch as there is. A copy that waits for its delay names
     no partition: it takes a rung of its topic by what is left, and another one where that does not acknowledge it in time. So a partition
@@ -226,7 +226,7 @@ class KafkaPublisher:
         return ladder_of(count).ways(copy.until / 1000 - self._wall(), sends=copy.is_send, spread=copy.partition)
 
     async def _counts(self, producer: AIOKafkaProducer, topics: Collection[str]) -> dict[str, int | PublishUnavailable]:
-        """How many partitions each topic has, or why nobody knows."""
+        """How many partitions each topic has, or why that is unknown."""
 
         async def count(topic: str) -> int | PublishUnavailable:
             try:
@@ -239,9 +239,9 @@ class KafkaPublisher:
         return dict(zip(topics, await asyncio.gather(*map(count, topics)), strict=True))
 
     async def _missing(self, producer: AIOKafkaProducer, topic: str, error: BaseException) -> PublishUnavailable:
-        """What is said of a topic of which no partition was learnt: only brokers that answer know that it is not there."""
+        """The answer for a topic of which no partition was learnt: only brokers that answer know that it is not there."""
         unavailable = self._unavailable(topic, error)
-        with suppress(Exception):  # whatever it is, nobody knows more than before
+        with suppress(Exception):  # then no more is known than before
             if await answer(producer.client.force_metadata_update(), within=_LEARN):
                 return TopicMissing(f"topic {topic!r} does not exist")
         return unavailable
@@ -262,7 +262,7 @@ class KafkaPublisher:
             )
         finally:
             for place in places:
-                self._silence.end_try(place)  # where it is told below, that counts
+                self._silence.end_try(place)  # what is reported below counts
         for (place, chosen), errors in zip(places.items(), found, strict=True):
             self._silence.tell(place, is_silent=any(map(_is_silence, errors)))
             for number, error in zip(chosen, errors, strict=True):
@@ -273,7 +273,7 @@ class KafkaPublisher:
     def _places(
         self, copies: Sequence[Copy], widths: Mapping[str, int], tried: dict[int, set[int]], answers: list[_Answer]
     ) -> dict[Place, list[int]]:
-        """Where the copies of `tried` go now, by their numbers. Of those that can go nowhere, `answers` is told."""
+        """Where the copies of `tried` go now, by their numbers. Those that can go nowhere get their answer in `answers`."""
         places: dict[Place, list[int]] = {}
         for number in [*tried]:
             topic, may_wait = copies[number].topic, copies[number].until is not None

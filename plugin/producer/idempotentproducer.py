@@ -67,7 +67,7 @@ _START_TIMEOUT, _CLOSE_TIMEOUT = 60.0, 2.0
 #: The brokers and topics decide how large a record may be. The client would judge before compression, and too early.
 _UNBOUNDED: Final = 2**31 - 1
 
-#: Bytes of a batch before compression; a larger record has one of its own.
+#: Bytes of a batch before compression; a larger record has its own batch.
 _BATCH: Final = 64 * 1024
 
 
@@ -159,7 +159,7 @@ class IdempotentClient:
         return OnItsWay(partition, messages[: len(timestamps)], self._watched(sent), timestamps, len(timestamps) == 1)
 
     async def close(self, *, within: float) -> int:
-        """Wait up to `within` seconds for what is under way, and close. Return how many batches nobody acknowledged. Raises nothing."""
+        """Wait up to `within` seconds for what is under way, and close. Return how many batches were not acknowledged. Raises nothing."""
         self.spoil()
         try:
             if self._under_way:

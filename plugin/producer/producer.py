@@ -43,7 +43,7 @@ log = Log()
 
 
 class Ledger:
-    """Records what became of messages in `sink`. A send does not wait for that: an event that a crash costs is one that nobody claims."""
+    """Records what became of messages in `sink`. A send does not wait for that: an event that is lost in a crash is never claimed."""
 
     def __init__(self, sink: EventSink | None) -> None:
         self._sink = sink
@@ -66,7 +66,7 @@ class Ledger:
         await self._sink.close()
 
     def record(self, messages: Sequence[Outgoing], answers: Sequence[object]) -> None:
-        """Record the answers to `messages` that the caller is told now; one that was saved to the outbox is its relay's to record."""
+        """Record the answers to `messages` that the caller gets now; one that was saved to the outbox is its relay's to record."""
         if self._sink is None:
             return
         for message, answer in zip(messages, answers, strict=True):
@@ -227,7 +227,7 @@ class Producer:
         own clients do. `delay` (seconds, or a text such as `"5m"`) or `at` (an aware datetime, or epoch seconds) sends it then, never
         early; where it was written is then its place among those that wait.
 
-        Raises `PublishRefused` if it is refused for good, `PublishUnavailable` if nobody acknowledged it in time: it may be there all the
+        Raises `PublishRefused` if it is refused for good, `PublishUnavailable` if it was not acknowledged in time: it may be there all the
         same, and is sent again under its id by whoever gives that as `message_id`. Raises `ConfigurationError` for what can't be sent.
         """
         message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
@@ -324,7 +324,7 @@ class Producer:
         return answers
 
     async def _rest(self, seconds: float) -> bool:
-        """Whether there is a next try after so many seconds: not if the producer gives up meanwhile."""
+        """Whether there is a next try after that time (seconds): not if the producer gives up meanwhile."""
         resting = asyncio.ensure_future(self._sleep(seconds))
         giving_up = asyncio.ensure_future(self._giving_up.wait())
         try:

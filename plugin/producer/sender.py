@@ -34,7 +34,7 @@ from ackwise.plugin.producer.idempotentproducer import IdempotentClient, OnItsWa
 
 log = Log()
 
-#: Seconds until a message that nobody acknowledged is reported; it may be acknowledged later, and asked for again it is not sent twice.
+#: Seconds until a message that was not acknowledged is reported; it may be acknowledged later, and asked for again it is not sent twice.
 _TIMEOUT: Final = 10.0
 
 #: Rungs that a message which waits for its time tries within the timeout.
@@ -176,7 +176,7 @@ class Sender:
         try:
             answers = await self._send_line(place[1], messages, deadline, stopped, is_last=is_last)
         finally:
-            self._silence.end_try(place)  # where it is told below, that counts
+            self._silence.end_try(place)  # what is reported below counts
         if waits:
             self._silence.tell(place, is_silent=any(map(_is_silence, answers)))
         return [_elsewhere(each) for each in answers] if place in self._silence else answers
@@ -226,7 +226,7 @@ class Sender:
         return Partitions(known, available)
 
     async def _missing(self, topic: str) -> SendFailed:
-        """What is said of a topic of which no partition was learnt: only brokers that answer know that it is not there."""
+        """The answer for a topic of which no partition was learnt: only brokers that answer know that it is not there."""
         try:
             if self._client is not None and await answer(self._client.learn(), within=_LEARN):
                 return _failure(UnknownTopicOrPartitionError(), topic)
@@ -295,7 +295,7 @@ class Sender:
         return acked
 
     def _judge(self, message: Outgoing, partition: int, error: BaseException) -> SendFailed:
-        """What is said of a message that failed by itself: refused after a while, and until then to be sent again."""
+        """The answer for a message that failed by itself: refused after a while, and until then to be sent again."""
         topic = message.topic
         if self._refusals.is_refused((topic, message.message_id), (topic, partition), certain=is_certain(error)):
             return _refused(error, topic)
@@ -316,7 +316,7 @@ class Sender:
         return messages[: next(known, len(messages))]
 
     def _remember(self, sent: OnItsWay) -> None:
-        """Keep the answer of a batch for whoever sends its messages again."""
+        """Keep the answer of a batch for the caller that sends its messages again."""
         names = [message.message_id for message in sent.messages]
         self._unanswered.update((name, (sent, place)) for place, name in enumerate(names))
         while len(self._unanswered) > _MOST_UNANSWERED:
@@ -434,7 +434,7 @@ def _left(deadline: float) -> float:
 
 
 def _failure(error: BaseException, topic: str, *, is_last: bool = True, alone: bool = False) -> SendFailed:
-    """What is said of a message whose sending raised `error`."""
+    """The answer for a message whose sending raised `error`."""
     refusal, name = refusal_of(error), type(error).__name__
     if isinstance(error, PublishUnavailable):
         return SendFailed(str(error), retriable=True, error=name)

@@ -53,7 +53,7 @@ _TIMEOUT: Final = 30.0
 
 
 class Control:
-    """What a worker knows of its control topic. It tells `flow`, and `obey` of what is said of one message, and whether that is news."""
+    """What a worker knows of its control topic. It updates `flow`, and calls `obey` with commands about one message and whether they are new."""
 
     def __init__(self, settings: HostSettings, names: TopicNames, flow: FlowControl, obey: Callable[[MessageCommand, bool], None]) -> None:
         self._settings = settings
@@ -72,7 +72,7 @@ class Control:
             while True:
                 try:
                     await self._read()
-                except Exception as error:  # noqa: BLE001  # whatever a client raises here, the worker has its messages to see to
+                except Exception as error:  # noqa: BLE001  # whatever a client raises here, the worker must go on with its messages
                     if self._throttle.is_due():
                         log.warning(
                             "the control topic can't be read, ackwise pause does not reach this worker",
@@ -187,10 +187,10 @@ async def _write(settings: HostSettings, names: TopicNames, records: Iterable[tu
 async def _require_topic(admin: AIOKafkaAdminClient, settings: HostSettings, names: TopicNames) -> None:
     if names.control not in await admin.list_topics():
         raise ConfigurationError(
-            f"there is no topic {names.control!r} at {settings.brokers}, through which workers are told; run ackwise topics create"
+            f"there is no topic {names.control!r} at {settings.brokers}, which carries commands to workers; run ackwise topics create"
         )
 
 
 def _reader(admin: AIOKafkaAdminClient) -> TopicReader:
-    """Nobody writes commands in a transaction, and one of anybody else's that hangs must hold none of them."""
+    """Commands are not written in transactions, and a transaction of another program that hangs must hold none of them."""
     return TopicReader(admin, committed=False)

@@ -35,12 +35,12 @@ class Membership(NamedTuple):
     """A consumer group as its coordinator knows it."""
 
     state: str
-    """`Stable`, `PreparingRebalance`, `CompletingRebalance`, `Empty` or `Dead`; the last is said of a group that does not exist, too."""
+    """`Stable`, `PreparingRebalance`, `CompletingRebalance`, `Empty` or `Dead`; also `Dead` for a group that does not exist."""
     members: tuple[GroupMember, ...]
 
     @property
     def owners(self) -> dict[TopicPartition, GroupMember]:
-        """The member of each partition; while a group rebalances nobody has one."""
+        """The member of each partition; while a group rebalances no member has one."""
         return {partition: member for member in self.members for partition in member.partitions}
 
 
@@ -113,7 +113,7 @@ async def committed_of(admin: AIOKafkaAdminClient, group: str) -> Mapping[TopicP
 
 
 async def once_coordinated(ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` returns once somebody coordinates the group that it asks about: brokers that have just started need a moment."""
+    """What `ask` returns once the group has a coordinator: brokers that have just started need a moment."""
     until = asyncio.get_running_loop().time() + _PATIENCE
     while True:
         try:

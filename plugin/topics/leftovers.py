@@ -1,8 +1,8 @@
-"""`CopyReader`: the copies of a group that nobody has brought back yet, read from its topics in no group.
+"""`CopyReader`: the copies of a group that have not come back yet, read from its topics in no group.
 
 Leftovers: copies from before their handler had an order. They would run whenever they are due, out of order, so its start is refused.
 
-Copies under other names: what waits in topics that the group made before its `topic_names` were changed. Nobody would bring it back.
+Copies under other names: what waits in topics that the group made before its `topic_names` were changed. They would never come back.
 
 Strays: dead letters in a topic that the app has no longer, after its configuration was changed.
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Left(NamedTuple):
-    """What is left of a partition for whoever reads it: from the commit to before the end, as they are now."""
+    """What is left of a partition for a reader: from the commit to before the end, as they are now."""
 
     position: int
     end: int
@@ -114,7 +114,7 @@ async def reading(settings: HostSettings, names: TopicNames) -> AsyncIterator[Co
 async def look(
     settings: HostSettings, names: TopicNames, what: Callable[[CopyReader], Awaitable[T]], *, within: float
 ) -> tuple[T | None, str | None]:
-    """Return what `what` finds within so many seconds, or why it could not look at everything.
+    """Return what `what` finds in that time (seconds), or why it could not look at everything.
 
     A start looks, and no refusal or oddity of a client may keep a worker from it. Raises `Unavailable` if the brokers do not answer.
     """
@@ -140,7 +140,7 @@ async def look(
 #: Seconds for the whole look: a start must not wait for as long as others have copies to read.
 _TIMEOUT: Final = 15.0
 
-#: How the reason of a copy starts that a repair plan sent. Whoever sends one has decided that it runs now.
+#: How the reason of a copy starts that a repair plan sent. The operator who sends one has decided that it runs now.
 REPAIR: Final = "repair of "
 
 
@@ -206,7 +206,7 @@ async def _search(
 
 
 def _waits_for(record: Delivery, group: str) -> str | None:
-    """The handler of a copy that nobody asked for; `None` for a replay, a repair, and what this group did not write."""
+    """The handler of a copy that was not asked for; `None` for a replay, a repair, and what this group did not write."""
     try:
         copy = parse_copy(record, group)
         asked_for = copy.replay_id is not None or reason_of(record.headers, group).startswith(REPAIR)
@@ -228,14 +228,14 @@ async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sourc
     """A sentence for each topic under other names in which something of the group waits; and why not everything was looked at, if so.
 
     Looked at are topics that the group or its relay has committed, and those that it would have by default; `sources` are what it reads.
-    An instance that broadcasts reads no copies at all: those of its group of before count, unless somebody is in that.
+    An instance that broadcasts reads no copies at all: those of its group of before count, unless that group has members.
     Raises `Unavailable`.
     """
-    read, nobody = names, f"with topic_names={names.template.text!r} nobody brings it back"
+    read, why = names, f"with topic_names={names.template.text!r} no worker brings it back"
     advice = "let workers with the names before run the delay and retry topics dry, and change the names then"
     if settings.instance:
         read = TopicNames(settings.group.removesuffix(f"@{settings.instance}"), template=TopicTemplate(settings.topic_names))
-        nobody = f"an app that broadcasts reads none of group {read.group!r}"
+        why = f"an app that broadcasts reads none of group {read.group!r}"
         advice = "let workers without Broadcasting run the delay and retry topics dry before"
 
     async def find(reader: CopyReader) -> list[_Waits]:
@@ -245,7 +245,7 @@ async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sourc
         return await _look_othernames(reader, read, there, is_read=read.has_name_of_own if not settings.instance else _nothing)
 
     found, unread = await look(settings, read, find, within=_TIMEOUT)
-    return [f"{waits.sentence(read.group)}, and {nobody}; {advice}" for waits in found or ()], unread
+    return [f"{waits.sentence(read.group)}, and {why}; {advice}" for waits in found or ()], unread
 
 
 class _Waits(NamedTuple):
@@ -272,7 +272,7 @@ async def _look_othernames(reader: CopyReader, names: TopicNames, there: set[str
     found = []
     for topic in sorted(topic for topic in (certain | {each.topic for each in committed}) & there if not is_read(topic)):
         left = await reader.left(await reader.partitions([topic]), committed)
-        if topic in delays:  # nobody brings cancellations on
+        if topic in delays:  # cancellations are not carried on
             left.pop(TopicPartition(topic, CANCELLATIONS), None)
         for partition, rest in sorted(left.items()):
             if (offset := await _first(reader, partition, rest, None if topic in certain else names.group)) is not None:

@@ -2,7 +2,7 @@
 
 What is to be done is decided in `topicplan.py`; `ensure_topics` carries it out and looks again, until nothing is left to do.
 
-What the patterns of a group match now, for those who look after the group from outside.
+What the patterns of a group match now, for commands that run outside of the group.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _is_of_topic(version: int, source: int | bool) -> bool:
 
 @asynccontextmanager
 async def connected(settings: HostSettings, name: str = "topics") -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client that is connected while the block runs; what the brokers do not answer in it is said in one sentence.
+    """A client that is connected while the block runs; unanswered calls in it raise one sentence.
 
     Its client id ends with `name`.
     """
@@ -405,7 +405,7 @@ def _why(code: int, message: str | None = None) -> str:
 
 
 async def with_matching(group: Group) -> Group:
-    """`group` with the topics that its patterns match now among its sources; nobody is asked where there is no pattern.
+    """`group` with the topics that its patterns match now among its sources; no broker is asked where there is no pattern.
 
     Raises `ConfigurationError` if the topics may not be listed, and `Unavailable` if the brokers do not answer.
     """

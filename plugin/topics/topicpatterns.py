@@ -33,9 +33,9 @@ class Matched(NamedTuple):
     topics: tuple[str, ...]
     """Topics that are read by a pattern, sorted; those that an agent names are not among them."""
     disputed: Mapping[str, str]
-    """Topics that nobody reads since several patterns match them, each with the sentence that says so."""
+    """Topics that are not read since several patterns match them, each with its sentence."""
     of_groups: Mapping[str, str]
-    """Topics that nobody reads since they seem to be those of a group of Ackwise, each with the sentence that says so."""
+    """Topics that are not read since they seem to be those of a group of Ackwise, each with its sentence."""
 
 
 def parse_pattern(pattern: str | re.Pattern[str], *, agent: str) -> re.Pattern[str]:
@@ -104,7 +104,7 @@ class Sources:
         self.named = named_topics(agents)
         self.patterns = patterns_of(agents)  #: by the names of their agents
         self.found: frozenset[str] = frozenset()  #: those that are taken up by a pattern
-        self.left_out: dict[str, str] = {}  #: those that a pattern matches and nobody reads, each with the sentence that says why
+        self.left_out: dict[str, str] = {}  #: those that a pattern matches and that are not read, each with the reason
         self._missed: dict[str, int] = {}  #: how many looks in a row did not show it
         self._begun_at: frozenset[str] | None = None  #: what was there when a group started that had never committed
 

@@ -102,7 +102,7 @@ class TopicPlan(NamedTuple):
         return max(self.like.retention_ms, _kept(ladder_of(self.rungs))) if topic == self.delay else self.like.retention_ms
 
     def timestamp_type(self, topic: str) -> str:
-        """Whose clock a created topic's records carry. In the delay topic a clock that is ahead must hold nobody up."""
+        """Whose clock a created topic's records carry. In the delay topic a clock that is ahead must delay no other copy."""
         return APPEND_TIME if topic == self.delay else "CreateTime"
 
     @property
