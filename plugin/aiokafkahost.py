@@ -196,7 +196,7 @@ class AiokafkaHost:
         before: AiokafkaHost | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`pipeline` makes that of an agent, where it is none of ours. With `sharing` it consumes only copies: that consumes the sources.
+        """`pipeline` makes the pipeline of an agent, where it is not the default one. With `sharing` it consumes only copies: that consumes the sources.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
         by which copies are due. `model`: how it comes to its partitions, by default as a member of the group. `before` is a host of the
@@ -254,7 +254,7 @@ class AiokafkaHost:
 
     @property
     def has_joined(self) -> asyncio.Event:
-        """It is a member of its group, and was told its partitions, which may be none."""
+        """It is a member of its group, and got its partitions, which may be none."""
         return self._member.has_joined
 
     @property
@@ -280,7 +280,7 @@ class AiokafkaHost:
         return self._member.waiting
 
     async def _end(self, running: asyncio.Task[BaseException | None]) -> None:
-        """Let it drain and close, as far as there is time."""
+        """Let it drain and close, while there is time."""
         member = self._member
         member.opening.end_by(asyncio.get_running_loop().time() + member.settings.drain_timeout + _END_AFTER)
         member.stop.set()
@@ -363,7 +363,7 @@ class AiokafkaHost:
         self._consumer = consumer
 
     async def _leave(self) -> None:
-        """Leave the group. Everything is settled or given up by now: whatever the client does here ends nobody."""
+        """Leave the group. Everything is settled or given up by now: an error of the client here is ignored."""
         within = max(_LEAVE_TIMEOUT, self._member.opening.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE - _TEAR_RESERVE)
         if (error := await close_consumer(self._consumer, within=within)) is not None:
             spoken = said(error) if isinstance(error, KafkaError | OSError) else type(error).__name__

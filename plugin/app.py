@@ -158,7 +158,7 @@ class App(Router):
         return explain(self._placed(), self._slots, self.agents(), self._config, origins=self._origins())
 
     def group(self) -> Group:
-        """What this app needs of Kafka and of this machine, for those who look after it. Raises `ConfigurationError` as `explain` does."""
+        """What this app needs of Kafka and of this machine, for commands that check it. Raises `ConfigurationError` as `explain` does."""
         return group_of(self._placed(), self._slots, self.agents())
 
     def _placed(self) -> HostSettings:
@@ -233,7 +233,7 @@ class App(Router):
         except RuntimeError:
             raise ConfigurationError(
                 "app.publish was called outside of a handler and of an event loop, such as in a thread that a handler started, and there "
-                "nobody could await it; await it in an `async def`"
+                "it would not be awaited; await it in an `async def`"
             ) from None
         return self._slots.outside.send(self.settings, message, delay=delay, at=at)
 
@@ -315,7 +315,7 @@ class App(Router):
 
     @property
     def watch_port(self) -> int | None:
-        """The port of the pages of `Watch`; `None` if nobody watches."""
+        """The port of the pages of `Watch`; `None` without `Watch`."""
         return None if (watch := self._slots.watch) is None else watch.port
 
     async def _serve_until_signalled(self, watchdog: Watchdog) -> None:
@@ -415,7 +415,7 @@ class _Kept:
 
 
 def _take_note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """The Kafka client shields some calls: one that was given up may fail later, and nobody waits for it any more."""
+    """The Kafka client shields some calls: one that was given up may fail later, and it is not awaited any more."""
     from aiokafka.errors import KafkaError  # the Kafka client is imported by those who run it
 
     error = context.get("exception")

@@ -38,7 +38,7 @@ log = Log()
 
 T = TypeVar("T")
 
-#: What `reliable` takes besides the settings of the host.
+#: What `reliable` takes, other than the settings of the host.
 _KEYWORDS: Final = ("model", "name", "max_batch", "max_wait")
 
 #: Consumers that are being read with: a second reader would take records from the first.
@@ -210,9 +210,7 @@ class Reliable(Generic[T]):
         if self._hosting is not None:
             raise ConfigurationError("this reliable() was entered or iterated before; make a new one")
         if self._consumer in _READ:
-            raise ConfigurationError(
-                "another reliable() reads with this consumer; leave that one first, or give each its own consumer"
-            )
+            raise ConfigurationError("another reliable() reads with this consumer; leave that one first, or give each its own consumer")
         _READ.add(self._consumer)
         self._hosting = asyncio.create_task(self._run(), name="ackwise loop")
         self._hosting.add_done_callback(lambda _: _READ.discard(self._consumer))

@@ -91,7 +91,7 @@ class LoopBatch(Batch[T_co]):
                 raise error
 
     def leave_undecided(self, *, unless_opened: bool = False) -> bool:
-        """Nobody will decide it any more; returns whether that is so."""
+        """Close it for decisions; return whether it was undecided."""
         if self.is_over or (unless_opened and self._opened):
             return False
         self._decide(Raised(Undecided("its loop left it undecided")))
@@ -113,7 +113,7 @@ class LoopBatch(Batch[T_co]):
 
 
 def _is_about_the_loop(error: BaseException) -> bool:
-    """Whether `error`, or one in the group that it is, ends the loop from outside: nobody decided anything then."""
+    """Whether `error`, or one in the group that it is, ends the loop from outside: nothing was decided then."""
     return any(is_a(leaf, asyncio.CancelledError, GeneratorExit) for leaf in leaves(error))
 
 
@@ -214,5 +214,5 @@ class Handover:
             batch.leave_undecided(unless_opened=True)
 
     def end(self) -> None:
-        """Nothing will be offered any more: who waits is told."""
+        """Nothing will be offered any more: waiters are woken."""
         self._waiting.put_nowait(None)

@@ -153,7 +153,7 @@ class Slots:
         return self.config.rate_limit(self._get(RateLimit))
 
     def flow_control(self, *, first_wait: float | None = None) -> FlowControl:
-        """The flow control of a new worker. `first_wait`, in seconds, is that of a breaker which nobody has used.
+        """The flow control of a new worker. `first_wait`, in seconds, is that of an unused breaker.
 
         Raises `ConfigurationError`.
         """
@@ -205,7 +205,7 @@ class Slots:
         return self.config.broadcasting(self._get(Broadcasting))
 
     def log_overrides(self, group: str) -> None:
-        """Log which variables change what the code says, since nobody sees them in a file. Their values may be secrets."""
+        """Log the variables that override the code, since no file shows them. Their values may be secrets."""
         if variables := self.config.variables:
             log.info("environment variables override settings", group=group, variables=", ".join(variables))
 

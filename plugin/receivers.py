@@ -2,7 +2,7 @@
 
     ask → wanted → promised to partitions that have some → given
 
-Nothing is claimed that nobody has asked for: what a receiver does not want stays in its partition, and no kill is charged to it.
+Only what was asked for is claimed: what a receiver does not want stays in its partition, and no kill is charged to it.
 
 Receivers: the steps for those who take messages in their own time and say one by one what became of them.
 
@@ -48,10 +48,10 @@ class Held(HandlerCall):
         return self.run.message
 
     def call_off(self) -> None:
-        """Its claim is lost, and nobody can stop a receiver: what it says is settled all the same, which finds out who owns the message."""
+        """Its claim is lost, and a receiver can't be stopped: its decision is settled all the same, which finds the owner of the message."""
 
     def end(self) -> None:
-        """It is in nobody's hands any more."""
+        """No receiver has it any more."""
         self.deadline = None
         if not self.is_back.done():
             self.is_back.set_result(None)
@@ -70,7 +70,7 @@ class Order:
 
     @property
     def wanted(self) -> int:
-        """How many nobody has promised yet."""
+        """How many are not promised yet."""
         return 0 if self.filled.done() else self.number - self.promised - len(self.taken)
 
     def look(self) -> None:
@@ -87,7 +87,7 @@ class Promise(NamedTuple):
 
 
 class _Offer(HandlerCall):
-    """A batch that waits until somebody wants messages of it, `most` at most."""
+    """A batch that waits until a receiver wants messages of it, `most` at most."""
 
     __slots__ = ("accepted", "most")
 
@@ -135,7 +135,7 @@ class DemandQueue:
         return taken
 
     async def offer(self, batch: Sequence[Run], most: int, *, within: float) -> list[Promise]:
-        """Wait until somebody wants some of the `most` messages of `batch`; returns nothing if nobody does `within` seconds.
+        """Wait until a receiver wants some of the `most` messages of `batch`; return nothing if none does `within` seconds.
 
         It also ends if the partition of the batch takes nothing new.
         """
@@ -159,7 +159,7 @@ class DemandQueue:
                 self._offers.remove(offer)
 
     def bring(self, promises: Iterable[Promise], brought: Sequence[Held]) -> list[Held]:
-        """Keep `promises` with what was `brought`, as far as that goes; returns what nobody wants any more."""
+        """Keep `promises` with what was `brought`, as far as they suffice; return what is not wanted any more."""
         rest = deque(brought)
         kept = [*promises]
         for order, number in kept:
@@ -176,7 +176,7 @@ class DemandQueue:
         return [*rest]
 
     def close(self) -> list[Held]:
-        """Give nothing more; returns what had come for those who wait, and is given to nobody."""
+        """Give nothing more; return what had come for waiting receivers and was not given."""
         self._is_closed = True
         return [held for order in [*self._orders] for held in self.leave(order)]
 
@@ -197,7 +197,7 @@ class DemandQueue:
             self._offers.popleft()
 
 
-#: Seconds that a batch waits for an order before its lane looks at what it holds besides, such as a dead letter to be sent again.
+#: Seconds that a batch waits for an order before its lane looks at what else it holds, such as a dead letter to be sent again.
 _OFFERED: Final = 1.0
 
 #: Seconds that what is being settled may take when the consumer is closed.
@@ -224,7 +224,7 @@ class Receivers:
         self._settling: set[asyncio.Task[None]] = set()
 
     def new_call(self) -> HandlerCall:
-        """Whose `stopped` is told; what is lent has its own calls."""
+        """Gets `stopped`; what is lent has its own calls."""
         return HandlerCall()
 
     def turn(self, _: Lane) -> AbstractAsyncContextManager[object]:
@@ -232,7 +232,7 @@ class Receivers:
         return AT_ONCE
 
     async def execute(self, runs: list[Run], lane: Lane, _: HandlerCall) -> None:
-        """Lend as many of `runs` as somebody wants, once what is decided is settled.
+        """Lend as many of `runs` as receivers want, once what is decided is settled.
 
         What has succeeded here, and lost its claim, is claimed again in any case.
         """
@@ -289,7 +289,7 @@ class Receivers:
                 runs += chosen
 
     def _bury(self, run: Run) -> bool:
-        """Whether `run` came more often than it may, as when the limit was lowered: then it is a dead letter, and nobody receives it."""
+        """Whether `run` came more often than it may, as when the limit was lowered: then it is a dead letter, and is not received."""
         if run.attempt - 1 <= self._worker.later.max_reconsume_times:
             return False
         run.error = Reason.MAX_RECONSUME_TIMES
@@ -368,7 +368,7 @@ class Receivers:
         return held
 
     async def _decide(self, held: Collection[Held], disposition: Disposition) -> None:
-        """Rule on what receivers had, and settle it, whoever waits for that."""
+        """Rule on what receivers had, and settle it."""
         if not held:
             return
         self._execution.decisions.conclude([(each.run, disposition, None) for each in held])
@@ -429,7 +429,7 @@ class Receivers:
                     await self._has_changed.wait()
 
     def expire(self) -> None:
-        """Send back what nobody has acknowledged in time."""
+        """Send back what was not acknowledged in time."""
         if expired := self._receipts.expire(self._clock()):
             self._member.spawn(self._decide(expired, EXPIRED), "expired")
 
@@ -449,6 +449,6 @@ def _first(runs: list[Run], ready: Sequence[Run], number: int) -> list[Run]:
 
 
 async def _keep_company(company: AsyncExitStack, brought: Sequence[Held]) -> None:
-    """Messages that workers have died of wait until nobody has any of `brought` any more, and the other way round."""
+    """Messages that workers have died of wait until no receiver has any of `brought` any more, and the other way round."""
     async with company:
         await asyncio.wait({held.is_back for held in brought})

@@ -87,7 +87,7 @@ def open_sink(
 ) -> EventSink:
     """The event sink at `location`, a folder or a URL; not yet open. `facts` go into its SESSION_START.
 
-    `permissions` are those of its files; only the sink for a folder is told of them.
+    `permissions` are those of its files; only the sink for a folder gets them.
 
     Raises `ConfigurationError`.
     """

@@ -59,6 +59,6 @@ async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
         await work
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001  # it is raised where somebody waits
+    except BaseException as error:  # noqa: BLE001  # it is raised in the waiting caller
         return error
     return None

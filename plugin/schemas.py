@@ -190,7 +190,7 @@ def _reason(error: Exception, status: int | None, code: int | None, timeout: flo
     if status in (401, 403):
         return f"refuses this worker (HTTP {status}); give it the right to read schemas, or other credentials in `options`"
     if code == _NO_SCHEMA:
-        return 'does not know it; register or restore it, look whether this is the right registry, or give unknown="dead-letter"'
+        return 'does not know it; register or restore it, check whether this is the right registry, or give unknown="dead-letter"'
     if status is not None:
         return f"answered HTTP {status}"
     return f"gave no schema ({type(error).__name__})"

@@ -41,7 +41,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Received(Message[T_co]):
-    """A message that was received, and that nobody else receives until `receipt` expires.
+    """A message that was received, and that no other receiver gets until `receipt` expires.
 
     Read-only. The receipt counts in the consumer that gave it, for any of its receivers, and once.
     """
@@ -166,7 +166,7 @@ class SimpleConsumer(Generic[T]):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         """Give back what is not acknowledged, commit what is, and leave the group. Raises what ended the consuming, unless the body raised.
 
-        No receipt counts any more, and nobody is charged an attempt for what was given back.
+        Receipts are not valid any more, and no attempt is charged for messages that were given back.
         """
         assert self._hosting is not None
         unwanted = self._demand.close()
@@ -183,7 +183,7 @@ class SimpleConsumer(Generic[T]):
             self._raise_what_ended_it()
 
     async def receive(self, number: int = 1, *, invisible: float | str, wait: float | str = 5.0) -> list[Received[T]]:
-        """Up to `number` messages, which nobody else receives for `invisible` seconds; an empty list if there is none within `wait`.
+        """Up to `number` messages, which no other receiver gets for `invisible` seconds; an empty list if there is none within `wait`.
 
         It returns as soon as there is one, with what else there is. A call that is cancelled gives back what it has, and no attempt
         is counted. Raises `ConfigurationError` for arguments out of bounds, and what has ended the consuming.

@@ -53,7 +53,7 @@ class TopicTemplate:
             )
         if "}{" in text:
             raise ConfigurationError(
-                f"topic_names is {text!r}; put '.', '_' or '-' between {{group}} and {{kind}}, or nobody could tell them apart"
+                f"topic_names is {text!r}; put '.', '_' or '-' between {{group}} and {{kind}}, or they could not be told apart"
             )
         self.text = text
         kind = next(field for field in fields if field.startswith("kind"))

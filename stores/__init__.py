@@ -1,4 +1,4 @@
-"""Stores and databases for `Dedup`, `Transactional` and `Outbox`, and what a store of one's own is made of.
+"""Stores and databases for `Dedup`, `Transactional` and `Outbox`, and what a custom store is made of.
 
 Names are loaded when they are first asked for: each database needs its own driver.
 """

@@ -227,7 +227,7 @@ class MemoryStore:
 
 
 def _frozen(column: Column) -> Column:
-    """The same, which nobody changes any more."""
+    """A copy that is not changed any more."""
     tokens = column.tokens if isinstance(column.tokens, range) else tuple(column.tokens)
     return column._replace(ids=tuple(column.ids), tokens=tokens)
 

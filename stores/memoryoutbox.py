@@ -113,9 +113,9 @@ class _Row:
 
 
 class MemoryOutbox(Sends):
-    """An outbox in this process; `clock` gives seconds since 1970. `transaction` takes a `MemoryConnection`, or `None` for one of its own.
+    """An outbox in this process; `clock` gives seconds since 1970. `transaction` takes a `MemoryConnection`, or `None` for its own.
 
-    Whoever shares the rows shares the object. `keeping` is how long rows stay that nobody has to send.
+    Share the object to share the rows. `keeping` is how long rows stay that need not be sent.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time, keeping: Keeping | None = None) -> None:
@@ -424,7 +424,7 @@ def _parked(row: _Row, *, whole: bool = False) -> Parked:
 
 
 def from_url(url: str) -> MemoryOutbox:
-    """Return a new outbox for `memory://`, which nobody else can name. Raises `ConfigurationError`."""
+    """Return a new outbox for `memory://`, which no other URL names. Raises `ConfigurationError`."""
     if url != _PLACE:
-        raise ConfigurationError("the URL of the memory outbox is memory:// and nothing more; give the object itself to whoever shares it")
+        raise ConfigurationError("the URL of the memory outbox is memory:// and nothing more; pass the object itself to share it")
     return MemoryOutbox()

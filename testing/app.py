@@ -45,7 +45,7 @@ from ackwise.testing.kafka.partition import Record
 
 
 class VirtualClock:
-    """Seconds since the epoch, which pass when `advance` says so. It is called for the time, as `time.time` is.
+    """Seconds since the epoch, which pass when `advance` is called. It is called for the time, as `time.time` is.
 
     It stands for the wall clock: what a message waits for, how old a record is. Time-outs of clients and sessions of a group stay
     those of the event loop.

@@ -1,7 +1,7 @@
 """Deaths of a worker in a test: where it can die, and that nothing which it does afterwards has an effect.
 
 A process that is killed does nothing more. A worker in the same process goes on to clean up, so each way out of it leads through its
-`Life`: once that is over nothing passes, in either direction, and whoever waits for an answer waits until the test ends.
+`Life`: once that is over nothing passes, in either direction, and a caller that waits for an answer waits until the test ends.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Life:
             raise Killed(-9)
 
     async def reach(self, point: CrashPoint | None = None) -> None:
-        """As `passes`. Whoever is dead by then goes no further."""
+        """As `passes`. A dead caller goes no further."""
         self.passes(point)
         if self.is_over.is_set():
             await asyncio.get_running_loop().create_future()

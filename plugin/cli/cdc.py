@@ -40,7 +40,7 @@ _Slot = Annotated[
     str,
     typer.Option(help="The replication slot, which keeps the log until Kafka has it; on MariaDB and MySQL the name of the kept position."),
 ]
-_Publication = Annotated[str, typer.Option(help="The publication, which says which tables the log tells of; PostgreSQL only.")]
+_Publication = Annotated[str, typer.Option(help="The publication, which selects the tables; PostgreSQL only.")]
 _Create = Annotated[
     bool,
     typer.Option(

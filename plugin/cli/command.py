@@ -111,7 +111,7 @@ def find_attribute(target: str, what: str, example: str) -> object:
 
 
 def _as_application(found: object) -> Application | None:
-    """An app of Ackwise itself; of an app of Faust what `use` put there, so that Faust is imported by nobody else."""
+    """An app of Ackwise itself; of an app of Faust what `use` put there, so that no other command imports Faust."""
     from ackwise.plugin.operate.explanation import Application
 
     candidates = (found, vars(found).get("ackwise") if _is_of_faust(found) else None)
@@ -157,7 +157,7 @@ def _broken(module: str, error: Exception) -> ConfigurationError:
 
 
 def _place(error: Exception) -> str:
-    """The file and line that the user would open: the innermost one of their own, or what could not be read or parsed."""
+    """The file and line that the user would open: the innermost one in user code, or what could not be read or parsed."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen ")]

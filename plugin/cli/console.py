@@ -17,7 +17,7 @@ _CELL: Final = 160
 
 _STYLES: Final = {"good": "green", "bad": "red", "doubt": "yellow"}
 
-#: Columns where nobody looks on. A table that is piped is read by a program or a pager, which both want it whole; COLUMNS
+#: Columns where stdout is no terminal. A table that is piped is read by a program or a pager, which both want it whole; COLUMNS
 #: is not asked, since it may be that of a terminal far up the tree of processes.
 _PIPED: Final = 1000
 

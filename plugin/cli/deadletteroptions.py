@@ -1,4 +1,4 @@
-"""What the commands about dead letters take: whose letters, and which of them."""
+"""Options of the commands about dead letters: of which group, and which of them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="A new file, such 
 OldFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="A file that [bold]dlq export[/bold] wrote.", show_default=False, readable=False)
 ]
-Again = Annotated[bool, typer.Option("--again", help="Also letters that were redriven or dropped before.")]
+Again = Annotated[bool, typer.Option("--again", help="Also dead letters that were redriven or dropped before.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 @dataclass(frozen=True)
 class Letters:
-    """Which letters are meant; unless something is said, all."""
+    """Which dead letters are meant. Default: all."""
 
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[LETTER]...", help="PARTITION/OFFSET of letters, such as [bold]0/17[/bold]. Default: all."),
+        typer.Argument(metavar="[LETTER]...", help="PARTITION/OFFSET of dead letters, such as [bold]0/17[/bold]. Default: all."),
     ] = None
     cause: Annotated[
         str | None, typer.Option(metavar="CAUSE", help="Only this cause, as [bold]dlq list[/bold] shows it, or its first digits.")
@@ -48,10 +48,10 @@ class Letters:
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only messages of this origin topic.")] = None
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this key of the record; 0x and hex digits for bytes.")] = None
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only letters from this time on: ISO 8601, or a duration back from now.")
+        str | None, typer.Option(metavar="TIME", help="Only dead letters from this time on: ISO 8601, or a duration back from now.")
     ] = None
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only letters before this time: ISO 8601, or a duration back from now.")
+        str | None, typer.Option(metavar="TIME", help="Only dead letters before this time: ISO 8601, or a duration back from now.")
     ] = None
 
     def selection(self, *, again: bool) -> Selection:
@@ -67,7 +67,7 @@ class Letters:
 
 @dataclass(frozen=True)
 class Where:
-    """Where the letters of a group are, which an app says itself."""
+    """Where the dead letters of a group are; an app knows this itself."""
 
     brokers: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="With a GROUP: its brokers. Default: as an app would find them.")
@@ -77,12 +77,12 @@ class Where:
     )
 
     def place(self, whose: str) -> Place:
-        """Where the letters of this app or group are. Raises `ConfigurationError`."""
+        """Return where the dead letters of this app or group are. Raises `ConfigurationError`."""
         from ackwise.plugin.operate.deadlettertopics import place_of_group
 
         if ":" in whose or whose.endswith(".py"):
             if self.brokers is not None or self.dlq is not None:
-                raise ConfigurationError(f"{whose} is an app, which says itself where its letters are; leave --brokers and --dlq out")
+                raise ConfigurationError(f"{whose} is an app, which knows where its dead letters are; leave --brokers and --dlq out")
             return app_place(whose)
         return place_of_group(_settings(whose, self.brokers), self.dlq)
 
@@ -91,7 +91,7 @@ _ID: Final = re.compile(r"(\d{1,10})/(\d{1,19})")
 
 
 def app_place(target: str) -> Place:
-    """Where the letters of an app are. Raises `ConfigurationError`."""
+    """Return where the dead letters of an app are. Raises `ConfigurationError`."""
     from ackwise.plugin.operate.deadlettertopics import place_of_app
 
     return place_of_app(find_app(target).group())

@@ -91,7 +91,7 @@ _STAGES = {
 
 @contextmanager
 def _progress() -> Iterator[tuple[Progress, Callable[[str], None]]]:
-    """Bars on stderr, so that stdout holds the result alone; and what is said between them."""
+    """Bars on stderr, so that stdout holds the result alone; and the lines between them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -30,7 +30,7 @@ HELP: Final = "Dead letters: list them by their causes, look at one, send them a
 def show_list(
     whose: deadletteroptions.Whose,
     *,
-    letters: Annotated[bool, typer.Option("--letters", help="List letters one by one, the newest first, instead of causes.")] = False,
+    letters: Annotated[bool, typer.Option("--letters", help="List dead letters one by one, the newest first, instead of causes.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="With --letters or --json: letters at most.")] = 100,
     meant: deadletteroptions.Letters,
     where: deadletteroptions.Where,
@@ -38,7 +38,7 @@ def show_list(
 ) -> None:
     """List dead letters by what they died of: reason, exception, its place, handler and topic, with counts, ages and the newest letter.
 
-    Open letters wait for somebody; redriven and dropped ones are counted apart. The whole topic is read, in no group; values
+    Open dead letters need attention; redriven and dropped ones are counted apart. The whole topic is read, in no group; values
     are not shown.
 
     Exit code 0: no letter is open. 1: some are. 2: there is no such topic, or the brokers do not answer.
@@ -89,7 +89,7 @@ def show(
 
     found = wait_for(look_up(place, partition, offset))
     if found is None:
-        raise ConfigurationError(f"there is no letter {letter} in {place.names.dead_letter!r}; ackwise dlq list --letters shows them")
+        raise ConfigurationError(f"there is no dead letter {letter} in {place.names.dead_letter!r}; ackwise dlq list --letters shows them")
     from ackwise.plugin.operate.deadlettertables import contents, letter_facts
 
     facts = letter_facts(*found) | contents(place, found[0], with_traceback=traceback or as_json)
@@ -120,7 +120,7 @@ def redrive(
     a replay id, so that the store which knows the message as dead lets it run. What was sent is noted in GROUP.dlq.state, which
     is made if it is missing, a portion at a time: a call that was killed goes on where it ended. Ctrl-C finishes the portion.
 
-    Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
+    Exit code 0: nothing is left. 1: dead letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
     interrupted.
     """
     result = wait_for(_redrive(deadletteroptions.app_place(target), meant.selection(again=again), None, sending))
@@ -149,7 +149,7 @@ def export(
     if as_json:
         typer.echo(json.dumps({"letters": number}))
     else:
-        to_stdout().print(f"{number:,} letters written")
+        to_stdout().print(f"{number:,} dead letters written")
 
 
 @with_options
@@ -163,10 +163,10 @@ def import_file(
 ) -> None:
     """Redrive the dead letters of a file that export wrote. Changes nothing without --yes.
 
-    The file may have fewer than were exported. All is as with redrive: the same letters are refused, and what was redriven or
+    The file may have fewer than were exported. All is as with redrive: the same dead letters are refused, and what was redriven or
     dropped before is passed over.
 
-    Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
+    Exit code 0: nothing is left. 1: dead letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
     interrupted.
     """
     from functools import partial
@@ -200,14 +200,14 @@ def drop(
     if as_json:
         typer.echo(json.dumps({"executed": execute, "stopped": stopped, "letters": number}))
     elif execute:
-        to_stdout().print(f"{number:,} letters dropped" + ("; stopped, call it again to go on" if stopped else ""))
+        to_stdout().print(f"{number:,} dead letters dropped" + ("; stopped, call it again to go on" if stopped else ""))
     else:
-        to_stdout().print(f"{number:,} letters would be dropped; nothing was changed, add --yes to do it")
+        to_stdout().print(f"{number:,} dead letters would be dropped; nothing was changed, add --yes to do it")
     raise typer.Exit(128 + signal.SIGINT if stopped else 0)
 
 
 def _end(outcome: Resent, executed: bool, as_json: bool) -> NoReturn:
-    """Print what became of letters, and leave with the code for it."""
+    """Print what became of dead letters, and leave with the code for it."""
     fates = table_of(outcome, "handler", "letters")
     facts = {"recorded": outcome.recorded, "letters": fates.records}
     end(outcome, fates, facts, "no letter is meant", executed=executed, as_json=as_json)

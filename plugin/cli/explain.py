@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.operate.failurepaths import FailurePath
 
 
-#: Characters of a cell, which is nobody else's choice.
+#: Characters of a cell, which the terminal does not set.
 _CELL: Final = 100_000
 
 

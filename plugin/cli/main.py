@@ -11,7 +11,7 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line; our error is one sentence on stderr and exit code 2."""
-    # Python prints what nobody listens to. What the Kafka client has to say is in our sentence, or in the log of `run`.
+    # Python prints records that have no handler. What the Kafka client has to say is in our sentence, or in the log of `run`.
     logging.getLogger("aiokafka").addHandler(logging.NullHandler())
     try:
         from ackwise.plugin.cli.root import new_app

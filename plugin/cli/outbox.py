@@ -95,7 +95,7 @@ def show_list(
     after: Annotated[int, typer.Option(min=0, help="Only rows above this one.")] = 0,
     as_json: _AsJson = False,
 ) -> None:
-    """List the rows that are parked: they are not sent before somebody requeues them. No payload is shown.
+    """List the rows that are parked: they are not sent until they are requeued. No payload is shown.
 
     Exit code 0: there are none. 1: there are. 2: the database can't be reached.
     """

@@ -42,7 +42,7 @@ class Sending:
     """How it is sent again. Raises `ConfigurationError` for what is no rate."""
 
     execute: Yes = False
-    rate: Annotated[float, typer.Option(metavar="N", help="At most so many copies per second.")] = 100.0
+    rate: Annotated[float, typer.Option(metavar="N", help="Copies per second at most.")] = 100.0
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf"):
@@ -61,7 +61,7 @@ def stop_by_signal() -> asyncio.Event:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
-    """A bar on stderr, where somebody looks on: what to call with the total, and with what is done."""
+    """A bar on stderr, where stderr is a terminal: what to call with the total, and with what is done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = to_stderr()
@@ -96,7 +96,7 @@ def _print(outcome: Resent, fates: Table, nothing: str, *, executed: bool) -> No
 def end(
     outcome: Resent, fates: Table, facts: dict[str, Any], nothing: str, commands: Sequence[str] = (), *, executed: bool, as_json: bool
 ) -> NoReturn:
-    """Print what became of messages, and leave with the code for it; `commands` are left for somebody to call."""
+    """Print what became of messages, and leave with the code for it; `commands` are left for the operator."""
     if as_json:
         left = {fate.value: places for fate, places in outcome.places.items()}
         typer.echo(json.dumps({"executed": executed, "stopped": outcome.stopped, "left": left, **facts}))
@@ -107,7 +107,7 @@ def end(
 
 
 def print_commands(commands: Iterable[str]) -> None:
-    """Rows that are parked are for whoever knows why: the first commands that let them go."""
+    """The first commands that release parked rows, which the operator has to decide on."""
     for command in islice(commands, _COMMANDS):
         to_stdout().print(f"[yellow]for you to call[/] once the cause is fixed: {escape(command)}", soft_wrap=True)
 

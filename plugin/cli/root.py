@@ -84,7 +84,7 @@ class _Root(_Group):
 
 
 def new_app() -> typer.Typer:
-    """Our commands, and those of other folders and distributions. One that can't be loaded says so when called, and hinders no other."""
+    """Our commands, and those of other folders and distributions. One that can't be loaded fails when it is called, and affects no other."""
     app = typer.Typer(name="ackwise", cls=_Root, help=_flowing(_HELP), rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback()(_root)
     _add(app, "run", run)

@@ -72,7 +72,7 @@ class Repeats(logging.Filter):
         self._lines: OrderedDict[tuple[str, int, str], _Line] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` is printed; one that others were left out before says so at its end."""
+        """Whether `record` is printed; one that follows suppressed records ends with their number."""
         if not super().filter(record):
             return True
         now, message = self._now(), record.getMessage()
@@ -174,7 +174,7 @@ def run(
 
 
 def _supervise(target: str, log_level: str, log_format: str, workers: int, port: int | None) -> int:
-    """Keep so many worker processes; those that are watched have ports in a row, from `port` on."""
+    """Keep `workers` worker processes running; those that are watched have ports in a row, from `port` on."""
     import asyncio
 
     from ackwise.plugin.process.supervisor import Supervisor

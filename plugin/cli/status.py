@@ -37,7 +37,7 @@ def status(
     does every 10 seconds: its host, process and version, what it has in flight, what waits and why, what is paused, and what keeps it
     from its work.
 
-    Exit code 0: nothing needs somebody, or --watch was ended. 1: something does, and a line under the table says what: no worker or no
+    Exit code 0: nothing needs attention, or --watch was ended. 1: something does, and a line under the table says what: no worker or no
     relay, a partition that nobody has, a worker that can't work, a pause by command, open dead letters. 2: there is no such group, or
     the brokers do not answer.
     """

@@ -131,7 +131,7 @@ async def _each(parts: Mapping[str, Maintained], do: Callable[[Maintained], Awai
 
 @contextmanager
 def _working(doing: str) -> Iterator[None]:
-    """A sign of life on stderr while it takes, where somebody looks on."""
+    """A sign of life on stderr while it takes, where stderr is a terminal."""
     with to_stderr().status(doing):
         yield
 
@@ -140,7 +140,7 @@ def _show(said: Mapping[str, str], facts: Mapping[str, Any], parts: Mapping[str,
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    # Whoever tries it out shall not believe that something was made.
+    # A user who tries it out must not believe that something was made.
     nothing = {name: "nothing to do: each worker keeps them in its memory" for name, part in parts.items() if _is_memory(part)}
     cells = [(name, type(part).__name__, nothing.get(name, said[name])) for name, part in parts.items()]
     to_stdout().print(shown(Table("", ("part", "kept by", ""), cells), 1_000))

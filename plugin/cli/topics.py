@@ -2,7 +2,7 @@
 
 `ackwise topics export`: the group's topics and the rights of its users, for the tools that make topics and users.
 
-`ackwise topics skip`: pass records that nobody can read, by their coordinates.
+`ackwise topics skip`: skip unreadable records, by their coordinates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.topics.topicplan import TopicReview
 
 
-HELP: Final = "The topics that a group needs: look at them, make them, pass what nobody can read."
+HELP: Final = "Check and create a group's topics; skip unreadable records."
 
 #: Seconds for a look at transactions that are open.
 _LOOK: Final = 15.0
@@ -106,10 +106,12 @@ def _of_strays(strays: Strays) -> list[TopicReview]:
 
 
 def _with_other_names(review: TopicReview, elsewhere: Sequence[str], unread: str | None) -> TopicReview:
-    """The retry topic, with what waits in topics under other names; or why nobody knows."""
+    """The retry topic, with what waits in topics under other names; or why that is unknown."""
     if elsewhere:
         return review._replace(todo="mend", faults=(*review.faults, *elsewhere))
-    advice = None if unread is None else f"nobody knows whether copies wait in topics with other names ({unread}); they would not come back"
+    advice = (
+        None if unread is None else f"topics of other names could not be checked for copies ({unread}); such copies would not come back"
+    )
     return review._replace(advice=review.advice or advice)
 
 
@@ -124,7 +126,7 @@ def _with_transactions(review: TopicReview, held: Mapping[TopicPartition, int]) 
 
 
 def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> list[TopicReview]:
-    """`reviews` with the copies that would run out of order, each at its topic; at the retry topic, why nobody knows of any."""
+    """`reviews` with the copies that would run out of order, each at its topic; at the retry topic, why that could not be checked."""
     faults = {leftover.topic: leftover.sentence for leftover in leftovers.found}
     reviewed = [
         review._replace(todo="mend", faults=(*review.faults, faults[review.topic])) if review.topic in faults else review
@@ -132,7 +134,7 @@ def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> lis
     ]
     if leftovers.unread is None or faults:
         return reviewed
-    advice = f"nobody knows whether copies wait from before a handler had its order ({leftovers.unread}); those that come run out of order"
+    advice = f"copies from before a handler had its order could not be checked ({leftovers.unread}); such copies run out of order"
     return [review._replace(advice=advice) if review.role == "retry" else review for review in reviewed]
 
 
@@ -353,7 +355,7 @@ def skip(
     execute: Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed, and what would be passed is shown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of sentences.")] = False,
 ) -> None:
-    """Pass records that nobody can read, so that their partition goes on. Changes nothing without --yes.
+    """Skip unreadable records, so that their partition goes on. Changes nothing without --yes.
 
     They are never handled, and the events say why. The group must have no members, and the records must be where it stands: at
     most the record batch that can't be read. They stay in the topic. In the mode `offsets` of Transactional they are passed in

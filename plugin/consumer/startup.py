@@ -184,7 +184,11 @@ class Opening:
         group, at_most = self._settings.group, self._settings.start_timeout or None
         if part is None:
             log.warning(
-                "the brokers are unavailable, the worker waits for them", group=group, error=said(error), at_most=at_most, retry_in=_START_AGAIN
+                "the brokers are unavailable, the worker waits for them",
+                group=group,
+                error=said(error),
+                at_most=at_most,
+                retry_in=_START_AGAIN,
             )
             return
         log.warning(

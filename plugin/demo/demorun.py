@@ -129,7 +129,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _until_signalled(work: Coroutine[Any, Any, T]) -> T:
-    """Ends the workers, too, when it is told to end."""
+    """Ends the workers, too, when it is stopped."""
     task = asyncio.ensure_future(work)
     signals: list[int] = []
 

@@ -25,7 +25,7 @@ from ackwise.plugin.demo.ledger import LedgerLine
 #: How often the demo's worker lets a message come back; a poison message is dead after one delivery more.
 MAX_RECONSUME_TIMES: Final = 3
 
-#: The worker's largest batch and its delay levels: short, since somebody is watching.
+#: The worker's largest batch and its delay levels: short, since the user is watching.
 MAX_BATCH: Final = 50
 LEVELS: Final = ("1s", "2s", "5s")
 

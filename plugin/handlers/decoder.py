@@ -1,4 +1,4 @@
-"""Signature: what is said of a user's function by its parameters and their annotations.
+"""Signature: what parameters and annotations of a user's function mean.
 
 Decoder: how the values of a handler are made, by its annotation or by a function of the user's.
 
@@ -127,7 +127,7 @@ def decoder_of(name: str, annotation: Any, model: Any = None) -> Decoder:
 def own_decoding(name: str, decode: Callable[[Any], Any], payload: Any, model: Any = None) -> Decoding:
     """The decoding of handler `name` by the user's function `decode`, whose values are of type `payload` as far as people know.
 
-    It takes the raw value, or a `Message[bytes]` if its annotation says so; only the latter is asked about a null value, which otherwise is
+    It takes the raw value, or a `Message[bytes]` if its annotation asks for that; only the latter gets a null value, which otherwise is
     `None` where the annotation of the handler admits that, and can't be decoded where it does not. Raises `ConfigurationError`.
     """
     if model is not None:
@@ -171,7 +171,7 @@ def _admitted(admits_none: bool) -> object:
 
 
 def _of_struct(payload: Any) -> Decoder | None:
-    """The decoder of a `msgspec.Struct`, from JSON; whoever has such a class has imported it."""
+    """The decoder of a `msgspec.Struct`, from JSON; the user who has such a class has imported it."""
     msgspec = sys.modules.get("msgspec")
     kind = bare(payload)
     if msgspec is None or not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):

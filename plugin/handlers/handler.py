@@ -43,7 +43,7 @@ from ackwise.plugin.topictemplate import DEFAULT_TOPIC_NAMES, TopicTemplate
 
 
 class Threaded:
-    """Calls `function` in a thread. A thread can't be cancelled: whoever cancels a call waits until it has ended all the same."""
+    """Calls `function` in a thread. A thread can't be cancelled: a caller that cancels it waits until it has ended all the same."""
 
     def __init__(self, function: Callable[[Any], Any], name: str) -> None:
         self.__wrapped__ = function
@@ -63,7 +63,7 @@ class Threaded:
     def _call(self, argument: Any) -> Any:
         try:
             return self.__wrapped__(argument)
-        except StopIteration as error:  # no future takes one, and whoever waits would wait forever; a coroutine turns it into this too
+        except StopIteration as error:  # no future takes one, and its waiter would wait forever; a coroutine turns it into this too
             raise RuntimeError("the handler raised StopIteration") from error
 
 
@@ -240,7 +240,7 @@ def _check_order(agent: Agent) -> None:
         raise ConfigurationError(f"agent {name!r} has order_by and order={order!r}; it finds the key for order='key'")
     if agent.order_by is not None and agent.decodes_own:
         raise ConfigurationError(
-            f"agent {name!r} has order_by and decode; while what decode needs is unavailable nobody would know the keys, and messages could "
+            f"agent {name!r} has order_by and decode; while what decode needs is unavailable the keys would be unknown, and messages could "
             "overtake each other: order by the record's key, and leave order_by out"
         )
     if agent.order_by is not None and not callable(agent.order_by):

@@ -131,7 +131,7 @@ async def _enter(
 
 
 async def _leave(opened: AbstractAsyncContextManager[object], group: str, within: float) -> None:
-    """Leave one. That it fails or takes too long is said, and the next is left all the same; what the worker has done is settled by now."""
+    """Leave one. A failure or a time-out is logged, and the next is left all the same; what the worker has done is settled by now."""
     try:
         async with asyncio.timeout(within):
             await opened.__aexit__(None, None, None)

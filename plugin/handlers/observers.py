@@ -31,7 +31,7 @@ def check_observer(observer: Callable[..., Any]) -> Observer:
     name = name_of(observer)
     if is_async(observer):
         raise ConfigurationError(
-            f"observer {name!r} is an `async def`, and nobody waits for an observer; write `def {name}(event)`, and put what takes time "
+            f"observer {name!r} is an `async def`, and an observer is not awaited; write `def {name}(event)`, and put what takes time "
             "into a queue. A middleware takes two arguments: (message, call_next)"
         )
     return observer

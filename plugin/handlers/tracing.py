@@ -139,7 +139,7 @@ class _Tracers:
         self._known: tuple[TracerProvider, Tracer] | None = None
 
     def __call__(self) -> Tracer | None:
-        """`None` where nobody takes spans: then a handler is called as if there were no tracing."""
+        """`None` where spans are not collected: then a handler is called as if there were no tracing."""
         from opentelemetry import trace
 
         provider = self._given or trace.get_tracer_provider()
@@ -210,7 +210,7 @@ def _mark(span: Span, error: str) -> None:
 
 
 def _context_of(message: Message[Any]) -> SpanContext | None:
-    """Of whoever sent the message, if it says so."""
+    """The context of the sender, if the message has it."""
     headers = message.headers
     if not headers:
         return None

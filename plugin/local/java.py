@@ -164,7 +164,7 @@ class Jars:
 def fetch_jars(java: JavaHome, jars: Jars, say: Callable[[str], None]) -> Path:
     """The folder that holds `jars`; downloads them into the user's cache if they are not there yet.
 
-    `say` is told before the download starts. Raises `ConfigurationError` if PySpark is not installed or the cache
+    `say` is called before the download starts. Raises `ConfigurationError` if PySpark is not installed or the cache
     can't be written, and `Unavailable` if the download fails: `NotInRepository` where another version may be had.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ackwise"
@@ -175,7 +175,7 @@ def fetch_jars(java: JavaHome, jars: Jars, say: Callable[[str], None]) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _turn(cache / f"{jars.folder}.lock"), tempfile.TemporaryDirectory(prefix=".jars-", dir=cache) as work:
-            if not place.is_dir():  # somebody else may have been faster
+            if not place.is_dir():  # another process may have been faster
                 say(f"downloading {jars.title} into {place} ({jars.size}, once per user) …")
                 _download(java, ivy, jars, Path(work))
                 (Path(work) / "jars").rename(place)
@@ -261,7 +261,7 @@ def _key_store(certificates: list[bytes]) -> bytes:
     Its trailing digest, with a fixed word in it, guards against accidents only and is not checked without a password.
 
     Written here and by no library: `keytool` imports one certificate for each start of a JVM, of which there are some 140, and a small
-    Java does not bring it; `cryptography` would be a compiled dependency of everybody who runs the demo, for these lines.
+    Java does not bring it; `cryptography` would be a compiled dependency of every user of the demo, for these lines.
     """
     entries = b"".join(
         struct.pack(">I", 2)  # a trusted certificate

@@ -44,7 +44,7 @@ _JARS: Final = Jars(
 def kafka_jars(java: JavaHome, say: Callable[[str], None]) -> Path:
     """The folder that holds the broker's jars; downloads them into the user's cache if they are not there yet.
 
-    `say` is told before the download starts. Raises `ConfigurationError` if PySpark is not installed or the cache
+    `say` is called before the download starts. Raises `ConfigurationError` if PySpark is not installed or the cache
     can't be written, and `Unavailable` if the download fails.
     """
     return fetch_jars(java, _JARS, say)
@@ -219,7 +219,7 @@ class LocalKafka:
             time.sleep(0.05)
 
     def _run(self, log: BinaryIO, *arguments: str) -> subprocess.Popen[bytes]:
-        # A session of its own: an interrupt from the keyboard is for us, and we decide what becomes of the broker.
+        # Its own session: an interrupt from the keyboard is for us, and we decide what becomes of the broker.
         # It holds the lock as well: should we be killed, the folder is free when the broker has ended, and not before.
         held = () if self._lock is None else (self._lock.fileno(),)
         return subprocess.Popen(

@@ -117,8 +117,8 @@ class OffsetsFile:
         body = _decoded(text, self.path)
         if body["group"] != self._group:
             raise ConfigurationError(
-                f"offsets_file {self.path} has the positions of {body['group']!r}, and this is {self._group!r}; give each instance a "
-                "file of its own"
+                f"offsets_file {self.path} has the positions of {body['group']!r}, and this is {self._group!r}; give each instance "
+                "its own file"
             )
         if None not in (body["cluster"], self._cluster) and body["cluster"] != self._cluster:
             raise ConfigurationError(
@@ -195,7 +195,7 @@ def _write(path: Path, text: bytes) -> None:
 
 
 def _take_note(writing: asyncio.Future[None]) -> None:
-    """Nobody may wait for it any more; whether it failed shows in the next commit."""
+    """It may not be awaited any more; whether it failed shows in the next commit."""
     if not writing.cancelled():
         writing.exception()
 
@@ -349,7 +349,7 @@ class OwnGroup:
 
 
 async def _members(settings: HostSettings) -> list[Any]:
-    """Who is in the group of `settings`; nobody, if its brokers can't say that. Raises `Unavailable`, and `KafkaError` if they refuse."""
+    """Who is in the group of `settings`; empty, if its brokers can't answer that. Raises `Unavailable`, and `KafkaError` if they refuse."""
     async with connected(settings) as admin:
         try:
             (answer,) = await admin.describe_consumer_groups([settings.group])
@@ -380,7 +380,7 @@ class MessageModel(Protocol):
         ...
 
     def join(self, member: Member, client: AiokafkaClient, topics: Sequence[str], opening: Opening) -> None:
-        """Take partitions of `topics` from now on; `opening` is told which."""
+        """Take partitions of `topics` from now on; `opening` gets them."""
 
 
 class Clustering:

@@ -193,7 +193,7 @@ def _listed(entries: Mapping[str, str]) -> str:
 
 def _refused(error: Any, settings: HostSettings, group: str, what: str, need: str) -> ConfigurationError | Unavailable:
     found = error.args[0]
-    if found.retriable() or found.code() < 0:  # the client's own codes: nobody has answered
+    if found.retriable() or found.code() < 0:  # the client's own codes: no broker has answered
         return Unavailable(f"the brokers {settings.brokers!r} do not answer about the share group ({found.name()})")
     return ConfigurationError(f"the share group {group!r} {what} ({found.name()}: {found.str()}); let this worker {need}")
 
@@ -227,7 +227,7 @@ class Caller:
                 result = work()
             except BaseException as raised:  # noqa: BLE001  # it is raised where the answer is awaited
                 error = raised
-            with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the event loop is closed: there is no waiter any more
                 self._loop.call_soon_threadsafe(_answer, future, result, error)
 
 
@@ -247,7 +247,7 @@ _POLL: Final = 0.5
 _POLL_AGAIN: Final = 1.0
 
 #: Not `message.headers()`: for a name that is no UTF-8 the client returns a list with a hole in it and an error beside it. Python sees
-#: that error at once in a call from C; in bytecode it has run often, only later and elsewhere, and whoever touches the hole crashes.
+#: that error at once in a call from C; in bytecode it has run often, only later and elsewhere, and touching the hole crashes.
 _READ_HEADERS: Final = methodcaller("headers")
 
 #: What stands for headers that the client can't read, since the name of one is no UTF-8: a name that is none.
@@ -309,7 +309,7 @@ class ShareClient:
             return None
 
     def accept(self, place: TopicPartition, offsets: Iterable[int]) -> None:
-        """These are settled. What the broker says of that is told later."""
+        """These are settled. The broker's answer is reported later."""
         self._caller.call(partial(self._acknowledge, place, [*offsets], is_done=True))
 
     def release(self, place: TopicPartition, offsets: Iterable[int]) -> None:

@@ -33,7 +33,7 @@ from ackwise.plugin.modes.shareclient import Poll, Record, ShareClient, consumer
 
 
 class Portion:
-    """What the pipeline asks of a partition, for records that nobody owns for longer than a lock.
+    """What the pipeline asks of a partition, for records that are owned for no longer than a lock.
 
     `accept` is called with the offsets that are settled, once each.
     """
@@ -109,7 +109,7 @@ _ASIDE: Final = SendBack(0.0, 0, charged=False)
 #: Why a copy is uncharged, as its `ackwise-reason` says.
 _AGAIN, _LATE, _HELD = "DeliveredAgain", "LockEnds", "Held"
 
-#: What a handler is told to have raised that was cancelled since its time was over.
+#: The error of a handler that was cancelled since its time was over.
 _TIMED_OUT: Final = "ConsumeTimeout"
 
 #: Seconds after the cut-off for a handler that was cancelled, and for the consumers to leave the group.
@@ -118,10 +118,10 @@ _GRACE, _LEAVE = 4.0, 4.0
 #: Seconds that a step of the end gets, however late it is.
 _AT_LEAST: Final = 0.5
 
-#: Seconds between looks whether something that is paused may go on.
+#: Seconds between two checks of what is paused.
 _LOOK_AGAIN: Final = 1.0
 
-#: Stands for all partitions of a topic: a share group has none of its own.
+#: Stands for all partitions of a topic: a share group owns no partition.
 _ANY: Final = -1
 
 

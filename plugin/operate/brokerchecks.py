@@ -46,7 +46,7 @@ _TO_MAKE_TOPICS: Final = {19: "CreateTopics", 32: "DescribeConfigs", 37: "Create
 
 
 def judge_addresses(found: Mapping[Address, str | None]) -> Finding:
-    """Whether somebody listens at the addresses that were given; `found` has what keeps us from connecting."""
+    """Findings on the addresses that were given; `found` has the error of each."""
     away = [f"{address}: {why}" for address, why in found.items() if why is not None]
     if not away:
         return Finding("brokers", "ok", f"{', '.join(map(str, found))} {'takes' if len(found) == 1 else 'take'} connections")
@@ -79,7 +79,7 @@ async def patterns(group: Group) -> list[Finding]:
 
 
 def judge_patterns(group: Group, matched: Matched) -> list[Finding]:
-    """A line of what each pattern matches, and one for each topic that it matches and nobody reads."""
+    """A line of what each pattern matches, and one for each topic that it matches and that is not read."""
     findings = []
     for name, pattern in group.patterns.items():
         its = [topic for topic in matched.topics if readers_of(group.agents, topic)[0].name == name]
@@ -155,7 +155,7 @@ def _groups(group: Group) -> list[str]:
 
 
 def judge_relay(settings: HostSettings, membership: Finding) -> Finding:
-    """Whether somebody moves copies where no worker does; `membership` is the finding on the relay's group."""
+    """Whether a relay moves copies where no worker does; `membership` is the finding on the relay's group."""
     if settings.relay == "inside" or membership.verdict != "ok" or not membership.found.startswith("0 "):
         return membership
     found = f"{membership.found}, and no worker is one (relay = apart)"

@@ -29,7 +29,7 @@ _NUMBER: Final = re.compile(rb"redrive-(\d{1,9})")
 #: A frame of a traceback, also of one that is drawn inside of a group of exceptions.
 _FRAME: Final = re.compile(r'^[ |]*File "([^"\n]*)", line (\d+), in ([^\n]*)$', re.MULTILINE)
 
-#: Files that are nobody's own code, in forward slashes.
+#: Files that are not user code, in forward slashes.
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "/ackwise/middleware/", "/ackwise/plugin/")
 
 #: Folders of a file that make a place known, whatever it is installed below.
@@ -77,12 +77,12 @@ class Letter:
 
     @property
     def handler(self) -> str:
-        """Whose message it was; `-` if nobody knows."""
+        """Whose message it was; `-` if unknown."""
         return self.delivery.handler or "-"
 
     @property
     def message(self) -> str:
-        """The message and its handler: the same for the letters of all its deaths."""
+        """The message and its handler: the same for all its dead letters."""
         return f"{self.delivery.origin}/{self.delivery.origin.timestamp_ms}/{self.handler}"
 
     @property
@@ -177,7 +177,7 @@ def _state(value: bytes) -> LetterState:
 
 @dataclass(slots=True)
 class States:
-    """What is known of letters. Grows with those that somebody did something with."""
+    """The states of dead letters. Grows with those that were redriven or dropped."""
 
     letters: dict[LetterId, LetterState] = field(default_factory=dict)
     unreadable: int = 0
@@ -232,7 +232,7 @@ class Selection:
     until_ms: int | None = None
     """Letters older than this."""
     ids: frozenset[tuple[int, int]] = frozenset()
-    """Partitions and offsets of letters."""
+    """Partitions and offsets of dead letters."""
     again: bool = False
     """Also those that were redriven or dropped before."""
 
@@ -260,7 +260,7 @@ class Selection:
         return (self.since_ms is None or self.since_ms <= timestamp_ms) and (self.until_ms is None or timestamp_ms < self.until_ms)
 
 
-#: Kinds that are counted apart: a reason is any text of a handler, and there may be as many as letters.
+#: Kinds that are counted apart: a reason is any text of a handler, and there may be as many as dead letters.
 _KINDS: Final = 1000
 
 #: What stands for all that came later.
@@ -269,7 +269,7 @@ _OTHERS: Final = Cause("others", "more causes than are counted apart", "", "")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What letters have in common: a cause, in one handler, of one origin topic."""
+    """What dead letters have in common: a cause, in one handler, of one origin topic."""
 
     cause: Cause
     handler: str
@@ -281,7 +281,7 @@ class Tally:
     """Letters of one kind. Times are epoch milliseconds."""
 
     states: Counter[str] = field(default_factory=Counter)
-    """How many are `open`, `redriven` or `dropped`, and how many are `foreign`: nobody here can do anything with them."""
+    """How many are `open`, `redriven` or `dropped`, and how many are `foreign`: they belong to another group."""
     oldest_ms: int = 2**63
     newest_ms: int = -(2**63)
     example: str = ""
@@ -298,7 +298,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Causes:
-    """All letters by their kinds, and the newest `most` of them one by one, without values and headers."""
+    """All dead letters by their kinds, and the newest `most` of them one by one, without values and headers."""
 
     most: int = 0
     kinds: dict[Kind, Tally] = field(default_factory=dict)
@@ -318,12 +318,12 @@ class Causes:
             keep(self._newest, (timestamp, partition, offset, (replace(letter, delivery=light, record=light), state)))
 
     def count(self, state: str) -> int:
-        """How many letters are in a state."""
+        """How many dead letters are in a state."""
         return sum(tally.states[state] for tally in self.kinds.values())
 
     @property
     def newest(self) -> list[tuple[Letter, LetterState | None]]:
-        """The newest letters with their states, the newest first."""
+        """The newest dead letters with their states, the newest first."""
         return [found for *_, found in sorted(self._newest, key=lambda each: each[:3], reverse=True)]
 
     @property

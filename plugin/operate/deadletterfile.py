@@ -50,7 +50,7 @@ class LetterFile:
                 file.flush()
                 os.fsync(file.fileno())
             if kind is None:
-                os.link(self._part, self._path)  # not a rename, which would replace what somebody else has made meanwhile
+                os.link(self._part, self._path)  # not a rename, which would replace a file that was made meanwhile
         except FileExistsError:
             raise ConfigurationError(f"{self._path} is there already; name a new file") from None
         except OSError as failed:
@@ -84,12 +84,12 @@ class LetterFile:
 
 
 def check_letters(path: Path, group: str) -> int:
-    """How many letters a file has; every line is looked at. Raises `ConfigurationError` for one that is no letter."""
+    """How many dead letters a file has; every line is looked at. Raises `ConfigurationError` for one that is no letter."""
     return sum(1 for _ in _letters(path, group))
 
 
 async def letters_of(path: Path, group: str) -> AsyncIterator[Letter]:
-    """The letters of a file, in its order. Raises as `check_letters`."""
+    """The dead letters of a file, in its order. Raises as `check_letters`."""
     for letter in _letters(path, group):
         yield letter
 

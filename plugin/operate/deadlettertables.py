@@ -100,7 +100,7 @@ def letter_facts(letter: Letter, state: LetterState | None) -> dict[str, Any]:
 
 
 def remarks(causes: Causes, unreadable: int, place: Place) -> list[str]:
-    """What else is to be said of a listing, a sentence each. `unreadable`: so many states can't be read."""
+    """The sentences under a listing. `unreadable`: how many states can't be read."""
     foreign = causes.count("foreign")
     return [
         *([f"{foreign} records were not written by this group, or can't be read; they do not count as open"] if foreign else ()),
@@ -130,7 +130,7 @@ def _events(place: Place) -> str:
 
 
 def _decoded(place: Place, letter: Letter) -> str | None:
-    """The value as its handler gets it, or why it can't be decoded; nothing where nobody knows how."""
+    """The value as its handler gets it, or why it can't be decoded; nothing where its decoder is unknown."""
     agents = () if place.app is None else place.app.agents
     agent = next((agent for agent in agents if agent.name == letter.handler), None)
     if agent is None or "value" in letter.dropped:

@@ -1,6 +1,6 @@
 """`Place`: where the dead letters of a group are, and what was done with them.
 
-Reading of dead letters, and of what was done with them, in no group: nothing is committed, nobody is disturbed.
+Reading of dead letters, and of what was done with them, in no group: nothing is committed, no worker is affected.
 
 All of them by their causes, one, or those that are exported.
 
@@ -52,14 +52,14 @@ class Place(NamedTuple):
 
 
 def place_of_app(group: Group) -> Place:
-    """The place of an app's letters. Raises `ConfigurationError` for an app that broadcasts."""
+    """The place of an app's dead letters. Raises `ConfigurationError` for an app that broadcasts."""
     if not group.names.all:
         raise ConfigurationError(f"{group.settings.group!r} broadcasts: what fails there is dropped, so it has no dead letters")
     return _checked(Place(group.settings, group.names, group))
 
 
 def place_of_group(settings: HostSettings, dead_letter: str | None = None) -> Place:
-    """The place of the letters of a group of which no app is at hand. Raises `ConfigurationError` for names that can't be."""
+    """The place of the dead letters of a group without its app. Raises `ConfigurationError` for names that can't be."""
     return _checked(Place(settings, TopicNames.of(settings, dead_letter=dead_letter)))
 
 
@@ -82,7 +82,7 @@ class LetterReader:
 
     @property
     def number(self) -> int:
-        """Offsets to read: about as many letters there are."""
+        """Offsets to read: about as many dead letters there are."""
         return sum(left.end - left.position for left in self._found.values())
 
     @property
@@ -91,7 +91,7 @@ class LetterReader:
         return bool(self._state)
 
     async def states(self) -> States:
-        """What was done with letters, as of now."""
+        """What was done with dead letters, as of now."""
         states = States()
         for partition, left in self._state.items():
             async for record in self.copies.deliveries(partition, left):
@@ -99,7 +99,7 @@ class LetterReader:
         return states
 
     async def letters(self, on_progress: Callable[[int], None] = lambda letters: None) -> AsyncIterator[Letter]:
-        """The letters that were there when this reader was made, partition by partition, oldest first."""
+        """The dead letters that were there when this reader was made, partition by partition, oldest first."""
         for partition, left in self._found.items():
             through = left.position
             async for record in self.copies.deliveries(partition, left):
@@ -139,7 +139,7 @@ async def list_letters(
     on_total: Callable[[int], None] = lambda letters: None,
     on_progress: Callable[[int], None] = lambda letters: None,
 ) -> tuple[Causes, int]:
-    """Return what `selection` means by its causes, the newest `most` letters one by one, and how many states can't be read.
+    """Return what `selection` means by its causes, the newest `most` dead letters one by one, and how many states can't be read.
 
     The whole topic is read, in no group. Raises `ConfigurationError` without a dead-letter topic, and `Unavailable`.
     """
@@ -162,7 +162,7 @@ async def look_up(place: Place, partition: int, offset: int) -> tuple[Letter, Le
 async def export(
     place: Place, selection: Selection, path: Path, *, on_total: Callable[[int], None], on_progress: Callable[[int], None]
 ) -> int:
-    """Write the letters that `selection` takes to a new file. Returns how many. Raises `AckwiseError`, and leaves no file then."""
+    """Write the dead letters that `selection` takes to a new file. Return how many. Raises `AckwiseError`, and leaves no file then."""
     async with reading_letters(place) as reader:
         states = await reader.states()
         on_total(reader.number)
@@ -247,4 +247,4 @@ async def write_states(publisher: Publisher, place: Place, said: Sequence[tuple[
     for answer in await publisher.publish(copies) if copies else ():
         if answer is not None:
             what = "can't be noted" if isinstance(answer, PublishRefused) else "may be noted or not"
-            raise type(answer)(f"what was done with these letters {what}: {answer}; they may be sent again, under the same replay id")
+            raise type(answer)(f"what was done with these dead letters {what}: {answer}; they may be sent again, under the same replay id")

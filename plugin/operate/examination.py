@@ -80,10 +80,10 @@ async def look(subject: str, one: _Look) -> list[Finding]:
     except AckwiseError as error:
         return [refused(subject, error)]
     except TimeoutError:
-        return [Finding(subject, "problem", f"no answer within {_PATIENCE:.0f} s", "look whether it is overloaded, and try again")]
+        return [Finding(subject, "problem", f"no answer within {_PATIENCE:.0f} s", "check whether it is overloaded, and try again")]
     except Exception as error:  # noqa: BLE001  # a look that fails must not hide the others
         said = " ".join(str(error).split())
-        return [Finding(subject, "problem", f"it can't be looked at ({type(error).__name__}: {said})", "see to that first")]
+        return [Finding(subject, "problem", f"it can't be checked ({type(error).__name__}: {said})", "fix that first")]
     return found if isinstance(found, list) else [found]
 
 

@@ -72,7 +72,7 @@ class Explanation:
 
     @property
     def tables(self) -> list[Table]:
-        """What is told in tables."""
+        """What is shown in tables."""
         return [*tables_of(self.chain, self.settings), Table("Topics", ("topic", "what is in it"), list(map(astuple, self.topics)))]
 
 

@@ -234,13 +234,13 @@ class _Failures:
             case "block":
                 yield self._held(before, "held; the same claim is asked again", back_off)
             case "fail_open":
-                yield self._held(before, "run without a claim, maybe a second time; the store is told later", "", "as otherwise")
+                yield self._held(before, "run without a claim, maybe a second time; the store is updated later", "", "as otherwise")
             case "fail_closed":
                 yield self._held(before, "not run; the worker stops", "")
         if dedup.on_store_down == "fail_open":
-            yield self._held(after, "settled; the store is told later", back_off, _AT_ONCE)
+            yield self._held(after, "settled; the store is updated later", back_off, _AT_ONCE)
         else:
-            yield self._held(after, "held; the store is told again, nothing is run again", back_off, "once the store knows")
+            yield self._held(after, "held; the store is updated again, nothing runs again", back_off, "once the store knows")
 
     def _of_disk(self, events: Events, back_off: str) -> FailurePath:
         when = "the disk of the event log fails"
@@ -260,7 +260,7 @@ class _Failures:
             yield self._held("another worker has the message in a transaction", "waits for that transaction, then as it ended", "")
             yield self._ruled("the handler commits or rolls back by itself", lambda batch: Raised(RuntimeError()))
             if self._transactional.mode == "inbox":
-                unseen = "a procedure of the database commits, which nobody sees before"
+                unseen = "a procedure of the database commits, which can't be seen before"
                 yield self._dead(
                     unseen, Reason.ABORTED_AND_COMMITTED, attempts=None, then="dead letter, never run again; what it wrote stays"
                 )

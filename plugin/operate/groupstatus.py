@@ -1,4 +1,4 @@
-"""`Standing`: how a whole group stands over all its workers, and what in it needs somebody. Pure.
+"""`Standing`: the state of a whole group over all its workers, and what needs attention. Pure.
 
 What `ackwise status` shows of a group, for a terminal and a page alike: texts in tables, sentences, and facts as JSON has them. Pure.
 """
@@ -26,7 +26,7 @@ class PartitionStanding(NamedTuple):
     topic: str
     partition: int
     owner: str | None
-    """Client, host and the end of the member's id; `None` if nobody has it."""
+    """Client, host and the end of the member's id; `None` if no member has it."""
     committed: int | None
     """The watermark as of the last commit: the first message that is not done."""
     end: int
@@ -57,7 +57,7 @@ class LevelStanding(NamedTuple):
 
 
 class LettersStanding(NamedTuple):
-    """Dead letters: how many are in the topic, how many nobody has redriven or dropped, and the seconds since the newest one."""
+    """Dead letters: how many are in the topic, how many are open (neither redriven nor dropped), and the seconds since the newest one."""
 
     topic: str
     letters: int
@@ -122,7 +122,7 @@ class Standing(NamedTuple):
     other_letters: tuple[LettersStanding, ...] = ()
     """Dead letters in topics that the app had for them before."""
     elsewhere: tuple[str, ...] = ()
-    """What waits where nobody reads it, a sentence for each topic."""
+    """Copies in topics that are not read, a sentence for each topic."""
 
     @property
     def lag(self) -> int:
@@ -131,7 +131,7 @@ class Standing(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something that needs somebody."""
+    """Something that needs attention."""
 
     sentence: str
     command: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class Finding(NamedTuple):
 
 
 def findings(standing: Standing) -> list[Finding]:
-    """What needs somebody; none if the group is healthy. A lag is none: only its owner knows how much is too much."""
+    """What needs attention; none if the group is healthy. A lag is none: only its owner knows how much is too much."""
     return [
         *_of_members(standing),
         *_of_workers(standing.workers),
@@ -155,10 +155,10 @@ def _of_members(standing: Standing) -> Iterator[Finding]:
     if not standing.members:
         yield Finding(f"no worker is in the group, which is {standing.state}; start one", ("run", APP))
     elif standing.state != "Stable":
-        yield Finding(f"the group rebalances ({standing.state}), and nobody has a partition; look again in a moment", ("status", GROUP))
+        yield Finding(f"the group rebalances ({standing.state}), and no member has a partition; look again in a moment", ("status", GROUP))
     elif orphans := [each for each in standing.partitions if each.owner is None]:
         first = orphans[0]
-        yield Finding(f"nobody has {len(orphans)} of {len(standing.partitions)} partitions, such as {first.topic}/{first.partition}")
+        yield Finding(f"no member has {len(orphans)} of {len(standing.partitions)} partitions, such as {first.topic}/{first.partition}")
 
 
 def _of_workers(workers: Sequence[WorkerStanding]) -> Iterator[Finding]:
@@ -180,7 +180,7 @@ def _of_relay(standing: Standing) -> Iterator[Finding]:
 
 def _of_letters(letters: LettersStanding | None) -> Iterator[Finding]:
     if letters is not None and letters.open:
-        yield Finding(f"{letters.open} dead letters are open; ackwise dlq list shows what they died of", ("dlq", "list", GROUP))
+        yield Finding(f"{letters.open} open dead letters; run ackwise dlq list to see why", ("dlq", "list", GROUP))
 
 
 def _of_other_letters(others: Sequence[LettersStanding]) -> Iterator[Finding]:
@@ -192,7 +192,7 @@ def _of_other_letters(others: Sequence[LettersStanding]) -> Iterator[Finding]:
             )
 
 
-#: Characters of a name that is somebody else's choice.
+#: Characters of a name that Ackwise did not choose.
 _NAME: Final = 250
 
 _UNKNOWN: Final = "as of the last commits; what only workers know, such as messages in flight and open breakers, is not shown"

@@ -1,6 +1,6 @@
 """What waits in place, seen from outside: by what the group has committed, and by the records. No worker is asked, or needed.
 
-A burial is told by way of the control topic, once the commits say that its message waits: it carries the timestamp of the record.
+A burial is sent through the control topic, once the commits say that its message waits: it carries the timestamp of the record.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class CommittedWaiting(NamedTuple):
     due_in: float
     """Seconds."""
     depth: int | None
-    """Offsets behind it in its partition, under the order `partition`; of a key nobody outside can tell."""
+    """Offsets behind it in its partition, under the order `partition`; with the order `key` only the worker knows."""
     is_buried: bool
-    """Whether it was told to be buried."""
+    """Whether its burial was requested."""
 
 
 class _Found(NamedTuple):
@@ -66,7 +66,7 @@ async def look_outside(group: Group) -> list[CommittedWaiting]:
         found = await _look(admin, group, topics)
     try:
         commands = await read_commands(group.settings, group.names)
-    except ConfigurationError:  # without a control topic nobody was told anything
+    except ConfigurationError:  # without a control topic there are no commands
         commands = []
     buried = {(command.at, command.timestamp_ms) for command in commands if command.do == "bury"}
     orders = {topic: agent.order for topic in group.sources for agent in readers_of(group.agents, topic)}

@@ -291,7 +291,7 @@ async def claims(dedup: Dedup | Transactional | None) -> Finding:
 
 
 async def outbox(policy: Outbox) -> Finding:
-    """Whether the outbox can be used, whether rows are parked in it, and whether somebody sends those that wait."""
+    """Whether the outbox can be used, whether rows are parked in it, and whether a relay sends those that wait."""
     if isinstance(policy.store, str) and (file := _file(policy.store)) is not None and not file.exists():
         if not file.parent.exists():
             return Finding("outbox", "problem", f"the folder of {file} does not exist", "create it, or name another")

@@ -89,7 +89,7 @@ class Fate(enum.StrEnum):
     MANUAL = "for people to fix"
 
 
-#: What is still to be done by somebody of this group: it makes the exit code 1. Several groups may share a dead-letter topic.
+#: What the operator of this group still has to do: it makes the exit code 1. Several groups may share a dead-letter topic.
 _OPEN: Final = frozenset(Fate) - {Fate.SENT, Fate.READY, Fate.FOREIGN, Fate.DONE, Fate.FOLLOWED, Fate.EMPTY}
 
 #: What another run of a plan may do, once something has changed or with another option.
@@ -110,7 +110,7 @@ class Candidate:
     lost_its_copy: bool = False
     """The store waits for a copy that is lost."""
     ran: Unrecorded | None = None
-    """The run that had its key, if no event tells of that yet."""
+    """The run that had its key, if no event names it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Resent:
 
     @property
     def is_done(self) -> bool:
-        """Whether nobody has to do anything more."""
+        """Whether nothing is left to do."""
         return not self.places and not self.stopped
 
 
@@ -173,7 +173,7 @@ S = TypeVar("S")
 #: Messages that are looked up, guarded and sent together.
 _PORTION: Final = 100
 
-#: What is written of a message that was sent, or found to need no copy: the next reconciliation has nobody else to hear it from.
+#: What is written of a message that was sent, or found to need no copy: the next reconciliation learns it only from this.
 _SAID: Final = {Fate.SENT: EventCode.REDELIVERED, Fate.DONE: EventCode.DUP_SUPPRESSED, Fate.FOLLOWED: EventCode.STALE}
 
 
@@ -242,7 +242,7 @@ class Sender:
             for each in candidates:
                 self._record(each, Fate.SENT if each in sent else each.fate)
             await self.worker.make_durable()
-            for each in sent:  # only now: a copy that no event tells of would be taken for somebody else's
+            for each in sent:  # only now: a copy without an event would be taken for a foreign one
                 each.fate = Fate.SENT
         if failed is not None:
             raise failed
@@ -397,7 +397,7 @@ def _is_granted(led: Sequence[Candidate], answer: ClaimAnswer | TransactionAnswe
     match answer:
         case Acquired() | Taken():
             return True
-        case Finished(None):  # its handler committed it unseen: how much of it is done nobody knows
+        case Finished(None):  # its handler committed it unseen: how much of it is done is unknown
             for each in led:
                 each.fate = Fate.MANUAL
         case AlreadyDone() | Finished():

@@ -1,4 +1,4 @@
-"""Dead letters as a source: they are chosen, judged, made whole and numbered; or marked, so that nobody sends them."""
+"""Dead letters as a source: they are chosen, judged, made whole and numbered; or marked as dropped, so that they are not sent."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ async def redrive(
     on_total: Callable[[int], None] = lambda letters: None,
     on_progress: Callable[[int], None] = lambda letters: None,
 ) -> Resent:
-    """Send again the letters that `selection` takes, of the dead-letter topic or of `source`; see `resend`.
+    """Send again the dead letters that `selection` takes, of the dead-letter topic or of `source`; see `resend`.
 
     `on_total` hears of how many offsets are read, `on_progress` of those that are done.
     """
     if (app := place.app) is None:
         raise ConfigurationError(
-            f"{place.group!r} is a group, and only its app says whether the handlers of its letters are still there; give MODULE:APP"
+            f"{place.group!r} is a group, and only its app knows whether the handlers of its dead letters still exist; give MODULE:APP"
         )
     async with AsyncExitStack() as opened:
         reader = await opened.enter_async_context(reading_letters(place))
@@ -70,7 +70,7 @@ async def redrive(
 async def drop(
     place: Place, selection: Selection, *, execute: bool, stop: asyncio.Event | None = None, clock: Callable[[], float] = time.time
 ) -> tuple[int, bool]:
-    """Mark the letters that `selection` takes as dropped; without `execute` only count them. Nothing is deleted.
+    """Mark the dead letters that `selection` takes as dropped; without `execute` only count them. Nothing is deleted.
 
     Returns how many, and whether `stop` ended it before the end. `clock`: epoch seconds. Raises `AckwiseError`.
     """
@@ -93,7 +93,7 @@ async def drop(
 
 
 def refusal(letter: Letter, names: TopicNames, handlers: Collection[str]) -> Fate | None:
-    """Why a letter may not be sent, as far as it says so itself; `None` if it may."""
+    """Why a letter may not be sent, by what is in it; `None` if it may."""
     if letter.problem:
         return Fate.FOREIGN
     origin = letter.delivery.origin.topic

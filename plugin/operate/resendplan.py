@@ -57,9 +57,9 @@ def progress_path(plan: Path) -> Path:
 
 
 class PlanProgress:
-    """A line for each portion that is done, fsynced. While it is open for writing, nobody else carries out the plan.
+    """A line for each portion that is done, fsynced. While it is open for writing, no other process carries out the plan.
 
-    Raises `ConfigurationError` for a file of another plan, and for one that somebody else has open.
+    Raises `ConfigurationError` for a file of another plan, and for one that another process has open.
     """
 
     def __init__(self, plan: Path, title: Title, *, writing: bool) -> None:
@@ -172,7 +172,7 @@ def _locked(path: Path) -> TextIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise ConfigurationError(f"somebody else is carrying out this plan: {path} is locked; wait until they are done") from error
+        raise ConfigurationError(f"another process is carrying out this plan: {path} is locked; wait until it is done") from error
     return file
 
 

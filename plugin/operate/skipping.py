@@ -61,7 +61,7 @@ def parse_passage(text: str) -> Passage:
 
 
 async def skip(group: Group, passage: Passage, *, execute: bool) -> Skipped:
-    """Pass `passage` for `group` if `execute`, after making sure that nobody can read it and that it is all that is passed.
+    """Pass `passage` for `group` if `execute`, after making sure that it is unreadable and that it is all that is passed.
 
     Raises `ConfigurationError` if it is more than what can't be read, or if the group has members, and another `AckwiseError` if
     the brokers or the database do not answer.
@@ -108,14 +108,14 @@ async def _committed(admin: AIOKafkaAdminClient, group: Group, partition: TopicP
     found = (await admin.list_consumer_group_offsets(group.settings.group, partitions=[partition])).get(partition)
     if found is None or found.offset < 0:
         raise ConfigurationError(
-            f"group {group.settings.group!r} has committed nothing on {partition.topic}/{partition.partition}; look whether that partition "
+            f"group {group.settings.group!r} has committed nothing on {partition.topic}/{partition.partition}; check whether that partition "
             "exists, then start a worker, which commits where it starts, stop it, and try again"
         )
     return found.offset
 
 
 class _Stuck(NamedTuple):
-    """Where nobody reads on: the batch there, and what a parser says."""
+    """Where reading stops: the batch there, and the error of a parser."""
 
     at: int
     base: int
@@ -144,7 +144,7 @@ async def _where_it_stands(reader: TopicReader, partition: TopicPartition, commi
         if record is not None:
             raise ConfigurationError(
                 f"{place}/{record.offset} can be read and is not done; start a worker, which does what comes before the record that "
-                "nobody can read, stop it, and try again"
+                "is unreadable, stop it, and try again"
             )
         if reading.next_fetch_offset == position:
             break

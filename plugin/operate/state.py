@@ -26,7 +26,7 @@ from ackwise.plugin.operate.explanation import ChainLink, Setting
 
 log = Log()
 
-#: Seconds that whoever asks waits for the database; the rest is known without.
+#: Seconds that a request waits for the database; the rest is known without.
 _LOOK_TIMEOUT: Final = 2.0
 
 
@@ -55,7 +55,7 @@ class OutboxState:
 
 
 class HasOutbox(Protocol):
-    """Whoever may have an outbox: a member of a group, or the relays of a process without one."""
+    """The owner of an outbox: a member of a group, or the relays of a process without one."""
 
     @property
     def outbox(self) -> OutboxStore | None:
@@ -244,7 +244,7 @@ def _agents(member: Member) -> Iterator[AgentState]:
 
 
 def _messages_by_agent(runs: Iterable[Run]) -> Counter[str]:
-    """Of a copy in another version of the wire format nobody knows whose it is."""
+    """The handler of a copy in another version of the wire format is unknown."""
     messages: Counter[str] = Counter()
     for run in runs:
         messages["-" if run.pipeline is None else run.pipeline.agent.name] += len(run)

@@ -48,7 +48,7 @@ _TAIL: Final = 6
 async def look_at(place: Place) -> Standing:
     """How the group of `place` stands now.
 
-    Raises `ConfigurationError` for a group that nobody knows, and for a client that may not look, and `Unavailable`.
+    Raises `ConfigurationError` for an unknown group, for a client without the right to read it, and `Unavailable`.
     """
     async with _asking(place) as copies:
         topics = await copies.topics()
@@ -179,7 +179,7 @@ async def _letters(
 ) -> LettersStanding | None:
     """By offsets and marks: the topic is not read, however large it is.
 
-    A mark that is older than all letters there is about a letter of an earlier topic of this name, and counts for nothing.
+    A mark that is older than all dead letters there is about an earlier topic of this name, and is ignored.
     """
     if not left:
         return None

@@ -39,7 +39,7 @@ _PROCESSES: Final = Path("/proc")
 class Life:
     """Proof of life of this process in `folder`, otherwise one among the temporary files.
 
-    `owner` is what it is called in its claims, empty if nobody could tell its death.
+    `owner` is what it is called in its claims, empty if its death could not be detected.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -159,7 +159,7 @@ def _is_seen(file: int, owner: str) -> bool:
 
 
 def _is_ours(facts: os.stat_result, is_kind: object) -> bool:
-    """Whether nobody else could have made or changed it."""
+    """Whether no other user could have made or changed it."""
     assert callable(is_kind)
     return bool(is_kind(facts.st_mode)) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
 

@@ -32,7 +32,7 @@ LINE: Final = "_ACKWISE_SUPERVISOR"
 def supervised(has_joined: asyncio.Event, stop: asyncio.Event) -> Iterator[None]:
     """Tell the supervisor once `has_joined`, and drain if it is gone; without a supervisor, or after `stop`, do nothing.
 
-    Its end of the socket closes when it dies, however it does: what it left behind would be restarted by nobody.
+    Its end of the socket closes when it dies, however it does: what it left behind would not be restarted.
     """
     descriptor = os.environ.pop(LINE, None)  # a process that this one starts has no such line
     if descriptor is None:

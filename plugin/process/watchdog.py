@@ -41,7 +41,7 @@ class Watchdog:
         self._timer: threading.Timer | None = None
 
     def arm(self, seconds: float, code: int | Callable[[], int]) -> None:
-        """End the process with `code`, or what it says then, in so many seconds, unless it has ended or is armed again."""
+        """End the process with `code`, or what it returns then, after `seconds`, unless it has ended or is armed again."""
         self.disarm()
         self._timer = threading.Timer(seconds, self._end, (seconds, code))
         self._timer.daemon = True
@@ -66,7 +66,7 @@ class AtExit:
         self._thread: threading.Thread | None = None
 
     def arm(self, seconds: float, code: int) -> None:
-        """End the process with `code` so many seconds after its main thread, if it has not ended. The last call counts."""
+        """End the process with `code` `seconds` after its main thread, if it has not ended. The last call counts."""
         self._asked = seconds, code
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="ackwise exit", daemon=True)

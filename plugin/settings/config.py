@@ -52,7 +52,7 @@ class Given(NamedTuple):
 
 
 def read_config(folder: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """The configuration in `folder` and `environ`; those of this process unless given.
+    """The configuration in `folder` and `environ`; by default those of this process.
 
     Raises `ConfigurationError` for two files at once, for one that can't be read, and for an entry that is unknown or
     has a value of another type; it names the entry, where it was set, and the nearest entry that there is.
@@ -324,7 +324,7 @@ def _value(path: _Path, value: object, source: str) -> object:
 
 
 def _names(path: _Path) -> list[str]:
-    """How the entries would be written by whoever wrote `path`: with the agent that it names."""
+    """How the author of `path` would write the entries: with the agent that it names."""
     agent = path[1] if path[0] == "agents" and len(path) > 1 else "NAME"
     return [dotted([agent if part == "NAME" else part for part in known]) for known in ENTRIES]
 

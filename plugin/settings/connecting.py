@@ -1,6 +1,6 @@
 """Redaction: a text that may hold a password, without it.
 
-Addresses of brokers: how they are written, and a check that somebody listens there.
+Addresses of brokers: how they are written, and a check that a broker listens there.
 
 Credentials from files: what the environment and a configuration file can say of TLS and passwords, made into what a client takes.
 """
@@ -44,7 +44,7 @@ def shown_url(text: str) -> str:
         return text
     userinfo, at, rest = rest.rpartition("@")  # the last one: a password may hold anything, also what it should not
     if "=" in userinfo.replace("#", "?").partition("?")[2]:
-        return f"{scheme}://{_HIDDEN}"  # an option with an @ in it, or a password that looks like one: nobody can tell where which ends
+        return f"{scheme}://{_HIDDEN}"  # an option with an @ in it, or a password that looks like one: where each ends is ambiguous
     address, query, _ = rest.replace("#", "?").partition("?")
     return f"{scheme}://{_HIDDEN + at if at else ''}{address}{query + _HIDDEN if query else ''}"
 
@@ -94,7 +94,7 @@ def _parse(text: str) -> Address:
 
 
 async def reach(brokers: str, *, timeout: float = _TIMEOUT) -> dict[Address, str | None]:
-    """For each address what keeps us from connecting to it; `None` where somebody listens. All are tried at once, for `timeout` seconds."""
+    """For each address what keeps us from connecting to it; `None` where a broker listens. All are tried at once, for `timeout` seconds."""
     addresses = parse_brokers(brokers)
     found = await asyncio.gather(*(_obstacle(address, timeout) for address in addresses))
     return dict(zip(addresses, found, strict=True))
@@ -138,7 +138,7 @@ T = TypeVar("T")
 _FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
 _PASSWORD_FILE: Final = "sasl_plain_password_file"
 
-#: The contexts that nobody has given.
+#: The contexts that were not given.
 _MADE: Final[WeakSet[ssl.SSLContext]] = WeakSet()
 
 

@@ -150,7 +150,7 @@ class HostSettings:
             )
         if not _SESSION[0] <= self.session_timeout <= _SESSION[1]:
             raise ConfigurationError(
-                f"session_timeout is {self.session_timeout:g} s; brokers accept {_SESSION[0]:g} to {_SESSION[1]:g} s unless told otherwise"
+                f"session_timeout is {self.session_timeout:g} s; brokers accept {_SESSION[0]:g} to {_SESSION[1]:g} s by default"
             )
         if self.heartbeat_interval > self.session_timeout / 3:
             raise ConfigurationError(

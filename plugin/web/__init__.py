@@ -1,1 +1,1 @@
-"""Pages of a worker, and of the site for whoever is on call."""
+"""Pages of a worker, and of the on-call web UI."""

@@ -16,7 +16,7 @@ T = TypeVar("T")
 #: Seconds that a page waits for an answer.
 PATIENCE: Final = 15.0
 
-#: Seconds for which an answer is shown again, or longer if it took longer: whoever reloads must not load the brokers.
+#: Seconds for which an answer is shown again, or longer if it took longer: reloading a page must not load the brokers.
 _FRESH: Final = 2.0
 
 #: Things of which what was seen last is kept, and that are looked at at a time.

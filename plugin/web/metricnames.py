@@ -20,7 +20,7 @@ _LANE: Final = (TOPIC, PARTITION, "agent")
 
 @dataclass(frozen=True, slots=True)
 class MetricEntry:
-    """One metric. Every sample has the label `GROUP` besides `labels`; counters count since the start of the worker."""
+    """One metric. Every sample has the label `GROUP` and `labels`; counters count since the start of the worker."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -74,7 +74,7 @@ _ENTRIES: Final = (
         "gauge",
         "",
         _LANE,
-        "1 if the partition is stalled until somebody acts: it can't be read on",
+        "1 if the partition is stalled until the operator acts: it can't be read on",
     ),
     MetricEntry("ackwise_in_hand", "gauge", "messages", ("agent",), "messages fetched and not settled"),
     MetricEntry("ackwise_running", "gauge", "messages", ("agent",), "those of them that a handler has now"),

@@ -2,7 +2,7 @@
 
 The pages of a group: how it stands, its dead letters by their causes, and each letter, as the commands show them.
 
-The site for whoever is on call: its pages with their navigation, for those whom `Access` lets in.
+The on-call web UI: its pages with their navigation, for those whom `Access` lets in.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ackwise.plugin.web.lastseen import PATIENCE, Seen, SeenByName
 from ackwise.plugin.web.pages import HTML, Answer, Leaf, Named, Page, document
 from ackwise.plugin.web.pageserver import application, serving
 
-#: What a token is made of, and how much of it there is at least: nobody guesses so many characters.
+#: What a token is made of, and how much of it there is at least: that many characters can't be guessed.
 _FORM: Final = re.compile(r"[!-~]{16,1024}")
 
 #: The names of this machine by which a browser on it asks; a page from elsewhere that had its name resolved to us has another one.
@@ -52,7 +52,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Lets in whoever has `token`; without one, whoever asks this machine by its own name."""
+    """Lets in requests with `token`; without one, requests to this machine by its own name."""
 
     token: str | None = None
 
@@ -214,7 +214,7 @@ _MISSING: Final = "there is no page of this name; the links above lead to those 
 
 
 def site(group: str, pages: Sequence[Page], access: Access, say: Callable[[str], None]) -> web.Application:
-    """Answers for `pages`; what went wrong in a page, and is no sentence of ours, goes to `say`."""
+    """Answers for `pages`; an unexpected error of a page goes to `say`."""
     by_path = {page.path: page for page in pages}
 
     def draw(request: web.Request, leaf: Leaf) -> Answer:
@@ -239,7 +239,7 @@ def site(group: str, pages: Sequence[Page], access: Access, say: Callable[[str],
         return draw(request, _sentence("Not allowed", _READ_ALONE, 405) if status == 405 else _sentence("No such page", _MISSING, 404))
 
     def refusal(request: web.Request) -> Answer | None:
-        """In words alone: whoever is not let in learns nothing of the group."""
+        """In words alone: a refused client learns nothing of the group."""
         refused = access.refusal(request.headers.get("Host", ""), request.headers.get("Authorization", ""))
         if refused is None:
             return None

@@ -28,7 +28,7 @@ _TEXT: Final = 300
 
 _STYLE: Final = files("ackwise.plugin.web").joinpath("templates/page.css").read_text("utf-8")
 
-#: Nothing is loaded from anywhere, no script runs, nobody frames a page, and the one style is ours, by its hash.
+#: Nothing is loaded from anywhere, no script runs, no page is framed, and the one style is ours, by its hash.
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -85,7 +85,7 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page at `path`. `answer` is given the query, each name once; an error of ours is shown as a sentence."""
+    """A page at `path`. `answer` is given the query, each name once; an `AckwiseError` is shown as a sentence."""
 
     path: str
     answer: Callable[[Mapping[str, str]], Awaitable[Leaf | Answer]]
@@ -108,7 +108,7 @@ class Named(NamedTuple):
         return shlex.join(["ackwise", *named, *(self._options(words[0]) if GROUP in words else ())])
 
     def story(self, message: str) -> str:
-        """The command that tells what became of `message`, a `topic/partition/offset` or a key."""
+        """The command that shows what became of `message`, a `topic/partition/offset` or a key."""
         return shlex.join(["ackwise", "why", message, *(self.events or ("EVENTS",))])
 
     def _word(self, word: str) -> str:

@@ -1,6 +1,6 @@
 """Server of pages: GET alone, each answer with the headers that keep it safe, few connections at a time, each with an end in sight.
 
-So neither a client that says nothing nor one that reads nothing keeps one, and of those that come in crowds only so many are let
+So neither a client that says nothing nor one that reads nothing keeps one, and of those that come in crowds only a number is let
 in that the process keeps its file descriptors for Kafka.
 """
 
@@ -22,7 +22,7 @@ from ackwise.plugin.web.pages import Answer
 #: Connections at a time; those that come above are closed at once.
 _MOST: Final = 64
 
-#: For the library, which would log a line for whatever a stranger sends: a logger that nobody hears, of no family.
+#: For the library, which would log a line for whatever a stranger sends: a logger without handlers and parents.
 _SILENT: Final = logging.Logger("watch", logging.CRITICAL + 1)  # noqa: LOG001
 
 #: Bytes of the body of a request. No page reads one.

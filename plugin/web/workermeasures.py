@@ -1,10 +1,10 @@
 """Counts of one worker since its start, taken from its events as they pass and from the calls of its store.
 
-Events about messages that went the same way are counted as one. Without somebody who watches there are no counts.
+Events about messages that went the same way are counted as one. Without `Watch` there are no counts.
 
 What only broker and database know of a worker, and since when its commits are stalled: looked at every ten seconds.
 
-Measures of a worker: every sample of its metrics as it is now. Nobody is asked for them; what others know was asked before.
+Measures of a worker: every sample of its metrics as it is now. They need no question to others; what others know was asked before.
 
 Families: the samples of one or several workers as `prometheus_client` takes them, each metric once, in the order of the table.
 """
@@ -223,7 +223,7 @@ def lanes_of(member: Member) -> Iterator[Lane]:
 
 
 def key_of(lane: Lane) -> LaneKey:
-    """What a lane is told from others by; the agent is empty where it has messages of several."""
+    """The labels of a lane; the agent is empty where it has messages of several."""
     return lane.topic, lane.partition, lane.agent or lane.handler or ""
 
 
@@ -374,7 +374,7 @@ def _count(counter: Counter[str], runs: Iterable[Run]) -> None:
 
 
 def _agent_of(run: Run) -> str:
-    """Of a copy in another version of the wire format nobody knows whose it is."""
+    """The handler of a copy in another version of the wire format is unknown."""
     return "-" if run.pipeline is None else run.pipeline.agent.name
 
 

@@ -321,7 +321,7 @@ class Granting:
 
 
 class Owners:
-    """Several stores on one place, and claims of named processes; a store without owners makes everybody wait for the lease."""
+    """Several stores on one place, and claims of named processes; with a store without owners every worker waits for the lease."""
 
     def test_closing_twice_does_nothing(self, scene: Scene) -> None:
         scene.run(scene.store.close())

@@ -47,7 +47,7 @@ HERE: Final = ("orders", 3, 17)
 
 
 class Database(abc.ABC):
-    """What the suite is told of the inbox, and of the table that handlers write to."""
+    """What the suite gets of the inbox, and of the table that handlers write to."""
 
     @abc.abstractmethod
     def make(self, place: Path) -> TransactionalStore:
@@ -75,7 +75,7 @@ class RolledBack(Exception):
 
 
 def fresh_key(attempt: int = 1) -> ClaimKey:
-    """A key that nobody used before."""
+    """A new key."""
     return ClaimKey(os.urandom(16), None, attempt)
 
 
@@ -85,7 +85,7 @@ def done(key: ClaimKey, exec_id: int = 7, outcome: Outcome | None = Outcome.OK, 
 
 
 def fresh_owner() -> str:
-    """An owner of offsets that nobody used before."""
+    """A new owner of offsets."""
     return f"ackwise/0/{os.urandom(6).hex()}"
 
 

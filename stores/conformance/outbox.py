@@ -110,10 +110,10 @@ class OutboxPreparing:
         for check in range(1, MAX_CHECKS + 1):
             (row,) = _due(scene)
             assert row.checks == check - 1
-            assert _answer(scene, CheckAnswer(row.id, UNKNOWN, next_check(check, every=0.0), "nobody knows")) == 1
+            assert _answer(scene, CheckAnswer(row.id, UNKNOWN, next_check(check, every=0.0), "unknown")) == 1
         assert (_due(scene), MAX_CHECKS) == ([], 15)
         (parked,) = scene.run(scene.outbox.parked())
-        assert (parked.checks, parked.attempts, parked.cause) == (15, 0, "nobody knows")
+        assert (parked.checks, parked.attempts, parked.cause) == (15, 0, "unknown")
         assert scene.values() == [b"2"], "it was never tried, so nothing waits for it"
         assert scene.run(scene.outbox.requeue()) == 1
         assert sorted(value or b"" for value in scene.values()) == [b"1", b"2"]

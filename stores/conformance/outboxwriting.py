@@ -22,7 +22,7 @@ from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, OutboxS
 
 T = TypeVar("T")
 
-#: Seconds that a lease lasts which nobody waits for.
+#: Seconds of a lease whose end no test waits for.
 LEASE: Final = 60.0
 
 
@@ -41,7 +41,7 @@ class OutboxFeatures:
 
 
 class Business(abc.ABC):
-    """What the suite is told of the outbox, and of the business's own table."""
+    """What the suite gets of the outbox, and of the business's own table."""
 
     features = OutboxFeatures()
 

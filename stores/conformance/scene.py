@@ -60,7 +60,7 @@ class Features:
     """Several stores can be open on the same place at once."""
     owners: bool = False
     """Keeps who holds a claim, lets those that are gone be taken over, and keeps what was not recorded of a completed one. A store may
-    do without: then everybody waits for leases."""
+    do without: then every worker waits for leases."""
     lease: float = 30.0
     """Seconds; a store on its own clock wants short ones, but some hundred times its round trip."""
     retention: float = 86400.0
@@ -123,7 +123,7 @@ class Scene:
             self.run(asyncio.sleep(seconds + 0.05))
 
     def key(self, attempt: int = 1, day: int | None = None) -> ClaimKey:
-        """A key that nobody used before."""
+        """A new key."""
         return ClaimKey(os.urandom(16), day, attempt)
 
     def original_and_copy(self) -> tuple[ClaimKey, ClaimKey]:
@@ -132,7 +132,7 @@ class Scene:
         return key, key._replace(attempt=2)
 
     def keys(self, count: int) -> list[ClaimKey]:
-        """Keys that nobody used before."""
+        """New keys."""
         return [self.key() for _ in range(count)]
 
     async def ask(self, exchange: Exchange) -> ExchangeResult:
@@ -206,7 +206,7 @@ class Scene:
         return self.exchange(renews=[Renew(key, token)]).renews[0]
 
     def is_busy(self, key: ClaimKey, token: int = THIRD) -> bool:
-        """Return whether somebody holds the key, as a stranger finds it."""
+        """Return whether the key is held, as another worker finds it."""
         return isinstance(self.claim(key, token), Busy)
 
 

@@ -82,9 +82,9 @@ class Transition(enum.IntEnum):
     HELD = 12
     """Its holder goes on, finishes or gives up."""
     FREE = 13
-    """Somebody takes what was released."""
+    """A claim takes what was released."""
     EXPIRED = 14
-    """Somebody takes what was not."""
+    """A claim takes what was not released."""
 
 
 class Row(NamedTuple):

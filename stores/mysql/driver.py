@@ -62,17 +62,17 @@ _PROBLEMS: Final[dict[int | None, Problem]] = {
 }
 
 _RIGHTS = (
-    "this user may not do what the {what} needs{command}; let somebody who may create tables run `{init}`, "
+    "this user may not do what the {what} needs{command}; let a user who may create tables run `{init}`, "
     "then grant SELECT, INSERT, UPDATE and DELETE on the tables of the {what}, and SELECT on that of the schema"
 )
 _LET_IN = "the server does not let this user in; check user and password of the URL, and from where the user may come"
 _READ_ONLY = "the server takes no writes, it is a replica or read_only is on; name the primary"
 _SLOW = (
-    "the server did not finish within {timeout:g} s; somebody may hold {held} in an open transaction, "
+    "the server did not finish within {timeout:g} s; an open transaction may hold {held}, "
     "or it is overloaded: see information_schema.innodb_trx"
 )
 _LOST = "the connection was lost; it is made again with the next exchange"
-_ENDED = "the server ended the connection; it stops or starts, or somebody killed it"
+_ENDED = "the server ended the connection; it stops or starts, or the connection was killed"
 _DISK = "the server's disk or tablespace is full; make room"
 _MEMORY = "the server is out of memory"
 _CONNECTIONS = "the server has no connection left for this user; raise max_connections, or lower max_size of the URL"
@@ -109,7 +109,7 @@ _THEIRS = {
     1114: _DISK,
     1153: "the exchange is larger than the server's max_allowed_packet; raise that to 1M or more",
     1203: _CONNECTIONS,
-    1205: "somebody holds {held} in an open transaction for too long; look for it in information_schema.innodb_trx",
+    1205: "an open transaction holds {held} for too long; look for it in information_schema.innodb_trx",
     1213: "the server found a deadlock each time it was asked; look at SHOW ENGINE INNODB STATUS",
     1226: _CONNECTIONS,
     1290: _READ_ONLY,
@@ -134,7 +134,7 @@ def problem_of(error: Exception) -> Problem:
 def as_store_error(
     error: Exception, address: str, timeout: float, what: str = "claim store", init: str = "ackwise store init URL"
 ) -> ConfigurationError | StoreUnavailable:
-    """`error` as one of ours; `address` is the store's, without secrets, `what` its tables belong to, and `init` what makes them."""
+    """`error` as an `AckwiseError`; `address` is the store's, without secrets, `what` its tables belong to, and `init` what makes them."""
     code, cause = _code(error), error.__cause__
     if code == _UNREACHABLE and isinstance(cause, OSError):
         return _of_the_network(cause, address, timeout)
@@ -312,7 +312,7 @@ async def _look(connection: Any, packet: str | bytes, send: Callable[[], Awaitab
     watched: _Watched = vars(connection)[_SEEN]
     is_alone = False
     if watched.has_failed and not watched.is_ours:
-        # A deadlock undoes the transaction, and nothing of its error says so. An answer does.
+        # A deadlock undoes the transaction, and its error does not show that. An answer does.
         await connection.ping(reconnect=False)
         watched.has_failed = is_alone = not connection.get_transaction_status()
     try:
@@ -323,7 +323,7 @@ async def _look(connection: Any, packet: str | bytes, send: Callable[[], Awaitab
 
 
 _IDLE: Final = 300
-"""Seconds after which a connection that nobody used is replaced: proxies and firewalls forget such ones without a word."""
+"""Seconds after which an unused connection is replaced: proxies and firewalls forget such ones without a word."""
 
 
 _CANCEL_AGAIN: Final = 0.01
@@ -423,7 +423,7 @@ async def _closed(connection: Connection) -> None:
 
 
 async def _connected(connecting: Coroutine[Any, Any, Connection], undo: Callable[[Connection], Awaitable[None]]) -> Connection:
-    """Return the connection; whoever is cancelled gets none: asyncmy is cancelled until it ends, and `undo` takes what it brings.
+    """Return the connection; a cancelled caller gets none: asyncmy is cancelled until it ends, and `undo` takes what it brings.
 
     It connects in `asyncio.wait_for`, which before Python 3.12 passes over a cancellation that comes together with the connection. Then
     it would wait for the first word of a server for as long as that says nothing.

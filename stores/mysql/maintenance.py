@@ -46,8 +46,8 @@ def complaints_of_inbox(tables: Tables) -> Steps[list[str]]:
     (durable,) = yield [Statement("SELECT @@innodb_flush_log_at_trx_commit")]
     if durable.rows[0][0] != 1:
         said.append(
-            f"innodb_flush_log_at_trx_commit is {durable.rows[0][0]}, so a crash of the server's machine can lose what Kafka "
-            "was told is done; set it to 1"
+            f"innodb_flush_log_at_trx_commit is {durable.rows[0][0]}, so a crash of the server's machine can lose what "
+            "was acknowledged to Kafka; set it to 1"
         )
     (forgotten,) = yield [Statement(f"SELECT 1 FROM {inbox} WHERE kept_until <= UTC_TIMESTAMP(6) LIMIT 1 OFFSET {_MANY}")]
     if forgotten.rows:
@@ -150,7 +150,7 @@ def clean_inbox(layout: Layout, tables: Tables) -> Steps[int]:
         (found,) = yield [Statement(look)]
         if not found.rows:
             return deleted
-        # Only these are locked, and looked at again: whoever is at work on another key waits for nothing.
+        # Only these are locked, and looked at again: work on another key waits for nothing.
         some = ", ".join(f"x'{k.hex()}'" for (k,) in found.rows)
         (gone,) = yield [Statement(f"DELETE FROM {inbox} WHERE k IN ({some}) AND kept_until <= {now}")]
         deleted += gone.changed

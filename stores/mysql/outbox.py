@@ -241,7 +241,7 @@ class MySQLOutbox(ServerOutbox):
     Rows are deleted once they were sent. With `keep_sent` (seconds) they stay so long, without what `blank` names (`value`, `key` and
     `headers` by default). Parked rows stay until they are requeued, or with `keep_parked` (seconds) until `cleanup` deletes them unsent.
     `retention` (seconds) is how long `cleanup` leaves what was rolled back. `timeout` (seconds) bounds each call on our own connections.
-    `prefix` begins the names of the tables. Raises `ConfigurationError`.
+    `prefix` starts the names of the tables. Raises `ConfigurationError`.
     """
 
     def __init__(

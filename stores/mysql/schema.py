@@ -67,7 +67,7 @@ class Tables:
         return self.named("claims")
 
     def named(self, name: str) -> str:
-        """The table `name` of ours, quoted."""
+        """Our table `name`, quoted."""
         table = quoted(self.prefix + name)
         return table if self.schema is None else f"{quoted(self.schema)}.{table}"
 

@@ -5,7 +5,7 @@ is committed (READ COMMITTED): `stores/protocol/transitions.py` says what it has
 
 How it works: `seen` looks up each key once; `changed` updates the records that a transition writes, and checks them again on
 the newest version of the row, which it waits for; `added` inserts what is unknown and waits for others who insert the same key.
-What was lost to somebody else meanwhile comes back without an answer, and is asked again: the next statement sees who won.
+What was lost to another worker meanwhile comes back without an answer, and is asked again: the next statement sees who won.
 
 `PostgresStore`: claims in a PostgreSQL database, for all workers that reach it.
 """
@@ -83,7 +83,7 @@ def arguments(some: Sequence[Asked], exchange: Exchange) -> tuple[object, ...]:
 
 
 def answer(one: Asked, row: Row) -> Answer | None:
-    """The answer to a request, or `None` if somebody else was faster and it has to be asked again."""
+    """The answer to a request, or `None` if another worker was faster and it has to be asked again."""
     if row.epoch is not None:
         if one.kind is Kind.CLAIM:
             return Acquired(row.epoch, row.lost or 0, bool(row.took_unreleased))
@@ -94,7 +94,7 @@ def answer(one: Asked, row: Row) -> Answer | None:
 
 
 def _record(row: Row) -> Record | None:
-    """What stands against a request, on a clock that shows 0 now; of the fields that only a granted claim is told nothing is known."""
+    """What stands against a request, on a clock that shows 0 now; the fields that only a granted claim gets are unknown."""
     if row.token is None or row.next_attempt is None or row.leased_for is None or row.kept_for is None:
         return None
     outcome = Outcome(row.outcome) if row.outcome else None
@@ -154,7 +154,7 @@ def _writes(record: str, request: str) -> str:
                 OR {record}.holder = ANY ($10::text[])) END"""
 
 
-# A record that is written although it is done was forgotten, or is dead and succeeds, and nobody asks for the rest of that.
+# A record that is written although it is done was forgotten, or is dead and succeeds, and the rest of that is not needed.
 # To ask the clock again would be wrong:
 # the columns of one row have to agree.
 _FRESH = "r.outcome <> 0 OR r.kept_until <= statement_timestamp()"
@@ -269,7 +269,7 @@ class PostgresStore(SQLClaims[Connections[Pool, PoolConnectionProxy]]):
 def exchanging(tables: Tables) -> Callable[[Exchange], Steps[ExchangeResult]]:
     """Return the exchange with the claims in `tables`. The server decides, each round in one statement: see `statements`.
 
-    In a transaction that is not READ COMMITTED, meeting somebody else is an error of serialization.
+    In a transaction that is not READ COMMITTED, meeting another transaction is an error of serialization.
     """
 
     def ask(some: Sequence[Asked], exchange: Exchange) -> Steps[Mapping[int, Answer]]:

@@ -75,7 +75,7 @@ _THEIRS = {
     "53100": "the server's disk is full; make room",
     "53200": "the server is out of memory ({message})",
     "53300": "the server has no connection left; raise max_connections, or lower max_size of the URL",
-    "55P03": "somebody holds a claim of this batch in an open transaction for longer than {timeout} s; look for it in pg_stat_activity",
+    "55P03": "an open transaction holds a claim of this batch for longer than {timeout} s; look for it in pg_stat_activity",
     "57014": "the server did not finish within {timeout} s; see what holds it up in pg_stat_activity",
     "57P": "the server is starting or stopping ({message})",
     "40": "the server found a deadlock or a conflict each time it was asked ({message})",
@@ -97,7 +97,7 @@ def problem_of(error: Exception) -> Problem:
 def as_store_error(
     error: Exception, address: str, timeout: float, what: str = "claim store", init: str = "ackwise store init URL"
 ) -> ConfigurationError | StoreUnavailable:
-    """`error` as one of ours; `address` is the store's, without secrets, `what` its tables belong to, and `init` what makes them."""
+    """`error` as an `AckwiseError`; `address` is the store's, without secrets, `what` its tables belong to, and `init` what makes them."""
     if isinstance(error, asyncpg.PostgresError):
         for sentences, kind in ((_YOURS, ConfigurationError), (_THEIRS, StoreUnavailable)):
             for state, sentence in sentences.items():
@@ -325,7 +325,7 @@ def _limits(timeout: float) -> dict[str, str]:
 async def _connect(*args: Any, **options: Any) -> Any:
     """Connect as `asyncpg.connect` does, which ends by its own timeout; a caller that is cancelled leaves at once, and the rest goes on.
 
-    Cut short, asyncpg leaves a future behind that nobody looks at (`TLSUpgradeProto.on_data`), and the event loop logs
+    Cut short, asyncpg leaves a future behind that is never retrieved (`TLSUpgradeProto.on_data`), and the event loop logs
     "Future exception was never retrieved". So the connection is made to its end, and then ended.
     """
     making = asyncio.create_task(_made(args, options), name="ackwise connects to PostgreSQL")

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 # Each record is written twice in its transaction, when it is taken and when it is finished.
 #
-# `finished` is read without a lock, so that nobody waits for a batch which only repeats a key. What is not finished is inserted,
-# or locked where it is already, in the order of the keys: nobody waits for anybody in a circle. A key that another transaction
+# `finished` is read without a lock, so that no transaction waits for a batch which only repeats a key. What is not finished is inserted,
+# or locked where it is already, in the order of the keys: transactions can't deadlock. A key that another transaction
 # finishes while this statement waits for it is in neither answer; it is asked for again, and the next statement sees it finished.
 # LATERAL and LIMIT leave the planner no join: one that was planned for an empty table reads all of a large one.
 _CLAIM: Final = f"""
@@ -301,7 +301,7 @@ def from_url(url: str) -> PostgresInbox:
     drivers, options = parse(url, Options(max_size=_MAX_SIZE))
     settings = options._asdict()
     if settings.pop("synchronous_commit") is not None:
-        raise ConfigurationError("the PostgreSQL inbox has no option synchronous_commit; what Kafka is told is done has to be durable")
+        raise ConfigurationError("the PostgreSQL inbox has no option synchronous_commit; what is acknowledged to Kafka has to be durable")
     return PostgresInbox(drivers, **settings)
 
 

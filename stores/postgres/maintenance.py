@@ -51,11 +51,11 @@ def complaints_of_inbox(tables: Tables, address: str) -> Steps[list[str]]:
 
 
 def require_durable(address: str) -> Steps[None]:
-    """Raise `ConfigurationError` if a commit can be forgotten after Kafka was told that its messages are done."""
+    """Raise `ConfigurationError` if a commit can be lost after its messages were acknowledged to Kafka."""
     (found,) = yield [Statement("SHOW synchronous_commit")]
     if found.rows[0][0] == "off":
         raise ConfigurationError(
-            f"{address}: synchronous_commit is off, so a crash of the server can lose what Kafka was told is done; "
+            f"{address}: synchronous_commit is off, so a crash of the server can lose what was acknowledged to Kafka; "
             "turn it on for this user: ALTER ROLE … SET synchronous_commit = on"
         )
 
@@ -125,7 +125,7 @@ FROM (SELECT to_regclass($1)::oid AS oid UNION ALL SELECT inhrelid FROM pg_inher
 """
 
 # Rows are found page by page: an index on `kept_until` would make every update of a record an update of that index too.
-# Rows that somebody is writing are passed over, so that nobody waits for anybody here.
+# Rows that are being written are passed over, so that cleaning waits for no transaction.
 _FORGET = """
 WITH forgotten AS (
     SELECT {key} FROM {table} WHERE ctid >= $1::tid AND ctid < $2::tid AND kept_until <= $3 FOR UPDATE SKIP LOCKED

@@ -55,7 +55,7 @@ _WORDS: Final = {
 SELECT FROM {rows} AS before WHERE before.key_hash = r.key_hash AND before.id < r.id AND before.key_hash IS NOT NULL
     AND (before.attempts > 0 OR before.behind)
     AND ({it} before.state = {LOCAL_COMMIT} AND before.next_at > statement_timestamp() OR before.state = {MESSAGE_ERROR} AND :block_key)""",
-    # By id over all shards and not by shard, so that a backlog of any size is read from its start only. A row that is blocked is told
+    # By id over all shards and not by shard, so that a backlog of any size is read from its start only. A row that is blocked is recognised
     # without its value, and is put `behind` then: it leaves the index that is read here, until what blocks it is sent.
     "pending": f"""
 WITH seen AS (
@@ -94,7 +94,7 @@ ARRAY(SELECT s.shard FROM {shards} AS s JOIN unnest(:mine_shards::smallint[], :m
     ON s.shard = mine.shard AND s.token = mine.token {it})""",
     "of_mine": "id = ANY (:ids::bigint[]) AND state = {LOCAL_COMMIT} AND shard = ANY ({mine})",
     "deleted": "WITH ended AS (DELETE FROM {rows} WHERE {of_mine} RETURNING key_hash), {freed ended}",
-    # A row that is kept holds up none, and is told by no key.
+    # A row that is kept holds up none, and has no key.
     "kept": """
 WITH gone AS (SELECT id, key_hash FROM {rows} WHERE {of_mine} FOR UPDATE), ended AS (
 UPDATE {rows} AS r SET state = {GLOBAL_COMMIT}, next_at = {later keep}, cause = NULL, key_hash = NULL, behind = false{it}
@@ -110,7 +110,7 @@ RETURNING r.key_hash, r.state), parked AS (SELECT key_hash FROM ended WHERE stat
     + DUE
     + " FOR UPDATE SKIP LOCKED) RETURNING "
     + DUE_COLUMNS,
-    # Only the half message that is still open is changed: whoever decided first, decided.
+    # Only the half message that is still open is changed: the first decision stands.
     "answered": """
 UPDATE {rows} AS r SET state = a.state, checks = r.checks + a.checks, next_at = clock_timestamp() + a.again_in * interval '1 s',
     cause = a.cause
@@ -260,7 +260,7 @@ class Listening:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody listens."""
+        """Whether there is no listener."""
         try:
             return self._connection is None or self._connection.is_closed()
         except asyncpg.InterfaceError:  # the pool has taken it back, since it broke

@@ -87,7 +87,7 @@ def patience(milliseconds: int) -> Statement:
 
 
 def turn(tables: Tables) -> Statement:
-    """Until the end of the transaction nobody else creates: CREATE … IF NOT EXISTS fails for all but one of those who try at once."""
+    """Until the end of the transaction no other session creates: CREATE … IF NOT EXISTS fails for all but one of those who try at once."""
     return Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (tables.named("schema"),))
 
 
@@ -99,7 +99,7 @@ _EARLIEST: Final = 14
 """The first PostgreSQL that reads a range of a table's pages, which the cleanup does."""
 
 # The columns stand in an order that wastes nothing to alignment, and none may be null: 88 bytes for a record with its header, or
-# some 45 more while somebody holds it who has a name.
+# some 45 more while a named session holds it.
 _CLAIMS = """
     k uuid NOT NULL,{}
     token bigint NOT NULL,
@@ -141,12 +141,12 @@ def _create(tables: Tables, purpose: Purpose, address: str) -> Steps[None]:
     ours, *others = ddl(tables, purpose)
     version = Statement(insert, (purpose.part, purpose.version))
     *_, inserted = yield [BEGIN, turn(tables), *(yield from _of_schema(tables)), Statement(ours), version]
-    # Whoever had the turn before may have made them all, and an index without a name would be made again.
+    # The session before may have made them all, and an index without a name would be made again.
     yield [Statement("; ".join(others)), COMMIT] if inserted.changed else [COMMIT]
 
 
 def _of_schema(tables: Tables) -> Steps[Packet]:
-    """Return what creates the schema; for one that is there it would take a right that nobody needs."""
+    """Return what creates the schema; for an existing one it would take a right that is not needed."""
     if tables.schema_name is None:
         return []
     (missing,) = yield [Statement("SELECT to_regnamespace($1) IS NULL", (tables.schema_name,))]

@@ -71,7 +71,7 @@ class Tables:
 
     @property
     def other_days(self) -> str:
-        """The partition for days that have none of their own."""
+        """The partition for days that have none."""
         return self.named("daily_claims_other")
 
     @property
@@ -84,7 +84,7 @@ class Tables:
         return self.named(f"daily_claims_{day:%Y%m%d}")
 
     def named(self, name: str) -> str:
-        """The table `name` of ours, quoted and with its schema."""
+        """Our table `name`, quoted and with its schema."""
         return self.sibling(self.prefix + name)
 
     def sibling(self, table: str) -> str:

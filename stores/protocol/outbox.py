@@ -1,6 +1,6 @@
 """A message as the columns of an outbox row, and back; and who owns which shard. Pure.
 
-`Keeping`: how long rows of an outbox stay once nobody has to send them, and what of them. Pure.
+`Keeping`: how long rows of an outbox stay once they need not be sent, and what of them. Pure.
 
 `Wakes`: a commit in this process wakes the relays of this process that wait for rows of the same outbox, in any event loop.
 
@@ -63,7 +63,7 @@ class Division(NamedTuple):
 def divide(shards: Sequence[Shard], owner: str, share: int) -> Division:
     """Return what `owner` keeps, takes and gives back, so that it has `share` shards if enough are free or expired.
 
-    An own shard whose lease has passed is kept if nobody took it, with its token: nobody else wrote meanwhile.
+    An own shard whose lease has passed is kept if no relay took it, with its token: no relay wrote meanwhile.
     """
     mine = [shard.number for shard in shards if shard.owner == owner]
     free = [shard.number for shard in shards if shard.owner != owner and not (shard.owner and shard.is_leased)]
@@ -179,7 +179,7 @@ def _message(
 
 
 def _headers_as_far_as_readable(packed: str | None) -> Headers:
-    """The headers; none of a text that is parked because nobody can read it."""
+    """The headers; none of a text that is parked because it is unreadable."""
     try:
         return unpacked_headers(packed)
     except (ValueError, TypeError):
@@ -316,7 +316,7 @@ class Wakes:
         return Waiter(self, entry)
 
     def forget(self, entry: tuple[asyncio.AbstractEventLoop, asyncio.Event]) -> None:
-        """Nobody waits there any more."""
+        """There is no waiter any more."""
         with self._lock:
             self._waiting.discard(entry)
 

@@ -118,16 +118,16 @@ def claim(
 def complete(
     record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float, unrecorded: str = ""
 ) -> tuple[Record | None, Ack]:
-    """The holder of `token` finished. An expired lease does not matter as long as nobody took over: the work is done.
+    """The holder of `token` finished. An expired lease does not matter as long as no worker took over: the work is done.
 
-    A success with token 0 is that of a replay, which holds its own key: it counts whoever holds this one.
+    A success with token 0 is that of a replay, which holds its own key: it counts whichever worker holds this one.
     """
     if record is None or now >= record.kept_until:
         return Record(token, 1, attempt, 0, False, outcome, now, now + retention).held_by(unrecorded), Ack.RESTORED
     is_replay = outcome is Outcome.OK and token == _RELEASED and record.outcome is None
     if is_replay or (outcome is Outcome.OK and record.outcome is Outcome.DEAD):
         # Its dead letter was sent again and succeeded: what has the key from now on is a duplicate of that success. Where the store
-        # has not heard of the death yet, whoever holds the key is late, and its death takes no success away.
+        # has not heard of the death yet, the holder of the key is late, and its death takes no success away.
         succeeded = Record(token, record.epoch, record.next_attempt, 0, False, outcome, now, now + retention)
         return succeeded.held_by(unrecorded), Ack.OK
     if record.outcome is not None:
@@ -148,7 +148,7 @@ def release(record: Record | None, token: int, sent_back: int | None, now: float
 
 
 def renew(record: Record | None, token: int, now: float, lease: float, retention: float, owner: str = "") -> tuple[Record | None, Ack]:
-    """The holder of `token` is still at work, and called `owner` from now on. An expired lease starts again as long as nobody took over."""
+    """The holder of `token` is still at work, and called `owner` from now on. An expired lease starts again as long as no worker took over."""
     record = _remembered(record, now)
     if record is None or record.outcome is not None or record.token != token:
         return record, Ack.LOST

@@ -6,7 +6,7 @@ It is a best-effort store: a fail-over may forget what was acknowledged (`docs/s
 from ackwise.middleware.errors import ConfigurationError
 
 try:
-    import redis  # noqa: F401  - asked for here, so that a missing driver is told of in one sentence
+    import redis  # noqa: F401  - asked for here, so that a missing driver is reported in one sentence
 except ModuleNotFoundError as error:
     if error.name != "redis":
         raise

@@ -22,7 +22,7 @@ from ackwise.stores.redis.failures import is_misconfigured, reason
 from ackwise.stores.redis.script import Layout, columns_of, key_by_key, questions, result
 
 _BUCKETS = 16
-"""Of a cluster, unless told otherwise: an exchange of 100 keys still asks each node for a handful of keys at a time."""
+"""Default of a cluster: an exchange of 100 keys still asks each node for a handful of keys at a time."""
 
 
 _AT_A_TIME = 8
@@ -34,7 +34,7 @@ _A_MOMENT = 0.5
 
 
 class RedisStore:
-    """A claim store in Redis, at a URL or through a client that you have; as wide as everybody who uses that Redis.
+    """A claim store in Redis, at a URL or through a client that you have; for all workers that use that Redis.
 
     URLs: `redis://user:password@host:6379/0`, `rediss://` with TLS, `redis+cluster://host:6379,host:6380` and `rediss+cluster://`
     for a cluster, `redis+unix:///path`. `client` is a `redis.asyncio.Redis` or `RedisCluster` without `decode_responses`; its
@@ -42,7 +42,7 @@ class RedisStore:
 
     `timeout` (seconds) is how long an exchange may take, connecting and one repetition included, before it raises `StoreUnavailable`.
     `namespace` starts every key. `wait` is how many replicas have to acknowledge an exchange within `wait_timeout` seconds (half of
-    `timeout` unless given); otherwise it raises `StoreUnavailable` and nothing of it is believed. `buckets` is how many hash tags
+    `timeout` by default); otherwise it raises `StoreUnavailable` and nothing of it is believed. `buckets` is how many hash tags
     spread the keys of a cluster.
 
     `layout="compact"` keeps completed messages in a seventh of the memory: `keys` is how many there are at a time and `retention`
@@ -209,7 +209,7 @@ class RedisStore:
         return found
 
     async def _with_connection(self, use: Callable[[Connection], Awaitable[Any]]) -> Any:
-        """Use the connection of an open store, or one of its own."""
+        """Use the connection of an open store, or its own."""
         connection = self._connection or self._connect()
         try:
             with self._errors():
@@ -233,7 +233,7 @@ class RedisStore:
         assert self._replicas is not None
         return (
             f"{self._where}: {error.acknowledged} of {self._replicas.count} replicas acknowledged within {self._replicas.timeout:g} s, "
-            "so nothing of the exchange is believed; look whether the replicas run and keep up"
+            "so nothing of the exchange is believed; check whether the replicas run and keep up"
         )
 
 

@@ -108,7 +108,7 @@ class Address:
         return Redis(connection_pool=ConnectionPool(connection_class=kind, **options))
 
     def cluster_client(self, timeout: float) -> RedisCluster:
-        """A client of a cluster that goes on without the slots that nobody serves; it repeats nothing either.
+        """A client of a cluster that goes on without the slots that no node serves; it repeats nothing either.
 
         Whenever a node fails it asks the hosts of the URL again who serves what. With those that it found instead, it would never
         come back to a cluster that was moved to other machines behind the same names.
@@ -184,7 +184,7 @@ class TLSConnection(_Packing, SSLConnection):
 Command = tuple[str | int | bytes, ...]
 Reply = bytes | BaseException
 
-#: Somebody else may serve these keys by now.
+#: Another node may serve these keys by now.
 _MISLED = (RedisConnectionError, ReadOnlyError, RedisClusterException, MovedError)
 
 
@@ -350,7 +350,7 @@ class Cluster:
         for failure in {reply for reply in replies if isinstance(reply, BaseException)}:
             failure.add_note(f"node {node.name}")
         broken = next((i for i, reply in enumerate(replies) if isinstance(reply, RedisConnectionError | RedisTimeoutError)), len(replies))
-        return replies[:broken] + replies[broken : broken + 1] * (len(replies) - broken)  # the others can only tell of the same
+        return replies[:broken] + replies[broken : broken + 1] * (len(replies) - broken)  # the others can only fail alike
 
     async def _follow(self, question: Question) -> Reply:
         """Ask for key by key: while a slot moves, that is what its two nodes serve. The driver goes where it is sent."""

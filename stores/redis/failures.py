@@ -24,7 +24,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-_NO_ANSWER = "no answer within {timeout:g} s; look whether it is overloaded, stopped or out of reach"
+_NO_ANSWER = "no answer within {timeout:g} s; check whether it is overloaded, stopped or out of reach"
 _NOBODY = "nothing listens there; start Redis, or correct host and port"
 _CREDENTIALS = "it refused the user or the password; correct them in the URL"
 _RIGHTS = "the user may not do what a claim takes ({error}); docs/stores/redis.md lists the rights"
@@ -44,7 +44,7 @@ _BY_CLASS: tuple[tuple[type[BaseException], str], ...] = (
     (TryAgainError, _MOVING),
     (MovedError, "it is a node of a cluster; write redis+cluster:// or rediss+cluster://"),
     (AskError, _MOVING),
-    (ClusterDownError, "the cluster is down; look at CLUSTER INFO for the slots that nobody serves"),
+    (ClusterDownError, "the cluster is down; look at CLUSTER INFO for the slots that no node serves"),
     (ClusterError, _MOVING),
     (ssl.SSLCertVerificationError, "its certificate is not trusted ({verify}); name the authority that signed it with ca=/path/to/ca.pem"),
     (ssl.SSLError, "no TLS is spoken there, or another one; compare rediss:// with the port and the server's certificates"),
@@ -62,14 +62,14 @@ _BY_TEXT = (
     (r"OOM ", "its memory is full; raise maxmemory or shorten the retention, and keep maxmemory-policy noeviction"),
     (r"MISCONF", "it can't write to its disk and so takes no writes; make room there, or look at its log"),
     (r"NOREPLICAS", "too few replicas are connected for its min-replicas-to-write"),
-    (r"BUSY ", "a script of somebody else keeps it busy; SCRIPT KILL ends that one"),
+    (r"BUSY ", "another client's script keeps it busy; SCRIPT KILL ends it"),
     (r"Cluster mode is not enabled", "it is no cluster; write redis:// or rediss://"),
     (r"Redis Cluster cannot be connected", "no node that was named answers; start the cluster, or correct the addresses"),
     (r"DB index is out of range", "it has no database of that number; correct the end of the URL"),
     (r"non local key", _MOVING),
     (r"non deterministic|unknown command", "this Redis is too old; 6.2 or newer is needed"),
 )
-_OTHER_CONNECTION = "the connection broke and could not be replaced; look whether Redis runs and is reachable"
+_OTHER_CONNECTION = "the connection broke and could not be replaced; check whether Redis runs and is reachable"
 _OTHER = "it refused: {error}"
 
 

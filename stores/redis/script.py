@@ -1,4 +1,4 @@
-"""`Layout`: how records are laid out among the keys of a Redis; everybody who shares a namespace has to use the same.
+"""`Layout`: how records are laid out among the keys of a Redis; all users of a namespace have to use the same.
 
 `Question`: a part of an exchange as bytes for the script, and its reply read. `script.lua` explains the bytes.
 """
@@ -142,7 +142,7 @@ SCRIPT_NAME = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 AnyAnswer = TypeVar("AnyAnswer")
 
 _LIMIT = 500
-"""Requests; Redis serves nobody else while a script runs, and this many take it some milliseconds."""
+"""Requests; Redis serves no other client while a script runs, and this many take it some milliseconds."""
 
 _COLUMN = Struct(">BHIB")
 _SETTINGS = Struct(">6s6sB6sBB")
@@ -258,7 +258,7 @@ def result(exchange: ColumnExchange, answered: Iterable[tuple[Question, bytes]])
 
 
 def columns_of(exchange: Exchange) -> ColumnExchange:
-    """The same in columns, with the keys in the same order. A key may stand in a column twice here, and Redis is told."""
+    """The same in columns, with the keys in the same order. A key may stand in a column twice here, and Redis gets both."""
     return ColumnExchange(
         _columns([(key, token, Outcome.OK, None, "") for key, token in exchange.claims]),
         _columns([(key, token, outcome, None, unrecorded) for key, token, outcome, unrecorded in exchange.completes]),

@@ -98,7 +98,7 @@ class LogChanges(abc.ABC):
 
 
 def _inserted_row(change: Change, address: str) -> OutboxRow | None:
-    """Return the row of the outbox that was inserted to be sent. Raise `UnreadableChange` for a row that no outbox of ours wrote."""
+    """Return the row of the outbox that was inserted to be sent. Raise `UnreadableChange` for a row that Ackwise did not write."""
     if change.operation is not Operation.INSERT or change.row.get("state") != RowState.LOCAL_COMMIT:
         return None
     row = change.row
@@ -121,7 +121,7 @@ def _inserted_row(change: Change, address: str) -> OutboxRow | None:
 
 
 def require_same(table: str, before: Mapping[str, object], later: Mapping[str, object]) -> None:
-    """Raise `ValueError` for a column, by its name, that is gone or has another type; new columns hurt nobody."""
+    """Raise `ValueError` for a column, by its name, that is gone or has another type; new columns are ignored."""
     gone = [f"column {name} is gone" for name in before if name not in later]
     changed = [f"column {name} has another type" for name, column in before.items() if name in later and later[name] != column]
     if gone or changed:

@@ -42,7 +42,7 @@ def exchange_in_rounds(
 ) -> Steps[ExchangeResult]:
     """An exchange where the server decides. `ask` answers some requests of different keys, by position.
 
-    What somebody else was faster with has no answer, and is asked again: the next packet sees who won.
+    A request where another worker was faster has no answer, and is asked again: the next packet sees who won.
     """
     every = transitions.asked(exchange)
     answers: dict[int, Answer] = {}

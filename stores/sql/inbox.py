@@ -21,7 +21,7 @@ _TAKEN: Final = Taken()
 UNFINISHED: Final = 0
 """The outcome in the row of a key that is claimed, or was sent back."""
 CLAIMED: Final = 9
-"""The outcome in the row of a key that is claimed, where a handler can commit unseen; no transaction of ours commits it."""
+"""The outcome in the row of a key that is claimed, where a handler can commit unseen; our transactions never commit it."""
 
 _LEAVE: Final = "leave commit and rollback to Ackwise, and raise to roll back"
 ENDED: Final = f"the handler ended the transaction that it writes in; {_LEAVE}"
@@ -65,14 +65,14 @@ class Statements(Protocol):
         ...
 
     def finish(self, records: Sequence[Record], retention: float, transaction: str | None, left: Sequence[bytes], mark: int) -> Packet:
-        """Write the records if this is still `transaction`. Where the last answer has a row, it says so; otherwise the packet fails.
+        """Write the records if this is still `transaction`. Then the last answer has a row, or the packet fails.
 
         What is `left` was claimed with the `mark`, or finished before, and has no record: it is not CLAIMED any more.
         """
         ...
 
     def lock(self, fence: Fence) -> Packet:
-        """Lock the row. The last answer has the next offset and which transaction it is, or no row if somebody else has it."""
+        """Lock the row. The last answer has the next offset and which transaction it is, or no row if another worker has it."""
         ...
 
     def advance(self, fence: Fence, next: int) -> Packet:

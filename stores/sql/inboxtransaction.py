@@ -78,7 +78,7 @@ class Session(abc.ABC, Generic[C]):
 
     @abc.abstractmethod
     def unavailable(self, error: Exception) -> StoreUnavailable:
-        """The error of ours for one of the driver's."""
+        """Our error for one of the driver's."""
 
     def after(self, effects: Effects) -> None:  # as above
         """See `Watcher.after`."""
@@ -210,7 +210,7 @@ class InboxTransaction:
         return True
 
     async def _was_committed(self) -> bool:
-        """Look for the rows that it claimed. Where nobody answers, the next claim is granted: that is as before."""
+        """Look for the rows that it claimed. Where the database does not answer, the next claim is granted: that is as before."""
         try:
             return await self._within(run(inbox.was_committed(self._statements, self._claimed, self._mark), self._session), _SILENT)
         except StoreUnavailable:
@@ -347,7 +347,7 @@ class ServerInbox(SQLStore[Connections[P, C]]):
                 return connection, session
 
     async def _give_back(self, pool: P, connection: C, session: ServerSession[C]) -> None:
-        """Nobody gets a connection that is not as it was."""
+        """Return no connection to the pool that is not as it was."""
         session.unwatch()
         try:
             if tidying := session.tidying():

@@ -4,7 +4,7 @@ A generator yields a packet, which are statements that may share one trip, and g
 packets through one driver, one statement at a time where the driver takes no more. So the same operation runs on asyncpg, asyncmy,
 sqlite3 and a connection of SQLAlchemy, asynchronously or not.
 
-An operation *owns* its connection, or borrows that of the caller. Whoever runs an owned one (`Runs`, in `schema.py`) takes a connection,
+An operation *owns* its connection, or borrows that of the caller. The runner of an owned one (`Runs`, in `schema.py`) takes a connection,
 bounds the time, repeats it and closes the connection if it has to; the operation itself may start and commit. A borrowed one is steps
 alone, which send their statements into the transaction that is open: they neither start nor commit, make no setting and are never repeated.
 
@@ -45,7 +45,7 @@ class Problem(enum.Enum):
 
     CONFLICT = "the server chose this transaction to give way, and asking again is all it takes"
     LOST = "the connection is lost or of no use any more, and a new one may help"
-    BUSY = "somebody else held what was asked for until the time was up"
+    BUSY = "another transaction held what was asked for until the timeout"
     ENDED = "the transaction that was open is gone, or takes nothing any more"
     MISSING = "there is no such table"
     DUPLICATE = "there is a row of this key already"

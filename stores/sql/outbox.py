@@ -95,7 +95,7 @@ class Inspecting(Operations):
         return said
 
     def _clean(self) -> Steps[int]:
-        """Delete rows that need not be kept, barriers that nobody needs, and relays that are gone; return how many records.
+        """Delete rows that need not be kept, unneeded barriers, and relays that are gone; return how many records.
 
         A clock that jumps from now on deletes no more than is forgotten now.
         """

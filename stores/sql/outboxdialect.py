@@ -83,13 +83,13 @@ DUE_COLUMNS: Final = "id, tx_id, checks, {ms created}, producer_group, barrier_i
 #: Half messages of a group that are due; or, without one, all those whose barrier is in this database.
 DUE: Final = """state = {PREPARED} AND next_at <= {now} AND (producer_group = :producer_group
     OR :producer_group IS NULL AND barrier_in = (SELECT value FROM {meta} WHERE name = 'database_id')) ORDER BY next_at, id LIMIT :limit"""
-# What the broker acknowledged may go whoever deletes it; a failure that is not the owner's may not be written beside the owner.
+# What the broker acknowledged may be deleted by any relay; a failure that is not the owner's may not be written beside the owner.
 _OF_MINE: Final = " AND r.state = {LOCAL_COMMIT} AND r.shard IN ({mine})"
 
 _COLUMNS: Final = ", ".join("{partition}" if column == "partition" else column for column in RowColumns._fields)
 _VALUES: Final = ", ".join(f":{column}" for column in RowColumns._fields)
 
-#: The words of a database that has no arrays, and those that are everybody's.
+#: The words of a database that has no arrays, and those of all databases.
 WORDS: Final = {
     "by_id": "",
     "by_due": "",
@@ -109,7 +109,7 @@ WORDS: Final = {
     "failed": "UPDATE {rows} AS r {by_id} SET attempts = attempts + 1, cause = {cause}, state = :state, next_at = {later again_in}"
     " WHERE r.id = :id AND r.state = {LOCAL_COMMIT} AND r.shard = :shard AND :token = (SELECT token FROM {shards} WHERE shard = :shard)",
     "due": "SELECT id FROM {rows} {by_due} WHERE " + DUE,
-    # Only the half message that is still open is changed: whoever decided first, decided.
+    # Only the half message that is still open is changed: the first decision stands.
     "answered": "UPDATE {rows} {by_id} SET state = :state, checks = checks + :checks, next_at = {later again_in}, cause = {cause}"
     " WHERE id = :id AND state = {PREPARED}",
     "prepared": f"INSERT INTO {{rows}} ({_COLUMNS}, created, state, next_at, tx_id, producer_group, barrier_in)"
@@ -238,7 +238,7 @@ class Operations(abc.ABC):
 
     def __init__(self, sql: Dialect, address: str, timeout: float, keeping: Keeping, wakes: Wakes) -> None:
         super().__init__()
-        self.keeping = keeping  #: what stays of rows that nobody has to send
+        self.keeping = keeping  #: what stays of rows that need not be sent
         self._sql, self._address, self._timeout, self._wakes = sql, address, timeout, wakes
         self._seen = wakes.count  #: commits of this process before the last `pending`
         self._blocks_key = True

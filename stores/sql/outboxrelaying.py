@@ -197,7 +197,7 @@ _GIVE_BACK: Final = "UPDATE {rows} {by_id} SET next_at = {now} WHERE id {among i
 #: What a barrier says of its local transaction.
 _COMMITTED, _NOT_BEGUN = "C", "R"
 
-#: Failures after which nobody knows yet who was first.
+#: Failures after which it is unknown who was first.
 _UNDECIDED: Final = (Problem.BUSY, Problem.CONFLICT, Problem.DUPLICATE)
 
 _TWICE: Final = "the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
@@ -237,7 +237,7 @@ class Preparing(Operations):
     def probe(self, tx_id: str, *, wait: float) -> Steps[TransactionOutcome]:
         """See `BarrierStore.probe`; it waits for less than the timeout in any case.
 
-        A barrier that is there was committed; if its transaction still runs, or was undone meanwhile, nobody knows.
+        A barrier that is there was committed; if its transaction still runs, or was undone meanwhile, the outcome is unknown.
         """
         look = self._sql.say(_OUTCOME, tx_id=tx_id)
         try:
@@ -269,7 +269,7 @@ class Preparing(Operations):
 
     @asked(repeats=True)
     def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> Steps[list[Prepared]]:
-        """See `PreparedStore.due_checks`. Looked for without a lock, and then taken by whoever comes first."""
+        """See `PreparedStore.due_checks`. Looked for without a lock, and then taken by the first relay."""
         found = yield from self._sql.read(self._sql.say("{due}", producer_group=producer_group, limit=limit, lease=lease))
         if found and not self._sql.takes_at_once:
             ids, taking = [id for (id,) in found], (*self._sql.taking, _TAKE, _TAKEN)

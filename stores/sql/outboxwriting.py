@@ -46,14 +46,14 @@ class Writes:
     """The statements of one database, for one connection of the business."""
 
     insert: Callable[[Sequence[RowColumns], Packet], Steps[None]]
-    """Inserts rows to be sent, in their order, which is that of their ids; the packet goes with the first of its own."""
+    """Inserts rows to be sent, in their order, which is that of their ids; the packet goes with its first row."""
     begin: Packet = (Statement("BEGIN"),)
     """Starts a transaction, out of autocommit."""
     commit: Packet = (Statement("COMMIT"),)
     """Commits it; then the connection is in autocommit again if it was."""
     rollback: Packet = (Statement("ROLLBACK"),)
     restore: Packet = ()
-    """What is left to do where somebody else has ended the transaction."""
+    """What is left to do where another statement has ended the transaction."""
     open: Packet = ()
     """Fails where no transaction is open, if the driver does not know what an error did to it."""
     is_marked: bool = True
@@ -65,11 +65,11 @@ class Writes:
     at_once: bool = False
     """Whether a row is written by the call that adds it."""
     as_ours: Callable[[Steps[None]], Steps[None]] = lambda steps: steps
-    """Takes steps with the rights that the connection came with, though somebody else's count now."""
+    """Takes steps with the rights that the connection came with, though other rights are in force now."""
 
 
 class Rows(Buffer):
-    """The rows of a transaction that somebody else looks after."""
+    """The rows of a transaction that the caller manages."""
 
     def __init__(self, business: Business) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class Business:
     timeout: float
     """Seconds that it may take to undo a block."""
     now: SyncRunner | None = None
-    """The way to the database where nobody can wait: in a call that adds a row, or before a statement that is watched."""
+    """The way to the database where waiting is impossible: in a call that adds a row, or before a statement that is watched."""
     look: Callable[[], Awaitable[None]] | None = None
     """Finds out whether a transaction is open, if the driver may have missed an end. Raises nothing of the driver's."""
     begins_by_itself: bool = False
@@ -224,7 +224,7 @@ class Business:
             raise self._error(failure, rows) from None
 
     def write_first(self, steps: Steps[None], rows: Rows) -> Awaitable[None] | None:
-        """The same before a statement that is watched: at once, if nobody can wait."""
+        """The same before a statement that is watched: at once, if waiting is impossible."""
         if self.now is None:
             return self.write(steps, rows)
         try:

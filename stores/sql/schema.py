@@ -278,7 +278,7 @@ _TOLERANCE: Final = 300.0
 def refuse_jumped(server: float, address: str) -> None:
     """Raise `StoreUnavailable` if the `server`'s wall clock (seconds since 1970) is not that of this machine.
 
-    One of them jumped, and nobody can tell which: what was deleted by a wrong clock is gone, and would run again.
+    One of them jumped, and which one is unknown: what was deleted by a wrong clock is gone, and would run again.
     """
     ahead = server - time.time()
     if abs(ahead) > _TOLERANCE:

@@ -1,4 +1,4 @@
-"""What a statement of somebody else does to the transaction that is open: whether it opens a savepoint, undoes or ends it. Pure.
+"""What a foreign statement does to the transaction that is open: whether it opens a savepoint, undoes or ends it. Pure.
 
 A hook of each driver looks at every statement of a connection while a `watched` block lasts. It asks the watchers first, any of which may
 write what belongs before the statement, or refuse it by raising; and tells them afterwards.
@@ -24,7 +24,7 @@ class Effect(enum.Enum):
 
     SAVEPOINT = "it opens a savepoint"
     UNDOES = "it undoes what came after a savepoint"
-    COMMITS = "it commits, and says so"
+    COMMITS = "it commits visibly"
     COMMITS_BY_ITSELF = "it ends the transaction before it does what it is for"
     ROLLS_BACK = "it rolls all back"
     ANYTHING = "it may do any of these, as a procedure can"
@@ -46,7 +46,7 @@ def undoes(effects: Effects) -> bool:
 
 
 class Watcher(Protocol[Step_co]):
-    """Whoever has a part in the transaction that is open on a connection."""
+    """A participant of the transaction that is open on a connection."""
 
     def before(self, effects: Effects) -> Step_co | None:
         """A statement with `effects`, at least one, comes next: return what has to be done first, or raise to refuse it."""
@@ -96,7 +96,7 @@ class Watch(AbstractContextManager[None], Generic[Step]):
 
     @abstractmethod
     def hook(self) -> None:
-        """Look at statements: somebody watches now."""
+        """Look at statements from now on."""
 
     @abstractmethod
     def unhook(self) -> None:
@@ -141,7 +141,7 @@ async def execute(
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """How the statements of a database are told apart, and what those do that are more than reading or writing."""
+    """How the statements of a database are recognised, and what those do that are more than reading or writing."""
 
     hidden: re.Pattern[str]
     """Comments, texts and quoted names."""

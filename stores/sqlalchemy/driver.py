@@ -71,7 +71,7 @@ def failures() -> Iterator[None]:
 
 
 def as_outbox_error(error: Exception) -> AckwiseError:
-    """The error of ours for one of SQLAlchemy's or of the network, while rows of an outbox are written."""
+    """Our error for one of SQLAlchemy's or of the network, while rows of an outbox are written."""
     if isinstance(error, OSError):
         return StoreUnavailable(f"the database of the session can't be reached ({error.strerror or 'connection lost'})")
     problem, said = problem_of(error), _first_line(error)
@@ -87,7 +87,7 @@ def as_outbox_error(error: Exception) -> AckwiseError:
 
 
 def as_store_error(error: Exception) -> ConfigurationError | StoreUnavailable:
-    """The error of ours for one of SQLAlchemy's or of the network."""
+    """Our error for one of SQLAlchemy's or of the network."""
     match error:
         case TimeoutError() | PoolTimeout():
             return StoreUnavailable(f"{ADDRESS}: no answer in time; see whether it runs and has a connection left")
@@ -178,7 +178,7 @@ class SyncRunner:
         return Answer(rows, max(0, result.rowcount))
 
     def _control(self, word: str) -> Answer:
-        """SQLite's driver starts with the first change and not before; or SQLAlchemy itself does, where it is told to."""
+        """SQLite's driver starts with the first change and not before; or SQLAlchemy itself does, where it is configured to."""
         if word == "COMMIT":
             self._connection.commit()
         elif word == "ROLLBACK":

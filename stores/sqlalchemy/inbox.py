@@ -33,7 +33,7 @@ _GRAMMARS: Final = {"postgresql": POSTGRES, "mysql": MARIADB, "mariadb": MARIADB
 def watched(session: SyncSession, connection: Connection, watcher: Watcher[None]) -> Iterator[None]:
     """Let `watcher` see what is executed on `connection`, which is that of `session`, until the block ends.
 
-    The watcher does itself what has to be done before; it is told at once, as nobody is called once a statement was executed.
+    The watcher does itself what has to be done before; it is called at once, as there is no call after a statement was executed.
     """
     seen = Watched[None](_GRAMMARS[connection.dialect.name])
 
@@ -50,7 +50,7 @@ def watched(session: SyncSession, connection: Connection, watcher: Watcher[None]
         see(Effect.COMMITS)
 
     def rollback(_c: Connection) -> None:
-        seen.done((Effect.ROLLS_BACK,))  # the session also rolls back by itself, after an error: nobody can refuse that
+        seen.done((Effect.ROLLS_BACK,))  # the session also rolls back by itself, after an error: that can't be refused
 
     def after_transaction_create(_s: SyncSession, transaction: SessionTransaction) -> None:
         # The session would execute SAVEPOINT with its next statement, and what was added by then would seem to be from before it.

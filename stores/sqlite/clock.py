@@ -1,6 +1,6 @@
-"""The clock of a SQLite file: the host's wall clock, unless a clock that nobody sets says that it jumped.
+"""The clock of a SQLite file: the host's wall clock, unless a clock that can't be set shows that it jumped.
 
-Whoever sets a wall clock forward by two days would make a store forget every finished key, and end every lease. So the file keeps
+A wall clock that is set forward by two days would make a store forget every finished key, and end every lease. So the file keeps
 the newest instant that it was used at, beside what the host's uptime was; from there on uptime says how late it is. Where the
 wall clock says otherwise, it is not believed until that has lasted an hour.
 """
@@ -44,9 +44,9 @@ class Clocks(NamedTuple):
     """The clocks of a host."""
 
     wall: Callable[[], float]
-    """Seconds since 1970, as somebody set them."""
+    """Seconds since 1970, of the clock that can be set."""
     uptime: Callable[[], float]
-    """Seconds that nobody sets, the same for all processes; they go on while the host sleeps."""
+    """Seconds that can't be set, the same for all processes; they go on while the host sleeps."""
     boot: str
     """Uptimes of the same text can be compared. Those of two can if the clocks agree on when the host was started."""
 
@@ -176,7 +176,7 @@ def doubt(part: str, clock: Callable[[], float] | Clocks) -> Steps[list[str]]:
         return []
     way = "ahead of" if ahead > 0 else "behind"
     return [
-        f"the wall clock is {abs(ahead):.0f} s {way} what the file counts, after a jump or while nobody used it; "
+        f"the wall clock is {abs(ahead):.0f} s {way} what the file counts, after a jump or while it was unused; "
         "nothing is forgotten until that has lasted an hour of work, so set the clock right if it is wrong"
     ]
 

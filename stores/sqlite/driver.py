@@ -53,12 +53,12 @@ _CLAIMS: Final = {
     sqlite3.SQLITE_READONLY: "the file can't be written; check the rights of the file and of its folder",
 }
 
-#: The file of an inbox has the handler's tables as well, so nobody is told to move it away.
+#: The file of an inbox has the handler's tables as well, so no sentence says to move it away.
 _INBOX: Final = {sqlite3.SQLITE_BUSY: "another writer held the file for {timeout} s; look who keeps a transaction open"}
 
 _REFUSED: Final = "SQLite refused: {error}; check the file, its rights and the disk"
 
-#: SQLite has no code of its own for a transaction that is not open any more.
+#: SQLite has no code for a transaction that is not open any more.
 _ENDED: Final = re.compile("no such savepoint|no transaction is active")
 
 #: Seconds between two tries for the file while another connection writes to it.

@@ -238,10 +238,10 @@ class SQLiteInbox:
 
 
 def _connected(file: File, prepare: Callable[[sqlite3.Connection], object] | None, *, is_new: bool) -> HandlerConnection:
-    """Return a connection that waits for nobody, with all that `prepare` does. Raises `Failure`."""
+    """Return a connection that waits for no other, with all that `prepare` does. Raises `Failure`."""
     connection = None
     try:
-        # We wait ourselves, and let the event loop go on; SQLite waits for nobody where several switch a new file to WAL at once.
+        # We wait ourselves, and let the event loop go on; SQLite does not wait where several switch a new file to WAL at once.
         connection = sqlite3.connect(file.path, timeout=0, isolation_level=None, factory=HandlerConnection)
         if is_new:
             connection.execute("PRAGMA journal_mode = WAL")

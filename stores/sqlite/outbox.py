@@ -44,7 +44,7 @@ _WORDS: Final = {
     "mine": """
 SELECT shard FROM {shards}
 WHERE (shard, token) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:mine))""",
-    "locked": "",  # nobody else writes to the file
+    "locked": "",  # no other connection writes to the file
     # By id, from the start. What blocks a key is found in an index that has rows which failed, and no others. The large columns are
     # read last, of few rows.
     "pending": """
@@ -69,7 +69,7 @@ _TABLES: Final = Tables()
 
 
 class SQLite(Dialect):
-    """What reads needs no transaction, and waits for nobody who writes."""
+    """What reads needs no transaction, and waits for no writer."""
 
     alone = writing = Around((_BEGIN_TEXT,), ("COMMIT",))
     patient = Around((_WAIT, _BEGIN_TEXT), ("COMMIT", _AS_BEFORE))
@@ -118,14 +118,14 @@ _NO_PATIENCE: Final = (Statement("PRAGMA busy_timeout = 0"),)
 
 @functools.lru_cache(64)
 def _writes(clock: Callable[[], float]) -> Writes:
-    """Return the statements. A row is inserted at once: that is a call within the process, and nobody can write in an authorizer."""
+    """Return the statements. A row is inserted at once: that is a call within the process, and an authorizer can't write."""
     return Writes(inserting("ackwise_outbox", clock), begin=[_BEGIN], restore=[Statement("ROLLBACK")], at_once=True)
 
 
 def business(connection: Any, file: File, timeout: float, clock: Callable[[], float]) -> Business:
     """Return how rows get to `connection`. Raises `ConfigurationError` for what is none of sqlite3's.
 
-    One with callbacks of its user is not watched, and the savepoint tells of an end.
+    One with callbacks of its user is not watched, and the savepoint shows an end.
     """
     require(connection, sqlite3.Connection, "SQLite", "sqlite3")
     runner = SQLiteRunner(connection)

@@ -114,7 +114,7 @@ class Tables:
     schema: str | None = None
 
     def named(self, name: str) -> str:
-        """The table `name` of ours, quoted."""
+        """Our table `name`, quoted."""
         return ".".join(f'"{part.replace(chr(34), 2 * chr(34))}"' for part in (self.schema, self.prefix + name) if part is not None)
 
 

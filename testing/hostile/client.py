@@ -3,7 +3,7 @@
     with hostile_client("worker.Fetch:raises-after@2", "worker.commit:never"):
         ...
 
-`install` does it for longer, under every client that is made afterwards. Which plan a call passes through is said by the context that
+`install` does it for longer, under every client that is made afterwards. Which plan a call passes through depends on the context that
 it is made in (`under`), so that several workers in one process have a plan each; `HOSTILE` in the environment is the plan
 of a process as a whole (`install_from_environment`).
 

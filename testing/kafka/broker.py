@@ -151,7 +151,7 @@ class MemoryKafka:
         return self._cluster.log(topic, partition)
 
     def group(self, name: str) -> ConsumerGroup:
-        """A consumer group: its generation, its members, its offsets. One that nobody has joined is empty."""
+        """A consumer group: its generation, its members, its offsets. Without members it is empty."""
         return self._cluster.group(name)
 
     def committed(self, group: str) -> dict[tuple[str, int], Committed]:

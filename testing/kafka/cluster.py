@@ -235,7 +235,7 @@ class Cluster:
         return logs[partition]
 
     def group(self, name: str) -> ConsumerGroup:
-        """The group of that name, which is empty if nobody has joined it."""
+        """The group of that name, which is empty if it has no members."""
         if name not in self.groups:
             self.groups[name] = ConsumerGroup(name)
         return self.groups[name]

@@ -26,7 +26,7 @@ from ackwise.testing.kafka.faults import APIS
 
 _HEADER: Final = struct.Struct(">hh")
 
-#: What an answer says where nobody gave a value.
+#: What an answer has where no value was given.
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "throttle_time_ms": 0,
     "tags": {},

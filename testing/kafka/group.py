@@ -163,7 +163,7 @@ class ConsumerGroup:
         if member_id != self._leader:
             assigned: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             member.syncing = assigned
-            self._stop_expiry(member)  # whoever waits for the leader is told in any case
+            self._stop_expiry(member)  # members that wait for the leader are answered in any case
             return await assigned
         self.state = State.STABLE
         for each in self._members.values():

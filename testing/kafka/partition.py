@@ -127,7 +127,7 @@ _REMEMBERED = 5
 
 
 class Aborted(NamedTuple):
-    """A transaction whose records nobody is to see who reads what is committed."""
+    """An aborted transaction; hidden from read_committed consumers."""
 
     producer_id: int
     first: int

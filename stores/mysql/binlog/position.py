@@ -1,6 +1,6 @@
 """Places in the binary log, and the table `ackwise_cdc`: for each reader of the log its position, who has it, and the heartbeat.
 
-Whoever reads has a lease, and a token with which alone the position can be written: one that lost its lease moves nothing any more.
+The reader has a lease and a token, with which alone the position can be written: one that lost its lease moves nothing any more.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Progress:
             self.done = self._outstanding.popleft()
 
     def passed(self, place: Place) -> None:
-        """Between two transactions, the latter of which has nothing of ours: an idle source goes forward with it."""
+        """Between two transactions, the latter of which has no change of ours: an idle source goes forward with it."""
         if not self._outstanding:
             self.done = place
 
@@ -104,7 +104,7 @@ def ensure(tables: Tables) -> Steps[None]:
             raise
         statement = f"CREATE TABLE {name} ({' '.join(_COLUMNS.split())}) ENGINE = InnoDB"
         raise ConfigurationError(
-            f"the table {name} is missing, or this user may not use it, nor create it; let somebody who may run: {statement}; "
+            f"the table {name} is missing, or this user may not use it, nor create it; let a user who may run: {statement}; "
             f"GRANT SELECT, INSERT, UPDATE ON {name} TO this user"
         ) from None
 
@@ -132,7 +132,7 @@ def remember(tables: Tables, name: str, server: str, place: Place) -> Steps[None
 
 
 def claim(tables: Tables, name: str, token: int) -> Steps[int | None]:
-    """Take the lease, if nobody has it or it is ours by `token`; returns the new token, or `None`."""
+    """Take the lease, if it is free or ours by `token`; return the new token, or `None`."""
     statement = (
         f"UPDATE {tables.named('cdc')} SET token = LAST_INSERT_ID(token + 1), leased_until = {_NOW} + INTERVAL {_LEASE} SECOND "
         f"WHERE name = %s AND (leased_until <= {_NOW} OR token = %s)"
@@ -142,7 +142,7 @@ def claim(tables: Tables, name: str, token: int) -> Steps[int | None]:
 
 
 def keep(tables: Tables, name: str, token: int, place: Place) -> Steps[bool]:
-    """Write the acknowledged place with a heartbeat, and renew the lease; `False` if somebody else has it."""
+    """Write the acknowledged place with a heartbeat, and renew the lease; `False` if another reader has it."""
     statement = (
         f"UPDATE {tables.named('cdc')} SET log_file = %s, log_position = %s, log_created = %s, beats = beats + 1, beat_at = {_NOW}, "
         f"leased_until = {_NOW} + INTERVAL {_LEASE} SECOND WHERE name = %s AND token = %s"

@@ -38,7 +38,7 @@ _PACKED: Final = frozenset({39, 40, *range(165, 172)})
 
 
 class Wanted(NamedTuple):
-    """What is told of a table."""
+    """What the log reports of a table."""
 
     operations: Collection[Operation] = frozenset(Operation)
     texts: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class _Transaction:
 
     begin: Place
     is_sure: bool
-    """It commits, and `cuts` are known: its changes are told as they come."""
+    """It commits, and `cuts` are known: its changes are reported as they come."""
     cuts: list[tuple[int, int]] = field(default_factory=list)
     """Positions from, and before, which everything was taken back."""
     savepoints: dict[bytes, int] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class _Transaction:
 
 
 class Reader:
-    """Reads one log from the place where `progress` stands. `wanted` are the tables that are told of, `server` makes ids unique.
+    """Reads one log from the place where `progress` stands. `wanted` are the tables to report, `server` makes ids unique.
 
     `encodings` are Python's names of character sets by collation. `known` are the columns of each table as they were seen first,
     which outlive the stream. `tables_are_read` means that what the log does not say in rows is found in the tables later.

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 Decoder = Callable[[bytes, int], tuple[Any, int]]
-"""Makes a value of the bytes at a place, and says where what follows starts; whoever calls it sees to the end of the bytes."""
+"""Makes a value of the bytes at a place, and says where what follows starts; the caller checks the end of the bytes."""
 
 _TINY, _SHORT, _LONG, _FLOAT, _DOUBLE, _TIMESTAMP = 1, 2, 3, 4, 5, 7
 _LONGLONG, _INT24, _DATE, _TIME, _DATETIME, _YEAR = 8, 9, 10, 11, 12, 13
@@ -32,7 +32,7 @@ _METADATA: Final = {
     **dict.fromkeys((_VARCHAR, _BIT, _DECIMAL, _ENUM, _SET, _VAR_STRING, _STRING, _COMPRESSED_VARCHAR), 2),
 }
 
-#: Bytes of a number of so many decimal digits.
+#: Bytes of a number, by its decimal digits.
 _DIGITS: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
@@ -341,7 +341,7 @@ class _Described:
             self._fields[kind] = data[start:place]
 
     def completed(self, table: str, columns: Sequence[Column], encodings: Mapping[int, str | None]) -> list[Column]:
-        """The columns with all that is said of them."""
+        """The columns with all their attributes."""
         if _NAMES not in self._fields:
             raise ValueError(f"the log does not name the columns of {table}: it was written while binlog_row_metadata was not FULL")
         names = [name.decode("utf-8") for name in _texts(self._fields[_NAMES])]

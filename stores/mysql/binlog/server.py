@@ -73,7 +73,7 @@ class BinlogConnection:
                 async with connection.cursor() as cursor:
                     await cursor.execute(_SAY)
             command = struct.pack("<BIHI", _BINLOG_DUMP, place.position, 0, self._server_id) + place.file.encode()
-            connection._next_seq_id = 0  # type: ignore[attr-defined]  # a new command begins, and asyncmy sends no such one by itself
+            connection._next_seq_id = 0  # type: ignore[attr-defined]  # a new command starts, and asyncmy sends no such one by itself
             connection.write_packet(command)
         except FAILURES as error:
             raise self._as_ours(error) from None
@@ -215,7 +215,7 @@ def settings(address: str) -> Steps[Settings]:
             )
     server_id = int(found["server_id"])
     if server_id == 0:
-        raise ConfigurationError(f"{address}: server_id is 0, and the server sends its log to nobody then; give it one, such as 1")
+        raise ConfigurationError(f"{address}: server_id is 0, and the server sends its log to no reader then; give it one, such as 1")
     expires = int(found.get("binlog_expire_logs_seconds") or 0)
     return Settings(found.get("server_uuid") or str(server_id), server_id, found.get("sync_binlog") == "1", expires)
 
@@ -246,7 +246,7 @@ def require_logged(address: str, databases: Collection[str]) -> Steps[None]:
 
 
 def left_out(databases: Collection[str], only: str, ignored: str) -> list[str]:
-    """Those of `databases` that a log with these lists, comma-separated as the server shows them, does not tell of."""
+    """Those of `databases` that a log with these lists, comma-separated as the server shows them, leaves out."""
     return [each for each in databases if (only and each not in only.split(",")) or each in ignored.split(",")]
 
 

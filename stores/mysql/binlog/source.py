@@ -125,12 +125,12 @@ class MySQLChanges(LogChanges):
         if token is None:
             raise SourceBusy(f"{self.address}: another relay reads the log from the position {self.name}")
         self._token = token
-        kept = yield from recall(self._tables, self.name)  # whoever had the lease may have moved it
+        kept = yield from recall(self._tables, self.name)  # the last holder of the lease may have moved it
         assert kept is not None, "its row was just claimed"
         return kept
 
     def _begin_anew(self, said: server.Settings, lost: str) -> Steps[Place]:
-        """Where the log ends, if somebody said that it may start there after it was lost. Raises `ChangesLost`."""
+        """Where the log ends, if the operator allowed to start there after it was lost. Raises `ChangesLost`."""
         if not self._replace_lost:
             yield from release(self._tables, self.name, self._token)
             raise ChangesLost(
@@ -236,7 +236,7 @@ class MySQLChanges(LogChanges):
                     await self._report()
 
     async def _report(self) -> None:
-        """Keep the acknowledged position. If somebody else has the lease, reading ends."""
+        """Keep the acknowledged position. If another reader has the lease, reading ends."""
         if self._progress is None:
             return
         place, self._has_news = self._progress.done, False

@@ -132,7 +132,7 @@ class ReplicationConnection:
         loop, socket = asyncio.get_running_loop(), self._pq.socket
         readable: asyncio.Future[None] = loop.create_future()
         loop.add_reader(socket, _set, readable)
-        try:  # TLS may have read more from the socket than libpq took from it, and nobody is told of that
+        try:  # TLS may have read more from the socket than libpq took from it, without any notice
             await asyncio.wait({readable}, timeout=_LOOK_AGAIN)
         finally:
             loop.remove_reader(socket)

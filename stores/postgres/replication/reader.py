@@ -126,7 +126,7 @@ _EPOCH_2000_MS: Final = 946_684_800_000
 
 
 class Reader:
-    """Reads one stream from its start. `wanted` are the tables that are told of; `identity` makes ids of the log's positions unique.
+    """Reads one stream from its start. `wanted` are the tables to report; `identity` makes ids of the log's positions unique.
 
     `known` are the columns of each table as they were seen first, which outlive the stream.
     """

@@ -1,6 +1,6 @@
 """`Progress`: the position in the log that may be reported as done; and positions as text, such as `16/B374D848`. Pure.
 
-The publication that says which tables the log tells of: checked, and made where it is missing.
+The publication, which selects the tables of the log: checked, and made where it is missing.
 
 A replication slot: what PostgreSQL says of it, what our table `ackwise_cdc` remembers of it, and what follows from both.
 """
@@ -158,7 +158,7 @@ def ensure_table(tables: Tables) -> Steps[None]:
         yield [Statement(f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) WITH (fillfactor = 50)")]
     except Failure as failure:
         if failure.problem is Problem.DUPLICATE:
-            return  # somebody else creates it in this moment
+            return  # another session creates it in this moment
         if failure.problem is not Problem.FORBIDDEN:
             raise
         statement = f"CREATE TABLE {name} ({' '.join(_COLUMNS.split())})"
@@ -194,7 +194,7 @@ def beat(tables: Tables, slot: str, position: str) -> Steps[int]:
     return beaten.changed
 
 
-#: Bytes of log kept for the slot from which that is said: one gibibyte.
+#: Bytes of log kept for the slot from which that is reported: one gibibyte.
 _MUCH: Final = 2**30
 
 _SLOT: Final = """
@@ -239,7 +239,7 @@ class Decision(NamedTuple):
     drops: bool
     makes: bool
     says: str | None = None
-    """What somebody should know, a sentence."""
+    """What the operator should know, a sentence."""
 
 
 def look_at(name: str) -> Steps[Slot | None]:
@@ -253,7 +253,7 @@ def decide(
 ) -> Decision:
     """Whether the slot can be read on, or is to be made. `remains` says what became of the changes that were not sent.
 
-    Raises `ChangesLost` where a new slot would pass something over, and `ConfigurationError` for a slot of somebody else.
+    Raises `ChangesLost` where a new slot would pass something over, and `ConfigurationError` for a foreign slot.
     """
     if slot is not None:
         _require_ours(name, slot)
@@ -293,11 +293,11 @@ def _loss(name: str, slot: Slot | None, known: Known | None, system_id: str, tim
     if known.system_id != system_id:
         return f"this is another server: the slot {name} was read on system {known.system_id}, and this one is {system_id}"
     if slot is None:
-        return f"the replication slot {name} is gone, which was read up to {known.position}: somebody dropped it, or a stand-by took over"
+        return f"the replication slot {name} is gone, which was read up to {known.position}: it was dropped, or a stand-by took over"
     if known.timeline == timeline and slot.confirmed is not None and parse_lsn(slot.confirmed) > parse_lsn(known.position):
         return (
             f"the replication slot {name} starts at {slot.confirmed}, and was read up to {known.position} only: "
-            "somebody dropped it and made it again, or moved it forward"
+            "it was dropped and made again, or moved forward"
         )
     return None
 

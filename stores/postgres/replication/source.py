@@ -46,7 +46,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_r
 class PostgresChanges(LogChanges):
     """Changes of the outbox of `url`, or of `tables` (`schema.table`), which the replication slot `name` keeps the log for.
 
-    `create` makes publication and slot where they are missing; `replace_lost` starts again after a slot was lost, once somebody said so.
+    `create` makes publication and slot where they are missing; `replace_lost` starts again after a slot was lost, if the operator allows it.
     Raises `ConfigurationError`.
     """
 
@@ -238,7 +238,7 @@ class PostgresChanges(LogChanges):
             self._remembered = max(self._remembered, done)
 
     def _report(self) -> None:
-        """Report what is remembered and no more: a slot that is beyond that was moved, or made again, by somebody else."""
+        """Report what is remembered and no more: a slot that is beyond that was moved, or made again, by another program."""
         if self._stream is not None:
             self._reported = self._remembered
             self._stream.send(status_update(self._reported))
