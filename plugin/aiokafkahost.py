@@ -196,7 +196,7 @@ class AiokafkaHost:
         before: AiokafkaHost | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`pipeline` makes the pipeline of an agent, where it is not the default one. With `sharing` it consumes only copies: that consumes the sources.
+        """`pipeline` makes the pipeline of an agent, where it is not the default one. With `sharing` it consumes only copies.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
         by which copies are due. `model`: how it comes to its partitions, by default as a member of the group. `before` is a host of the

@@ -48,7 +48,7 @@ class Held(HandlerCall):
         return self.run.message
 
     def call_off(self) -> None:
-        """Its claim is lost, and a receiver can't be stopped: its decision is settled all the same, which finds the owner of the message."""
+        """Its claim is lost. A receiver can't be stopped: settling its decision finds the owner of the message."""
 
     def end(self) -> None:
         """No receiver has it any more."""

@@ -29,14 +29,14 @@ LOGICAL: Final[Mapping[str, object]] = {"wal_level": "logical", "max_replication
 
 @dataclass(frozen=True, slots=True)
 class SharedServer:
-    """A database that other tests use at the same time. Who stops it, or sets it otherwise, asks for one of its own."""
+    """A database that other tests use at the same time. Who stops it, or sets it otherwise, asks for its own."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class SharedKafka:
-    """A Kafka that other tests use at the same time. Who stops it asks for one of its own."""
+    """A Kafka that other tests use at the same time. Who stops it asks for its own."""
 
     bootstrap: str
 

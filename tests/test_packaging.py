@@ -36,7 +36,7 @@ def modules() -> Iterator[str]:
 def templates() -> Iterator[str]:
     """What pages are made of, and what runs inside of Redis, relative to the checkout."""
     yield "stores/redis/script.lua"
-    for folder in (CHECKOUT / "spark" / "report" / "page" / "templates", CHECKOUT / "plugin" / "pages" / "templates"):
+    for folder in (CHECKOUT / "spark" / "report" / "page" / "templates", CHECKOUT / "plugin" / "web" / "templates"):
         for file in folder.iterdir():
             yield file.relative_to(CHECKOUT).as_posix()
 

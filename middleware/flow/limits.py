@@ -236,7 +236,7 @@ class Bucket:
 
 
 class Limiter:
-    """The rate of one handler. What is admitted and has not started is expected: it counts against later batches, and spends where it starts."""
+    """The rate of one handler. Admitted messages count against later batches, and spend a token when they start."""
 
     def __init__(self, policy: RateLimit, handler: str) -> None:
         self._policy = policy

@@ -49,7 +49,7 @@ class Phases(NamedTuple):
 class Steps(Protocol):
     """The steps in which ways of consuming differ.
 
-    `assignment` is of the kind that they need, an `Assignment` at least. `call` is made for each batch, and gets the exception that stops the app.
+    `assignment` is of the kind that they need. `call` is made for each batch, and gets the exception that stops the app.
     """
 
     fails_together: bool

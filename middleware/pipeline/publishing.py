@@ -62,7 +62,7 @@ class Publishing:
         self._call = call
 
     def add(self, outgoing: Outgoing, message: Message[Any] | None, *, has_id: bool, due: Due | None) -> None:
-        """Keep `outgoing` for `message`. Raises `InvalidRuling` if that is not in flight, `ConfigurationError` where nothing can be sent."""
+        """Keep `outgoing` for `message`. Raise `InvalidRuling` if it is not in flight, `ConfigurationError` where nothing can be sent."""
         call = self._call
         if call.in_hand is None or call.is_abandoned:
             raise InvalidRuling("app.publish was called after its handler had ended; wait in the handler for whatever publishes")

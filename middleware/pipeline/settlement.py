@@ -191,7 +191,7 @@ class Settlement:
         return refused
 
     def _log_suppressed(self, suppressed: Sequence[Run]) -> None:
-        """A line a minute for what is not run since its key died before: the operator who produced a dead message again looks for it here."""
+        """Log once a minute the messages that do not run since their key is that of a dead letter."""
         self._suppressed += count(suppressed)
         now = self._worker.monotonic()
         if now >= self._quiet_until:

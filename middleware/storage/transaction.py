@@ -140,7 +140,7 @@ class OffsetsStore(TransactionalStore, Protocol):
 
 
 async def take_over_all(store: OffsetsStore, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
-    """Take over many partitions, with the position of each: with one call where `store` has `take_over_many`, otherwise one after the other.
+    """Take over many partitions, with the position of each: in one call if `store` has `take_over_many`, otherwise one by one.
 
     Leaves out those that can't be taken over now, as while another worker's batch holds one. Raises `StoreUnavailable` if that is all.
     """

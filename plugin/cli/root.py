@@ -84,7 +84,7 @@ class _Root(_Group):
 
 
 def new_app() -> typer.Typer:
-    """Our commands, and those of other folders and distributions. One that can't be loaded fails when it is called, and affects no other."""
+    """Our commands, and those of other folders and distributions. One that can't be loaded fails only when it is called."""
     app = typer.Typer(name="ackwise", cls=_Root, help=_flowing(_HELP), rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback()(_root)
     _add(app, "run", run)

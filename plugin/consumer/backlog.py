@@ -366,7 +366,7 @@ class ByKey:
 #: Copies for paused handlers that a partition of the retry topic keeps in memory; those above go back to a delay topic.
 MOST_COPIES: Final = 200
 
-#: How often a copy of the retry topic is tried to be decoded while its codec is unavailable, some 16 seconds, until it goes back to a delay topic.
+#: Tries to decode a copy while its codec is unavailable, some 16 seconds in all; then it goes back to a delay topic.
 _MOST_TRIES: Final = 8
 
 

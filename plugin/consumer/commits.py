@@ -242,7 +242,7 @@ def _beside(lanes: Sequence[Lane], offset: int) -> Told:
     if base_ts is None:
         if lanes[0].last_fetched is None or not (before or in_place):
             return bare
-        # Nothing is in flight, and the last commit covered records that are not fetched yet: the last record, though finished, is the base of that.
+        # Nothing is in flight, and the last commit covered records that are not fetched yet: the last record is the base of that.
         offset, base_ts = lanes[0].last_fetched
     finished = measure([lane.watermark for lane in lanes], offset, base_ts, {**times, offset: base_ts}, before)
     bare = bare._replace(offset=offset)

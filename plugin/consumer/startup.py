@@ -159,7 +159,7 @@ class Opening:
         return max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT))
 
     async def insist(self, call: Callable[[], Awaitable[None]], *, part: str | None = None) -> None:
-        """Make a call that brokers must answer, or that `part`, again while they are unavailable. Raises `Unavailable` after `start_timeout`."""
+        """Call the brokers, or `part`, again while they are unavailable. Raise `Unavailable` after `start_timeout`."""
         now, limit = asyncio.get_running_loop().time, self._settings.start_timeout
         begun = now()
         while True:

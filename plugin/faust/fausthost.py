@@ -223,7 +223,7 @@ class FaustHost:
             await self._open(consumer)
 
     async def insist(self, start: Callable[[], Awaitable[object]], undo: Callable[[], Awaitable[object]]) -> None:
-        """Start something that brokers must answer, again after `undo` while they are unavailable. Raises `Unavailable` after `start_timeout`."""
+        """Start what needs the brokers; after `undo` again while they are unavailable. Raise `Unavailable` after `start_timeout`."""
         with _printed_last():
             await insist(start, undo, group=self.app.conf.id, limit=self.settings().start_timeout)
 
@@ -493,7 +493,7 @@ class _Client:
 
 @contextmanager
 def _printed_last() -> Iterator[None]:
-    """Faust shows what ends a worker with its traceback, before all that it stops: a user's mistake is logged once more, at the very end."""
+    """Log a user's mistake once more at the very end: Faust shows it before all that it stops."""
     try:
         yield
     except AckwiseError as error:

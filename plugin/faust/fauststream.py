@@ -165,7 +165,7 @@ class Stream(FaustStream):
             self._go_on(loop, acks=acks)
 
     async def works(self, *, together: bool) -> AsyncIterator[Work]:
-        """What a handler function works on, one after the other: what was admitted together, or each message. The next request concludes it.
+        """Yield what a handler function works on: messages admitted together, or each message. The next request concludes it.
 
         What was admitted together is of one partition, so that tables know where a change belongs.
         """

@@ -55,7 +55,7 @@ async def insist(start: Callable[[], Awaitable[object]], undo: Callable[[], Awai
         except KafkaConnectionError as error:
             if limit and now() + _AGAIN > begun + limit:
                 raise Unavailable(
-                    f"the brokers of app {group!r} are unavailable for longer than start_timeout, {limit:g} s ({said(error)}); check the app's "
+                    f"the brokers of app {group!r} are unavailable after start_timeout, {limit:g} s ({said(error)}); check the app's "
                     "broker, or wait for longer"
                 ) from error
             if throttle.is_due("start"):

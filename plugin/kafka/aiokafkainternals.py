@@ -102,7 +102,7 @@ def missing_topics(consumer: Any) -> list[str]:
 
 
 def has_no_partitions(consumer: Any, topic: str) -> bool:
-    """Whether the client knows no partition of `topic`, though it has heard of the cluster: it was deleted, or is unavailable for a moment."""
+    """Whether the client knows no partition of `topic`, though it knows the cluster: it was deleted, or is unavailable."""
     cluster = consumer._client.cluster
     return bool(cluster.brokers()) and not cluster.partitions_for_topic(topic)
 
@@ -222,7 +222,7 @@ def has_stopped_fetching(consumer: Any) -> bool:
 
 
 def has_stopped_sending(producer: Any) -> bool:
-    """Whether a producer's own task that sends, or that learns where to, has ended: nothing starts it again, and each send waits in vain."""
+    """Whether the task that sends, or the one that reads metadata, has ended: nothing starts it again, and each send would wait forever."""
     tasks = producer._sender.sender_task, producer.client._sync_task
     return any(task is not None and task.done() for task in tasks)
 
@@ -440,7 +440,7 @@ async def newest_versions(admin: Any) -> dict[int, int]:
 
 
 async def has_controller(admin: Any) -> bool:
-    """Whether the brokers name one, which they may not after a start of theirs: aiokafka would have no node to ask, and raise `AttributeError`."""
+    """Whether the brokers name a controller. Without one aiokafka would raise `AttributeError`; after a start they may name none."""
     if admin._client.cluster.controller is None:
         await admin._client.force_metadata_update()
     return admin._client.cluster.controller is not None

@@ -108,7 +108,7 @@ async def _committed(admin: AIOKafkaAdminClient, group: Group, partition: TopicP
     found = (await admin.list_consumer_group_offsets(group.settings.group, partitions=[partition])).get(partition)
     if found is None or found.offset < 0:
         raise ConfigurationError(
-            f"group {group.settings.group!r} has committed nothing on {partition.topic}/{partition.partition}; check whether that partition "
+            f"group {group.settings.group!r} has committed nothing on {partition.topic}/{partition.partition}; check whether it "
             "exists, then start a worker, which commits where it starts, stop it, and try again"
         )
     return found.offset

@@ -33,7 +33,7 @@ T = TypeVar("T")
 #: Seconds until a relay with less than its share asks for more.
 _HURRY: Final = 1.0
 
-#: Seconds from the first look at an idle outbox to the next, doubling up to the policy's `poll`, where no notification reports commits elsewhere.
+#: Seconds from the first look at an idle outbox to the next, doubling up to the policy's `poll`, without notifications of commits.
 _FIRST_PAUSE: Final = 0.02
 
 #: Seconds for rows to gather behind a window that was not large: many small windows cost business and relay the processor. A row that

@@ -204,7 +204,7 @@ class TransactionalProducer:
         )
         if same:
             raise ConfigurationError(
-                "the outbox of a TransactionalProducer is the SQLite file of its local transactions, and no other connection can write to that "
+                "the outbox of a TransactionalProducer is the SQLite file of its local transactions, and no other can write to that "
                 "while one is open; give half messages their own file, such as 'sqlite:///half.db', and business='sqlite:///shop.db'"
             )
 

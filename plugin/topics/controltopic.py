@@ -53,7 +53,7 @@ _TIMEOUT: Final = 30.0
 
 
 class Control:
-    """What a worker knows of its control topic. It updates `flow`, and calls `obey` with commands about one message and whether they are new."""
+    """What a worker knows of its control topic. It updates `flow`, and gives `obey` the commands about one message."""
 
     def __init__(self, settings: HostSettings, names: TopicNames, flow: FlowControl, obey: Callable[[MessageCommand, bool], None]) -> None:
         self._settings = settings

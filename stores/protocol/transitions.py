@@ -148,7 +148,7 @@ def release(record: Record | None, token: int, sent_back: int | None, now: float
 
 
 def renew(record: Record | None, token: int, now: float, lease: float, retention: float, owner: str = "") -> tuple[Record | None, Ack]:
-    """The holder of `token` is still at work, and called `owner` from now on. An expired lease starts again as long as no worker took over."""
+    """Renew the lease of `token`, now of `owner`. An expired lease starts again as long as no worker took over."""
     record = _remembered(record, now)
     if record is None or record.outcome is not None or record.token != token:
         return record, Ack.LOST

@@ -149,7 +149,7 @@ class Connections(Generic[P, C]):
             await self._end(pool)
 
     def require_open(self) -> P:
-        """Return the pool, which calls that have started go on with when the store is closed. Raise `StoreUnavailable` if it is not open."""
+        """Return the pool; calls that have started keep it when the store is closed. Raise `StoreUnavailable` if it is not open."""
         if self.pool is None:
             raise StoreUnavailable(self.driver.purpose.not_open(self.address))
         return self.pool

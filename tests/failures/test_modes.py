@@ -74,7 +74,7 @@ async def test_no_fault_loses_a_message_or_breaks_an_order_or_a_promise(kafka: S
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # waits for the leases and the retries of every mode: 10 to 12 s where a store is unavailable, a client raises, or workers stop
+@pytest.mark.slow  # waits for the leases and the retries of every mode, 10 to 12 s in some
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("fault", HERE)
 @pytest.mark.parametrize("seed", range(1, 1 + int(os.environ.get("MODES_SEEDS", "1"))))

@@ -70,7 +70,7 @@ async def killed(process: WorkerProcess, world: World, fault: Fault) -> None:
 
 
 def exported(world: World) -> list[dict[str, Any]]:
-    """All events, rolled by somebody else, since the workers of these tests can't."""
+    """All events, rolled by another program, since the workers of these tests can't."""
     root = world.folder / f"{world.group}.events"
     recovery = recover(root)
     assert [*recovery.live, *recovery.unreadable] == []

@@ -13,7 +13,7 @@ from ackwise.plugin.consumer.routes import HANDLER_MISSING_FOR
 
 
 def copy_of(handler: str, age: float) -> Copy:
-    """A copy whose message failed first so many seconds ago."""
+    """A copy whose message failed first that many seconds ago."""
     now_ms, origin = round(time.time() * 1000), Origin("orders", 3, 7, 5)
     message = Delivery(*origin, b"k", b"v", (), origin, 3, first_seen_ms=now_ms - round(age * 1000))
     return retry_copy(

@@ -109,7 +109,7 @@ def sync_middleware(message: Any, call_next: Any) -> None: ...
 @each(
     ("thing", "sentence"),
     [
-        (waits, r"observer 'waits' is an `async def`, and nobody waits for an observer; write `def waits\(event\)`"),
+        (waits, r"observer 'waits' is an `async def`, and an observer is not awaited; write `def waits\(event\)`"),
         (sync_middleware, "middleware 'sync_middleware' is not an `async def`"),
         (lambda: None, "is not an `async def`"),
         (17, r"17 can't be used; use takes a policy .*, a middleware .* or an observer"),

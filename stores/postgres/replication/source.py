@@ -46,7 +46,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_r
 class PostgresChanges(LogChanges):
     """Changes of the outbox of `url`, or of `tables` (`schema.table`), which the replication slot `name` keeps the log for.
 
-    `create` makes publication and slot where they are missing; `replace_lost` starts again after a slot was lost, if the operator allows it.
+    `create` makes publication and slot where they are missing; `replace_lost` starts again after a slot was lost.
     Raises `ConfigurationError`.
     """
 

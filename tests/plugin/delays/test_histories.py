@@ -1,4 +1,4 @@
-"""Random histories of a delay topic: kills, rebalances, lost acknowledgements, rungs without a leader, targets that are unavailable, clocks that
+"""Random histories of a delay topic: kills, rebalances, lost acknowledgements, rungs without a leader, unavailable targets, clocks that
 differ, partitions that are added.
 
 Whatever happens, every copy comes back, none is early, each is late within bounds, and nothing is written without end.

@@ -209,10 +209,10 @@ def row_of(when: str, on_store_down: Literal["block", "fail_open", "fail_closed"
     [
         (
             "the store is down before the handler runs",
-            "run without a claim, maybe a second time; the store is told later",
+            "run without a claim, maybe a second time; the store is updated later",
             "as otherwise",
         ),
-        ("the store is down after it ran", "settled; the store is told later", "at once"),
+        ("the store is down after it ran", "settled; the store is updated later", "at once"),
     ],
 )
 async def test_with_fail_open_a_message_runs_and_its_offset_passes_while_the_store_is_down(when: str, then: str, offset: str) -> None:

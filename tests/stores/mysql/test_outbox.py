@@ -588,7 +588,7 @@ async def test_each_user_needs_the_rights_of_what_it_does_and_no_others(outbox: 
     await shop.fetch(f"CREATE USER {user}")
     mine = MySQLOutbox(shop.url_by(shop.server, user))
     await grant("INSERT", "outbox")
-    with pytest.raises(ConfigurationError, match="let somebody who may create tables run `ackwise outbox init URL`"):
+    with pytest.raises(ConfigurationError, match="let a user who may create tables run `ackwise outbox init URL`"):
         await mine.open()
     async with pooled(shop, user=user) as pool, pool.acquire() as connection, mine.transaction(connection):
         mine.send("orders", b"1")

@@ -13,7 +13,7 @@ from ackwise.stores.redis import RedisStore
 
 
 def keys(count: int, day: int | None = None) -> list[ClaimKey]:
-    """Keys that nobody used before."""
+    """New keys."""
     return [ClaimKey(os.urandom(16), day, 1) for _ in range(count)]
 
 

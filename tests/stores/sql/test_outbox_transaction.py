@@ -14,7 +14,7 @@ from ackwise.stores.sql.outboxwriting import Block, Business, Writes, transactio
 
 
 class Shop:
-    """A connection that notes what is sent, by first words, and fails where it is told to."""
+    """A connection that notes what is sent, by first words, and fails where it is configured to."""
 
     def __init__(self, *, open: Packet = (), **fails: Problem) -> None:
         self.sent = list[str]()

@@ -99,7 +99,7 @@ async def test_dropping_marks_letters_and_deletes_nothing(shop: Shop) -> None:
     shop.kafka.produce("billing.dlq", b"not ours")
     given = ("billing", "--brokers", shop.kafka.bootstrap)
     rejected = (await shop.ackwise("list", *given, "0/1", "--json", code=1))["causes"][0]["cause"]
-    assert "1 letters would be dropped; nothing was changed" in await shop.run("drop", *given, "--cause", rejected)
+    assert "1 dead letters would be dropped; nothing was changed" in await shop.run("drop", *given, "--cause", rejected)
     assert "billing.dlq.state" not in shop.kafka._cluster.topics
     assert await shop.run("drop", *given, "0/1", "0/3", "--yes", "--json") == {"executed": True, "stopped": False, "letters": 2}
     assert shop.states() == {"0/1": ("dropped", 0), "0/3": ("dropped", 0)}

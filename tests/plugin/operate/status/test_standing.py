@@ -38,7 +38,10 @@ def test_a_lag_copies_that_wait_and_letters_that_were_seen_to_need_nobody() -> N
     ("change", "sentence"),
     [
         ({"state": "Empty", "members": ()}, "no worker is in the group, which is Empty; start one"),
-        ({"state": "PreparingRebalance"}, "the group rebalances (PreparingRebalance), and nobody has a partition; look again in a moment"),
+        (
+            {"state": "PreparingRebalance"},
+            "the group rebalances (PreparingRebalance), and no member has a partition; look again in a moment",
+        ),
         ({"partitions": (PARTITION, PARTITION._replace(partition=1, owner=None))}, "nobody has 1 of 2 partitions, such as orders/1"),
         ({"paused": (PausedByCommand("bill", 1),)}, "bill is paused by command; ackwise resume lets it go on"),
         ({"workers": (WORKER._replace(troubles=("its store does not answer",)),)}, "worker node-3:17: its store does not answer"),
