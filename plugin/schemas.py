@@ -119,7 +119,7 @@ class SchemaRegistry:
     `{"basic.auth.user.info": "user:password"}` or `{"ssl.ca.location": "ca.pem"}`. `timeout` is for one schema with all that it
     refers to.
 
-    While the registry is unavailable, refuses, or answers without a schema, messages are held: `CodecUnavailable`. So they are for an id that it
+    While the registry does not answer with a schema, messages are held: `CodecUnavailable`. So they are for an id that it
     does not know, since it may be the wrong registry, or be restored; with `unknown="dead-letter"` they are dead letters `undecodable`.
     Nothing is asked before the first message. Raises `ConfigurationError`.
     """

@@ -78,7 +78,7 @@ def _rung_of(partition: int) -> int:
 
 
 class Ladder:
-    """Return the rungs of a delay topic with `partitions` partitions. A missing one is replaced by one of the other kind, or shorter ones."""
+    """Return the rungs of a delay topic with `partitions` partitions. A missing one is replaced by the other kind, or shorter ones."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions

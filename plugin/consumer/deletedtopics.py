@@ -2,7 +2,7 @@
 
 Topic watch: notices that a topic was deleted and made again while its partitions were here.
 
-A partition that is paused, or whose broker is unavailable, is not fetched. If its topic is created again meanwhile and grows past its position,
+A partition that is paused, or without a broker, is not fetched. If its topic is created again meanwhile and grows past its position,
 no fetch tells that the log is another one.
 """
 

@@ -253,7 +253,7 @@ class ReliableProducer(FaustProducer):
             await asyncio.sleep(_WATCH)
             if self.client is not None and not self.should_stop and has_stopped_sending(self.client):
                 raise AckwiseError(
-                    f"the Kafka client of the producer of app {self.app.conf.id!r} has stopped by itself, and its messages in flight may not "
+                    f"the Kafka client of the producer of app {self.app.conf.id!r} has stopped by itself; messages in flight may not "
                     "be sent; the worker stops, and nothing that may depend on that is committed"
                 )
 

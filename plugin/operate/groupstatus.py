@@ -180,7 +180,7 @@ def _of_relay(standing: Standing) -> Iterator[Finding]:
 
 def _of_letters(letters: LettersStanding | None) -> Iterator[Finding]:
     if letters is not None and letters.open:
-        yield Finding(f"{letters.open} open dead letters; run ackwise dlq list to see why", ("dlq", "list", GROUP))
+        yield Finding(f"{letters.open} dead letters are open; run ackwise dlq list to see why", ("dlq", "list", GROUP))
 
 
 def _of_other_letters(others: Sequence[LettersStanding]) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ def test_what_never_succeeded_or_only_began_is_lost() -> None:
 
 def test_a_later_message_of_a_key_that_begins_first_is_a_violation() -> None:
     facts = [begins(0), begins(2, worker=2), succeeds(0), succeeds(2, worker=2), *run(1)]
-    assert judge(SENT, facts, "key").violations == ["(0, 2) starts in 2, and [0] are not finished"]
+    assert judge(SENT, facts, "key").violations == ["(0, 2) begins in 2, and [0] are not finished"]
     assert judge(SENT, facts, None).violations == []
 
 
@@ -49,7 +49,7 @@ def test_another_key_may_pass_and_nothing_passes_in_a_partition() -> None:
     facts = run(1, 0, 2)
     assert judge(SENT, facts, "key").violations == []
     assert judge(SENT, facts, "partition").violations == [
-        "(0, 1) starts in 1, and [0] are not finished",
+        "(0, 1) begins in 1, and [0] are not finished",
         "(0, 1) succeeds in 1, and [0] are not finished",
     ]
 

@@ -23,7 +23,7 @@ async def nothing() -> None: ...
 
 
 async def test_a_start_that_may_not_wait_for_longer_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unavailable, match=r"the brokers of app 'billing' are unavailable for longer than start_timeout, 0\.5 s"):
+    with pytest.raises(Unavailable, match=r"the brokers of app 'billing' are unavailable after start_timeout, 0\.5 s"):
         await insist(away, nothing, group="billing", limit=0.5)
 
 

@@ -287,8 +287,8 @@ def with_raises(declare: Any, refused: str) -> None:
 def test_what_would_have_to_be_awaited_is_refused_where_it_is_declared() -> None:
     policy: Any = Waits()
     draw: Any = policy.delay
-    with_raises(lambda: Exponential(draw=draw), "nobody awaits it")
-    with_raises(lambda: Events(policy), "nobody awaits it")
-    with_raises(lambda: MappedRows(draw), "nobody awaits it")
-    with_raises(lambda: ConsumeLater(3, retry=policy), "nobody awaits it")
-    with_raises(lambda: ConsumeLater(3, retry_by_error={ValueError: policy}), "nobody awaits it")
+    with_raises(lambda: Exponential(draw=draw), "is not awaited")
+    with_raises(lambda: Events(policy), "is not awaited")
+    with_raises(lambda: MappedRows(draw), "is not awaited")
+    with_raises(lambda: ConsumeLater(3, retry=policy), "is not awaited")
+    with_raises(lambda: ConsumeLater(3, retry_by_error={ValueError: policy}), "is not awaited")

@@ -60,7 +60,7 @@ async def test_a_worker_says_what_keeps_it_from_its_work_and_takes_it_back_at_th
     await desk.state.take_back()
     assert len({copy.key for copy in desk.sent}) == 1
     assert desk.sent[-1].value is None
-    assert b"its event log can't be written, and it begins nothing" in (desk.sent[0].value or b"")
+    assert b"its event log can't be written, and it starts nothing" in (desk.sent[0].value or b"")
     assert b"the breaker has stopped bill" in (desk.sent[0].value or b"")
 
 

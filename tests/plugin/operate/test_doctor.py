@@ -291,7 +291,7 @@ async def test_a_look_that_raises_is_a_finding() -> None:
         raise ConfigurationError("a was found in b; do c")
 
     assert await look("wall", broken) == [
-        Finding("wall", "problem", "it can't be looked at (RuntimeError: the wall has fallen)", "see to that first")
+        Finding("wall", "problem", "it can't be checked (RuntimeError: the wall has fallen)", "fix that first")
     ]
     assert await look("rule", refusing) == [Finding("rule", "problem", "a was found in b", "do c")]
 

@@ -314,7 +314,7 @@ async def test_two_cannot_carry_out_a_plan_at_once(shop: Shop) -> None:
     plan = shop.plan(shop.step(0, 1))
     with (
         PlanProgress(plan, read_title(plan), writing=True),
-        pytest.raises(ConfigurationError, match="somebody else is carrying out this plan"),
+        pytest.raises(ConfigurationError, match="another process is carrying out this plan"),
     ):
         await carry_out(plan, shop.group, execute=True)
     assert await shop.copies() == {}

@@ -1,4 +1,4 @@
-"""Receivers in trouble: killed processes, rebalances, unavailable stores and brokers. Nothing is lost, no receiver holds what another has."""
+"""Receivers in trouble: killed processes, rebalances, unavailable stores and brokers. Nothing is lost or held twice."""
 
 from __future__ import annotations
 

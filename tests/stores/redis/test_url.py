@@ -146,7 +146,7 @@ def test_an_error_of_the_driver_is_told_with_what_to_do() -> None:
         (exceptions.MaxConnectionsError(), "all connections of the client are in use", False),
         (exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"), "it can't write to its disk", False),
         (exceptions.ResponseError("NOREPLICAS Not enough good replicas"), "too few replicas are connected", False),
-        (exceptions.ResponseError("BUSY Redis is busy running a script"), "a script of somebody else", False),
+        (exceptions.ResponseError("BUSY Redis is busy running a script"), "another client's script", False),
         (exceptions.ResponseError("Write commands not allowed after non deterministic commands"), "this Redis is too old", True),
         (exceptions.ResponseError("something new"), "it refused: something new", False),
         (exceptions.ConnectionError("Connection closed by server."), "the connection broke", False),

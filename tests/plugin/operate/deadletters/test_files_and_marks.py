@@ -106,7 +106,7 @@ async def test_dropping_marks_letters_and_deletes_nothing(shop: Shop) -> None:
     assert len(shop.kafka.records("billing.dlq")) == 4
     done = await shop.run("redrive", shop.app, "--yes", "--json")
     assert done["letters"] == [{"handler": "bill", "fate": "sent", "letters": 2}]
-    assert "0 letters dropped" in await shop.run("drop", *given, "--yes")
+    assert "0 dead letters dropped" in await shop.run("drop", *given, "--yes")
     await shop.run("drop", *given, "0/0", "--again", "--yes")
     assert shop.states()["0/0"] == ("dropped", 1)
     await shop.run("redrive", shop.app, "0/0", "0/1", "--again", "--yes")

@@ -72,7 +72,7 @@ async def test_a_letter_is_shown_with_what_its_handler_would_get_and_its_story(s
     plain = await shop.ackwise("show", "billing", "0/0", "--brokers", shop.kafka.bootstrap, "--json")
     assert (plain["decoded"], plain["story"]) == (None, "ackwise why orders/0/7 EVENTS")
     for name in ("0/2", "1/0", "7/0"):
-        assert f"there is no letter {name} in 'billing.dlq'" in await shop.ackwise("show", shop.app, name, code=2)
+        assert f"there is no dead letter {name} in 'billing.dlq'" in await shop.ackwise("show", shop.app, name, code=2)
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]boo[/red]\r\n\u202e|\ud800"
@@ -107,7 +107,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2() -> None:
         ("list billing orders/0/1", "'orders/0/1' names no dead letter; write PARTITION/OFFSET"),
         ("show billing 17", "'17' names no dead letter; write PARTITION/OFFSET"),
         ("list bill!ng", "group is 'bill!ng'"),
-        ("list shop:app --brokers 127.0.0.1:1", "shop:app is an app, which says itself where its letters are"),
+        ("list shop:app --brokers 127.0.0.1:1", "shop:app is an app, which knows where its dead letters are"),
         ("list billing --brokers kafka", "broker 'kafka' has no port"),
         ("list billing --brokers 127.0.0.1:1", "no broker answers"),
         ("list billing --dlq billing.dlq.state", "the dead-letter topic is 'billing.dlq.state'"),

@@ -252,7 +252,7 @@ async def test_a_state_topic_that_forgets_is_refused_before_anything_is_sent(sho
 
 async def test_a_group_without_its_app_can_not_tell_whether_a_handler_is_gone(shop: Shop) -> None:
     group = place_of_group(place(shop).settings)
-    with pytest.raises(ConfigurationError, match="'billing' is a group, and only its app says"):
+    with pytest.raises(ConfigurationError, match="'billing' is a group, and only its app knows"):
         await redrive(group, Selection(), execute=True)
 
 

@@ -42,11 +42,11 @@ def test_a_lag_copies_that_wait_and_letters_that_were_seen_to_need_nobody() -> N
             {"state": "PreparingRebalance"},
             "the group rebalances (PreparingRebalance), and no member has a partition; look again in a moment",
         ),
-        ({"partitions": (PARTITION, PARTITION._replace(partition=1, owner=None))}, "nobody has 1 of 2 partitions, such as orders/1"),
+        ({"partitions": (PARTITION, PARTITION._replace(partition=1, owner=None))}, "no member has 1 of 2 partitions, such as orders/1"),
         ({"paused": (PausedByCommand("bill", 1),)}, "bill is paused by command; ackwise resume lets it go on"),
         ({"workers": (WORKER._replace(troubles=("its store does not answer",)),)}, "worker node-3:17: its store does not answer"),
         ({"relays": 0}, "no relay runs, and 2 copies wait to come back; start a worker, or ackwise relay"),
-        ({"letters": LettersStanding("billing.dlq", 2, 1, 7.0)}, "1 dead letters are open; ackwise dlq list shows what they died of"),
+        ({"letters": LettersStanding("billing.dlq", 2, 1, 7.0)}, "1 dead letters are open; run ackwise dlq list to see why"),
     ],
 )
 def test_each_of_these_needs_somebody(change: dict[str, Any], sentence: str) -> None:

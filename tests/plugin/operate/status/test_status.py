@@ -120,7 +120,7 @@ async def test_letters_are_open_until_somebody_has_marked_them(shop: Shop) -> No
         shop.kafka.produce("billing.dlq.state", value, key=key)
     found = await status("billing", "--brokers", shop.kafka.bootstrap, "--json", code=1)
     assert (found["dead_letters"]["letters"], found["dead_letters"]["open"]) == (3, 2)
-    assert "2 dead letters are open; ackwise dlq list shows what they died of" in found["findings"]
+    assert "2 dead letters are open; run ackwise dlq list to see why" in found["findings"]
     assert "dead letters: 3, of which 2 are open, the newest" in await status(shop.app, code=1)
 
 
@@ -167,7 +167,7 @@ async def test_workers_say_how_they_are_and_one_that_died_long_ago_is_left_out(s
         ("billing --brokers kafka", "broker 'kafka' has no port"),
         ("billing --brokers 127.0.0.1:1", "no broker answers"),
         ("nowhere:app", "there is no module 'nowhere'"),
-        ("shop:app --brokers 127.0.0.1:1", "shop:app is an app, which says itself where"),
+        ("shop:app --brokers 127.0.0.1:1", "shop:app is an app, which knows where"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: str, sentence: str) -> None:
