@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 from tests.databases.server import Missing, skip_if_missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]  # runs Faust's own tests twice
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(2400)]  # runs Faust's own tests twice
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 FAUST = f"faust-streaming=={version('faust-streaming')}"
