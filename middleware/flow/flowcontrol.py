@@ -44,7 +44,7 @@ class FlowControl:
         self._is_known = True  #: what a command has paused; until then nothing starts
         self._listeners: dict[object, Callable[[], None]] = {}
         self._unlisten: Callable[[], None] | None = None
-        self._breaker = breaker
+        self.breaker = breaker
         self.rate_limit = rate_limit
         self._clock = clock
         self._limiters: dict[str, Limiter] = {}
@@ -100,9 +100,9 @@ class FlowControl:
 
         `settling` are those of `runs` that were decided before.
         """
-        if self._breaker is None or not self._breaker.undecodable:
+        if self.breaker is None or not self.breaker.undecodable:
             return
-        circuit = self._undecodable.get(handler) or self._undecodable.setdefault(handler, Circuit(self._breaker, withholds=True))
+        circuit = self._undecodable.get(handler) or self._undecodable.setdefault(handler, Circuit(self.breaker, withholds=True))
         decided = set(settling)
         undecided = [
             run for run in runs if run not in decided and run.stage is not Stage.WITHHELD
@@ -165,9 +165,9 @@ class FlowControl:
 
     def guarded(self, handler: str, call: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:
         """`call`, counted where the breaker looks at what handlers raise; otherwise `call` itself."""
-        if self._breaker is None or not self._breaker.errors:
+        if self.breaker is None or not self.breaker.errors:
             return call
-        kinds, circuit = self._breaker.errors, self._failing.setdefault(handler, Circuit(self._breaker, withholds=False))
+        kinds, circuit = self.breaker.errors, self._failing.setdefault(handler, Circuit(self.breaker, withholds=False))
 
         async def guarded(argument: Any) -> object:
             try:
@@ -224,12 +224,12 @@ class FlowControl:
 
     def _has_moved(self, handler: str, circuit: Circuit, why: str) -> None:
         was_stopped, self._stopped = handler in self._stopped, frozenset(self.stopped)
-        if circuit.position is Position.OPEN and self._breaker is not None:
+        if circuit.position is Position.OPEN and self.breaker is not None:
             log.error(
                 "the breaker has stopped a handler, its messages wait and nothing is lost",
                 handler=handler,
                 why=why,
-                retry_in=self._breaker.rest,
+                retry_in=self.breaker.rest,
             )
         elif circuit.position is Position.CLOSED and was_stopped:
             log.info("the breaker lets a handler go on", handler=handler, why=why)

@@ -188,7 +188,6 @@ def _spelled(annotation: Any) -> str:
 
 
 _COORDINATES = struct.Struct(">iqq")
-_TAGGED_COORDINATES = struct.Struct(">ciqq")
 _HASH = struct.Struct(">q")
 
 
@@ -229,10 +228,11 @@ class Identity:
 
     def of_coordinates(self, topic: str, partition: int, offsets: Iterable[int], timestamps_ms: Iterable[int]) -> list[bytes]:
         """The claim ids of records that have no other dedup id, before a dedup epoch is mixed in."""
-        empty, pack, tail, found = self._prefix.copy, _TAGGED_COORDINATES.pack, topic.encode(), []
+        tail = topic.encode()
+        empty, pack, found = self._prefix.copy, struct.Struct(f">ciqq{len(tail)}s").pack, []
         for offset, timestamp_ms in zip(offsets, timestamps_ms, strict=True):
             digest = empty()
-            digest.update(pack(b"o", partition, offset, timestamp_ms) + tail)
+            digest.update(pack(b"o", partition, offset, timestamp_ms, tail))
             found.append(digest.digest())
         return found
 

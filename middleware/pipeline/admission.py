@@ -110,7 +110,7 @@ class Admission:
             self._log_unidentified(unidentified)
         if broken:
             self._worker.report_broken(self._agent.name, broken)
-        if stopped is None:
+        if stopped is None and self._worker.flow.breaker is not None:
             self._worker.flow.judge(self._agent.name, runs, settling)
         return stopped
 

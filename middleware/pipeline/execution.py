@@ -9,7 +9,6 @@ from contextlib import suppress
 from contextvars import copy_context
 from copy import copy
 from functools import partial
-from itertools import chain
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -30,7 +29,7 @@ from ackwise.middleware.pipeline.timeout import HANG_WARNING, Overtime
 from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.runs.agent import Agent, HandlerCall, HandlerTask
 from ackwise.middleware.runs.redelivery import log_spared
-from ackwise.middleware.runs.run import Run, Stage, apart, count, in_order, pick
+from ackwise.middleware.runs.run import Run, Stage, apart, count, in_order, making_messages, pick
 from ackwise.middleware.usercode import Called, Raised, Returned, Stops, awaited, class_name, is_a, where_raised
 
 log = Log()
@@ -413,8 +412,7 @@ class Execution:
 
     async def _handle_batch(self, work: Work, ready: Sequence[Run], call: HandlerCall) -> list[Run] | None:
         """Return what would be dead only because it was together with others; `None` if it was not decided."""
-        making = [run.making_messages() for run in ready]
-        batch = work.batch = self._agent.batch(Messages(count(ready), lambda: chain.from_iterable(make() for make in making)))
+        batch = work.batch = self._agent.batch(Messages(count(ready), making_messages(ready)))
         if call.transaction is not None:
             batch.connection = call.transaction.connection
             for message in batch:

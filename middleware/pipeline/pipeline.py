@@ -90,7 +90,8 @@ class Pipeline:
         try:
             async with steps.turn(assignment):
                 call.stopped = await self.admission.prepare(runs)
-                if call.stopped is None and await self._may_begin(runs, assignment):
+                needs_log = self._worker.outage.is_on or self._worker.dedup is None
+                if call.stopped is None and not assignment.cut_off and (not needs_log or await self._is_durable(runs)):
                     await steps.execute(runs, assignment, call)
             await steps.settle(runs, assignment, call)
         finally:
@@ -100,14 +101,11 @@ class Pipeline:
         if error is not None:
             raise HandlerStopped(error)
 
-    async def _may_begin(self, runs: list[Run], assignment: Assignment) -> bool:
-        """Return whether a batch may start: the partition is still ours, and the event log works.
+    async def _is_durable(self, runs: list[Run]) -> bool:
+        """Return whether the event log works; otherwise hold `runs`, which could not be settled: a kill would repeat all of them.
 
-        Otherwise it could not be settled, and a kill would repeat all of it. Without claims, the event that it was received must be
-        durable first: after a kill nothing else would say that it may have run.
+        Without claims, the event that they were received must be durable first: after a kill nothing else would say that they may have run.
         """
-        if assignment.cut_off or not (self._worker.outage.is_on or self._worker.dedup is None):
-            return not assignment.cut_off
         try:
             await self._worker.make_durable()
         except EventLogUnavailable as error:
@@ -182,7 +180,8 @@ class Calls:
 
     async def settle(self, runs: list[Run], assignment: Assignment, _: HandlerCall) -> None:
         """Settle what is decided."""
-        follow(runs)
+        if any(run.leader is not None for run in runs):
+            follow(runs)
         await self._settle(runs, assignment)
 
     async def _settle_finished(self, runs: list[Run], assignment: Assignment) -> None:

@@ -11,7 +11,6 @@ import enum
 import struct
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from copy import copy
-from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, Literal, Protocol, Self, TypeVar
@@ -75,6 +74,8 @@ _COLUMNS: Final = (
 
 _TIME_OF_DELIVERY, _TIME_OF_RECORD = attrgetter("timestamp_ms"), attrgetter("timestamp")
 
+_KEY, _VALUE, _HEADERS = attrgetter("key"), attrgetter("value"), attrgetter("headers")
+
 _NO_GRANT: Final = Acquired(0)
 
 _HASHES: Final = struct.Struct(">q8x")
@@ -116,7 +117,7 @@ class Run:
         self.failure: Failure | None = None  #: of the last of these, if it was made here
         self.attempt: int = records[0].attempt if isinstance(records[0], Delivery) else 1
         self.day: int | None = None  #: of the claim keys
-        self.batch_limit: int | None = None  #: messages in a batch with it, where that is fewer than its handler takes
+        self.batch_limit: int = 1 if pipeline is None else pipeline.agent.max_batch  #: messages in a batch with it, itself included
         self.grant = _NO_GRANT  #: what the store said as it was claimed for the last time
         self.unprotected = False  #: runs without a claim, since the store is down and the policy allows it
         self.register: dict[Run, Any] | None = None  #: of what is held by this worker; parts of what is in it are in it too
@@ -169,8 +170,8 @@ class Run:
     @property
     def offsets(self) -> Sequence[int]:
         """Those of its messages, where they were read."""
-        first, end = self.first, self.last + 1
-        return range(first, end) if end - first == len(self) else [record.offset for record in self.records]
+        first, end = self.records[0].offset, self.records[-1].offset + 1
+        return range(first, end) if end - first == len(self.records) else [record.offset for record in self.records]
 
     def times(self) -> Sequence[int]:
         """The timestamps of its records, epoch milliseconds."""
@@ -212,12 +213,8 @@ class Run:
     def messages(self) -> Sequence[Message[Any]]:
         """Its messages as a handler sees them."""
         if self.made is None:
-            self.made = self.making_messages()()
+            self.made = making_messages([self])()
         return self.made
-
-    def making_messages(self) -> Callable[[], Sequence[Message[Any]]]:
-        """What makes its messages as they are now, whenever they are read and whatever became of it meanwhile."""
-        return partial(_messages, self.place, self.records, self.values or (), self.grant.epoch or None, self.in_place, self.made)
 
     @property
     def message(self) -> Message[Any]:
@@ -348,7 +345,7 @@ class Run:
             if (column := facts[name]) is not None:
                 facts[name] = [column[place] for place in places]
         if self.size:
-            self.size = sum(sizes_of(self.records))
+            self.size = size_of(self.records)
         self.lost_tokens = self.lost_tokens.intersection(self.tokens or ()) if self.lost_tokens else set()
         if not places and self.register is not None:
             self.register.pop(self, None)
@@ -411,6 +408,13 @@ def ranges_of(records: Sequence[Any]) -> Iterator[tuple[int, int]]:
     yield begin, end
 
 
+def size_of(records: Sequence[Any]) -> int:
+    """The sum of `sizes_of`, without a step of Python for each record that has no headers."""
+    if any(map(_HEADERS, records)):
+        return sum(sizes_of(records))
+    return sum(map(len, filter(None, map(_VALUE, records)))) + sum(map(len, filter(None, map(_KEY, records))))
+
+
 def sizes_of(records: Iterable[Any]) -> list[int]:
     """The raw bytes of each of `records`: its key, its value, its headers."""
     return [
@@ -424,17 +428,19 @@ def sizes_of(records: Iterable[Any]) -> list[int]:
 _first = attrgetter("first")
 
 
-def _messages(
-    place: TopicPartition,
-    records: Sequence[Any],
-    values: Sequence[Any],
-    fencing_token: int | None,
-    in_place: int,
-    made: Sequence[Message[Any]] | None,
-) -> Sequence[Message[Any]]:
-    if made is not None:
-        return made
-    made = [Message(record, value, place) for record, value in zip(records, values, strict=True)]
-    for message in made:
-        message.fencing_token, message.in_place = fencing_token, in_place
-    return made
+def making_messages(runs: Iterable[Run]) -> Callable[[], list[Message[Any]]]:
+    """Return what makes the messages of `runs` as they are now, whenever they are read and whatever became of the runs meanwhile."""
+    now = [(run.place, run.records, run.values or (), run.grant.epoch or None, run.in_place, run.made) for run in runs]
+
+    def make() -> list[Message[Any]]:
+        messages: list[Message[Any]] = []
+        for place, records, values, fencing_token, in_place, made in now:
+            if made is not None:
+                messages += made
+                continue
+            for record, value in zip(records, values, strict=True):
+                messages.append(message := Message(record, value, place))
+                message.fencing_token, message.in_place = fencing_token, in_place
+        return messages
+
+    return make

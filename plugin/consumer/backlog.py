@@ -110,13 +110,13 @@ class InSequence:
     def fill(self, pipeline: Taker | None, batch: list[Run]) -> None:
         """Add messages of `pipeline` to `batch`, as far as each of those in it allows."""
         others: list[Run] = []
-        size, limit = count(batch), min(map(limit_of, batch), default=MAX_MESSAGES)
+        size, limit = count(batch), min((run.batch_limit for run in batch), default=MAX_MESSAGES)
         while self._runs and size < limit:
             run = self._runs.popleft()
             if run.pipeline is not pipeline:
                 others.append(run)
                 continue
-            limit = min(limit, limit_of(run))
+            limit = min(limit, run.batch_limit)
             if size >= limit:
                 self._runs.appendleft(run)
                 break
@@ -141,9 +141,6 @@ class Backlog:
         self._clock = clock
         self._in_order = in_order
         self._arrived = 0.0  #: when the new ones started to arrive
-
-    def __len__(self) -> int:
-        return len(self.fresh) + count(self.held)
 
     @property
     def counted(self) -> int:
@@ -236,19 +233,12 @@ class Backlog:
 _first = attrgetter("first")
 
 
-def limit_of(run: Run) -> int:
-    """How many messages may be in a batch with `run`, itself included."""
-    if run.pipeline is None:
-        return 1
-    return run.batch_limit or run.pipeline.agent.max_batch
-
-
 def fitting(runs: Iterable[Run]) -> list[Run]:
     """As many of `runs`, in order, as each of them allows; the first in any case."""
     batch: list[Run] = []
     size, limit = 0, MAX_MESSAGES
     for run in runs:
-        limit = min(limit, limit_of(run))
+        limit = min(limit, run.batch_limit)
         if batch and size + len(run) > limit:
             break
         batch.append(run)
@@ -333,9 +323,9 @@ class ByKey:
 
     def fill(self, pipeline: Taker | None, batch: list[Run]) -> None:
         """Add messages of `pipeline` to `batch`, as far as each of those in it allows; no two of them have the same key."""
-        size, limit = count(batch), min(map(limit_of, batch), default=MAX_MESSAGES)
+        size, limit = count(batch), min((run.batch_limit for run in batch), default=MAX_MESSAGES)
         while self._ready and self._ready[0][1].pipeline is pipeline:
-            limit = min(limit, limit_of(self._ready[0][1]))
+            limit = min(limit, self._ready[0][1].batch_limit)
             if size >= limit:
                 break
             batch.append(heappop(self._ready)[1])
@@ -385,6 +375,7 @@ class Parking:
         """`put_off` rules that a copy goes to a delay topic, at no attempt; without it all copies stay here."""
         self._flow = flow
         self._put_off = put_off if role == "retry" else None
+        self.puts_off = self._put_off is not None  #: what waits too long, even while nothing is paused
         self._place = place
         self._handler = handler if role == "source" else None
         self._backlog = backlog
@@ -401,7 +392,7 @@ class Parking:
 
     def admit(self, batch: list[Run]) -> list[Run]:
         """Those of `batch`, all of one pipeline, that go on now: all, unless they are paused. What is decided needs no more user code."""
-        if (self._flow.is_quiet and self._put_off is None) or (pipeline := batch[0].pipeline) is None or all(map(is_decided, batch)):
+        if (pipeline := batch[0].pipeline) is None or all(map(is_decided, batch)):
             return batch
         until = self._flow.held_until(pipeline.agent.name, self._place)
         if until is None:

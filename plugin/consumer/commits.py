@@ -165,7 +165,13 @@ class Commits:
     async def _with_metadata(self, offsets: _Left) -> None:
         """Commit with what the next owner is to know; a broker that allows less gets less from then on, at last the bare offsets."""
         try:
-            await self._send({each: OffsetAndMetadata(offset, self._text(left)) for each, (offset, left) in offsets.items()})
+            if self._room is _Room.NONE:
+                texts = dict.fromkeys(offsets, "")
+            elif self._room is _Room.SHORT:
+                texts = {each: replace(left, finished=None, in_place=()).fit() for each, (_, left) in offsets.items()}
+            else:
+                texts = {each: left.fit() for each, (_, left) in offsets.items()}
+            await self._send({each: OffsetAndMetadata(offset, texts[each]) for each, (offset, _) in offsets.items()})
         except OffsetMetadataTooLargeError as error:
             if self._room is _Room.NONE:
                 raise
@@ -199,12 +205,6 @@ class Commits:
             left = replace(left, finished=None, in_place=())
         topic_id, partitions = position.topic
         return replace(left, group=self._hash, cluster=self.cluster, topic_id=topic_id, partitions=partitions, is_open=True)
-
-    def _text(self, metadata: CommitMetadata) -> str:
-        """`metadata`, as far as the broker has room for it."""
-        if self._room is _Room.NONE:
-            return ""
-        return (metadata if self._room is _Room.ALL else replace(metadata, finished=None, in_place=())).fit()
 
 
 def _keep_no_map(lanes: Iterable[Lane]) -> None:

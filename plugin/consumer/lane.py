@@ -22,7 +22,7 @@ from ackwise.middleware.message.message import TopicPartition
 from ackwise.middleware.progress.commitmetadata import FinishedMap, InPlace, Tried
 from ackwise.middleware.progress.watermark import MAP_SPAN, Finished, Watermark, holds, is_of
 from ackwise.middleware.runs.agent import HandlerCall
-from ackwise.middleware.runs.run import Run, Stage, Taker, count, in_order, pick, ranges_of, sizes_of
+from ackwise.middleware.runs.run import Run, Stage, Taker, count, in_order, pick, ranges_of, size_of, sizes_of
 from ackwise.plugin.consumer.backlog import BATCH_BYTES, LANE_BYTES, MAX_MESSAGES, Backlog, Budget, ByKey, InSequence, Parking
 from ackwise.plugin.kafka.brokeroffsets import Topic
 
@@ -226,7 +226,7 @@ class Lane:
                     self.watermark.finish(record.offset)
         size = 0
         for run in runs:
-            run.size = sum(sizes_of(run.records))
+            run.size = size_of(run.records)
             size += run.size
         into.add(runs)
         self.bytes += size
@@ -279,7 +279,7 @@ class Lane:
     @property
     def in_hand(self) -> int:
         """How many messages were fetched and are not settled."""
-        return len(self._backlog) + len(self._suspects or ()) + count(self.running) + count(self._lent)
+        return self.watermark.count
 
     @property
     def committed(self) -> int | None:
@@ -338,8 +338,10 @@ class Lane:
         """How many of `records`, in order, there is room for: where nothing is in flight a batch in any case, and one message at least."""
         most = self.share.thresholds.bytes or LANE_BYTES
         room = min(most - self.bytes, self.budget.limit - self.budget.used)
-        if is_empty := not self.in_hand:
+        if is_empty := not self.watermark.count:
             room = max(room, min(most, BATCH_BYTES))
+        if size_of(records) <= room:
+            return len(records)
         return max(bisect_right([*accumulate(sizes_of(records))], room), is_empty)
 
     def look_again(self) -> None:
@@ -417,7 +419,9 @@ class Lane:
             run.passed = True
             for first, end in ranges_of(run.records):
                 self.watermark.finish(first, end)
-        self._release(sum(run.size for run in settled))
+        size = min(sum(run.size for run in settled), self.bytes)
+        self.bytes -= size
+        self.budget.used -= size
         if self.watermark.span and self.max_span > MAX_SPAN:
             self._keep_times(settled)
         if self._by_key is not None and self._by_key.finished(settled):
@@ -490,7 +494,8 @@ class Lane:
                     else:
                         await self._wait()
         finally:
-            self._release(self.bytes)
+            self.budget.used -= self.bytes
+            self.bytes = 0
             for task in self._batches:
                 task.cancel()
 
@@ -498,7 +503,8 @@ class Lane:
         if (pipeline := batch[0].pipeline) is None:
             self._alarm(batch)
             return
-        batch = self._parking.admit(batch)
+        if self._parking.puts_off or not self._flow.is_quiet:
+            batch = self._parking.admit(batch)
         if any(run.in_place or run.stage is Stage.WITHHELD for run in batch):
             batch = self._backlog.in_turn(batch)
         if batch:
@@ -578,11 +584,6 @@ class Lane:
     def _is_trying(self) -> bool:
         """Whether something was taken that has not been tried: what another worker has, or what is paused, is not waited for."""
         return bool(self._running or self._backlog.fresh.ripe or any(map(_is_untried, self._backlog.held)))
-
-    def _release(self, size: int) -> None:
-        size = min(size, self.bytes)
-        self.bytes -= size
-        self.budget.used -= size
 
     def _begin(self, pipeline: Taker, batch: list[Run]) -> None:
         task = asyncio.create_task(self._run(pipeline, batch), name=f"ackwise {self.topic}/{self.partition} {pipeline.agent.name}")

@@ -535,9 +535,8 @@ class Member:
 
     def _progressed(self, lane: Lane) -> None:
         self.has_moved.set()
-        partition = TopicPartition(lane.topic, lane.partition)
-        if self.settings.commit_interval == 0 and not lane.cut_off and lane in self.lanes.get(partition, ()):
-            self.spawn(self.commit([partition]), "commit")
+        if self.settings.commit_interval == 0 and not lane.cut_off and lane in self.lanes.get(TopicPartition(*lane.place), ()):
+            self.spawn(self.commit([TopicPartition(*lane.place)]), "commit")
 
     async def commit(self, partitions: Iterable[TopicPartition] | None = None, *, within: float = _BROKER_TIMEOUT) -> None:
         """Commit what the watermarks of `partitions`, or of all that no commit is under way for, say, in at most `within` seconds.

@@ -95,7 +95,8 @@ class Polling:
         fetched = await self.fetching.fetch(polled if is_any_full else None, timeout=0.0 if is_any_full else _WAIT)
         for partition in give(self._member, fetched, self._opening.is_halted):
             self.fetching.seek_back(partition)  # now, or the client would fetch on behind it meanwhile
-        self._opening.lost(fetched.lost)
+        if fetched.lost:
+            self._opening.lost(fetched.lost)
         if not (fetched or fetched.has_waited):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):

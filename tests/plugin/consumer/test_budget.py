@@ -15,7 +15,7 @@ from tests.waiting import turns, until
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.message import Delivery, Origin
-from ackwise.middleware.runs.run import sizes_of
+from ackwise.middleware.runs.run import size_of, sizes_of
 from ackwise.plugin.consumer.backlog import BATCH_BYTES, LANE_BYTES, Budget
 from ackwise.plugin.consumer.lane import Lane
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -83,6 +83,9 @@ def test_a_record_weighs_what_its_key_its_value_and_its_headers_do() -> None:
     origin = Origin("orders", 0, 0, 0)
     assert sizes_of([Delivery(*origin, b"key", b"value", (("name", b"12"), ("none", None)), origin)]) == [3 + 5 + 6 + 4]
     assert sizes_of([Delivery(*origin, None, None, (), origin)]) == [0]
+    records = [Delivery(*origin, b"key", b"value", headers, origin) for headers in ((), (("name", b"12"),))]
+    assert (size_of(records[:1]), size_of(records)) == (8, 8 + 8 + 6)
+    assert size_of([Delivery(*origin, None, None, (), origin)]) == 0
 
 
 def test_a_worker_that_could_hold_nearly_nothing_is_refused() -> None:
