@@ -386,8 +386,8 @@ class Execution:
             try:
                 if any(run.is_used for run in ready):
                     ready = await self.renew(ready)
-                if self.starts.is_shut(work.assignment, work.ready[0].place, work.call) or not work.goes_on(call):
-                    return
+                    if self.starts.is_shut(work.assignment, work.ready[0].place, work.call) or not work.goes_on(call):
+                        return
                 if not (part := self.begin(work.runs, ready, call)):
                     continue
                 key_ids, size = [key_id for run in part for key_id in run.ids or ()], count(part)

@@ -21,7 +21,7 @@ LEFT_OPEN = CommitMetadata(is_open=True)
 
 
 def runs(offsets: Sequence[int], size: int = 7) -> list[Run]:
-    pipeline: Any = SimpleNamespace()
+    pipeline: Any = SimpleNamespace(agent=SimpleNamespace(max_batch=200))
     records = [SimpleNamespace(offset=offset, timestamp=0) for offset in offsets]
     return [Run(PLACE, records[first : first + size], pipeline) for first in range(0, len(records), size)]
 
