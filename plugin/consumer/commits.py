@@ -59,22 +59,23 @@ class _Room(enum.Enum):
 
 
 class Commits:
-    """The commits of one member of `group`. Two of the same partition are never under way at once."""
+    """The commits of one member of `group`, through `send`. Two of the same partition are never under way at once."""
 
     def __init__(
         self,
         group: str,
         agents: Sequence[str],
         sink: EventSink | None,
+        send: Callable[[_Committed], Awaitable[Any]],
         lanes: Callable[[], Iterable[Lane]] = tuple,
     ) -> None:
         """`agents` are the names of all agents of the group, `lanes` those of all its partitions here."""
-        self.send: Callable[[_Committed], Awaitable[Any]]  #: to the broker, once there is a client
         self.cluster: str | None = None  #: the id of the cluster; without it a map could be about the offsets of another cluster
         self._group = group
         self._hash = group_hash(group)
         self._agents = agents
         self._sink = sink
+        self._send = send
         self._lanes = lanes
         self._under_way: dict[TopicPartition, asyncio.Future[None]] = {}  #: commits that the broker has not answered
         self._room = _Room.ALL
@@ -170,7 +171,7 @@ class Commits:
                 texts = {each: replace(left, finished=None, in_place=()).fit() for each, (_, left) in offsets.items()}
             else:
                 texts = {each: left.fit() for each, (_, left) in offsets.items()}
-            await self.send({each: OffsetAndMetadata(offset, texts[each]) for each, (offset, _) in offsets.items()})
+            await self._send({each: OffsetAndMetadata(offset, texts[each]) for each, (offset, _) in offsets.items()})
         except OffsetMetadataTooLargeError as error:
             if self._room is _Room.NONE:
                 raise

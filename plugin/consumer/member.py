@@ -145,7 +145,9 @@ class Member:
         self._before = before
         self._tasks = Tasks(settings.group, self._fail)
         names = [agent.name for agent in agents]
-        self._commits = Commits(settings.group, names, parts.sink, lambda: _each_of(self.lanes))
+        self._commits = Commits(
+            settings.group, names, parts.sink, lambda offsets: self._client.commit(offsets), lambda: _each_of(self.lanes)
+        )
         #: Partitions that have no lane yet, and whether the broker knows that they have an owner.
         self._announced: dict[TopicPartition, bool] = {}
         self._isolation = Isolation()
@@ -243,7 +245,7 @@ class Member:
     @asynccontextmanager
     async def working(self, client: Broker) -> AsyncIterator[None]:
         """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
-        self._client, self._commits.send = client, client.commit
+        self._client = client
         self.missing_topics, self.is_gone = client.missing_topics, client.is_gone
         unlisten = self.flow.listen(self._look_again)
         control = Control(self.settings, self.names, self.flow, self.waiting.obey)

@@ -205,8 +205,7 @@ class Owner:
             by_key=ByKey(pipeline.find_order) if mode.order == "key" else None,
             in_order=mode.order == "partition", flow=self.flow, clock=clock, wall=clock,
         )  # fmt: skip
-        self.commits = Commits("billing", ["bill"], None)
-        self.commits.send = self._send
+        self.commits = Commits("billing", ["bill"], None, self._send)
         self.commits.cluster = "cluster"
         self.lane.told = Told(committed)
         self.commits.resume([self.lane], decode(metadata))

@@ -98,7 +98,7 @@ async def test_what_can_be_decoded_after_all_waits_for_its_key_and_is_told_to_be
             await end.wait()
 
     here = shop(handle, kind="message", order_by=lambda message: message.value[:1], decode=decode, concurrency=4)
-    here.worker.flow._breaker = Breaker()
+    here.worker.flow.breaker = Breaker()
     here.worker.flow.listen(here.lane.look_again)
     here.offer(values=[b"a0", b"a1", b"b0"])
     await turns(20)

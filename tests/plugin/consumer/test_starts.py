@@ -110,7 +110,7 @@ async def test_what_may_not_start_any_more_gives_its_claim_back_at_once_while_ot
 ) -> None:
     calls = make_calls()
     here = shop(calls, concurrency=concurrency, kind=kind, max_batch=10 if kind == "message" else 2)
-    here.worker.flow._breaker = Breaker(errors=(ValueError,))
+    here.worker.flow.breaker = Breaker(errors=(ValueError,))
     here.offer(10)
     await turns()
     running = len(calls.running)
