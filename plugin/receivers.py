@@ -319,7 +319,7 @@ class Receivers:
 
     def give_back(self, held: Held) -> None:
         """Its receiver does not want it, or is gone before it had it: it comes up again, and no attempt is counted."""
-        self._execution.end(held.run.ids or (), held)
+        self._execution.end(held.run.claims.ids or (), held)
         self._give_up([held.run])
         self._return([held.run], held.lane)
         held.end()
@@ -362,7 +362,7 @@ class Receivers:
     def _use(self, receipt: str) -> Held | None:
         """What `receipt` is for, if it counts. Without a claim nothing of a partition that is gone can be settled: it comes again."""
         held = self._receipts.use(receipt, self._clock())
-        if held is not None and held.lane.is_stopping and (not held.run.tokens or held.run.unprotected):
+        if held is not None and held.lane.is_stopping and (not held.run.claims.tokens or held.run.claims.unprotected):
             self.give_back(held)
             return None
         return held
@@ -373,7 +373,7 @@ class Receivers:
             return
         self._execution.decisions.conclude([(each.run, disposition, None) for each in held])
         for each in held:
-            self._execution.end(each.run.ids or (), each)
+            self._execution.end(each.run.claims.ids or (), each)
             each.run.call = None
         task = self._member.spawn(self._settle_each(held), "settle")
         self._settling.add(task)

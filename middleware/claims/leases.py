@@ -264,7 +264,7 @@ class Leases:
         """The claims of `runs` are granted; `asked_at` is when they were asked for."""
         lease = self._lease(asked_at)
         for run in runs:
-            run.register, run.lost_tokens = self._held, set()
+            run.register, run.claims.lost = self._held, set()
             self._held[run] = lease
 
     def drop(self, *runs: Run) -> None:
@@ -277,7 +277,7 @@ class Leases:
 
         A success that is not recorded is completed too, and the next claimant of its key is notified.
         """
-        if not run.tokens or run.ids is None:
+        if not run.claims.tokens or run.claims.ids is None:
             return
         self.drop(run)
         is_recorded = run.stage is Stage.RECORDED
@@ -285,11 +285,11 @@ class Leases:
         if outcome is Outcome.OK or (outcome is not None and is_recorded):
             for column in [run.column(outcome)] if is_recorded else self._unrecorded(run):
                 self.mark_later(column)
-            if run.base_id is not None and outcome is Outcome.OK:
+            if run.claims.base_id is not None and outcome is Outcome.OK:
                 self.mark_later(run.base_column())
         else:
             self.release_later(run.column(sent_back=sent_back_of(run) if is_recorded else None))
-        run.tokens = None
+        run.claims.tokens = None
 
     def _unrecorded(self, run: Run) -> list[Column]:
         """What completes its claims, one by one where each has its own execution to be told of."""
@@ -315,11 +315,11 @@ class Leases:
 
     def may_begin(self, run: Run) -> bool:
         """Whether all of `run` may start: none of its keys succeeded or is running here, and its claims are ours."""
-        assert run.ids is not None
+        assert run.claims.ids is not None
         for keys in (*self._succeeded, self._running):
-            if keys and not keys.keys().isdisjoint(run.ids):
+            if keys and not keys.keys().isdisjoint(run.claims.ids):
                 return False
-        return not run.tokens or run.unprotected or not self.doubtful(run)
+        return not run.claims.tokens or run.claims.unprotected or not self.doubtful(run)
 
     def doubtful(self, run: Run) -> bool:
         """Whether a claim of it must count as lost until the store says otherwise.
@@ -327,7 +327,7 @@ class Leases:
         It is lost, its lease is over by one of the clocks, or one of them jumped since it was asked for: how much is over is not known.
         """
         lease, now = self._held.get(run), self.now()
-        return bool(run.lost_tokens) or lease is None or _is_over(lease, now) or self._have_jumped(lease, now)
+        return bool(run.claims.lost) or lease is None or _is_over(lease, now) or self._have_jumped(lease, now)
 
     def lost(self, run: Run) -> Sequence[int]:
         """The places of its claims that must count as lost until the store says otherwise."""
@@ -359,7 +359,7 @@ class Leases:
         then, or have been split.
         """
         asked_at = self.now()
-        asked = [(run, run.tokens, run.column()) for run in runs if run.ids is not None and run.tokens]
+        asked = [(run, run.claims.tokens, run.column()) for run in runs if run.claims.ids is not None and run.claims.tokens]
         owner = "" if self._witness is None else self._witness.owner
         renews = [column for _, _, column in asked]
         result = await self._trip(ColumnExchange((), (), (), renews, self.lease, self.retention, owner))
@@ -368,14 +368,14 @@ class Leases:
         parts: dict[int, Run] = {}  #: by token what is held now, once a run was split or given back meanwhile
         for (run, tokens, column), answer in zip(asked, result.renews, strict=True):
             lost = {column.tokens[place] for place in answer.exceptions}
-            if run.tokens is not tokens:
-                parts = parts or {token: part for part in self._held for token in part.tokens or ()}
-            for part in [run] if run.tokens is tokens else _parts_with(column.tokens, parts):
-                part.lost_tokens = set()
+            if run.claims.tokens is not tokens:
+                parts = parts or {token: part for part in self._held for token in part.claims.tokens or ()}
+            for part in [run] if run.claims.tokens is tokens else _parts_with(column.tokens, parts):
+                part.claims.lost = set()
                 if part in self._held:
                     self._held[part] = lease
-                if lost_there := lost.intersection(part.tokens or ()):
-                    part.lost_tokens |= lost_there
+                if lost_there := lost.intersection(part.claims.tokens or ()):
+                    part.claims.lost |= lost_there
                     found.append(part)
         return found
 
@@ -422,7 +422,7 @@ class Leases:
         if error is not None:
             over = [run for run, lease in self._held.items() if self._is_aged(lease, now) and self.expired(run)]
             for run in over:
-                run.lost_tokens = set(run.tokens or ())
+                run.claims.lost = set(run.claims.tokens or ())
             log.warning("claims could not be renewed", claims=claims, lost=count(over), error=said(error))
             lost += over
         for run in dict.fromkeys(lost):
@@ -436,7 +436,7 @@ class Leases:
             return await self.renew(runs)
 
     def _lose(self, run: Run) -> None:
-        if run.lost_tokens.issuperset(run.tokens or ()):
+        if run.claims.lost.issuperset(run.claims.tokens or ()):
             self.drop(run)
         if run.call is not None and run.stage is Stage.ADMITTED:  # what is decided already must not end what runs beside it
             run.call.call_off()

@@ -240,23 +240,23 @@ class Admission:
 
     def _identify_records(self, run: Run, ids: Identity) -> None:
         topic, partition = run.place
-        run.day = run.times()[0] // _MS_PER_DAY
+        run.claims.day = run.times()[0] // _MS_PER_DAY
         if self._id_header is not None and any(map(_headers, run.records)):
             found = [ids.of(self._dedup_id(delivery_of(run.place, record))) for record in run.records]
-            run.ids, run.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
+            run.claims.ids, run.claims.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
         elif ids.is_salted:
             given = zip(run.offsets, run.times(), strict=True)
             found = [ids.of(coordinates_id(topic, partition, offset, time)) for offset, time in given]
-            run.ids, run.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
+            run.claims.ids, run.claims.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
         else:
-            run.ids = ids.of_coordinates(topic, partition, run.offsets, run.times())
+            run.claims.ids = ids.of_coordinates(topic, partition, run.offsets, run.times())
 
     def _identify_delivery(self, run: Run, ids: Identity) -> None:
         delivery = run.delivery
         claim_id, hash_ = ids.of(self._dedup_id(delivery), delivery.replay_id)
-        run.day, run.ids, run.hashes = delivery.origin.timestamp_ms // _MS_PER_DAY, [claim_id], [hash_]
+        run.claims.day, run.claims.ids, run.claims.hashes = delivery.origin.timestamp_ms // _MS_PER_DAY, [claim_id], [hash_]
         if delivery.replay_id is not None:
-            run.base_id = ids.of(self._dedup_id(delivery))[0]
+            run.claims.base_id = ids.of(self._dedup_id(delivery))[0]
 
     def _dedup_id(self, delivery: Delivery) -> bytes:
         if self._id_header is not None:
@@ -289,10 +289,10 @@ class Admission:
             replay_id = message.delivery.replay_id if len(run) == 1 else None
             found.append(ids.of(business_id(key), replay_id))
             if replay_id is not None:
-                run.base_id = ids.of(business_id(key))[0]
-        run.ids, run.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
+                run.claims.base_id = ids.of(business_id(key))[0]
+        run.claims.ids, run.claims.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
         for single, raised in zip(pick(runs, run, without), without.values(), strict=True):
-            single.ids = single.hashes = None
+            single.claims.ids = single.claims.hashes = None
             if raised is None:
                 self.undeduplicated += 1
                 continue
@@ -305,10 +305,10 @@ class Admission:
         """One store call: who may run is ADMITTED, what is finished is RULED, everything else is held."""
         claimants: list[Run] = []
         for run in self.elect(runs):
-            if run.ids is None or self._leases is None:
+            if run.claims.ids is None or self._leases is None:
                 run.stage = Stage.ADMITTED
             else:
-                run.tokens = run.tokens or self._leases.tokens(len(run))
+                run.claims.tokens = run.claims.tokens or self._leases.tokens(len(run))
                 claimants.append(run)
         if self._leases is not None and claimants:
             await self._ask(runs, claimants, self._leases)
@@ -341,8 +341,8 @@ class Admission:
         self, runs: list[Run], run: Run, answers: Mapping[int, ClaimAnswer | StoreUnavailable], asked_at: Moment, leases: Leases
     ) -> list[Run]:
         """Grant `run`; what was answered otherwise, or succeeded here before, falls out. Returns what was not answered."""
-        assert run.ids is not None
-        again = () if run.succeeded else leases.succeeded(run.ids)
+        assert run.claims.ids is not None
+        again = () if run.succeeded else leases.succeeded(run.claims.ids)
         if not answers and not again:
             leases.add([run], asked_at)
             self._grant(run, FIRST, leases, succeeded=False)
@@ -399,25 +399,25 @@ class Admission:
         """
         unprotected = []
         for run in claimants:
-            if run.ids is None:
+            if run.claims.ids is None:
                 continue
             if run.alone:
                 self._worker.postpone([run], "workers ended while they ran it, and the store is not available")
                 continue
             if run.succeeded:
-                run.unprotected = True
+                run.claims.unprotected = True
                 run.rule(Done())
                 continue
-            for single in pick(runs, run, leases.succeeded(run.ids)):
-                single.unprotected = True
+            for single in pick(runs, run, leases.succeeded(run.claims.ids)):
+                single.claims.unprotected = True
                 single.rule(Duplicate())
             if run.stage is not Stage.FETCHED or not len(run):
                 continue
-            if elsewhere := pick(runs, run, leases.running(run.ids)):
+            if elsewhere := pick(runs, run, leases.running(run.claims.ids)):
                 self._worker.postpone(elsewhere, "its key is running here, and the store is not available")
             if len(run) and run not in elsewhere:
-                run.unprotected = True
-                run.grant = Acquired(0)
+                run.claims.unprotected = True
+                run.claims.grant = Acquired(0)
                 for message in run.made or ():
                     message.fencing_token = None
                 run.stage = Stage.ADMITTED
@@ -444,15 +444,15 @@ class Admission:
         fetched = [run for run in runs if run.stage is Stage.FETCHED]
         for run in fetched:
             run.leader = None
-        keyed = [run for run in fetched if run.ids is not None]
-        keys = [key_id for run in keyed for key_id in run.ids or ()]
+        keyed = [run for run in fetched if run.claims.ids is not None]
+        keys = [key_id for run in keyed for key_id in run.claims.ids or ()]
         if len(set(keys)) == len(keys):
             return fetched
         repeated = {key_id for key_id, times in Counter(keys).items() if times > 1}
         rivals: dict[bytes, list[Run]] = {}
         for run in keyed:
-            for single in pick(runs, run, [place for place, key_id in enumerate(run.ids or ()) if key_id in repeated]):
-                rivals.setdefault((single.ids or (b"",))[0], []).append(single)
+            for single in pick(runs, run, [place for place, key_id in enumerate(run.claims.ids or ()) if key_id in repeated]):
+                rivals.setdefault((single.claims.ids or (b"",))[0], []).append(single)
         for singles in rivals.values():
             leader, *others = sorted(singles, key=lambda single: (-single.attempt, single.first))
             for run in others:
@@ -465,8 +465,8 @@ class Admission:
         return [run for run in runs if run.stage is Stage.FETCHED and run.leader is None]
 
     def _grant(self, run: Run, claim: Acquired, leases: Leases, *, succeeded: bool) -> None:
-        run.grant = claim
-        run.unprotected, run.tries = False, 0
+        run.claims.grant = claim
+        run.claims.unprotected, run.tries = False, 0
         for message in run.made or ():
             message.fencing_token = claim.epoch
         if run.succeeded:
@@ -492,7 +492,7 @@ class Admission:
             run.stage = Stage.ADMITTED
 
     def _refuse(self, run: Run, answer: Busy | AlreadyDone | Stale) -> None:
-        run.tokens = None
+        run.claims.tokens = None
         match answer:
             case Busy(retry_after, _):
                 self._worker.postpone([run], "another worker holds its claim", at_most=retry_after)

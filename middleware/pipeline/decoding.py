@@ -102,7 +102,7 @@ def take(run: Run, values: list[object], agent: Agent) -> None:
         run.made = cast("list[Message[Any]]", values)
         for message in run.made if run.is_used else ():
             if message is not None:
-                message.fencing_token, message.in_place = run.grant.epoch or None, run.in_place
+                message.fencing_token, message.in_place = run.claims.grant.epoch or None, run.in_place
     run.ahead = None
     run.prepared, run.is_used = True, False
 

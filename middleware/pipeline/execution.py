@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from copy import copy
 from functools import partial
 from typing import Any, cast
 from weakref import WeakSet
@@ -258,7 +257,7 @@ class Execution:
         unbegun = [run for run in rest.values() if not run.began]
         if not work.assignment.cut_off and not work.call.called_off:
             self.begin(work.runs, unbegun, around)
-        return [key_id for run in rest.values() for key_id in run.ids or ()]
+        return [key_id for run in rest.values() for key_id in run.claims.ids or ()]
 
     def _log_without_effect(self, work: Work, error: BaseException) -> None:
         first = work.ready[0].origin
@@ -329,7 +328,7 @@ class Execution:
         beginning = [
             run
             for run in ready
-            if leases is None or run.ids is None or leases.may_begin(run) or self._leave_out(runs, run, leases, run.ids)
+            if leases is None or run.claims.ids is None or leases.may_begin(run) or self._leave_out(runs, run, leases, run.claims.ids)
         ]
         if burials := self._worker.flow.burials:
             beginning = [run for run in beginning if burials.bury(runs, run)]
@@ -341,16 +340,16 @@ class Execution:
             self._worker.flow.start(self._agent.name, beginning)
         for run in beginning:
             run.began, run.is_used, run.started_at, run.exec_ids, run.call = True, True, now, self._worker.exec_ids.take(len(run)), call
-            if leases is not None and run.ids is not None:
-                leases.begin(run.ids, call)
-            if (run.tokens and not run.unprotected) or (call.transaction is not None and run.ids is not None):
+            if leases is not None and run.claims.ids is not None:
+                leases.begin(run.claims.ids, call)
+            if (run.claims.tokens and not run.claims.unprotected) or (call.transaction is not None and run.claims.ids is not None):
                 self._worker.record(
                     EventCode.CLAIMED,
                     self._agent.name,
                     run,
                     with_exec_id=True,
-                    lost=run.grant.lost,
-                    took_unreleased=run.grant.took_unreleased,
+                    lost=run.claims.grant.lost,
+                    took_unreleased=run.claims.grant.took_unreleased,
                 )
         return beginning
 
@@ -358,13 +357,13 @@ class Execution:
         """Let fall out of `run` what must not start; returns whether something is left of it."""
         for single in pick(runs, run, leases.succeeded(key_ids)):
             single.rule(Duplicate())
-        if _is_left(run) and run.tokens and not run.unprotected:
+        if _is_left(run) and run.claims.tokens and not run.claims.unprotected:
             for single in pick(runs, run, leases.lost(run)):  # it waited too long: another worker may run it by now
                 leases.give_back(single)
                 single.forget_claim()
                 single.postpone(self._worker.monotonic(), "its claim had run out before it started")
         if _is_left(run):
-            for single in pick(runs, run, leases.running(run.ids or ())):
+            for single in pick(runs, run, leases.running(run.claims.ids or ())):
                 leases.give_back(single)
                 single.forget_claim()
                 self._worker.postpone([single], "its key is running here")
@@ -390,7 +389,7 @@ class Execution:
                         return
                 if not (part := self.begin(work.runs, ready, call)):
                     continue
-                key_ids, size = [key_id for run in part for key_id in run.ids or ()], count(part)
+                key_ids, size = [key_id for run in part for key_id in run.claims.ids or ()], count(part)
                 try:
                     doomed = await self._handle_batch(work, part, call)
                 finally:
@@ -477,7 +476,7 @@ class Execution:
                 finally:
                     if not call.is_abandoned:  # else it may run in another call by now
                         run.call = work.around if run.stage is Stage.ADMITTED else work.call
-                        self.end(run.ids or (), call)
+                        self.end(run.claims.ids or (), call)
             finally:
                 self.starts.end(call)
             if not goes_on:
@@ -565,7 +564,7 @@ class Execution:
             call.result = result
             work.calls.remove(call)
             return True
-        self.end([key_id for run in call.working_on for key_id in run.ids or ()], call)
+        self.end([key_id for run in call.working_on for key_id in run.claims.ids or ()], call)
         if self._agent.kind == "batch":
             fallen = self.decisions.decide_and_log(work.runs, call.working_on, cast(Batch[Any], work.batch), result, call.publications)
         else:
@@ -575,7 +574,7 @@ class Execution:
                 self.decisions.decide(work.runs, fallen, Batch([run.message]), result, work.broken)
             else:
                 work.around.fail(run, result)
-        call.working_on = [copy(run) for run in fallen]  # as it was here: by its end the message may run once more
+        call.working_on = [run.snapshot() for run in fallen]  # by its end the message may run once more
         work.calls.remove(call)
         if work.queue:
             work.calls.append(part := work.call.part())
@@ -591,8 +590,8 @@ class Execution:
         if succeeded and not batch.is_ruled and not call.publications:
             for run in call.working_on:
                 self._worker.record(EventCode.LATE_SUCCESS, self._agent.name, run, with_exec_id=True)
-                if self._leases is not None and run.ids is not None:
-                    self._leases.remember_successes(run.ids)
+                if self._leases is not None and run.claims.ids is not None:
+                    self._leases.remember_successes(run.claims.ids)
         self.overtime.log_ended(call, succeeded)
 
     def give_up(self, runs: list[Run], undecided: Sequence[Run], call: HandlerCall) -> None:
@@ -603,7 +602,7 @@ class Execution:
             for single in lost:
                 self._worker.record(EventCode.CLAIM_LOST, self._agent.name, single, with_exec_id=True)
             for part in [*lost, *([run] if len(run) and run not in lost else [])]:
-                if self._leases is not None and part.tokens:
+                if self._leases is not None and part.claims.tokens:
                     if call.stopped is not None and part.began:
                         self._leases.drop(part)  # not released, so that it counts as lost
                     else:
@@ -646,7 +645,7 @@ class Execution:
 
     def _record_release(self, run: Run) -> None:
         """CLAIMED has an end: otherwise the events would show a claim that was never released."""
-        if run.began and not run.unprotected:
+        if run.began and not run.claims.unprotected:
             self._worker.record(EventCode.RELEASED, self._agent.name, run, with_exec_id=True)
 
     async def _wait(self, work: Work, meanwhile: Meanwhile | None, *, settles: bool) -> None:

@@ -219,8 +219,8 @@ class Decisions:
         for run in done:
             run.succeeded = not run.publishes
             run.rule(DONE)
-            if run.succeeded and run.ids is not None and self._leases is not None:
-                self._leases.remember_successes(run.ids)
+            if run.succeeded and run.claims.ids is not None and self._leases is not None:
+                self._leases.remember_successes(run.claims.ids)
 
     def _identified(self, publications: Sequence[Publication], origin: Origin) -> list[Outgoing]:
         worker = self._worker
@@ -262,5 +262,5 @@ class Decisions:
     def _remember(self, ruled: Sequence[Run]) -> None:
         if self._leases is not None:
             for run in ruled:
-                if run.succeeded and run.ids is not None:
-                    self._leases.remember_successes(run.ids)
+                if run.succeeded and run.claims.ids is not None:
+                    self._leases.remember_successes(run.claims.ids)

@@ -128,8 +128,8 @@ class Settlement:
             for run in ruled
             if (run.publishes or isinstance(run.disposition, _COPIED))
             and run.stage is Stage.RULED
-            and run.tokens
-            and not run.unprotected
+            and run.claims.tokens
+            and not run.claims.unprotected
             and self._leases.doubtful(run)
         ]
         if not doubtful:
@@ -139,7 +139,7 @@ class Settlement:
         except StoreUnavailable as error:
             self._worker.postpone(doubtful, "its lease could not be renewed", error)
             for run in doubtful:
-                run.lost_tokens = set(run.tokens or ())  # keeps it from being published in this pass
+                run.claims.lost = set(run.claims.tokens or ())  # keeps it from being published in this pass
             return
         for run in lost:
             self._worker.record(EventCode.CLAIM_LOST, self._agent.name, run, with_exec_id=True)
@@ -290,7 +290,7 @@ class Settlement:
     def _record_outcome(self, run: Run, now: float) -> None:
         record, handler = self._worker.record, self._agent.name
         duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
-        how = _how(run) if run.unprotected or run.out_of_order else None
+        how = _how(run) if run.claims.unprotected or run.out_of_order else None
         if run.exec_ids is not None and isinstance(run.disposition, _FAILED):
             record(EventCode.FAILED, handler, run, with_exec_id=True, error=run.error, duration_us=duration, attrs=how)
         match run.disposition:
@@ -323,15 +323,15 @@ class Settlement:
         completing: list[tuple[Run, Outcome]] = []
         releases: list[Column] = []
         for run in recorded:
-            if not run.tokens or run.ids is None or self._leases is None:
+            if not run.claims.tokens or run.claims.ids is None or self._leases is None:
                 continue
-            if run.unprotected:
+            if run.claims.unprotected:
                 self._leases.give_back(run)
             elif (outcome := outcome_of(run)) is None:
                 releases.append(run.column(sent_back=sent_back_of(run)))
             else:
                 completing.append((run, outcome))
-        replayed = [run for run in recorded if run.base_id is not None and outcome_of(run) is Outcome.OK]
+        replayed = [run for run in recorded if run.claims.base_id is not None and outcome_of(run) is Outcome.OK]
         held: list[Run] = []
         if self._leases is not None and (completing or releases or replayed):
             completes = [run.column(outcome) for run, outcome in completing] + [run.base_column() for run in replayed]
@@ -407,7 +407,7 @@ def _of_redrive(run: Run) -> str | None:
 
 def _how(run: Run) -> str:
     """What its outcome says of the way that it ran, as JSON."""
-    return json.dumps((_UNPROTECTED if run.unprotected else {}) | (_OUT_OF_ORDER if run.out_of_order else {}))
+    return json.dumps((_UNPROTECTED if run.claims.unprotected else {}) | (_OUT_OF_ORDER if run.out_of_order else {}))
 
 
 #: The partition whose messages the task that asks works on.

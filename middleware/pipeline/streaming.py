@@ -358,7 +358,7 @@ class Streaming:
         now = self._worker.monotonic()
         until = min(member.again_until or now + self._execution.patience for member in doomed)
         for member in doomed:
-            self._execution.end(member.run.ids or (), member)
+            self._execution.end(member.run.claims.ids or (), member)
             self._execution.spare(member.run, at_most=max(1, member.company // 2), error=class_name(member.error))
         at = None if doomed[0].error is None else where_raised(doomed[0].error)
         log_spared(self._agent.name, [member.run for member in doomed], batch=doomed[0].company, at=at)
@@ -387,7 +387,7 @@ class Streaming:
                 undecided_runs = [member.run for member in of_a_kind]
                 self._execution.give_up([*undecided_runs], undecided_runs, of_a_kind[0])
         for member in landed:
-            self._execution.end(member.run.ids or (), member)
+            self._execution.end(member.run.claims.ids or (), member)
         return any(member.called_off for member in undecided)
 
     def _log_hanging(self, flight: Flight, seconds: float) -> None:

@@ -269,7 +269,7 @@ class Transactions:
         """
         if call.raised is None:
             for run in mine:
-                if call.stopped is None and run.began and run.ids is not None:
+                if call.stopped is None and run.began and run.claims.ids is not None:
                     self._worker.record(EventCode.RELEASED, self._agent.name, run, with_exec_id=True)
                 run.undo()
             if call.stopped is None:
@@ -469,9 +469,11 @@ def finishes_of(runs: Sequence[Run]) -> list[Finish]:
     """What is marked of runs that are ruled on, one for each key. A replay that succeeded also finishes the key of its message."""
     own = {key.id: finish_of(run, key) for run in runs if (key := run.key) is not None}
     replayed = {
-        run.base_id: Finish(ClaimKey(run.base_id, run.day, 1), run.delivery.origin[:3], run.exec_id or 0, Outcome.OK, 1)
+        run.claims.base_id: Finish(
+            ClaimKey(run.claims.base_id, run.claims.day, 1), run.delivery.origin[:3], run.exec_id or 0, Outcome.OK, 1
+        )
         for run in runs
-        if run.base_id is not None and isinstance(run.disposition, Done)
+        if run.claims.base_id is not None and isinstance(run.disposition, Done)
     }
     return [*(own | replayed).values()]
 

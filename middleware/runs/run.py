@@ -11,6 +11,7 @@ import enum
 import struct
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, Literal, Protocol, Self, TypeVar
@@ -25,6 +26,7 @@ from ackwise.middleware.storage.claimstore import WHOEVER, Acquired, ClaimKey, C
 from ackwise.middleware.usercode import Called
 
 R = TypeVar("R", bound="Run")
+T = TypeVar("T")
 
 
 class Taker(Protocol):
@@ -64,9 +66,6 @@ _COLUMNS: Final = (
     "ahead",
     "made",
     "timestamps",
-    "ids",
-    "hashes",
-    "tokens",
     "exec_ids",
     "order_keys",
     "rate_keys",
@@ -79,6 +78,33 @@ _KEY, _VALUE, _HEADERS = attrgetter("key"), attrgetter("value"), attrgetter("hea
 _NO_GRANT: Final = Acquired(0)
 
 _HASHES: Final = struct.Struct(">q8x")
+
+
+def _at(places: Sequence[int], column: Sequence[T] | None) -> list[T] | None:
+    return None if column is None else [column[place] for place in places]
+
+
+@dataclass(slots=True)
+class Claims:
+    """The claims of the messages of a run. A column is `None` where there are none."""
+
+    ids: Sequence[bytes] | None = None  #: of their keys; `None`: not deduplicated
+    hashes: Sequence[int] | None = None  #: what events say of a key, where that is not the start of its id
+    day: int | None = None  #: of all their keys
+    base_id: bytes | None = None  #: of a replay: of the key of its message, which it does not claim
+    tokens: Sequence[int] | None = None  #: of those that are held or asked for
+    lost: set[int] = field(default_factory=set)  #: tokens of those that are lost
+    grant: Acquired = _NO_GRANT  #: what the store said as they were claimed for the last time
+    unprotected: bool = False  #: it runs without them, since the store is down and the policy allows it
+
+    def part(self, places: Sequence[int]) -> Claims:
+        """Those of the messages at `places`."""
+        tokens = _at(places, self.tokens)
+        return replace(self, ids=_at(places, self.ids), hashes=_at(places, self.hashes), tokens=tokens, lost=self.lost & {*(tokens or ())})
+
+    def forget(self) -> None:
+        """None of them is held or asked for any more; the keys stay."""
+        self.tokens, self.lost, self.unprotected = None, set(), False
 
 
 class Run:
@@ -97,15 +123,11 @@ class Run:
         self.ahead: Sequence[Called] | None = None  #: what an asynchronous decoder came to
         self.made: Sequence[Message[Any]] | None = None  #: as the handler sees them, once they were read
         self.timestamps: Sequence[int] | None = None  #: epoch milliseconds
-        self.ids: Sequence[bytes] | None = None  #: of their claim keys; `None`: not deduplicated
-        self.hashes: Sequence[int] | None = None  #: what events say of a key, where that is not the start of its id
-        self.base_id: bytes | None = None  #: of a replay: of the claim key of its message, which it does not claim
-        self.tokens: Sequence[int] | None = None  #: of the claims that are held or asked for
+        self.claims = Claims()
         self.exec_ids: Sequence[int] | None = None
         self.size = 0  #: raw bytes, once its lane has counted them
         self.order_keys: Sequence[Hashable] | None = None  #: equal ones run one after the other; `None` among them: in no order
         self.rate_keys: Sequence[Hashable] | None = None  #: what they count for at their rate
-        self.lost_tokens: set[int] = set()  #: of claims that are lost
         self.stage = Stage.FETCHED
         self.prepared = False  #: decoded, and the keys are known
         self.is_used = False  #: a handler has had its values and may have changed them: they are decoded again before it runs again
@@ -116,10 +138,7 @@ class Run:
         self.due_ms = 0  #: when the next of these is due, epoch milliseconds
         self.failure: Failure | None = None  #: of the last of these, if it was made here
         self.attempt: int = records[0].attempt if isinstance(records[0], Delivery) else 1
-        self.day: int | None = None  #: of the claim keys
         self.batch_limit: int = 1 if pipeline is None else pipeline.agent.max_batch  #: messages in a batch with it, itself included
-        self.grant = _NO_GRANT  #: what the store said as it was claimed for the last time
-        self.unprotected = False  #: runs without a claim, since the store is down and the policy allows it
         self.register: dict[Run, Any] | None = None  #: of what is held by this worker; parts of what is in it are in it too
         self.out_of_order = False  #: others may have overtaken it, though its handler has an order
         self.alone = False  #: workers died of this message: it runs as the only claim of this worker
@@ -237,21 +256,22 @@ class Run:
     @property
     def key(self) -> ClaimKey | None:
         """What its claim is about; `None`: it is not deduplicated."""
-        return None if self.ids is None else ClaimKey(self.ids[0], self.day, self.attempt)
+        return None if self.claims.ids is None else ClaimKey(self.claims.ids[0], self.claims.day, self.attempt)
 
     @property
     def token(self) -> int:
         """Of its claim; 0 for none."""
-        return self.tokens[0] if self.tokens else 0
+        return self.claims.tokens[0] if self.claims.tokens else 0
 
     @property
     def claim_lost(self) -> bool:
         """Whether the claim of one of its messages is lost."""
-        return bool(self.lost_tokens)
+        return bool(self.claims.lost)
 
     def lost_places(self) -> list[int]:
         """The places of its messages whose claim is lost."""
-        return [place for place, token in enumerate(self.tokens or ()) if token in self.lost_tokens] if self.lost_tokens else []
+        lost, tokens = self.claims.lost, self.claims.tokens or ()
+        return [place for place, token in enumerate(tokens) if token in lost] if lost else []
 
     @property
     def exec_id(self) -> int | None:
@@ -266,20 +286,22 @@ class Run:
 
     def dedup_hashes(self) -> Sequence[int] | None:
         """What events say of its keys."""
-        if self.hashes is not None or self.ids is None:
-            return self.hashes
-        return [found for (found,) in _HASHES.iter_unpack(b"".join(self.ids))]
+        claims = self.claims
+        if claims.hashes is not None or claims.ids is None:
+            return claims.hashes
+        return [found for (found,) in _HASHES.iter_unpack(b"".join(claims.ids))]
 
     def column(self, outcome: Outcome = Outcome.OK, sent_back: int | None = None) -> Column:
         """What the store is asked about its claims. It has keys and tokens."""
-        assert self.ids is not None
-        assert self.tokens is not None
-        return Column(self.ids, self.day, self.attempt, self.tokens, outcome, sent_back)
+        claims = self.claims
+        assert claims.ids is not None
+        assert claims.tokens is not None
+        return Column(claims.ids, claims.day, self.attempt, claims.tokens, outcome, sent_back)
 
     def base_column(self) -> Column:
         """What the store gets once a replay succeeded: its message is no longer dead, whichever worker holds its key."""
-        assert self.base_id is not None
-        return Column([self.base_id], self.day, 1, [WHOEVER])
+        assert self.claims.base_id is not None
+        return Column([self.claims.base_id], self.claims.day, 1, [WHOEVER])
 
     # What becomes of it.
 
@@ -303,9 +325,8 @@ class Run:
     def forget_claim(self) -> None:
         """Back to where it was fetched: whatever was decided without an outcome that stands is decided again."""
         self.stage = Stage.FETCHED
-        self.tokens = None
-        self.lost_tokens = set()
-        self.began = self.recorded = self.unprotected = False
+        self.claims.forget()
+        self.began = self.recorded = False
         self.disposition = self.send_back = self.copy = self.leader = None
         self.publishes = []
 
@@ -331,9 +352,15 @@ class Run:
         self._keep(range(number, len(self)))
         return head
 
+    def snapshot(self) -> Self:
+        """Return the run as it is now, which does not change with it."""
+        taken = copy(self)
+        taken.claims = copy(self.claims)
+        return taken
+
     def _part(self, places: Sequence[int]) -> Self:
         """Return a copy of the run with the messages at `places`. They stay in this one, too, until `keep`."""
-        part = copy(self)
+        part = self.snapshot()
         if self.register is not None and self in self.register:
             self.register[part] = self.register[self]
         part._keep(places)
@@ -346,7 +373,7 @@ class Run:
                 facts[name] = [column[place] for place in places]
         if self.size:
             self.size = size_of(self.records)
-        self.lost_tokens = self.lost_tokens.intersection(self.tokens or ()) if self.lost_tokens else set()
+        self.claims = self.claims.part(places)
         if not places and self.register is not None:
             self.register.pop(self, None)
 
@@ -430,7 +457,7 @@ _first = attrgetter("first")
 
 def making_messages(runs: Iterable[Run]) -> Callable[[], list[Message[Any]]]:
     """Return what makes the messages of `runs` as they are now, whenever they are read and whatever became of the runs meanwhile."""
-    now = [(run.place, run.records, run.values or (), run.grant.epoch or None, run.in_place, run.made) for run in runs]
+    now = [(run.place, run.records, run.values or (), run.claims.grant.epoch or None, run.in_place, run.made) for run in runs]
 
     def make() -> list[Message[Any]]:
         messages: list[Message[Any]] = []

@@ -238,7 +238,7 @@ async def test_K18_what_a_crashed_worker_held_waits_for_the_lease_and_then_runs(
     assert entries[0].not_before <= spine.clock.now + 0.5
     spine.clock.now += 0.5
     assert await spine.run(entries) == [SETTLED]
-    assert entries[0].grant[1:] == (1, True)
+    assert entries[0].claims.grant[1:] == (1, True)
 
 
 async def test_K19_at_the_instant_of_expiry_exactly_one_of_two_holds_the_claim(make_spine: Any, succeed: Any) -> None:

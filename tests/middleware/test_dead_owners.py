@@ -75,7 +75,7 @@ async def test_later_messages_overtake_those_of_a_dead_worker_only_where_its_dea
     entries = [second.entry(offset) for offset in (100, 101, 102)]
     await second.run(entries)
     assert ran == ([100, 101, 102] if proved else [102])
-    assert [entry.grant.took_unreleased for entry in entries] == [proved, proved, False]
+    assert [entry.claims.grant.took_unreleased for entry in entries] == [proved, proved, False]
     if not proved:
         second.clock.now += 31
         await second.run(entries)
@@ -140,7 +140,7 @@ async def test_a_store_that_goes_away_before_a_take_over_leaves_its_other_answer
     spine.store.fail = lambda exchange: False
     spine.clock.now += 2
     await spine.run([orphan])
-    assert (ran, orphan.grant.took_unreleased) == ([103, 102], True)
+    assert (ran, orphan.claims.grant.took_unreleased) == ([103, 102], True)
 
 
 async def test_without_a_proof_the_store_is_asked_once(make_spine: Any, host: Host, succeed: Any) -> None:

@@ -69,14 +69,14 @@ async def test_nothing_is_settled_completed_or_remembered_before_it_is_acknowled
     await spine.run(runs)
     (held,) = [run for run in runs if run.stage is not Stage.SETTLED]
     assert (held.first, held.stage, held.succeeded) == (101, Stage.RULED, False)
-    assert not spine.leases.succeeded(held.ids)
+    assert not spine.leases.succeeded(held.claims.ids)
     assert spine.watermark.commit == 101
-    assert all(complete.key.id != held.ids[0] for trip in spine.store.trips for complete in trip.completes)
+    assert all(complete.key.id != held.claims.ids[0] for trip in spine.store.trips for complete in trip.completes)
     spine.sender.answer = lambda message: None
     spine.clock.now += 5
     await spine.run(runs)
     assert values(spine) == [b"of v100", b"of v102", b"of v101"]
-    assert spine.leases.succeeded(held.ids)
+    assert spine.leases.succeeded(held.claims.ids)
     assert spine.watermark.commit == 103
 
 
@@ -171,7 +171,7 @@ async def test_what_was_ruled_done_before_a_call_ended_undecided_publishes(make_
     runs = [spine.together(2)]
     await spine.run(runs)
     (held,) = [run for run in runs if run.stage is Stage.RULED]
-    assert (held.first, held.succeeded, spine.leases.succeeded(held.ids)) == (100, False, [])
+    assert (held.first, held.succeeded, spine.leases.succeeded(held.claims.ids)) == (100, False, [])
     spine.sender.answer = lambda message: None
     spine.clock.now += 5
     await spine.run([held])
@@ -212,7 +212,7 @@ async def test_after_the_cut_off_unsent_publishes_are_a_plain_release_and_a_fail
     (run,) = runs = spine.entries(1)
     ids_of_claim = None
     await spine.run(runs)
-    ids_of_claim = run.ids
+    ids_of_claim = run.claims.ids
     assert values(spine) == []
     assert run.stage is Stage.FETCHED
     assert not run.succeeded

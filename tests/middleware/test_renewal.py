@@ -60,7 +60,7 @@ async def claimed(leases: Leases, store: Slow, *, partitions: int, messages: int
     runs = []
     for partition in range(partitions):
         run = Run(TopicPartition("orders", partition), [SimpleNamespace(offset=offset, timestamp=0) for offset in range(messages)])
-        run.ids, run.day, run.tokens = keys(f"p{partition}", messages), 0, leases.tokens(messages)
+        run.claims.ids, run.claims.day, run.claims.tokens = keys(f"p{partition}", messages), 0, leases.tokens(messages)
         await Leases(store.inner, clock=asyncio.get_running_loop().time).claim([run.column()])
         runs.append(run)
     leases.add(runs, leases.now())
@@ -119,7 +119,7 @@ def test_claims_that_could_be_renewed_are_not_lost_with_those_that_could_not() -
         store = Slow(lambda exchange: 60.0 if any(renew.key.id in broken for renew in exchange.renews) else 0.1, beside=True)
         leases = Leases(store, lease=LEASE, clock=asyncio.get_running_loop().time)
         runs = await claimed(leases, store, partitions=3, messages=1000)
-        broken.update(runs[0].ids or ())
+        broken.update(runs[0].claims.ids or ())
         async with kept(leases):
             await asyncio.sleep(120)
         assert [run.claim_lost for run in runs] == [True, False, False]

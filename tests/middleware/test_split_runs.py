@@ -50,7 +50,7 @@ async def granted(spine: Any, count: int) -> list[Run]:
 async def test_a_renewal_counts_for_all_parts_of_a_run_that_was_split_before_its_answer_came(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     runs = await granted(spine, 4)
-    tokens = [*(runs[0].tokens or ())]
+    tokens = [*(runs[0].claims.tokens or ())]
     spine.leases._columns = in_columns(Between(spine.store, lambda: [*pick(runs, runs[0], [1, 2])], {tokens[2]}))
     spine.clock.now += 12
     await spine.leases.beat()
@@ -70,7 +70,7 @@ async def test_of_a_run_in_a_handler_only_the_message_whose_claim_was_lost_is_to
     runs = [spine.together(3)]
     running = asyncio.create_task(spine.run(runs))
     await inside.wait()
-    tokens = [*(runs[0].tokens or ())]
+    tokens = [*(runs[0].claims.tokens or ())]
     spine.leases._columns = in_columns(Between(spine.store, lambda: None, {tokens[1]}))
     spine.clock.now += 12
     await spine.leases.beat()
@@ -160,7 +160,7 @@ async def test_what_a_handler_ruled_on_before_it_was_called_off_is_remembered_as
     await spine.run(runs)
     done = next(run for run in runs if run.first == 101)
     assert (done.stage, done.succeeded, len(runs)) == (Stage.SETTLED, True, 2)
-    assert spine.leases.succeeded(done.ids or ()) == [0]
+    assert spine.leases.succeeded(done.claims.ids or ()) == [0]
     assert spine.watermark.commit == 100
 
 

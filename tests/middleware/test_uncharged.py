@@ -97,7 +97,7 @@ async def test_the_book_says_that_nothing_was_charged(make_spine: Any) -> None:
 async def test_a_database_is_told_of_a_later_attempt_only_if_there_is_one(make_spine: Any, charged: bool, next_attempt: int) -> None:
     spine = make_spine(Handler(), dedup=True)
     run = spine.entry(100, attempt=2)
-    run.ids = [b"0" * 16]
+    run.claims.ids = [b"0" * 16]
     run.send_back = SendBack(10.0, 3, charged=charged)
     run.rule(Delayed())
     assert finish_of(run, run.key).next_attempt == next_attempt

@@ -141,7 +141,7 @@ async def test_the_success_of_a_replay_is_that_of_its_message_too(make_spine: An
     (run,) = runs = first.entries(1, replay_id=b"redrive-1")
     await first.run(runs)
     await leave(first, runs)
-    assert await asked(first, ClaimKey(run.base_id, run.day, 1)) == AlreadyDone(Outcome.OK)
+    assert await asked(first, ClaimKey(run.claims.base_id, run.claims.day, 1)) == AlreadyDone(Outcome.OK)
 
 
 async def test_another_record_of_what_succeeded_here_is_not_given_back_to_be_run(make_spine: Any) -> None:
@@ -149,7 +149,7 @@ async def test_another_record_of_what_succeeded_here_is_not_given_back_to_be_run
     first = worker_of(make_spine, dedup=BY_KEY, full=True)
     (run,) = runs = first.entries(1)
     first.pipeline.admission.decode(runs)  # its key is known then
-    first.leases.remember_successes(run.ids)
+    first.leases.remember_successes(run.claims.ids)
     assert await first.run(runs) == [Stage.PUBLISHED]
     await leave(first, runs)
     assert await asked(first, run.key) == AlreadyDone(Outcome.OK)

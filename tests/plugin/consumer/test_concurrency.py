@@ -138,7 +138,7 @@ async def test_a_lost_claim_calls_off_its_own_message_alone(shop: Any) -> None:
     here.offer(3)
     await here.until(lambda: len(gate.inside) == 3)
     lost = next(run for run in here.lane.running if run.first == 101)
-    lost.lost_tokens = set(lost.tokens)
+    lost.claims.lost = set(lost.claims.tokens)
     lost.call.call_off()
     await here.until(lambda: 101 not in gate.inside)
     assert sorted(gate.inside) == [100, 102]

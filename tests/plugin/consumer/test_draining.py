@@ -134,7 +134,7 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
             hung = scene.assign(HUNG)
             await until(lambda: hung.running)  # noqa: B023
             entry = hung.running[0]
-            entry.ids, entry.tokens, entry.disposition = [bytes(16)], [7], Delayed()
+            entry.claims.ids, entry.claims.tokens, entry.disposition = [bytes(16)], [7], Delayed()
             await leases.claim([entry.column()])
             leases.add([entry], leases.now())
             if ends_by == "a drain":

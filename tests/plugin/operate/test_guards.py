@@ -32,7 +32,7 @@ class Answering:
 
 def candidate() -> Candidate:
     run = Run.of(Delivery(*PLACE, 0, None, b"v", (), Origin(*PLACE, 0)))
-    run.ids = [b"k" * 16]
+    run.claims.ids = [b"k" * 16]
     return Candidate("bill", run, "repair", {})
 
 

@@ -205,7 +205,7 @@ async def test_V19_a_renewal_that_fails_counts_until_one_succeeds_and_the_third_
     leases = Leases(store, lease=30.0, clock=clock)
     origin = Origin(TOPIC, 0, 0, 0)
     run = Run.of(Delivery(*origin, None, b"", (), origin))
-    run.ids, run.day, run.tokens = [b"k" * 16], 0, [7]
+    run.claims.ids, run.claims.day, run.claims.tokens = [b"k" * 16], 0, [7]
     await leases.claim([run.column()])
     leases.add([run], leases.now())
     for is_answered in answers:
