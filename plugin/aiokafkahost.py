@@ -138,7 +138,7 @@ class Following:
     def _tell(self, error: Exception, interval: float) -> None:
         if self._throttle.is_due():
             log.warning(
-                "which topics match a pattern can't be looked at now, those that are read go on",
+                "topics of patterns could not be read",
                 group=self._member.settings.group,
                 error=said(error),
                 retry_in=interval,
@@ -286,7 +286,7 @@ class AiokafkaHost:
         member.stop.set()
         await asyncio.wait({running}, timeout=member.settings.drain_timeout + _END_AFTER)
         if not running.done():
-            log.error("the worker did not end in time, what hangs is left behind", group=member.settings.group)
+            log.error("worker did not end in time", group=member.settings.group)
             running.cancel()
             await asyncio.wait({running}, timeout=_LEAVE_TIMEOUT)
 
@@ -367,7 +367,7 @@ class AiokafkaHost:
         within = max(_LEAVE_TIMEOUT, self._member.opening.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE - _TEAR_RESERVE)
         if (error := await close_consumer(self._consumer, within=within)) is not None:
             spoken = said(error) if isinstance(error, KafkaError | OSError) else type(error).__name__
-            log.warning("the group could not be left in order, the broker misses this member when its session is over", error=spoken)
+            log.warning("group could not be left", error=spoken)
 
     def _consumer_options(self) -> dict[str, Any]:
         settings = self._member.settings

@@ -176,7 +176,7 @@ class App(Router):
         partition is paused, it is not fetched either. `ackwise pause` does it in every worker. Raises `ConfigurationError`.
         """
         if self._slots.pausing.pause(self._target(what), "code"):
-            log.info("paused from code, it starts nothing more", group=self.settings.group, paused=what)
+            log.info("paused from code", group=self.settings.group, paused=what)
 
     async def resume(self, what: str) -> None:
         """Take back a `pause` of this process; what a command has paused stays so. Raises `ConfigurationError`."""
@@ -334,7 +334,7 @@ class App(Router):
                 serving.cancel()
             else:
                 watchdog.arm(self.settings.drain_timeout + _EXIT_AFTER, self._code)
-                log.info("asked to stop, a signal again stops at once", signal=number.name, at_most=self.settings.drain_timeout)
+                log.info("stop requested", signal=number.name, at_most=self.settings.drain_timeout)
                 stop.set()
 
         for each in _SIGNALS:
@@ -420,6 +420,6 @@ def _take_note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
 
     error = context.get("exception")
     if isinstance(error, KafkaError) and "never retrieved" in str(context.get("message")):
-        log.debug("a call of the Kafka client that was given up has failed", error=said(error))
+        log.debug("abandoned call of the Kafka client failed", error=said(error))
     else:
         loop.default_exception_handler(context)

@@ -239,7 +239,7 @@ class Reliable(Generic[T]):
                 yield batch
                 if batch.leave_undecided(unless_opened=True):
                     log.error(
-                        "a batch was neither entered (async with batch:) nor run (await batch.run(handler)), it comes up again",
+                        "batch neither entered nor run",
                         messages=len(batch),
                         topic=batch[0].topic,
                         partition=batch[0].partition,

@@ -217,7 +217,7 @@ class Slots:
             refuse_short_memory(dedup, self.later)
             store = open_store(dedup.store) if isinstance(dedup.store, str) else dedup.store
         if type(store).__module__ == "ackwise.stores.memory":
-            log.warning("claims are kept in memory, they are gone with this process and unknown to other workers")
+            log.warning("claims are kept in memory")
         return store
 
     def open_inbox(self) -> TransactionalStore | None:

@@ -186,7 +186,7 @@ class Leases:
             )
             for number, places in held
         ]
-        log.info("a process of this host died, its claims are taken over", claims=sum(map(len, orphans)))
+        log.info("claims of a dead process taken over", claims=sum(map(len, orphans)))
         taken: list[Mapping[int, ClaimAnswer | StoreUnavailable]]
         try:
             taken = [answer.exceptions for answer in (await self.exchange(claims=columns, gone=gone)).claims]
@@ -229,7 +229,7 @@ class Leases:
     def _bound_marks(self, most: int) -> None:
         dropped = self._marks.drop_down_to(most)
         if dropped and not self.marks_dropped:
-            log.error("the store is unavailable for so long that finished messages are not marked any more", marks=_REMEMBERED)
+            log.error("finished messages not marked while store unavailable", marks=_REMEMBERED)
         self.marks_dropped += dropped
 
     @property

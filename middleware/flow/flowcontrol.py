@@ -226,7 +226,7 @@ class FlowControl:
         was_stopped, self._stopped = handler in self._stopped, frozenset(self.stopped)
         if circuit.position is Position.OPEN and self.breaker is not None:
             log.error(
-                "the breaker has stopped a handler, its messages wait and nothing is lost",
+                "breaker stopped a handler",
                 handler=handler,
                 why=why,
                 retry_in=self.breaker.rest,

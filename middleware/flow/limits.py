@@ -330,9 +330,7 @@ class Limiter:
             return key
         if not self._has_warned:
             self._has_warned = True
-            log.warning(
-                "the key function of RateLimit raised, its messages share one rate", handler=self._handler, error=class_name(key.error)
-            )
+            log.warning("key function of RateLimit raised", handler=self._handler, error=class_name(key.error))
         return None
 
 

@@ -188,7 +188,7 @@ class Admission:
     def _log_unordered(self, run: Run, bad: Mapping[int, Raised]) -> None:
         error = next(iter(bad.values())).error
         log.warning(
-            "the function of order_by raised, its messages count as failed",
+            "function of order_by raised",
             handler=self._agent.name,
             messages=len(bad),
             topic=run.place.topic,
@@ -201,7 +201,7 @@ class Admission:
     def _log_unidentified(self, unidentified: Sequence[tuple[Run, BaseException]]) -> None:
         first, error = unidentified[0]
         log.warning(
-            "the key function of Dedup raised, its messages count as failed",
+            "key function of Dedup raised",
             handler=self._agent.name,
             messages=len(unidentified),
             topic=first.origin.topic,
@@ -373,7 +373,7 @@ class Admission:
         ]
         if busy:
             log.info(
-                "messages wait for claims that are held, here or by another worker",
+                "messages wait for claims held elsewhere",
                 handler=self._agent.name,
                 topic=claimants[0].place.topic,
                 partition=claimants[0].place.partition,
@@ -426,7 +426,7 @@ class Admission:
         if unprotected and error is not None:  # not for each batch: it was asked a moment ago
             where = unprotected[0].origin
             log.warning(
-                "messages run without a claim, the store is not available",
+                "messages run without a claim",
                 handler=self._agent.name,
                 topic=where.topic,
                 partition=where.partition,
@@ -480,7 +480,7 @@ class Admission:
             leases.give_back(run)
             run.postpone(self._worker.monotonic(), f"{claim.lost} workers died of it: it runs alone")
             log.warning(
-                "a message runs alone from now on, workers ended while they ran it",
+                "message isolated after it ended workers",
                 handler=self._agent.name,
                 topic=run.origin.topic,
                 partition=run.origin.partition,

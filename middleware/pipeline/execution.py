@@ -691,7 +691,7 @@ class Execution:
     def _log_hanging(self, work: Work, waited: float) -> None:
         first = work.ready[0].origin
         log.warning(
-            "a handler does not come back, its partition waits and nothing is lost",
+            "handler hangs",
             handler=self._agent.name,
             seconds=round(waited, 3),
             messages=count(work.ready),

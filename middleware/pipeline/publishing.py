@@ -225,7 +225,7 @@ class Sending:
         broken = decide(run, Delayed(failure=Failure.of(error)), self._worker.later, error, in_place=self._agent.in_place)
         self._worker.report_broken(self._agent.name, [] if broken is None else [broken])
         log.warning(
-            "what a handler published is refused for good, its message has failed",
+            "publish of a handler refused",
             handler=self._agent.name,
             topic=run.origin.topic,
             partition=run.origin.partition,

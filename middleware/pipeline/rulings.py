@@ -204,7 +204,7 @@ class Decisions:
     def _log_refused(self, ready: Sequence[Run], refused: int) -> None:
         if refused:
             log.warning(
-                "messages were done behind one that comes later, by the order of their partition they run again behind it",
+                "done messages run again behind a later one",
                 handler=self._agent.name,
                 messages=refused,
                 topic=ready[0].origin.topic,

@@ -197,7 +197,7 @@ class Settlement:
         if now >= self._quiet_until:
             messages, self._suppressed, self._quiet_until = self._suppressed, 0, now + _QUIET
             log.warning(
-                "messages are not run, their keys are those of dead letters; ackwise dlq redrive sends those letters again",
+                "messages with keys of dead letters skipped",
                 handler=self._agent.name,
                 messages=messages,
                 topic=suppressed[0].origin.topic,
@@ -380,7 +380,7 @@ class Settlement:
         restored = [run.origin_at(place) for run, answers in answered for place in answers if answers[place] is Ack.RESTORED]
         if restored:
             log.error(
-                "the store had forgotten claims that were held, their records are written again",
+                "store lost held claims",
                 handler=self._agent.name,
                 messages=len(restored),
                 topic=restored[0].topic,

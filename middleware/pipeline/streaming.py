@@ -395,7 +395,7 @@ class Streaming:
         if taken:
             origin = taken[0].message
             log.warning(
-                "a handler does not come back, its partition waits and nothing is lost",
+                "handler hangs",
                 handler=self._agent.name,
                 seconds=seconds,
                 messages=len(taken),

@@ -78,7 +78,7 @@ class Overtime:
     def _log_timed_out(self, call: HandlerCall) -> None:
         where = call.working_on[0].origin
         log.warning(
-            "a handler took longer than its consume timeout, it is cancelled and its messages have failed",
+            "handler exceeded its consume timeout",
             handler=self._agent.name,
             seconds=self.timeout,
             messages=count(call.working_on),
@@ -90,7 +90,7 @@ class Overtime:
     def _log_swallowed(self, call: HandlerCall) -> None:
         where = call.working_on[0].origin
         log.error(
-            "a handler goes on though it was cancelled, it keeps its slot until it ends",
+            "cancelled handler still runs",
             handler=self._agent.name,
             seconds=ABANDON_AFTER,
             messages=count(call.working_on),

@@ -309,7 +309,7 @@ class Transactions:
             await self._rows.mark_alone(buried, assignment, unseen)
         except (RollBack, *UNDONE) as error:
             log.error(
-                "dead letters of messages that a handler committed were not marked in the database and are still written",
+                "dead letters of committed messages not marked",
                 handler=self._agent.name,
                 messages=count(buried),
                 unseen=count(unseen),

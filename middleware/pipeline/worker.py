@@ -164,7 +164,7 @@ class Worker:
             run.postpone(now + (delay if at_most is None else min(delay, max(at_most, 0.001))), why)
         if error is not None and runs and self._is_news(runs[0], why, now):
             log.warning(
-                "messages are held, nothing of them is committed",
+                "messages held",
                 topic=runs[0].place.topic,
                 partition=runs[0].place.partition,
                 messages=count(runs),

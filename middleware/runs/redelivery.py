@@ -117,7 +117,7 @@ def log_broken_policy(handler: str, failures: Sequence[Raised | Stops]) -> None:
     refused = [error for error in errors if is_a(error, DelayRefused)]
     if refused:
         log.error(
-            "a delay above max_delay is refused, messages come back by delay level",
+            "delay above max_delay refused",
             handler=handler,
             messages=len(refused),
             error=shown(refused[0]),
@@ -125,7 +125,7 @@ def log_broken_policy(handler: str, failures: Sequence[Raised | Stops]) -> None:
     broken = [error for error in errors if not is_a(error, DelayRefused)]
     if broken:
         log.error(
-            "the retry policy raised, messages come back by delay level",
+            "retry policy raised",
             handler=handler,
             messages=len(broken),
             error=class_name(broken[0]),
@@ -158,7 +158,7 @@ def log_spared(handler: str, doomed: Sequence[Run], *, batch: int, at: str | Non
     """One line for what would have died with others of a batch, and runs again in smaller ones."""
     first = doomed[0].origin
     log.warning(
-        "a batch raised that would be dead letters, its messages run again in smaller batches",
+        "failed batch split before it dies",
         handler=handler,
         messages=count(doomed),
         batch=batch,
@@ -199,7 +199,7 @@ class Dropping:
 
     def _log(self, handler: str, reason: str, first: Run, failure: Failure | None, *, messages: int, text: str | None) -> None:
         log.warning(
-            "messages are dropped, in broadcasting nothing is sent back",
+            "messages dropped in broadcasting",
             handler=handler,
             reason=reason if reason in OUR_REASONS else "given by the handler",
             messages=messages,

@@ -109,9 +109,7 @@ def _with_other_names(review: TopicReview, elsewhere: Sequence[str], unread: str
     """The retry topic, with what waits in topics under other names; or why that is unknown."""
     if elsewhere:
         return review._replace(todo="mend", faults=(*review.faults, *elsewhere))
-    advice = (
-        None if unread is None else f"topics of other names could not be checked for copies ({unread}); such copies would not come back"
-    )
+    advice = None if unread is None else f"copies under other topic names not checked ({unread}); such copies would not come back"
     return review._replace(advice=review.advice or advice)
 
 

@@ -118,7 +118,7 @@ class Commits:
             await answer(self._with_metadata(offsets), within=max(_AT_LEAST, by - now()))
         except (CommitFailedError, IllegalStateError) as error:
             log.warning(
-                "a commit was refused since the partitions moved, the next owner goes on from the last one",
+                "commit refused after a rebalance",
                 group=self._group,
                 partitions=len(offsets),
                 error=said(error),
@@ -153,10 +153,10 @@ class Commits:
         """A refusal lasts until an operator acts: it is logged as an error, once a minute. Other failures may pass."""
         group = self._group
         if not is_refusal(error):
-            log.warning("a commit failed and is made good by the next one", group=group, partitions=partitions, error=said(error))
+            log.warning("commit failed", group=group, partitions=partitions, error=said(error))
         elif self._throttle.is_due("commit"):
             log.error(
-                "Kafka refuses the commits of this worker, it goes on and tries each again; after a crash what is done comes again",
+                "Kafka refused a commit",
                 group=group,
                 partitions=partitions,
                 error=said(error),
@@ -177,7 +177,7 @@ class Commits:
                 raise
             self._room = _Room.SHORT if self._room is _Room.ALL else _Room.NONE
             log.warning(
-                "the broker refuses the metadata of a commit, from now on this worker commits without",
+                "broker refused the metadata of a commit",
                 group=self._group,
                 error=said(error),
                 without="the map of what is finished" if self._room is _Room.SHORT else "any",

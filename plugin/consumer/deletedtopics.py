@@ -98,7 +98,7 @@ class OwnTopics:
         await self._ensure()
         for topic in sorted(gone):
             log.error(
-                "a topic of the group was gone and is made again, what it held is forgotten",
+                "deleted topic of the group created again",
                 group=self._settings.group,
                 topic=topic,
                 forgotten=self._held(topic),
@@ -107,7 +107,7 @@ class OwnTopics:
     def _tell_failed(self, gone: Collection[str], error: Exception, rest: float) -> None:
         if self._throttle.is_due():
             log.error(
-                "topics of the group may be gone and can't be made again now",
+                "missing topics of the group not created",
                 group=self._settings.group,
                 topics=", ".join(sorted(gone)) or None,
                 error=said(error) if isinstance(error, AckwiseError | KafkaError | OSError) else type(error).__name__,
@@ -165,5 +165,5 @@ class TopicWatch:
             if topic.id is not None and partition in lanes and lanes[partition][0].log.id not in (None, topic.id)
         ]
         if found:
-            log.warning("topics were made again while their partitions were here", topics=", ".join(sorted({each.topic for each in found})))
+            log.warning("assigned topics were created again", topics=", ".join(sorted({each.topic for each in found})))
             self._begin_again(found)

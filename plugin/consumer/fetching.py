@@ -301,7 +301,7 @@ class Fetching:
         if self._throttle.is_due("reaches"):
             partition, error = min(unknown.items())
             log.warning(
-                "what logs hold can't be read now, their partitions wait and it is asked again",
+                "log offsets could not be read",
                 group=self._group,
                 partitions=len(unknown),
                 topic=partition.topic,
@@ -318,7 +318,7 @@ class Fetching:
         try:
             found = await answer(self._source.read_past(partition, position), within=_RAW_TIMEOUT)
         except Exception as another:  # noqa: BLE001  # whatever a parser raises: then it can't be read
-            log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
+            log.debug("record batch unreadable for both parsers", topic=partition.topic, raised=another)
             return False
         if partition in self._source.assignment():
             self._source.seek(partition, found.goes_on_at)
@@ -368,20 +368,20 @@ class Fetching:
             await self._back_off(error)
         else:
             self._doubted.clear()
-            log.warning("fetching failed, nothing is lost and partitions are asked singly", group=self._group, error=spoken(error))
+            log.warning("partitions fetched one by one after an error", group=self._group, error=spoken(error))
 
     async def _back_off(self, error: BaseException) -> None:
         """Rest, and say why: at once, and then once in a minute for as long as nothing is fetched."""
         if self._throttle.is_due():
             if is_refusal(error):
                 log.error(
-                    "Kafka refuses a member that it had let in, nothing is fetched or lost until it lets it in again",
+                    "Kafka revoked this member's access",
                     group=self._group,
                     error=said(error),
                     retry_in=_FETCH_AGAIN,
                 )
             else:
-                log.warning("fetching failed, nothing is lost", group=self._group, error=spoken(error), retry_in=_FETCH_AGAIN)
+                log.warning("fetch failed", group=self._group, error=spoken(error), retry_in=_FETCH_AGAIN)
         await asyncio.sleep(_FETCH_AGAIN)
 
 

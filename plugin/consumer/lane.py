@@ -251,7 +251,7 @@ class Lane:
             if not is_of(found, records, is_hole_proved=is_hole_proved):
                 self._finished_before, self._in_place_before = None, {}
                 log.warning(
-                    "the log is another one than the last owner of this partition saw, what it had finished out of order runs again",
+                    "log does not match the last commit",
                     topic=self.topic,
                     partition=self.partition,
                     offset=found.base,
@@ -645,7 +645,7 @@ class Lane:
         if now >= self._next_alarm:
             self._next_alarm = now + ALARM
             log.error(
-                "a copy can't be read by this worker, its partition is not committed past it",
+                "copy unreadable for this worker",
                 topic=self.topic,
                 partition=self.partition,
                 offset=batch[0].first,

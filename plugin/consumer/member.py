@@ -290,7 +290,7 @@ class Member:
         self.fatal = cause if self.fatal is None else self.fatal
         ours = is_a(cause, AckwiseError, KafkaError, OSError)  # the text of any other may hold a payload
         log.error(
-            "the worker stops, nothing unsettled is committed",
+            "worker stops after an error",
             group=self.settings.group,
             task=task,
             error=said(cause) if ours else class_name(cause),
@@ -319,7 +319,7 @@ class Member:
         try:
             starts, ends = await answer(self._look([*partitions]), within=within)
         except (KafkaError, OSError) as error:
-            log.debug("the ends of the logs can't be read now", error=said(error))
+            log.debug("log ends could not be read", error=said(error))
             return
         for partition, lane in partitions.items():
             start, end = starts.get(partition), ends.get(partition)
@@ -340,7 +340,7 @@ class Member:
         try:
             return await answer(self._ends([*self.lanes]), within=_LOOK_TIMEOUT)
         except (KafkaError, OSError) as error:
-            log.debug("the ends of the logs can't be read now", error=said(error))
+            log.debug("log ends could not be read", error=said(error))
             return {}
 
     async def _flush_events(self, *, within: float = _BROKER_TIMEOUT) -> None:
@@ -352,7 +352,7 @@ class Member:
                 return
         except EventLogUnavailable as error:
             why = said(error)
-        log.warning("the events of a commit are not durable yet", group=self.settings.group, error=why)
+        log.warning("events of a commit not durable yet", group=self.settings.group, error=why)
 
     def lane(
         self,
@@ -482,11 +482,11 @@ class Member:
             )
         if self._foreign:
             group, self._foreign, foreign = self.settings.group, 0, self._foreign
-            log.info("commits have metadata that Ackwise did not write, it is overwritten", group=group, partitions=foreign)
+            log.info("foreign commit metadata overwritten", group=group, partitions=foreign)
         if self._suspected:
             group, self._suspected, suspected = self.settings.group, 0, self._suspected
             log.warning(
-                "workers ended without giving up their partitions, the first messages of these are tried in portions",
+                "first messages of dead workers run in portions",
                 group=group,
                 partitions=suspected,
             )
@@ -575,7 +575,7 @@ class Member:
         late = await self._let_go_ready(drained, cut_at, by)
         if late:
             log.warning(
-                "partitions did not drain in time, what still runs there publishes and commits nothing",
+                "partitions did not drain in time",
                 group=self.settings.group,
                 partitions=len(late),
                 seconds=timeout,
@@ -631,7 +631,7 @@ class Member:
     async def _release(self, lanes: Collection[Lane], *, within: float) -> None:
         if not await ended(self.give_back(lanes), within=within):
             log.warning(
-                "claims could not be released, the next owner waits for their leases",
+                "claims could not be released",
                 group=self.settings.group,
                 error=f"no answer within {within:g} s",
             )
@@ -673,7 +673,7 @@ class Member:
         try:
             await self.leases.flush()
         except StoreUnavailable as error:
-            log.warning("claims could not be released, the next owner waits for their leases", group=self.settings.group, error=said(error))
+            log.warning("claims could not be released", group=self.settings.group, error=said(error))
         await self._flush_events()
 
     def _give_up_letters(self, unsettled: Iterable[Run]) -> bool:

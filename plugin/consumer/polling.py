@@ -119,7 +119,7 @@ class Polling:
         self._sought, self._answer = unknown, self._client.look_for_topics() if unknown else None
         if missing and missing != self._missing:
             log.warning(
-                "topics are missing, they are looked for until they are there",
+                "topics missing",
                 group=self._member.settings.group,
                 topics=", ".join(missing),
                 retry_in=_LOOK_FOR_TOPICS,

@@ -76,7 +76,7 @@ class Routes:
             return self._undeliverable(copy, Reason.NO_HANDLER, error)
         if self._throttle.is_due(copy.handler):
             log.warning(
-                "a copy came for a handler that this worker lacks, it goes back to a delay and is charged no attempt",
+                "copy for an unknown handler delayed again",
                 handler=copy.handler,
                 topic=copy.origin.topic,
                 partition=copy.origin.partition,
@@ -95,7 +95,7 @@ class Routes:
         self.out_of_order[agent.name] += 1
         if self.out_of_order[agent.name] == 1:
             log.warning(
-                "a copy came for a handler with an order, it runs out of order, as do others that come",
+                "copy runs out of order",
                 handler=agent.name,
                 order=agent.order,
                 topic=copy.origin.topic,

@@ -82,7 +82,7 @@ class Positions:
                 "one before; raise epoch of Transactional, and everything that is in the topics is run"
             )
         log.error(
-            "topic was deleted and made again, what was remembered of it is void and it is read from its start",
+            "topic was deleted and created again",
             topic=partition.topic,
             partition=partition.partition,
             offset=standing.committed.offset,
@@ -98,7 +98,7 @@ class Positions:
         if without and not self._has_warned_of_expired:
             self._has_warned_of_expired = True
             log.warning(
-                "group has copies in its retry topic and no committed offsets; they expired or were deleted, and messages may run again",
+                "group lost its committed offsets",
                 group=self._member.settings.group,
                 topic=retry,
                 partitions=len(without),
@@ -144,7 +144,7 @@ class Positions:
         elif self._throttle.is_due("brokers"):
             partition, error = min(unknown.items())
             log.warning(
-                "where partitions go on can't be read now, they wait and it is asked again",
+                "start positions could not be read",
                 partitions=len(unknown),
                 topic=partition.topic,
                 partition=partition.partition,
@@ -181,7 +181,7 @@ class Positions:
         if position > end and not self._has_looked(partition):
             return None
         log.error(
-            "the position is outside of what the topic holds, reading goes on elsewhere",
+            "position out of range",
             topic=partition.topic,
             partition=partition.partition,
             offset=position,
@@ -218,7 +218,7 @@ class Positions:
         except StoreUnavailable as error:
             if self._throttle.is_due("database"):
                 log.warning(
-                    "the offsets of partitions can't be taken over, trying again",
+                    "offsets could not be taken over",
                     partitions=len(positions),
                     error=said(error),
                     retry_in=ASK_AGAIN,
@@ -258,7 +258,7 @@ class Positions:
         self._reported[partition] = (position, progress.next)
         if progress.next < position:
             log.warning(
-                "the database is behind the broker, its messages from there on are run again",
+                "database is behind the broker",
                 topic=partition.topic,
                 partition=partition.partition,
                 committed=position,
@@ -267,7 +267,7 @@ class Positions:
         elif progress.next > position:
             if is_new:
                 log.warning(
-                    "the broker has no offset of a partition that the database has passed, the database is believed",
+                    "broker lacks an offset the database has",
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=progress.next,
@@ -282,7 +282,7 @@ class Positions:
             await self._member.sink.flush()
         except EventLogUnavailable as error:
             if self._throttle.is_due("events"):
-                log.warning("what partitions have passed can't be exported, trying again", error=said(error), retry_in=ASK_AGAIN)
+                log.warning("passed offsets could not be exported", error=said(error), retry_in=ASK_AGAIN)
             return False
         self._throttle.reset("events")
         return True

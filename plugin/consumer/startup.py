@@ -184,7 +184,7 @@ class Opening:
         group, at_most = self._settings.group, self._settings.start_timeout or None
         if part is None:
             log.warning(
-                "the brokers are unavailable, the worker waits for them",
+                "worker waits for the brokers",
                 group=group,
                 error=said(error),
                 at_most=at_most,
@@ -192,7 +192,7 @@ class Opening:
             )
             return
         log.warning(
-            "a store or log can't be opened now, the worker waits for it",
+            "store or log could not be opened",
             group=group,
             part=part,
             error=said(error),
@@ -209,7 +209,7 @@ class Opening:
                 return
             if self._throttle.is_due("pattern"):
                 log.warning(
-                    "no topic matches a pattern yet, the worker waits for one",
+                    "no topic matches a pattern yet",
                     group=settings.group,
                     patterns=" ".join(sources.patterns.values()),
                     retry_in=min(_START_AGAIN, settings.pattern_interval),
@@ -250,7 +250,7 @@ class Opening:
             raise ConfigurationError(leftover.sentence)
         if unread is not None:
             log.warning(
-                "older copies could not be checked for their order",
+                "order of older copies not checked",
                 group=self._settings.group,
                 error=unread,
             )
@@ -268,7 +268,7 @@ class Opening:
             raise ConfigurationError(sentence)
         if unread is not None:
             log.warning(
-                "topics of other names could not be checked for copies",
+                "copies under other topic names not checked",
                 group=settings.group,
                 error=unread,
             )
@@ -286,7 +286,7 @@ class Opening:
                 "dead letters remain in the previous dead-letter topic", group=stray.group, topic=stray.topic, records=stray.records
             )
         if unread is not None:
-            log.warning("topics of an earlier configuration could not be checked", group=self._settings.group, error=unread)
+            log.warning("topics of an earlier configuration not checked", group=self._settings.group, error=unread)
 
     async def _require_one_database(self) -> None:
         """Rows of an outbox in another database would not be in the handlers' transactions. Raises `ConfigurationError`."""
@@ -305,7 +305,7 @@ class Opening:
         if self._end_by is None:
             self.end_by(asyncio.get_running_loop().time() + _CLOSE_TIMEOUT)
         if not await ended(close(), within=max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT)) / among):
-            log.warning("a part could not be closed in time, it is left behind", group=self._settings.group, part=what)
+            log.warning("part could not be closed in time", group=self._settings.group, part=what)
 
 
 async def _id_through(outbox: OutboxStore, connection: Any) -> str | None:

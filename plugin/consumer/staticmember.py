@@ -82,7 +82,7 @@ class StaticMember:
             await self._sleep(_LOOK_EVERY)
             found = await self._without_owner()
             if still := found & before:
-                log.info("partitions have no owner, the group joins again", group=self._group, partitions=len(still))
+                log.info("partitions without an owner found", group=self._group, partitions=len(still))
                 self._mark = b"%d" % time.time_ns()
                 rejoin(self._consumer)
                 found = set()

@@ -52,7 +52,7 @@ class Tasks:
             _, left = await asyncio.wait(tasks, timeout=within)
             if left:
                 names = ", ".join(sorted(task.get_name() for task in left))
-                log.warning("tasks did not end when they were cancelled, they are left behind", group=self._group, tasks=names)
+                log.warning("cancelled tasks did not end", group=self._group, tasks=names)
 
     async def _lasting(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         while True:
@@ -64,7 +64,7 @@ class Tasks:
             if not task.cancelled():
                 return task.result()
             log.warning(
-                "a task was cancelled by something else than Ackwise, it starts again",
+                "task was cancelled from outside",
                 group=self._group,
                 task=task.get_name(),
                 retry_in=_BEGIN_ANEW,

@@ -106,7 +106,7 @@ class Quarantine:
             if now >= case.next_alarm:
                 case.next_alarm = now + ALARM
                 log.error(
-                    "a partition can't be read, it waits and is not committed past, the others go on",
+                    "partition unreadable",
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=case.lane.position,

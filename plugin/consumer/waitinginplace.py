@@ -94,7 +94,7 @@ class Waiting:
             self._bring_up(run, lane)
             topic, partition, offset = at
             log.info(
-                "a message that waits in place is retried now", group=self._group, by=by, topic=topic, partition=partition, offset=offset
+                "message in place retried", group=self._group, by=by, topic=topic, partition=partition, offset=offset
             )  # fmt: skip
         return answer
 
@@ -110,7 +110,7 @@ class Waiting:
         if is_news:
             topic, partition, offset = at
             log.info(
-                "a message that waits in place is to be buried", group=self._group, by=by, topic=topic, partition=partition, offset=offset
+                "burial of a message in place requested", group=self._group, by=by, topic=topic, partition=partition, offset=offset
             )  # fmt: skip
         return answer
 

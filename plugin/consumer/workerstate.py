@@ -181,7 +181,7 @@ class WorkerState:
         if error is None:
             self._has_written = True
         elif self._throttle.is_due():
-            log.warning("this worker can't say how it is, ackwise status shows what the brokers know", topic=self._topic, error=said(error))
+            log.warning("worker state could not be published", topic=self._topic, error=said(error))
         return error is None
 
 

@@ -131,7 +131,7 @@ class CancelPartition:
             self._keys[record.key] = record.offset
         elif self._throttle.is_due():
             log.error(
-                "a record among the cancellations is none and is passed over; nothing else may be written to this partition",
+                "foreign record among cancellations skipped",
                 topic=self._partition.topic,
                 partition=self._partition.partition,
                 offset=record.offset,

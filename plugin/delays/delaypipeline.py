@@ -168,7 +168,7 @@ class DelayPipeline:
             self._counts.is_halted = True
             if self._throttle.is_due("cancellations"):
                 log.error(
-                    "cancellations can't be read, no copy of the group moves until they can",
+                    "cancellations could not be read",
                     group=self._names.group,
                     topic=self._names.delay,
                     error=said(error),
@@ -241,7 +241,7 @@ class DelayPipeline:
             try:
                 await self._sink.flush()
             except EventLogUnavailable as error:
-                log.warning("cancellations can't be recorded now, cancelled copies are held", group=self._names.group, error=said(error))
+                log.warning("cancellations could not be recorded", group=self._names.group, error=said(error))
                 return
         for move in cancelled:
             move.is_done = True
@@ -315,7 +315,7 @@ class DelayPipeline:
         self._counts.cut += len(cut)
         if cut and self._throttle.is_due("cut"):
             log.error(
-                "copies in a delay topic are due later than max_delay allows, they come back sooner",
+                "copies due later than max_delay allows",
                 topic=cut[0][0].place.topic,
                 partition=cut[0][0].place.partition,
                 offset=cut[0][1].record.offset,
@@ -324,7 +324,7 @@ class DelayPipeline:
             )
         if (unreadable := [(run, move) for run, move in pairs if move.unreadable]) and self._throttle.is_due("unreadable"):
             log.error(
-                "copies in a delay topic can't be read by this worker, they are looked at again in ten minutes",
+                "delayed copies unreadable for this worker",
                 topic=unreadable[0][0].place.topic,
                 partition=unreadable[0][0].place.partition,
                 offset=unreadable[0][1].record.offset,
@@ -334,7 +334,7 @@ class DelayPipeline:
         for run, move in pairs:
             if move.foreign is not None:
                 log.error(
-                    "a record in a delay topic is not ours and goes to the dead letters",
+                    "foreign record in a delay topic",
                     topic=run.place.topic,
                     partition=run.place.partition,
                     offset=move.record.offset,
@@ -345,7 +345,7 @@ class DelayPipeline:
     def _tell_unmoved(self, run: WaitingRun, why: str) -> None:
         if self._throttle.is_due(f"unmoved {why}"):
             log.warning(
-                "copies that are due can't be moved, they are tried again",
+                "due copies could not be moved",
                 topic=run.place.topic,
                 partition=run.place.partition,
                 error=why,
@@ -354,7 +354,7 @@ class DelayPipeline:
     def _tell_letters(self, moves: Sequence[tuple[WaitingRun, Move]]) -> None:
         for run, move in moves:
             log.error(
-                "a message can't be sent when it is due, and goes to the dead letters",
+                "delayed message became a dead letter",
                 topic=run.place.topic,
                 partition=run.place.partition,
                 offset=move.record.offset,

@@ -224,12 +224,12 @@ class DelayRelay:
         group = self._names.relay_group
         if is_refusal(ended):
             if self._throttle.is_due():
-                log.error("Kafka refuses the delay relay, copies wait until it is let in", group=group, error=said(ended), retry_in=rest)
+                log.error("Kafka refused the delay relay", group=group, error=said(ended), retry_in=rest)
         elif isinstance(ended, KafkaError | OSError | PublishUnavailable):
-            log.warning("delay relay lost the broker, no copies lost; reconnecting", group=group, error=said(ended), retry_in=rest)
+            log.warning("delay relay lost the broker", group=group, error=said(ended), retry_in=rest)
         else:
             log.error(
-                "delay relay ended with an unexpected error, no copies lost; starting again",
+                "delay relay failed unexpectedly",
                 group=group,
                 error=type(ended).__name__,  # the text of such an error may hold a payload
                 at=where_raised(ended),
@@ -240,7 +240,7 @@ class DelayRelay:
 def relays_here(settings: HostSettings) -> bool:
     """Whether a worker of these settings runs the relay itself; it is logged if it does not."""
     if settings.relay == "apart":
-        log.info("this worker moves no copies, they wait until ackwise relay MODULE:APP runs", group=settings.group, relay=settings.relay)
+        log.info("delay relay runs apart from this worker", group=settings.group, relay=settings.relay)
     return settings.relay == "inside"
 
 
@@ -308,7 +308,7 @@ async def _await_topics(group: Group, stop: asyncio.Event) -> bool:
                 raise
             if throttle.is_due():
                 log.warning(
-                    "the brokers are unavailable, the delay relay waits for them",
+                    "delay relay waits for the brokers",
                     group=group.settings.group,
                     error=said(error),
                     retry_in=_START_AGAIN,

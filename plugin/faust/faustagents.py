@@ -111,7 +111,7 @@ class Agent(FaustAgent):
             return 0.0
         rest = min(_LONGEST_REST, rest * 2 or _FIRST_REST)
         log.error(
-            "an agent raises before it takes a message, it is started again",
+            "agent raised before its first message",
             handler=self.name,
             error=said(error) if is_a(error, AckwiseError) else class_name(error),
             at=where_raised(error),
@@ -131,7 +131,7 @@ class Agent(FaustAgent):
         outcome = await awaited(self.error_handler, self, error)
         if not isinstance(outcome, Returned):
             log.error(
-                "on_error of an agent raised, its messages have failed all the same",
+                "on_error of an agent raised",
                 handler=self.name,
                 error=class_name(outcome.error),
                 at=where_raised(outcome.error),

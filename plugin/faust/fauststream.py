@@ -218,7 +218,7 @@ class Stream(FaustStream):
         for loop in [loop for loop in self._loops if loop.is_left]:
             if (work := loop.work) is not None and self.enable_acks and work.is_open:
                 log.warning(
-                    "a loop over a stream was left in the middle of a message, which comes back later",
+                    "stream left in the middle of a message",
                     handler=self.source.name if self.source else "-",
                     messages=len(work.members),
                     topic=work.members[0].message.topic,

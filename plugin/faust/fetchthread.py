@@ -194,9 +194,7 @@ class ReliableThread(FaustThread):
                     f"the group of app {self.app.conf.id!r} refuses this worker ({said(error)}); the worker stops, it has to be let in"
                 ) from error
             if self._throttle.is_due("membership"):
-                log.warning(
-                    "the worker can't join its group now, nothing is lost and it tries again", group=self.app.conf.id, error=said(error)
-                )
+                log.warning("worker could not join its group", group=self.app.conf.id, error=said(error))
 
     def give(self, records: Mapping[Any, Sequence[Any]], left_at: Mapping[TopicPartition, int]) -> None:
         """Note that Faust was given `records`. What it drops of them, as the flow stops or a generation starts, is fetched again."""
@@ -236,7 +234,7 @@ class ReliableThread(FaustThread):
             for partition, position in stood.items():
                 if partition in source.assignment():
                     source.seek(TopicPartition(*partition), position)
-            log.warning("fetching failed, nothing is lost", group=self.app.conf.id, error=spoken(error), retry_in=_POLL_AGAIN)
+            log.warning("fetch failed", group=self.app.conf.id, error=spoken(error), retry_in=_POLL_AGAIN)
             await asyncio.sleep(_POLL_AGAIN)
             return {}
 
@@ -292,7 +290,7 @@ class ReliableThread(FaustThread):
         if self._throttle.is_due("offsets"):
             partition, error = min(unknown.items())
             log.warning(
-                "what Faust has to know of partitions can't be read now, it is asked again",
+                "offsets for Faust could not be read",
                 group=self.app.conf.id,
                 partitions=len(unknown),
                 topic=partition.topic,
@@ -322,7 +320,7 @@ class ReliableThread(FaustThread):
         await ended(QueueServiceThread.on_thread_stop(self), within=_LEAVE)
         if self.client is not None and (error := await close_consumer(self.client, within=_LEAVE)) is not None:
             log.warning(
-                "the broker does not let the worker leave, its partitions are free when its session is over",
+                "broker did not let the worker leave",
                 group=self.app.conf.id,
                 error=said(error),
             )

@@ -60,7 +60,7 @@ async def insist(start: Callable[[], Awaitable[object]], undo: Callable[[], Awai
                 ) from error
             if throttle.is_due("start"):
                 log.warning(
-                    "the brokers are unavailable, the worker of Faust waits for them",
+                    "Faust worker waits for the brokers",
                     group=group,
                     error=said(error),
                     at_most=limit or None,
@@ -116,7 +116,7 @@ def bound(app: faust.App, drain_timeout: Callable[[], float], *, end: Callable[[
 
 def _end(app: faust.App, seconds: float, end: Callable[[int], Any]) -> None:
     anything: Any = app
-    log.error("the worker did not end in time, the process is ended", group=anything.conf.id, seconds=seconds)
+    log.error("process ended after the stop deadline", group=anything.conf.id, seconds=seconds)
     for handler in logging.getLogger().handlers:
         handler.flush()
     for stream in (sys.__stdout__, sys.__stderr__):

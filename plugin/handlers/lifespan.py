@@ -123,7 +123,7 @@ async def _enter(
     except Exception as error:
         if stop.is_set():
             raise StoppedWhileStarting from error
-        log.debug("what a lifespan failed with", lifespan=name, raised=error)
+        log.debug("lifespan failed", lifespan=name, raised=error)
         raise AckwiseError(
             f"lifespan {name!r} failed ({class_name(error)} at {where_raised(error)}), so the worker does not start; "
             "the log at level debug has its text"
@@ -139,7 +139,7 @@ async def _leave(opened: AbstractAsyncContextManager[object], group: str, within
         raise
     except BaseException as error:  # noqa: BLE001  # the user's own code, and the worker ends anyway
         log.error("a lifespan was not left in order", group=group, error=class_name(error), at=where_raised(error))
-        log.debug("what a lifespan failed with as it was left", raised=error)
+        log.debug("lifespan failed on exit", raised=error)
 
 
 @asynccontextmanager

@@ -103,7 +103,7 @@ class Observed:
         if now >= self._warn_at.get(place, now):
             self._warn_at[place] = now + _WARN_EVERY
             log.warning(
-                "an observer raised, nothing changes by it",
+                "observer raised",
                 observer=self._names[place],
                 times=times,
                 error=class_name(error),

@@ -114,7 +114,7 @@ def _quietly(step: Callable[[], _T]) -> _T | None:
         return step()
     except BaseException as error:  # noqa: BLE001  # as said; it runs in the context of the handler, whose span is the current one
         if _throttle.is_due():
-            log.warning("tracing raised, messages are handled without it", error=class_name(error), at=where_raised(error))
+            log.warning("tracing raised", error=class_name(error), at=where_raised(error))
         return None
 
 

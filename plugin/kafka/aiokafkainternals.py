@@ -491,7 +491,7 @@ async def tear_down(client: Any, *, within: float) -> None:
     try:
         await answer(connections.close(), within=within)
     except Exception as error:  # noqa: BLE001  # whatever it was, it can't be fixed here
-        log.debug("the connections of a Kafka client could not be closed", error=said(error))
+        log.debug("connections of a Kafka client not closed", error=said(error))
     finally:
         # It waits for its own task first, and raises what that ended with.
         for connection in list(connections._conns.values()):

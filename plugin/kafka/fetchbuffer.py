@@ -64,7 +64,7 @@ class Taking:
         if self._is_known is None:
             self._is_known = is_known(self.consumer._fetcher)
             if not self._is_known:
-                log.warning("this version of aiokafka is not known here, records are taken with getmany")
+                log.warning("getmany used with an unknown aiokafka")
         return self._is_known
 
     async def take(self, *partitions: TopicPartition, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:

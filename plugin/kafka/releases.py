@@ -47,7 +47,7 @@ class Release:
         self._is_known = True
         if not f"{self._installed()}.".startswith(f"{self.written_for}."):
             log.warning(
-                "a client library was not tested in this release",
+                "client library version not tested",
                 package=self.package,
                 release=self._installed(),
                 tested=self.written_for,

@@ -106,9 +106,9 @@ class OffsetsFile:
             text = self.path.read_bytes()
         except FileNotFoundError:
             if was_here:
-                log.warning("the offsets file is gone, this instance starts as a new one", group=self._group, file=str(self.path))
+                log.warning("offsets file is gone", group=self._group, file=str(self.path))
             else:
-                log.info("there is no offsets file yet, this instance is new", group=self._group, file=str(self.path))
+                log.info("no offsets file yet", group=self._group, file=str(self.path))
             return {}
         except OSError as error:
             raise ConfigurationError(
@@ -310,7 +310,7 @@ class OwnGroup:
                 raise self._refusal(others)
             if not is_told:
                 is_told = True
-                log.info("an instance of this name is in its group, waiting whether it goes", group=self._settings.group, at_most=patience)
+                log.info("instance name in use", group=self._settings.group, at_most=patience)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):
                     await member.stop.wait()
@@ -333,7 +333,7 @@ class OwnGroup:
             try:
                 members = await _members(self._settings)
             except (KafkaError, AckwiseError) as error:
-                log.debug("who else is in the group can't be read now", group=self._settings.group, error=said(error))
+                log.debug("members of the group could not be read", group=self._settings.group, error=said(error))
                 continue
             mine = member_id_of(consumer)
             if any(other["member_id"] < mine for other in members):

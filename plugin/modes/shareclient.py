@@ -390,9 +390,7 @@ class ShareClient:
         if error.fatal():
             raise AckwiseError(f"Kafka refuses this worker of share group {self._group!r} ({error.name()}: {error.str()})")
         if self._throttle.is_due(error.name()):
-            log.warning(
-                "the client of the share group reports an error, it goes on", group=self._group, error=f"{error.name()}: {error.str()}"
-            )
+            log.warning("share group client reported an error", group=self._group, error=f"{error.name()}: {error.str()}")
 
 
 def _headers(message: Any) -> Headers:

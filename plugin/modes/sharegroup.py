@@ -160,7 +160,7 @@ class Sharing:
             await asyncio.wait([*pulling, stopping], timeout=max(_AT_LEAST, left))
             closing = asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
             if not await ended(closing, within=_LEAVE):
-                log.warning("the share group could not be left in order, its locks end by themselves", group=self._group)
+                log.warning("share group could not be left", group=self._group)
 
     async def _stop_in_time(self, pulling: Collection[asyncio.Task[None]]) -> None:
         """Once the member stops nothing more starts; what still runs after `drain_timeout` is cancelled."""
@@ -299,7 +299,7 @@ class Sharing:
         run.rule(Delayed())
         if why != _AGAIN and self._throttle.is_due(why):
             log.warning(
-                "messages of the share group go to the retry topic, no attempt is charged",
+                "share group messages moved to retry",
                 group=self._group,
                 topic=run.place.topic,
                 partition=run.place.partition,
@@ -316,7 +316,7 @@ class Sharing:
             self._member.record(Event(EventCode.ACCEPT_REFUSED, *place, first, range_end=end, error=refused))
         if self._throttle.is_due("refused"):
             log.warning(
-                "locks of the share group had ended when their messages were done, they are delivered again",
+                "share group locks expired",
                 group=self._group,
                 topic=place.topic,
                 partition=place.partition,

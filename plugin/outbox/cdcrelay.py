@@ -218,7 +218,7 @@ class CdcSession:
         delay = retry_delay(failures)
         if self._throttle.is_due("send"):
             log.warning(
-                "Kafka did not acknowledge, change data capture waits and its position stays",
+                "Kafka did not acknowledge a change",
                 slot=self._source.name,
                 messages=count,
                 cause=failure.cause,
@@ -297,12 +297,12 @@ class CdcRelay:
             except SourceBusy as error:
                 rest = _BUSY
                 if self._throttle.is_due("busy"):
-                    log.info("another relay reads from the slot, this one waits to take over", slot=self._source.name, error=said(error))
+                    log.info("slot is read by another relay", slot=self._source.name, error=said(error))
             except Unavailable as error:
                 rest = _BEGIN_ANEW[0] if self.counts.transactions > sent else min(2 * rest, _BEGIN_ANEW[1])
                 if self._throttle.is_due("away"):
                     log.warning(
-                        "change data capture was interrupted, it starts again after what was acknowledged last",
+                        "change data capture interrupted",
                         slot=self._source.name,
                         position=self.counts.position,
                         error=said(error),

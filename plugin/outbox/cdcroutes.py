@@ -294,7 +294,7 @@ class OutboxRows:
         log.error(
             "a row of the outbox is parked with its key, nothing of the key is sent until it is requeued"
             if self._blocks and row.message.key is not None
-            else "a row of the outbox is parked, it is not sent until it is requeued",
+            else "outbox row parked",
             outbox=self._name,
             row=row.id,
             topic=row.message.topic,

@@ -154,7 +154,7 @@ class Witnesses:
 
     def _tell(self, first: Prepared, error: str, at: str | None) -> None:
         log.warning(
-            "a check of a half message gave no answer, it does not count",
+            "check of a half message gave no answer",
             producer_group=first.producer_group,
             row=first.id,
             error=error,
@@ -163,7 +163,7 @@ class Witnesses:
 
     def _wait(self, first: Prepared, why: str) -> None:
         if self._throttle.is_due(why):
-            log.warning("a half message can't be checked here, it waits", producer_group=first.producer_group, row=first.id, why=why)
+            log.warning("half message could not be checked here", producer_group=first.producer_group, row=first.id, why=why)
 
 
 #: Half messages that are asked about side by side.
@@ -222,7 +222,7 @@ class CheckBack:
             except (Unavailable, ConfigurationError) as error:
                 wait = min(_LONGEST_WAIT, max(1.0, 2 * wait))
                 if self._throttle.is_due():
-                    log.warning("half messages can't be checked here now, they wait", producer_group=self._group, error=said(error))
+                    log.warning("half messages could not be checked", producer_group=self._group, error=said(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await stop.wait()
@@ -248,7 +248,7 @@ class CheckBack:
         await self._store.answered([CheckAnswer(unreadable.id, TransactionOutcome.UNKNOWN, None, str(unreadable))])
         self.counts.parked += 1
         log.error(
-            "a half message can't be read, it is parked and the others are checked",
+            "half message unreadable and parked",
             producer_group=self._group,
             row=unreadable.id,
             topic=unreadable.topic,

@@ -191,7 +191,7 @@ class HalfMessages:
                 return outcome
         except (Unavailable, TimeoutError) as error:
             log.warning(
-                "the end of a local transaction could not be written down, the check-back finds it out",
+                "end of a local transaction not written",
                 producer_group=self._group,
                 transaction=transaction.id,
                 error=said(error),

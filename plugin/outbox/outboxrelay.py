@@ -169,15 +169,13 @@ class OutboxRelay:
         match ended_by:
             case ConfigurationError():
                 if around.throttle.is_due("refused"):
-                    log.error("the relay of the outbox is refused, its rows wait until this changes", outbox=outbox, error=str(ended_by))
+                    log.error("outbox relay refused", outbox=outbox, error=str(ended_by))
             case LeaseOver():
-                log.warning(
-                    "the lease of the outbox's shards ran out here, nothing is lost and it starts again", outbox=outbox, retry_in=rest
-                )
+                log.warning("lease of outbox shards ran out", outbox=outbox, retry_in=rest)
             case AckwiseError():
                 if around.throttle.is_due(type(ended_by).__name__):
                     log.warning(
-                        "the relay of the outbox can't go on, its rows wait and nothing is lost", outbox=outbox, error=said(ended_by),
+                        "outbox relay interrupted", outbox=outbox, error=said(ended_by),
                         retry_in=rest,
                     )  # fmt: skip
             case _:
@@ -209,7 +207,7 @@ def relay_outbox(member: Member, stop: asyncio.Event) -> asyncio.Task[None] | No
         return None
     member.spawn(CheckBack(store, name=name_of_outbox(policy), sink=member.sink, counts=member.check_counts).run(stop), "check-back")
     if policy.relay == "apart":
-        log.info("this worker sends no rows of the outbox, they wait until ackwise relay MODULE:APP runs", group=member.settings.group)
+        log.info("outbox relay runs apart from this worker", group=member.settings.group)
         return None
     relay = new_relay(store, policy, member.settings, sink=member.sink, counts=member.outbox_counts)
     return member.spawn(relay.run(stop), "outbox relay")
@@ -335,7 +333,7 @@ async def _opened(store: OutboxStore, policy: Outbox, stop: asyncio.Event) -> bo
         except StoreUnavailable as error:
             if throttle.is_due():
                 log.warning(
-                    "the database of the outbox is unavailable, the relay waits for it",
+                    "database of the outbox unavailable",
                     outbox=name_of_outbox(policy),
                     error=said(error),
                     retry_in=_START_AGAIN,

@@ -210,7 +210,7 @@ class OutboxSession:
         if deleted < len(rows):
             counts.taken_over += len(rows) - deleted
             log.warning(
-                "rows of the outbox were sent here and belong to another relay by now, it sends them again under the same ids",
+                "sent outbox rows belong to another relay",
                 outbox=self._around.name,
                 rows=len(rows) - deleted,
             )
@@ -231,7 +231,7 @@ class OutboxSession:
         self._around.counts.parked += 1
         self._record(EventCode.OUTBOX_PARKED, row, None, attempts=row.attempts + 1, cause=answer.error or "unknown")
         log.error(
-            "a row of the outbox is parked, it is not sent until it is requeued",
+            "outbox row parked",
             outbox=self._around.name,
             row=row.id,
             topic=row.message.topic,
@@ -247,7 +247,7 @@ class OutboxSession:
             raise unreadable
         self._around.counts.parked += 1
         log.error(
-            "a row of the outbox can't be read, it is parked and the others are sent",
+            "outbox row unreadable and parked",
             outbox=self._around.name,
             row=unreadable.id,
             topic=unreadable.topic,
@@ -257,7 +257,7 @@ class OutboxSession:
     def _log_failure(self, row: OutboxRow, failure: Failed) -> None:
         if self._around.throttle.is_due(("failed", row.message.topic)):
             log.warning(
-                "a row of the outbox was not acknowledged, its key waits and is tried again",
+                "outbox row not acknowledged",
                 outbox=self._around.name,
                 row=row.id,
                 topic=row.message.topic,
@@ -287,7 +287,7 @@ class OutboxSession:
         self._around.counts.brokers_away = True
         if self._around.throttle.is_due("outage"):
             log.warning(
-                "no broker answers, the rows of the outbox wait and no attempt is counted",
+                "no broker answers the outbox relay",
                 outbox=self._around.name,
                 rows=len(ruling.failed) + len(ruling.behind),
                 error=ruling.failed[0][1].error or None,
@@ -298,7 +298,7 @@ class OutboxSession:
             self._outages = 0
             self._around.counts.brokers_away = False
             self._around.throttle.reset("outage")
-            log.info("the brokers answer again, the rows of the outbox are sent", outbox=self._around.name)
+            log.info("brokers answer the outbox relay again", outbox=self._around.name)
 
     async def _rest(self, stop: asyncio.Event) -> None:
         """Wait for rows, for the next renewal, for brokers that are unavailable, or for the stop."""

@@ -60,7 +60,7 @@ def _on_end(loop: asyncio.AbstractEventLoop, line: socket.socket, stop: asyncio.
     loop.remove_reader(line)
     if stop.is_set():  # it drains already, and a second signal would cancel what runs
         return
-    log.warning("the supervisor is gone, the worker stops")
+    log.warning("supervisor is gone")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -184,7 +184,7 @@ class Supervisor:
     def _on_stop(self, number: signal.Signals) -> None:
         self._signals += 1
         if self._signals == 1:
-            log.info("asked to stop, all worker processes drain", signal=number.name, workers=len(self._workers))
+            log.info("stop requested for all worker processes", signal=number.name, workers=len(self._workers))
             self._drain_all()
             return
         for worker in self._workers:
@@ -210,7 +210,7 @@ class Supervisor:
             if self._stop.is_set():
                 self._codes.append(self._after_stop(code))
             elif code == REFUSED and not self._has_joined:
-                log.error("a worker process can't start, so all are stopped", worker=worker.number, code=code)
+                log.error("worker process could not start", worker=worker.number, code=code)
                 self._is_refused = True
                 self._drain_all()
             elif worker.replaced is not None:
@@ -218,7 +218,7 @@ class Supervisor:
                 worker.replaced = None
             else:
                 delay = backoff.ended()
-                log.warning("a worker process ended, it is started again", worker=worker.number, code=_as_shell(code), retry_in=delay)
+                log.warning("worker process ended", worker=worker.number, code=_as_shell(code), retry_in=delay)
                 await _wait(self._stop, delay)
 
     def _after_stop(self, code: int | None) -> int:
@@ -234,7 +234,7 @@ class Supervisor:
         while True:
             await self._roll_again.wait()
             self._roll_again.clear()
-            log.info("the worker processes are restarted one after the other", workers=len(self._workers))
+            log.info("rolling restart of worker processes started", workers=len(self._workers))
             for worker in self._workers:
                 await worker.has_joined.wait()
                 replaced = worker.replaced = asyncio.Event()

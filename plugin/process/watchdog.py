@@ -107,7 +107,7 @@ def _at_the_end_of_main(call: Callable[[], object]) -> None:
 
 
 def _end(seconds: float, code: int, leave: Callable[[int], object]) -> None:
-    log.error("the process did not end in time, what hangs is cut off; nothing unsettled is committed", seconds=seconds, code=code)
+    log.error("process did not end in time", seconds=seconds, code=code)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

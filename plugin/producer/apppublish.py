@@ -84,7 +84,7 @@ class Publish(Coroutine[Any, Any, "Acked"]):
     def __del__(self) -> None:
         if not self._is_awaited:
             log.error(
-                "a message was not sent, since its publish was never awaited",
+                "publish was never awaited",
                 topic=self._message.topic,
                 message_id=self._message.message_id,
             )

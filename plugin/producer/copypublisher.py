@@ -344,14 +344,14 @@ class KafkaPublisher:
         if self._renewing is not None and not self._renewing.done():
             return
         if self._throttle.is_due():
-            log.warning("the producer has stopped by itself, nothing is lost and another one is started", group=self._settings.group)
+            log.warning("publisher's producer stopped by itself", group=self._settings.group)
         self._renewing = asyncio.create_task(self._renew(stopped), name="ackwise producer")
 
     async def _renew(self, stopped: AIOKafkaProducer) -> None:
         try:
             self._producer = await self._connected()
         except Exception as error:  # noqa: BLE001  # whatever it was, it may pass
-            log.debug("another producer can't be started now, it is tried again with the next copy", error=said(error))
+            log.debug("publisher's producer could not start", error=said(error))
             return
         await close_consumer(stopped, within=_CLOSE_TIMEOUT)
 

@@ -87,7 +87,7 @@ class Ledger:
             await sink.flush()
         except EventLogUnavailable as error:
             if self._throttle.is_due():
-                log.warning("the events of a producer are not durable, they are tried again with the next ones", error=said(error))
+                log.warning("events of a producer not durable yet", error=said(error))
             return False
         return True
 
@@ -344,11 +344,9 @@ class Producer:
             await self._outbox.prepare(saving, tx_id, producer_group=self._group)
             await self._outbox.decide(tx_id, TransactionOutcome.COMMIT)
         except (StoreUnavailable, ConfigurationError) as error:
-            log.error(
-                "messages were neither acknowledged nor saved to the outbox", group=self._group, messages=len(saving), error=said(error)
-            )
+            log.error("messages neither acknowledged nor saved", group=self._group, messages=len(saving), error=said(error))
             return
-        log.warning("messages were not acknowledged in time, they are in the outbox now", group=self._group, messages=len(saving))
+        log.warning("unacknowledged messages saved to the outbox", group=self._group, messages=len(saving))
         for place in places:
             answers[place] = Saved(messages[place].topic, messages[place].message_id)
 

@@ -128,7 +128,7 @@ class Sender:
             await asyncio.wait({self._renewal})
         client, self._client = self._client, None
         if client is not None and (batches := await client.close(within=within)):
-            log.warning("the producer is closed, and what it was sending may be there or not; each message was reported", batches=batches)
+            log.warning("producer closed with messages in flight", batches=batches)
         if self._retiring:
             await asyncio.wait(self._retiring)
 
@@ -341,7 +341,7 @@ class Sender:
         if client is None or not client.is_usable:
             if self._renewal is None or self._renewal.done():
                 if client is not None and self._throttle.is_due():
-                    log.warning("the producer can't go on after an error, another one is started", client=self._settings.client_id)
+                    log.warning("producer replaced after an error", client=self._settings.client_id)
                 self._renewal = asyncio.create_task(self._renew(client), name="ackwise producer")
             await asyncio.wait({self._renewal}, timeout=max(0.0, within))
             client = self._client
@@ -353,7 +353,7 @@ class Sender:
         try:
             self._client = await connected(self._settings, self._options, timeout=self._timeout)
         except Exception as error:  # noqa: BLE001  # whatever it was, it may pass
-            log.debug("another producer can't be started now, it is tried again with the next message", error=said(error))
+            log.debug("producer could not start", error=said(error))
             return
         self._unanswered.clear()
         if spoiled is None:

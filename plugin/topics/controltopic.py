@@ -75,7 +75,7 @@ class Control:
                 except Exception as error:  # noqa: BLE001  # whatever a client raises here, the worker must go on with its messages
                     if self._throttle.is_due():
                         log.warning(
-                            "the control topic can't be read, ackwise pause does not reach this worker",
+                            "control topic could not be read",
                             topic=self._names.control,
                             error=said(error),
                             retry_in=_READ_AGAIN,
@@ -87,7 +87,7 @@ class Control:
 
     def _give_up_waiting(self) -> None:
         if not self._has_read:
-            log.info("what is paused by command is not known yet, the worker starts", topic=self._names.control)
+            log.info("pauses are not known yet", topic=self._names.control)
         self._flow.know_control()
 
     async def _read(self) -> None:
@@ -95,7 +95,7 @@ class Control:
             reader = _reader(admin)
             self.is_there = bool(await reader.partitions([self._names.control]))
             if not self.is_there:
-                log.debug("there is no control topic, ackwise pause does not reach this worker", topic=self._names.control)
+                log.debug("control topic missing", topic=self._names.control)
                 self._flow.know_control()
                 await asyncio.sleep(_LOOK_AGAIN)
                 return
@@ -124,7 +124,7 @@ class Control:
         target = str(record.target)
         if record.paused:
             if self._flow.pausing.pause(record.target, "command"):
-                log.info("paused by command, it starts nothing more", group=self._settings.group, paused=target)
+                log.info("paused by command", group=self._settings.group, paused=target)
             return
         if self._flow.pausing.resume(record.target, "command"):
             log.info("resumed by command", group=self._settings.group, resumed=target)

@@ -333,7 +333,7 @@ async def _create_control(admin: AIOKafkaAdminClient, topic: str, like: Topic) -
     response: Any = await admin.create_topics([_new(control_topic(topic, like))])
     for _, code, *message in response.topic_errors:
         if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER) and not _may_pass(code):
-            log.warning("the control topic can't be created, ackwise pause reaches no worker", topic=topic, error=_why(code, *message))
+            log.warning("control topic could not be created", topic=topic, error=_why(code, *message))
             return False
     return True
 
@@ -378,7 +378,7 @@ def _compare(counts: Mapping[str, int], names: TopicNames, sources: Collection[s
         )
     if ladder.missing:
         log.warning(
-            "the delay topic has few partitions, copies are written more often while they wait",
+            "delay topic has few partitions",
             topic=names.delay,
             partitions=counts[names.delay],
             missing=" ".join(map(format_duration, ladder.missing)),

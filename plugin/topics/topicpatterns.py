@@ -170,7 +170,7 @@ class Sources:
         """One line for each, when it is news."""
         for topic, why in left_out.items():
             if self.left_out.get(topic) != why:
-                log.error("a topic that a pattern matches is left out, the others are read", topic=topic, error=why)
+                log.error("topic of a pattern left out", topic=topic, error=why)
         self.left_out = left_out
 
 

@@ -209,7 +209,7 @@ async def keep_looking(member: Member, seen: Seen) -> None:
         except Exception as error:  # noqa: BLE001  # the worker goes on unwatched
             seen.ends, seen.outbox = {}, None
             log.warning(
-                "a look at the worker failed, it goes on and some metrics are missing",
+                "worker measures failed",
                 group=member.settings.group,
                 error=type(error).__name__,
                 at=where_raised(error),

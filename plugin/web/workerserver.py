@@ -68,7 +68,7 @@ class WatchServer:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve())
         except Exception as error:  # noqa: BLE001  # the worker goes on without its pages
-            log.error("the pages of the worker ended by an error, it goes on unwatched", error=type(error).__name__, at=where_raised(error))
+            log.error("pages of the worker ended", error=type(error).__name__, at=where_raised(error))
         finally:
             self._listening.close()
             self._ended.set_result(None)
@@ -96,7 +96,7 @@ class _Exposed(NamedTuple):
 
 
 def _failed(request: web.Request, error: Exception) -> Answer:
-    log.error("a page of the worker failed, it goes on", error=type(error).__name__, at=where_raised(error))
+    log.error("page of the worker failed", error=type(error).__name__, at=where_raised(error))
     return Answer(b"this page failed; the log of the worker says where\n", status=500)
 
 

@@ -129,7 +129,7 @@ class Memory:
         if since is None or before is None:
             return True
         log.warning(
-            "Redis has forgotten what was finished, it runs again if it is delivered again",
+            "Redis lost finished keys",
             server=self._where,
             since=_told(since),
             last_seen=_told(before.seen),

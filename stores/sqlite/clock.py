@@ -148,7 +148,7 @@ class FileClock:
         doubts = stamp.doubted is not None
         if doubts and not self._is_doubted:
             log.warning(
-                "the wall clock jumped, nothing is forgotten until that has lasted an hour",
+                "wall clock jumped",
                 file=str(self._path),
                 seconds=round(stamp.wall - stamp.now),
             )

@@ -30,7 +30,7 @@ async def test_a_topic_that_was_away_is_read_again_soon_after_it_is_there(
     ):
         await committed_at(raw_kafka, group, TopicPartition(topic, 0), 1)
         await admin.delete_topics([topic])
-        await until(lambda: f"topics are missing, they are looked for until they are there: group={group} topics={topic}" in caplog.text)
+        await until(lambda: f"topics missing: group={group} topics={topic}" in caplog.text)
         await until(lambda: any(f"group={group}" in line and f"missing={topic}" in line for line in caplog.text.splitlines()))
         answer: Any = await admin.create_topics([NewTopic(topic, 1, 1)])
         assert not any(code for _, code, *_ in answer.topic_errors)

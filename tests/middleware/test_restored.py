@@ -20,6 +20,4 @@ async def test_claims_that_the_store_forgot_while_they_were_held_are_written_aga
     await spine.run(spine.entries(3))
     assert spine.watermark.commit == 103
     (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert record.getMessage().startswith(
-        "the store had forgotten claims that were held, their records are written again: handler=bill messages=3"
-    )
+    assert record.getMessage().startswith("store lost held claims: handler=bill messages=3")

@@ -173,7 +173,7 @@ async def test_the_log_says_that_they_run_again_and_of_the_one_that_is_dead(make
     spine = make_spine(Poison(100))
     await spine.run(spine.entries(2, attempt=LAST))
     said = [record.getMessage().partition(":")[0] for record in caplog.records]
-    assert said == ["a batch raised that would be dead letters, its messages run again in smaller batches", "messages are dead letters"]
+    assert said == ["failed batch split before it dies", "messages are dead letters"]
 
 
 class Taking:

@@ -330,7 +330,7 @@ LACKS: Final[dict[tuple[Role, Resource, str], str]] = {
     ("relay", "sources", "DescribeConfigs"): "the settings of topic 'orders' can't be read",
     ("relay", "retry", "Write"): "'billing.retry' must exist",
     ("relay", "retry", "DescribeConfigs"): "the settings of topic 'billing.retry' can't be read",
-    ("relay", "delay", "Read"): "a partition can't be read, it waits and is not committed past, the others go on: topic=billing.delay",
+    ("relay", "delay", "Read"): "partition unreadable: topic=billing.delay",
     ("relay", "delay", "DescribeConfigs"): "the settings of topic 'billing.delay' can't be read",
     (
         "relay",
@@ -340,7 +340,7 @@ LACKS: Final[dict[tuple[Role, Resource, str], str]] = {
     ("relay", "dead letters", "Write"): "'billing.dlq' must exist",
     ("relay", "dead letters", "DescribeConfigs"): "the settings of topic 'billing.dlq' can't be read",
     ("relay", "control", "DescribeConfigs"): "the settings of topic 'billing.control' can't be read",
-    ("relay", "relay's group", "Read"): "Kafka refuses the delay relay, copies wait until it is let in: group=billing.relay",
+    ("relay", "relay's group", "Read"): "Kafka refused the delay relay: group=billing.relay",
     (
         "producer",
         "sources",

@@ -166,7 +166,7 @@ async def test_a_client_that_raises_anything_keeps_no_worker_from_its_start(
     monkeypatch.setattr("ackwise.plugin.topics.leftovers.CopyReader.topics", raise_anything)
     async with app_of(kafka).running() as worker:
         await worker.ready()
-    assert "topics of an earlier configuration could not be checked: group=billing error=KeyError" in caplog.text
+    assert "topics of an earlier configuration not checked: group=billing error=KeyError" in caplog.text
     assert "nobody knows whether copies wait in topics with other names" in caplog.text
 
 

@@ -39,7 +39,7 @@ async def test_an_outbox_that_refuses_for_a_while_is_asked_again_and_said_once(
     with caplog.at_level(logging.WARNING, "ackwise"):
         await CheckBack(store).run(stop)
     assert (asked, store.rows[0].state) == (3, RowState.LOCAL_COMMIT)
-    assert [record.__dict__["event"] for record in caplog.records] == ["half messages can't be checked here now, they wait"]
+    assert [record.__dict__["event"] for record in caplog.records] == ["half messages could not be checked"]
 
 
 async def test_answers_that_can_not_be_written_down_are_asked_for_again() -> None:

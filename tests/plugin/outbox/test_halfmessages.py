@@ -95,9 +95,7 @@ async def test_what_can_not_be_written_down_stays_prepared_and_the_check_back_fi
         with pytest.raises(ConnectionError) if raises else nullcontext():
             await work(store, call, raises=raises)
         assert states(store) == [RowState.PREPARED], (call, raises)
-        assert [record.__dict__["event"] for record in caplog.records] == [
-            "the end of a local transaction could not be written down, the check-back finds it out"
-        ]
+        assert [record.__dict__["event"] for record in caplog.records] == ["end of a local transaction not written"]
         store.fail, store.now = lambda asked: False, 6.0
         await CheckBack(store, producer_group="orders").look()
         assert states(store) == [RowState.LOCAL_COMMIT], (call, raises)

@@ -240,7 +240,7 @@ async def test_a_database_that_restarts_loses_no_row(
     async with shop.relaying():
         await until(shop.is_empty)
         await asyncio.to_thread(postgres.stop)
-        await until(lambda: "the relay of the outbox can't go on, its rows wait and nothing is lost" in caplog.text)
+        await until(lambda: "outbox relay interrupted" in caplog.text)
         await asyncio.to_thread(postgres.start)
         await shop.order(*shop.messages(5, 2, first=2))
         await until(shop.is_empty)

@@ -102,7 +102,7 @@ async def test_one_that_dies_is_started_again_and_the_others_go_on(folder: Path,
         await until(lambda: len(pids(folder, 1)) == 2)
         assert len(pids(folder, 2)) == 1
     assert running.result() == 0
-    [record] = [record for record in caplog.records if vars(record)["event"] == "a worker process ended, it is started again"]
+    [record] = [record for record in caplog.records if vars(record)["event"] == "worker process ended"]
     assert vars(record)["fields"] == {"worker": 1, "code": 128 + signal.SIGKILL, "retry_in": 0.0}
 
 

@@ -168,7 +168,7 @@ async def test_what_its_topic_refuses_when_due_or_somebody_else_wrote_is_a_dead_
     assert letters[b"odd"]["ackwise-reason"] == b"foreign-copy"
     assert letters[bytes(1000)]["ackwise-reason"] == b"send-refused"
     assert letters[bytes(1000)]["ackwise-send-topic"] == b"small"
-    assert "a message can't be sent when it is due, and goes to the dead letters" in caplog.text
+    assert "delayed message became a dead letter" in caplog.text
 
 
 @pytest.mark.slow  # waits until the relay gives up a topic that is missing

@@ -61,7 +61,7 @@ async def test_one_line_says_since_when_the_memory_is_gone(redis: SharedServer, 
             now[0] += 11
             await store.exchange(Exchange(claims(keys(1))))
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert "Redis has forgotten what was finished, it runs again if it is delivered again" in caplog.text
+        assert "Redis lost finished keys" in caplog.text
         assert f"server=redis://127.0.0.1:{redis.port}" in caplog.text
         assert await server.get(f"{place}:layout") is not None
 
