@@ -262,7 +262,7 @@ async def test_side_by_side_waits_for_nothing_slow_and_brings_back_what_hangs(ra
     fetched, drawn = ([line for line in said if line.startswith(word)] for word in ("fetched", "drawn"))
     assert fetched == ["fetched fast.example", "fetched large.example", "fetched silent.example"]
     assert (sorted(drawn[:2]), drawn[2], rest) == (["drawn a", "drawn b"], "drawn slow", "")
-    late = [line["fields"] for line in worker.log if "longer than its consume timeout" in line["event"]]
+    late = [line["fields"] for line in worker.log if "exceeded its consume timeout" in line["event"]]
     assert [(each["handler"], each["offset"], each["seconds"]) for each in late] == [("fetch", 1, 1.0)]
 
 

@@ -169,7 +169,7 @@ async def test_without_a_broker_workers_end_when_they_are_told_to_and_others_wai
             for group, kind in zip(groups, COMMANDS, strict=True):
                 workers.start(kind, kafka.bootstrap, topic, group)
         await workers.end(*running)
-        await workers.until(lambda group: "the brokers are unavailable" in workers.said(group), *starting, *impatient)
+        await workers.until(lambda group: "waits for the brokers" in workers.said(group), *starting, *impatient)
         await workers.end(*impatient)
     finally:
         await asyncio.to_thread(kafka.start)

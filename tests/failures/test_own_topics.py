@@ -70,7 +70,7 @@ async def test_a_topic_of_the_group_that_goes_is_made_again_and_what_is_forgotte
         assert not worker.kafka.has_topic("billing.dlq.state"), "only commands make it"
         made = worker.kafka._cluster.topics[topic].configs
         assert ("LogAppendTime" in made.values()) == ("delay" in topic)
-    alarms = [record for record in caplog.records if "is made again, what it held is forgotten" in record.getMessage()]
+    alarms = [record for record in caplog.records if "deleted topic of the group created again" in record.getMessage()]
     assert [record.levelname for record in alarms] == ["ERROR"]
 
 

@@ -36,7 +36,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return begun
 
 
-@pytest.mark.parametrize(("crashed", "code"), [(False, 0), (True, 1)], ids=["asked to stop", "crashed"])
+@pytest.mark.parametrize(("crashed", "code"), [(False, 0), (True, 1)], ids=["stop requested", "crashed"])
 async def test_a_worker_that_does_not_come_to_its_end_is_ended_nine_seconds_after_its_drain(
     timers: list[Any], crashed: bool, code: int
 ) -> None:

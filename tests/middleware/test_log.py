@@ -133,7 +133,7 @@ async def test_a_step_that_fails_says_so_once_for_the_whole_batch(make_spine: An
     spine = make_spine(handler)
     spine.publisher.answer = lambda copy: PublishUnavailable("the broker is unavailable")
     await spine.run(spine.entries(50))
-    held = [vars(record)["fields"] for record in told() if vars(record)["event"].startswith("messages are held")]
+    held = [vars(record)["fields"] for record in told() if vars(record)["event"].startswith("messages held")]
     assert held == [
         {
             "topic": "orders",

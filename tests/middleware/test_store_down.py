@@ -186,7 +186,7 @@ async def test_marks_that_wait_are_bounded_and_what_is_dropped_is_counted(
     spine.store.fail = down
     await spine.run(spine.entries(5))
     assert spine.leases.marks_dropped == 3
-    assert sum("not marked any more" in record.getMessage() for record in caplog.records) == 1
+    assert sum("finished messages not marked" in record.getMessage() for record in caplog.records) == 1
     spine.store.fail = up
     await spine.leases.flush()
     assert len(spine.store.trips[-1].completes) == 2

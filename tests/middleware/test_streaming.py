@@ -408,7 +408,7 @@ async def test_a_loop_that_does_not_come_back_is_told_about_by_its_first_message
     loop.pipeline.steps._slice = 0.001
     await loop.begin(loop.spine.entries(2))
     loop.take()
-    await until(lambda: "a handler does not come back" in caplog.text)
+    await until(lambda: "handler hangs" in caplog.text)
     assert "messages=2 topic=orders partition=3 offset=100" in caplog.text
 
 

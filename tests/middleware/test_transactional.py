@@ -234,7 +234,7 @@ async def test_neighbours_of_what_a_handler_committed_wait_until_the_database_le
     spine = make(handle, kind="message")
     entries = spine.entries(2)
     assert await spine.run(entries) == [Stage.SETTLED, Stage.FETCHED]
-    assert "were not marked in the database and are still written: handler=bill messages=1 unseen=1" in caplog.text
+    assert "dead letters of committed messages not marked: handler=bill messages=1 unseen=1" in caplog.text
     spine.clock.now += 60
     assert await spine.run(entries[1:]) == [Stage.FETCHED]
     database.fail = lambda step: False

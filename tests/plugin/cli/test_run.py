@@ -82,7 +82,7 @@ def test_a_second_signal_does_not_wait_for_the_drain(tmp_path: Path, embedded_br
         wait_until((tmp_path / "hanging").exists)
         started = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        wait_until(lambda: "again stops at once" in (tmp_path / "log").read_text())
+        wait_until(lambda: "stop requested" in (tmp_path / "log").read_text())
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM
         assert time.monotonic() - started < HostSettings("localhost:9092", "billing").drain_timeout

@@ -56,7 +56,7 @@ async def test_whatever_the_client_closes_with_a_worker_that_has_settled_everyth
         host._consumer = consumer  # type: ignore[assignment]
         await host._leave()
         assert consumer.is_closed, error
-        assert caplog.text.count("the group could not be left in order") == number
+        assert caplog.text.count("group could not be left") == number
 
 
 async def test_a_client_that_can_t_connect_now_is_brokers_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,5 +140,5 @@ async def test_a_copy_that_comes_all_the_same_runs_and_is_flagged_and_counted(ca
     assert [json.loads(event.attrs or "{}").get("out_of_order") for event in told] == [True, True]
     plain = [event for event in worker.events if event.offset == 0 and event.code is EventCode.SUCCEEDED]
     assert [event.attrs for event in plain] == [None]
-    lines = [record.getMessage() for record in caplog.records if "a copy came for a handler with an order" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "copy runs out of order" in record.getMessage()]
     assert len(lines) == 1

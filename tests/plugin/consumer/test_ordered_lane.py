@@ -138,7 +138,7 @@ async def test_what_was_done_behind_one_that_comes_later_runs_again_behind_it(sh
     here.offer(4)
     await here.settled(4)
     assert here.seen == [[100, 101, 102, 103], [101, 102], [103]]
-    assert "messages were done behind one that comes later" in caplog.text
+    assert "done messages run again behind a later one" in caplog.text
 
 
 async def test_a_dead_letter_lets_what_was_done_behind_it_pass(shop: Any) -> None:

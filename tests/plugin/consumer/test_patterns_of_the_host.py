@@ -35,7 +35,7 @@ async def test_a_topic_that_is_made_while_the_worker_runs_is_read_from_its_first
         for offset in (0, 1):
             assert (await worker.fate(Place("orders.fr", 2, offset), max_wait=60)).kind == "done"
         assert worker.kafka.log("billing.retry", 2).end == 0
-    assert "a commit was refused" not in caplog.text  # of what was drained while the group joined again
+    assert "commit refused" not in caplog.text  # of what was drained while the group joined again
     assert [each for each in ran if each[0] == "orders.fr"] == [("orders.fr", b"1"), ("orders.fr", b"2")]
 
 

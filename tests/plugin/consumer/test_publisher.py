@@ -116,7 +116,7 @@ async def test_a_producer_whose_tasks_have_ended_is_replaced_once_and_let_go(fac
         await published(publisher)
         await publisher.stop()
         assert [(len(producer.sent), producer.is_closed) for producer in factory.made] == [(1, True), (1, True)]
-        assert caplog.text.count("the producer has stopped by itself") == 1
+        assert caplog.text.count("publisher's producer stopped by itself") == 1
 
 
 async def test_a_producer_that_can_t_be_replaced_now_is_replaced_later(factory: Factory, caplog: pytest.LogCaptureFixture) -> None:

@@ -75,7 +75,7 @@ async def test_without_a_control_topic_nothing_is_written_which_would_make_one(d
 async def test_a_broker_that_takes_no_record_is_logged_once_and_asked_again(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     desk.answer = lambda: PublishRefused("topic 'billing.control' refuses the copy for good (TopicAuthorizationFailedError)")
     await desk.telling(lambda: len(desk.sent) >= 3)
-    (line,) = [record for record in caplog.records if "can't say how it is" in record.getMessage()]
+    (line,) = [record for record in caplog.records if "worker state could not be published" in record.getMessage()]
     assert "TopicAuthorizationFailedError" in line.getMessage()
     written = len(desk.sent)
     await desk.state.take_back()
@@ -88,5 +88,5 @@ async def test_whatever_a_publisher_raises_is_logged_and_ends_no_worker(desk: De
 
     desk.answer = fail
     await desk.telling(lambda: len(desk.sent) >= 3)
-    (line,) = [record for record in caplog.records if "can't say how it is" in record.getMessage()]
+    (line,) = [record for record in caplog.records if "worker state could not be published" in record.getMessage()]
     assert "LookupError" in line.getMessage()

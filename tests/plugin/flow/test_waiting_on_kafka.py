@@ -63,4 +63,4 @@ async def test_a_worker_that_was_killed_after_the_command_leaves_the_burial_to_t
         await worker.wait()
     (letter,) = await raw_kafka.records(f"{group}.dlq")
     assert dict(letter.headers)["ackwise-reason"] == b"buried"
-    assert "what is paused by command is not known yet" not in (tmp_path / "log").read_text()  # also of a topic without a record
+    assert "pauses are not known yet" not in (tmp_path / "log").read_text()  # also of a topic without a record

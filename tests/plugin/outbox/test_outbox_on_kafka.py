@@ -223,7 +223,7 @@ async def test_rows_wait_while_kafka_is_away_and_no_attempt_is_used_up(
         kafka.stop()
         try:
             await shop.order(*shop.messages(5, 2, first=2))
-            await until(lambda: "no broker answers, the rows of the outbox wait" in caplog.text)
+            await until(lambda: "no broker answers the outbox relay" in caplog.text)
             assert await shop.rows() == 10
             assert not await shop.outbox.parked()
         finally:

@@ -29,7 +29,7 @@ async def test_B01_what_fails_is_dropped_counted_and_passed(kafka: MemoryKafka, 
     (dropped,) = one.codes(EventCode.DROPPED)
     assert (dropped.offset, dropped.handler, dropped.error) == (0, "evict", "not-retried")
     assert one.codes(EventCode.SENT_BACK) == one.codes(EventCode.DEAD_LETTERED) == []
-    assert "messages are dropped" in caplog.text
+    assert "messages dropped in broadcasting" in caplog.text
 
 
 async def test_B03_there_are_no_topics_and_no_groups_for_what_comes_back(kafka: MemoryKafka) -> None:

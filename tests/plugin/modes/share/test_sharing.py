@@ -232,7 +232,7 @@ async def test_an_acknowledgement_counts_when_the_broker_says_so_and_a_refusal_i
     assert (desk.counts.accepted, desk.counts.refused) == (3, 3)
     told = [(event.offset, event.range_end, event.error) for event in desk.sink.events if event.code is EventCode.ACCEPT_REFUSED]
     assert told == [(8, 10, "INVALID_RECORD_STATE"), (11, 12, "INVALID_RECORD_STATE")]
-    assert "locks of the share group had ended" in caplog.text
+    assert "share group locks expired" in caplog.text
 
 
 async def test_an_undecodable_message_is_a_dead_letter_as_anywhere() -> None:
