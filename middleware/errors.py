@@ -2,6 +2,7 @@
 
 AckwiseError
 ├── ConfigurationError       you did it; refused at start, before anything is consumed
+│   └── PackageMissing       a package of an extra is not installed; also an ImportError
 ├── InvalidRuling            you did it; a ruling that the batch can't take
 ├── InvalidReceipt           it happened to you; a receipt that does not count any more
 ├── InvalidHandlerResult     you did it; the handler returned something that is not a status
@@ -24,6 +25,13 @@ class AckwiseError(Exception):
 
 class ConfigurationError(AckwiseError):
     """A setting that can't work, found before anything was consumed. The message says what to change."""
+
+
+class PackageMissing(ConfigurationError, ImportError):
+    """A package that an extra brings is not installed.
+
+    It is an `ImportError` too, since programs that read every name of every module, as freezegun and doctest do, expect that one.
+    """
 
 
 class UndecodableHeader(AckwiseError):

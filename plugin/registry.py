@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import ConfigurationError, PackageMissing
 
 if TYPE_CHECKING:
     from ackwise.middleware.events import EventSink
@@ -126,5 +126,7 @@ def _unknown(scheme: str, known: list[str], what: str, group: str) -> str:
 def _loaded(point: EntryPoint, what: str) -> Any:
     try:
         return point.load()
+    except PackageMissing:
+        raise
     except ImportError as error:
         raise ConfigurationError(f"the {what} {point.name}:// can't be loaded ({error}); install the package that it needs") from error

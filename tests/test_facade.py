@@ -62,3 +62,20 @@ print("asyncio" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["ackwise", "False"]
+
+
+@pytest.mark.slow  # starts a process that has no drivers
+def test_a_program_that_reads_every_name_meets_import_errors_where_a_driver_is_missing() -> None:
+    program = """
+import sys
+for driver in ("asyncmy", "asyncpg", "redis", "sqlalchemy"):
+    sys.modules[driver] = None
+import ackwise.stores
+for name in dir(ackwise.stores):
+    try:
+        getattr(ackwise.stores, name)
+    except ImportError as error:
+        print(type(error).__name__)
+"""
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert {*printed.split()} == {"PackageMissing"}

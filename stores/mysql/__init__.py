@@ -1,6 +1,6 @@
 """MariaDB and MySQL, on asyncmy: claims for `Dedup`, an inbox for `Transactional`, and an outbox."""
 
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import PackageMissing
 
 try:
     from ackwise.stores.mysql.claims import MySQLStore, from_url
@@ -9,6 +9,6 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "asyncmy":
         raise
-    raise ConfigurationError("the MySQL store needs asyncmy; install it with pip install 'ackwise[mysql]'") from None
+    raise PackageMissing("the MySQL store needs asyncmy; install it with pip install 'ackwise[mysql]'") from None
 
 __all__ = ["MySQLInbox", "MySQLOutbox", "MySQLStore", "from_url"]

@@ -1,6 +1,6 @@
 """Exactly once in the database of an SQLAlchemy session, and an outbox there."""
 
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import PackageMissing
 
 try:
     from ackwise.stores.sqlalchemy.inbox import SQLAlchemyInbox
@@ -8,6 +8,6 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "sqlalchemy":
         raise
-    raise ConfigurationError("the SQLAlchemy inbox needs SQLAlchemy; install it with pip install 'ackwise[sqlalchemy]'") from None
+    raise PackageMissing("the SQLAlchemy inbox needs SQLAlchemy; install it with pip install 'ackwise[sqlalchemy]'") from None
 
 __all__ = ["SQLAlchemyInbox", "SQLAlchemyOutbox"]

@@ -96,4 +96,4 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told == "ConfigurationError the MySQL store needs asyncmy; install it with pip install 'ackwise[mysql]'\n"
+    assert told == "PackageMissing the MySQL store needs asyncmy; install it with pip install 'ackwise[mysql]'\n"

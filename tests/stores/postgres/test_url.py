@@ -76,4 +76,4 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told == "ConfigurationError the PostgreSQL store needs asyncpg; install it with pip install 'ackwise[postgres]'\n"
+    assert told == "PackageMissing the PostgreSQL store needs asyncpg; install it with pip install 'ackwise[postgres]'\n"

@@ -129,7 +129,7 @@ def test_without_the_driver_a_sentence_says_what_to_install() -> None:
         "try: open_store('redis://user:secret@host')\nexcept Exception as error: print(type(error).__name__, error)"
     )
     said = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=True).stdout
-    assert said == "ConfigurationError the Redis store needs redis; install it with pip install 'ackwise[redis]'\n"
+    assert said == "PackageMissing the Redis store needs redis; install it with pip install 'ackwise[redis]'\n"
     assert "secret" not in said
 
 
