@@ -57,7 +57,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         return len(self._messages)
 
     def __iter__(self) -> Iterator[Message[T_co]]:
-        return iter(self._messages)
+        return iter(self._messages.all)
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} from {self._messages[0].topic}/{self._messages[0].partition}>" if self._messages else "<Batch of 0>"
