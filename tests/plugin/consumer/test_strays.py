@@ -167,7 +167,7 @@ async def test_a_client_that_raises_anything_keeps_no_worker_from_its_start(
     async with app_of(kafka).running() as worker:
         await worker.ready()
     assert "topics of an earlier configuration not checked: group=billing error=KeyError" in caplog.text
-    assert "nobody knows whether copies wait in topics with other names" in caplog.text
+    assert "copies under other topic names not checked: group=billing error=KeyError" in caplog.text
 
 
 async def test_a_short_answer_about_offsets_is_no_answer(kafka: MemoryKafka) -> None:
