@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The folders with tests that need neither a server nor a process. The others import more than they test, or start something: Faust, Spark, documentation.
 PURE := tests/middleware tests/plugin tests/sabotage tests/stores tests/testing
 
-.PHONY: help demo test nightly check fix bench docs dist size clean lint mypy types imports pure tests servers sabotage evidence age
+.PHONY: help demo test nightly check fix bench docs dist size sizelimit clean lint mypy types imports pure tests servers sabotage evidence age
 .NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
 .DELETE_ON_ERROR:
 
@@ -55,6 +55,9 @@ dist: $(FOR_DEV) servers ## build and test wheel and source distribution in dist
 
 size: $(FOR_DEV) ## print how much code, tests, settings and commands there are; JSON=1 for JSON
 	@$(BIN)/python .ci/size.py $(if $(JSON),--json)
+
+sizelimit: $(FOR_DEV) ## fail where the repository grew without a reason in a commit
+	@$(BIN)/python .ci/sizelimit.py
 
 clean: ## remove all build products, caches and the virtual environment
 	rm -rf $(VENV) .venv-bench dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-*

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object, and no tables")
     as_json = parser.parse_args(arguments).json
     library = {name: folder([*(CHECKOUT / name).rglob("*.py")]) for name in FOLDERS}
-    library["total"] = folder([CHECKOUT / "__init__.py", *(file for name in FOLDERS for file in (CHECKOUT / name).rglob("*.py"))])
+    library["total"] = folder([*CHECKOUT.glob("*.py"), *(file for name in FOLDERS for file in (CHECKOUT / name).rglob("*.py"))])
     tests = folder([*(CHECKOUT / "tests").rglob("*.py")])
     names, settings, commands = (int(number) for number in output("-c", _INTERFACE).split())
     counts: dict[str, int] = {
