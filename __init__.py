@@ -11,18 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from ackwise.middleware.claims.receipts import Answer as Answer
-    from ackwise.middleware.errors import AckwiseError as AckwiseError
-    from ackwise.middleware.errors import CodecUnavailable as CodecUnavailable
-    from ackwise.middleware.errors import ConfigurationError as ConfigurationError
-    from ackwise.middleware.errors import EventLogUnavailable as EventLogUnavailable
-    from ackwise.middleware.errors import InvalidHandlerResult as InvalidHandlerResult
-    from ackwise.middleware.errors import InvalidReceipt as InvalidReceipt
-    from ackwise.middleware.errors import InvalidRuling as InvalidRuling
-    from ackwise.middleware.errors import PublishRefused as PublishRefused
-    from ackwise.middleware.errors import PublishUnavailable as PublishUnavailable
-    from ackwise.middleware.errors import StoreUnavailable as StoreUnavailable
-    from ackwise.middleware.errors import TransactionAborted as TransactionAborted
-    from ackwise.middleware.errors import Unavailable as Unavailable
     from ackwise.middleware.events import Event as Event
     from ackwise.middleware.events import EventCode as EventCode
     from ackwise.middleware.flow.breaker import Breaker as Breaker
@@ -57,19 +45,12 @@ if TYPE_CHECKING:
     from ackwise.plugin.faust.work import current_batch as current_batch
     from ackwise.plugin.handlers.tracing import Tracing as Tracing
     from ackwise.plugin.handlers.usermiddleware import CallNext as CallNext
-    from ackwise.plugin.loop import Reliable as Reliable
     from ackwise.plugin.loop import reliable as reliable
-    from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
     from ackwise.plugin.outbox.halfmessages import LocalTransaction as LocalTransaction
     from ackwise.plugin.outbox.transactionalproducer import TransactionalProducer as TransactionalProducer
     from ackwise.plugin.producer.producer import Producer as Producer
     from ackwise.plugin.producer.producer import Saved as Saved
     from ackwise.plugin.router import Router as Router
-    from ackwise.plugin.running import Running as Running
-    from ackwise.plugin.schemas import Avro as Avro
-    from ackwise.plugin.schemas import JsonSchema as JsonSchema
-    from ackwise.plugin.schemas import Protobuf as Protobuf
-    from ackwise.plugin.schemas import SchemaRegistry as SchemaRegistry
     from ackwise.plugin.simpleconsumer import Received as Received
     from ackwise.plugin.simpleconsumer import SimpleConsumer as SimpleConsumer
 

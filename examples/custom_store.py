@@ -22,7 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from ackwise import App, ConfigurationError, Dedup, StoreUnavailable
+from ackwise import App, Dedup
+from ackwise.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores import Exchange, ExchangeResult, Outcome, Place, Record, decide
 
 

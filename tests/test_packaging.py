@@ -58,7 +58,7 @@ def wheel(built: Path) -> Path:
 def test_the_wheel_holds_the_modules_and_templates_of_the_four_folders_and_nothing_else(wheel: Path) -> None:
     about = wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"
     metadata = {f"{about}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
-    ours = {f"ackwise/{name}" for name in ("__init__.py", "py.typed", *modules(), *templates())}
+    ours = {f"ackwise/{name}" for name in ("__init__.py", "errors.py", "schemas.py", "py.typed", *modules(), *templates())}
     assert set(zipfile.ZipFile(wheel).namelist()) == ours | metadata
 
 
@@ -73,6 +73,8 @@ def test_the_source_distribution_has_what_is_needed_to_build_and_to_test(built: 
         "CHANGELOG.md",
         "py.typed",
         "__init__.py",
+        "errors.py",
+        "schemas.py",
         "tests/conftest.py",
         *modules(),
         *templates(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from functools import cache
 from pathlib import Path
@@ -81,6 +82,13 @@ def test_every_public_name_is_in_the_reference_once() -> None:
     assert sorted(written) == sorted(ackwise.__all__)
 
 
+@each("module", ["errors", "schemas"])
+def test_every_name_of_a_public_module_is_in_the_reference_once(module: str) -> None:
+    names = [name for name in vars(importlib.import_module(f"ackwise.{module}")) if name.isidentifier() and not name.startswith("_")]
+    written = re.findall(rf"^::: ackwise\.{module}\.(\w+)$", "\n".join(text(page) for page in pages()), re.MULTILINE)
+    assert sorted(written) == sorted(names)
+
+
 def test_every_name_of_the_reference_says_what_it_is() -> None:
     package = griffe.load("ackwise", search_paths=[CHECKOUT / ".ci" / "reference"])
     names = re.findall(r"^::: ackwise\.(\S+)$", "\n".join(text(page) for page in pages()), re.MULTILINE)
@@ -111,7 +119,7 @@ def test_what_a_page_imports_is_in_the_reference(page: str) -> None:
 
 
 #: What a user may import; Spark, pytest and commands load more by its name.
-PUBLIC = {"ackwise", "ackwise.stores", "ackwise.testing", "ackwise.plugin.faust"}
+PUBLIC = {"ackwise", "ackwise.errors", "ackwise.schemas", "ackwise.stores", "ackwise.testing", "ackwise.plugin.faust"}
 
 
 def test_pages_and_examples_import_nothing_but_what_is_public() -> None:

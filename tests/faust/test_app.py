@@ -11,7 +11,8 @@ import faust
 import pytest
 from tests.faust.desk import desk
 
-from ackwise import ConfigurationError, Dedup
+from ackwise import Dedup
+from ackwise.errors import ConfigurationError
 from ackwise.plugin.faust import App
 from ackwise.plugin.settings.hostsettings import HostSettings
 

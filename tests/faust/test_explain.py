@@ -11,7 +11,8 @@ import faust
 import pytest
 from rich.console import Console
 
-from ackwise import Batch, Broadcasting, ConfigurationError, ConsumeLater, Dedup, Events, Share, Transactional, Watch
+from ackwise import Batch, Broadcasting, ConsumeLater, Dedup, Events, Share, Transactional, Watch
+from ackwise.errors import ConfigurationError
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.faust import App
 from ackwise.plugin.faust.fausthost import FaustHost

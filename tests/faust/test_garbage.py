@@ -9,7 +9,7 @@ from typing import Any
 import faust
 import pytest
 
-from ackwise import ConfigurationError
+from ackwise.errors import ConfigurationError
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from tests.faust.desk import desk
 from tests.waiting import PATIENCE, turns
 
-from ackwise import CONSUME_LATER, CONSUME_SUCCESS, Batch, ConfigurationError, Dedup, Message
+from ackwise import CONSUME_LATER, CONSUME_SUCCESS, Batch, Dedup, Message
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.middleware.pipeline.streaming import InFlight, Where

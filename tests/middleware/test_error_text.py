@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ackwise import App, Batch, ConfigurationError, ConsumeLater, Message, Reject
+from ackwise import App, Batch, ConsumeLater, Message, Reject
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.pipeline.pipeline import Pipeline
 from ackwise.middleware.runs.redelivery import Dropping
 from ackwise.plugin.settings.config import Config

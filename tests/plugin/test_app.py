@@ -14,17 +14,16 @@ from ackwise import (
     CONSUME_SUCCESS,
     App,
     Batch,
-    ConfigurationError,
     ConsumeLater,
     ConsumeStatus,
     DeadLetter,
     Dedup,
     Events,
     Fixed,
-    InvalidHandlerResult,
     Later,
     Message,
 )
+from ackwise.errors import ConfigurationError, InvalidHandlerResult
 from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin.consumer.startup import Parts

@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 from tests.tables import each
 
-from ackwise import App, Batch, CallNext, ConfigurationError, Message
+from ackwise import App, Batch, CallNext, Message
+from ackwise.errors import ConfigurationError
 from ackwise.plugin.handlers.usermiddleware import inspect_middleware
 from ackwise.testing import TestApp
 

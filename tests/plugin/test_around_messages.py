@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.tables import each
 
-from ackwise import CONSUME_LATER, CONSUME_SUCCESS, App, Batch, CallNext, ConsumeLater, InvalidRuling, Message, RetryInPlace, Transactional
+from ackwise import CONSUME_LATER, CONSUME_SUCCESS, App, Batch, CallNext, ConsumeLater, Message, RetryInPlace, Transactional
+from ackwise.errors import InvalidRuling
 from ackwise.testing import TestApp
 
 VALUES = [b"0", b"1", b"2", b"3"]

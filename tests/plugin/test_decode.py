@@ -13,7 +13,8 @@ import pytest
 from tests.tables import each
 from tests.waiting import until
 
-from ackwise import App, Batch, Breaker, CodecUnavailable, Dedup, Message, RetryInPlace, Share, Transactional
+from ackwise import App, Batch, Breaker, Dedup, Message, RetryInPlace, Share, Transactional
+from ackwise.errors import CodecUnavailable
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.pipeline import decoding
 from ackwise.plugin.settings.config import Config

@@ -12,7 +12,8 @@ import pytest
 from tests.tables import each
 from tests.waiting import until
 
-from ackwise import App, Batch, Dedup, Message, StoreUnavailable
+from ackwise import App, Batch, Dedup, Message
+from ackwise.errors import StoreUnavailable
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.storage.claimstore import ColumnExchange, ColumnResult
 from ackwise.plugin.handlers.lifespan import Lifespans

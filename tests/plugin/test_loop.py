@@ -16,25 +16,11 @@ from tests.servers import RawKafka
 from tests.tables import each
 from tests.waiting import PATIENCE, until
 
-from ackwise import (
-    CONSUME_LATER,
-    AckwiseError,
-    Batch,
-    ConfigurationError,
-    ConsumeLater,
-    ConsumeStatus,
-    DeadLetter,
-    Dedup,
-    Event,
-    EventCode,
-    InvalidRuling,
-    LoopBatch,
-    Reject,
-    Reliable,
-    reliable,
-)
+from ackwise import CONSUME_LATER, Batch, ConsumeLater, ConsumeStatus, DeadLetter, Dedup, Event, EventCode, Reject, reliable
+from ackwise.errors import AckwiseError, ConfigurationError, InvalidRuling
 from ackwise.middleware.pipeline.settlement import Undecided
-from ackwise.plugin.loopbatch import Handover
+from ackwise.plugin.loop import Reliable
+from ackwise.plugin.loopbatch import Handover, LoopBatch
 
 SOON = ConsumeLater(2, levels="100ms 200ms")
 

@@ -11,7 +11,8 @@ from tests.fakes import Clock
 from tests.hostileobjects import contained
 from tests.tables import each
 
-from ackwise import App, ConfigurationError, Event, EventCode
+from ackwise import App, Event, EventCode
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.events import Durable, EventSink, durable_of
 from ackwise.plugin.handlers.observers import Observed
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.tables import each
 
-from ackwise import App, ConfigurationError, Message, RetryInPlace, Transactional
+from ackwise import App, Message, RetryInPlace, Transactional
+from ackwise.errors import ConfigurationError
 from ackwise.plugin.settings.config import Config, Given
 
 

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 from tests.tables import each
 
-from ackwise import App, ConfigurationError, Message, Router
+from ackwise import App, Message, Router
+from ackwise.errors import ConfigurationError
 from ackwise.testing import TestApp
 
 

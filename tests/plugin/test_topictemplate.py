@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.tables import each
 
-from ackwise import App, ConfigurationError
+from ackwise import App
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.policies.retry import DelayLevels
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import HostSettings

@@ -19,7 +19,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.tables import each
 
-from ackwise import CONSUME_LATER, App, Batch, ConfigurationError, ConsumeLater, ConsumeStatus, Later, Message, Reject, Tracing
+from ackwise import CONSUME_LATER, App, Batch, ConsumeLater, ConsumeStatus, Later, Message, Reject, Tracing
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.log import LogThrottle
 from ackwise.middleware.message.message import Delivery, Headers, Origin
 from ackwise.middleware.message.outgoing import MESSAGE_ID, Outgoing, carrying

@@ -13,23 +13,10 @@ from tests.plugin.modes.share.desk import Desk
 from tests.plugin.simpleconsumer.conftest import TOPIC, World
 from tests.tables import each
 
-from ackwise import (
-    Answer,
-    App,
-    Batch,
-    ConsumeLater,
-    Dedup,
-    Events,
-    Exponential,
-    Later,
-    LoopBatch,
-    Message,
-    RateLimit,
-    RetryInPlace,
-    Transactional,
-)
+from ackwise import Answer, App, Batch, ConsumeLater, Dedup, Events, Exponential, Later, Message, RateLimit, RetryInPlace, Transactional
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.usercode import Raised, Returned, awaited
+from ackwise.plugin.loopbatch import LoopBatch
 from ackwise.plugin.outbox.cdcroutes import MappedRows
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka, TestApp

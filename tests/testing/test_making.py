@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ackwise import ConfigurationError, Message
+from ackwise import Message
+from ackwise.errors import ConfigurationError
 from ackwise.testing import batch, message
 
 

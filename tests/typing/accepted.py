@@ -15,11 +15,9 @@ from ackwise import (
     CONSUME_LATER,
     CONSUME_SUCCESS,
     Acked,
-    AckwiseError,
     App,
     Batch,
     CallNext,
-    ConfigurationError,
     ConsumeLater,
     ConsumeStatus,
     DeadLetter,
@@ -30,19 +28,18 @@ from ackwise import (
     Exponential,
     Fixed,
     Later,
-    LoopBatch,
     Message,
     Reject,
     RetryInPlace,
     Router,
     Schedule,
-    StoreUnavailable,
-    Unavailable,
     current_batch,
     reliable,
 )
+from ackwise.errors import AckwiseError, ConfigurationError, StoreUnavailable, Unavailable
 from ackwise.middleware.storage.claimstore import Ack
 from ackwise.plugin import faust as reliable_faust
+from ackwise.plugin.loopbatch import LoopBatch
 from ackwise.stores import Acquired, Claim, ClaimStore, Exchange, ExchangeResult, Place, Record, decide
 from ackwise.testing import batch as made_batch
 from ackwise.testing import message as made_message

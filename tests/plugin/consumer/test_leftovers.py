@@ -14,7 +14,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import TopicAlreadyExistsError
 from tests.waiting import PATIENCE
 
-from ackwise import App, ConfigurationError, Message, RetryInPlace
+from ackwise import App, Message, RetryInPlace
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.middleware.message.wire import retry_copy

@@ -10,7 +10,8 @@ import pytest
 from tests.waiting import PATIENCE, until
 from typer.testing import CliRunner
 
-from ackwise import App, ConfigurationError, ConsumeLater, ConsumeStatus, Message
+from ackwise import App, ConsumeLater, ConsumeStatus, Message
+from ackwise.errors import ConfigurationError
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ackwise import App, Broadcasting, ConfigurationError, Share, reliable
+from ackwise import App, Broadcasting, Share, reliable
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.topics.topicnames import TopicNames

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 from tests.waiting import until
 
-from ackwise import App, ConfigurationError, ConsumeLater, ConsumeStatus, Message
+from ackwise import App, ConsumeLater, ConsumeStatus, Message
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.plugin.settings.config import Config
 from ackwise.spark.config import ReconcileConfig

@@ -17,7 +17,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from tests.servers import RawKafka
 from tests.waiting import PATIENCE, until
 
-from ackwise import AckwiseError, App, ConsumeLater
+from ackwise import App, ConsumeLater
+from ackwise.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.plugin.consumer import staticmember
 from ackwise.plugin.consumer.staticmember import instance_of_this_process

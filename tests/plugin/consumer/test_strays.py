@@ -13,7 +13,8 @@ from aiokafka import TopicPartition
 from tests.waiting import PATIENCE, until
 from typer.testing import CliRunner
 
-from ackwise import App, Broadcasting, ConfigurationError, DeadLetter, Message
+from ackwise import App, Broadcasting, DeadLetter, Message
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.errors import Unavailable
 from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.middleware.message.wire import dead_letter, retry_copy

@@ -9,20 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from ackwise import (
-    App,
-    Batch,
-    Breaker,
-    ConfigurationError,
-    Dedup,
-    EventCode,
-    Later,
-    Message,
-    RateLimit,
-    Reject,
-    RetryInPlace,
-    Transactional,
-)
+from ackwise import App, Batch, Breaker, Dedup, EventCode, Later, Message, RateLimit, Reject, RetryInPlace, Transactional
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.flow.controlrecords import ControlRecord, encode
 from ackwise.middleware.flow.pausing import Target
 from ackwise.plugin.settings.config import Config

@@ -12,7 +12,8 @@ from tests.plugin.lines import Line, deliveries, end
 from tests.plugin.lines import lane_of as lane_over
 from tests.waiting import turns, until
 
-from ackwise import ConfigurationError, ConsumeLater, DeadLetter
+from ackwise import ConsumeLater, DeadLetter
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.flow.flowcontrol import FlowControl
 from ackwise.middleware.flow.limits import Share, Thresholds
 from ackwise.middleware.flow.pausing import Target

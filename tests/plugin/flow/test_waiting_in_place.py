@@ -14,7 +14,8 @@ import pytest
 from tests.waiting import until
 from typer.testing import CliRunner
 
-from ackwise import App, ConfigurationError, Message, RetryInPlace, Transactional
+from ackwise import App, Message, RetryInPlace, Transactional
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.flow.controlrecords import is_worker
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.settings.config import Config

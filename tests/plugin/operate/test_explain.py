@@ -14,20 +14,8 @@ import pytest
 from rich.console import Console
 from tests.tables import each
 
-from ackwise import (
-    App,
-    Batch,
-    ConfigurationError,
-    ConsumeLater,
-    DeadLetter,
-    Dedup,
-    Events,
-    Exponential,
-    Fixed,
-    Message,
-    Outbox,
-    Transactional,
-)
+from ackwise import App, Batch, ConsumeLater, DeadLetter, Dedup, Events, Exponential, Fixed, Message, Outbox, Transactional
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.events import Event
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.settings.config import Config, Given, read_config

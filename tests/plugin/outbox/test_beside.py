@@ -11,7 +11,8 @@ import pytest
 from tests.plugin.outbox.desk import Desk, Store, fields
 from tests.waiting import PATIENCE, until
 
-from ackwise import App, ConfigurationError, ConsumeLater, DeadLetter, Message
+from ackwise import App, ConsumeLater, DeadLetter, Message
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.message.outgoing import message_id
 from ackwise.middleware.policies.policies import Outbox

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
-from ackwise import App, Batch, ConfigurationError, ConsumeLater, EventCode, Outbox, Transactional
+from ackwise import App, Batch, ConsumeLater, EventCode, Outbox, Transactional
+from ackwise.errors import ConfigurationError
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import CrashPoint, TestApp
 

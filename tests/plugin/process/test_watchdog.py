@@ -24,7 +24,8 @@ HANGING = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
 import ackwise.plugin.cli.run
-from ackwise import AckwiseError, App
+from ackwise import App
+from ackwise.errors import AckwiseError
 from ackwise.plugin import app as module
 module._THREADS_END = sys.modules["ackwise.plugin.cli.run"]._EXIT_WITHIN = 0.1
 if "in the event loop" in sys.argv:

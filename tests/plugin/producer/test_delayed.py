@@ -11,7 +11,8 @@ import pytest
 from tests.leaderless import Leaderless
 from tests.waiting import until
 
-from ackwise import App, ConfigurationError, Message, Producer
+from ackwise import App, Message, Producer
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.errors import PublishRefused
 from ackwise.middleware.message.message import Headers
 from ackwise.middleware.message.outgoing import Acked, Outgoing

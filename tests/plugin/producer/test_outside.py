@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from ackwise import App, ConfigurationError, Message, PublishRefused
+from ackwise import App, Message
+from ackwise.errors import ConfigurationError, PublishRefused
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.plugin.producer.producer import Producer
 from ackwise.testing import MemoryKafka, TestApp

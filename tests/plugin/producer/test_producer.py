@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.fakes import Sink
 
-from ackwise import Acked, ConfigurationError, Outgoing, Producer, PublishRefused, PublishUnavailable, Saved, SendFailed
+from ackwise import Acked, Outgoing, Producer, Saved, SendFailed
+from ackwise.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message.outgoing import SendAnswer
 from ackwise.middleware.storage.outbox import OutboxRow
@@ -122,7 +123,7 @@ async def _rows(outbox: MemoryOutbox) -> list[OutboxRow]:
 async def test_an_outbox_that_is_away_too_leaves_the_failure(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     class Away(MemoryOutbox):
         async def decide(self, *arguments: Any, **options: Any) -> int:
-            from ackwise import StoreUnavailable
+            from ackwise.errors import StoreUnavailable
 
             raise StoreUnavailable("no answer")
 

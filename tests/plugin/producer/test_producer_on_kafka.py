@@ -9,7 +9,8 @@ from tests.fakes import Clock
 from tests.servers import RawKafka
 from tests.waiting import PATIENCE
 
-from ackwise import Acked, App, ConsumeLater, Message, Outgoing, Producer, PublishRefused, SendFailed
+from ackwise import Acked, App, ConsumeLater, Message, Outgoing, Producer, SendFailed
+from ackwise.errors import PublishRefused
 from ackwise.middleware.message.refusals import REFUSED_AFTER
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings

@@ -10,7 +10,8 @@ import pytest
 from pydantic import BaseModel
 from tests.waiting import until
 
-from ackwise import App, Batch, ConfigurationError, Dedup, Message, Transactional, message_id
+from ackwise import App, Batch, Dedup, Message, Transactional, message_id
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.policies.policies import Outbox
 from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.plugin.registry import open_outbox

@@ -14,8 +14,9 @@ import pytest
 from tests.plugin.schemas.registryserver import RegistryServer
 from tests.tables import each
 
-from ackwise import Avro, CodecUnavailable, ConfigurationError, SchemaRegistry
+from ackwise.errors import CodecUnavailable, ConfigurationError
 from ackwise.plugin.schemas import NotFramed
+from ackwise.schemas import Avro, SchemaRegistry
 
 ORDER = {"type": "record", "name": "shop.Order", "fields": [{"name": "id", "type": "string"}, {"name": "amount", "type": "int"}]}
 

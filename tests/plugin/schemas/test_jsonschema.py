@@ -11,8 +11,9 @@ import pytest
 from tests.plugin.schemas.registryserver import RegistryServer
 from tests.tables import each
 
-from ackwise import CodecUnavailable, JsonSchema
+from ackwise.errors import CodecUnavailable
 from ackwise.plugin.schemas import Misfit
+from ackwise.schemas import JsonSchema
 
 ORDER = {"type": "object", "properties": {"id": {"type": "string"}, "price": {"$ref": "money.json"}}, "required": ["id"]}
 MONEY = {"type": "object", "properties": {"cents": {"type": "integer"}}}

@@ -14,8 +14,9 @@ from google.protobuf.message_factory import GetMessageClass
 from tests.plugin.schemas.registryserver import RegistryServer
 from tests.tables import each
 
-from ackwise import CodecUnavailable, ConfigurationError, Protobuf
+from ackwise.errors import CodecUnavailable, ConfigurationError
 from ackwise.plugin.schemas import NotFramed, OtherMessage
+from ackwise.schemas import Protobuf
 
 
 def message(name: str, *nested: DescriptorProto) -> DescriptorProto:

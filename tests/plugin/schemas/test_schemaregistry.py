@@ -13,8 +13,9 @@ from aiohttp import web
 from tests.plugin.schemas.registryserver import Fault, RegistryServer, basic, failed
 from tests.tables import each
 
-from ackwise import Avro, CodecUnavailable, ConfigurationError, JsonSchema, Protobuf, SchemaRegistry
+from ackwise.errors import CodecUnavailable, ConfigurationError
 from ackwise.plugin.schemas import UnknownSchema
+from ackwise.schemas import Avro, JsonSchema, Protobuf, SchemaRegistry
 
 NUMBER = struct.pack(">bI", 0, 7) + b"\x54"
 

@@ -15,7 +15,7 @@ from tests.plugin.schemas.test_avro import ORDER
 from tests.plugin.schemas.test_protobuf import Line, Order, Refund
 from tests.tables import each
 
-from ackwise import Avro, JsonSchema, Protobuf
+from ackwise.schemas import Avro, JsonSchema, Protobuf
 
 #: Type checkers do not see how these are made.
 AVRO: Any = AvroSerializer

@@ -11,8 +11,9 @@ from tests.plugin.schemas.registryserver import RegistryServer, failed
 from tests.plugin.schemas.test_avro import ORDER, written
 from tests.waiting import until
 
-from ackwise import App, Avro, Batch, DeadLetter, Dedup
+from ackwise import App, Batch, DeadLetter, Dedup
 from ackwise.plugin.settings.config import Config
+from ackwise.schemas import Avro
 from ackwise.testing import MemoryKafka
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.tables import each
 
-from ackwise import App, ConfigurationError, ConsumeLater, DeadLetter, Dedup, Events, Fixed
+from ackwise import App, ConsumeLater, DeadLetter, Dedup, Events, Fixed
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin.policyslots import Slots
 from ackwise.plugin.settings.config import Config, read_config

@@ -9,7 +9,8 @@ import pytest
 from tests.plugin.simpleconsumer.conftest import TOPIC, World, nothing_comes, receive
 from tests.waiting import until
 
-from ackwise import AckwiseError, Answer, ConfigurationError, ConsumeLater, Dedup, EventCode, InvalidRuling, SimpleConsumer, Transactional
+from ackwise import Answer, ConsumeLater, Dedup, EventCode, SimpleConsumer, Transactional
+from ackwise.errors import AckwiseError, ConfigurationError, InvalidRuling
 
 
 async def test_an_earlier_message_that_is_not_acknowledged_holds_the_offset(world: World) -> None:

@@ -8,7 +8,8 @@ import pytest
 from tests.plugin.simpleconsumer.conftest import TOPIC, Store, World, nothing_comes, receive
 from tests.waiting import until
 
-from ackwise import Answer, Batch, ConfigurationError, ConsumeLater, EventCode, InvalidReceipt, InvalidRuling
+from ackwise import Answer, Batch, ConsumeLater, EventCode
+from ackwise.errors import ConfigurationError, InvalidReceipt, InvalidRuling
 from ackwise.middleware.claims.leases import Leases
 from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.middleware.runs.run import Run

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ackwise import App, ConfigurationError, Dedup, Message, RetryInPlace, Share, Transactional, reliable
+from ackwise import App, Dedup, Message, RetryInPlace, Share, Transactional, reliable
+from ackwise.errors import ConfigurationError
 from ackwise.plugin.modes.shareclient import read_share_group
 from ackwise.plugin.operate.machinechecks import needs
 from ackwise.plugin.policyslots import Slots

@@ -18,7 +18,8 @@ from tests.plugin.web.worker.pages import Pages, an_app, port_of, running
 from tests.tables import each
 from tests.waiting import PATIENCE, until
 
-from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, SimpleConsumer, Watch
+from ackwise import App, ConsumeLater, Dedup, Message, SimpleConsumer, Watch
+from ackwise.errors import ConfigurationError
 from ackwise.middleware.policies.policies import DeadLetter
 from ackwise.plugin.aiokafkahost import watching_of
 from ackwise.plugin.consumer.member import Member
