@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import faust
@@ -194,3 +197,43 @@ async def test_a_message_has_failed_if_what_the_middleware_sent_before_it_is_not
         reports[0].set_exception(ConnectionError())
         await here.until_passed(101)
         assert here.sent() == [("billing.delay.10s", b"0")]
+
+
+HOOKS = """
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from ackwise import Batch, CallNext, Message
+
+seen: list[str] = []
+
+
+async def timed(batch: Batch[Any], call_next: CallNext) -> object:
+    seen.append("timed")
+    return await call_next(batch)
+
+
+async def each(message: Message[Any], call_next: CallNext) -> object:
+    seen.append("each")
+    return await call_next(message)
+"""
+
+
+@each("by", ["a variable", "an installed distribution"])
+async def test_middleware_that_the_code_does_not_name_wraps_handlers_on_faust(
+    by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fausthooks.py").write_text(HOOKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "fausthooks", raising=False)
+    names = ("fausthooks:timed", "fausthooks:each")
+    if by == "a variable":
+        monkeypatch.setenv("ACKWISE_MIDDLEWARE", ", ".join(names))
+    else:
+        monkeypatch.delenv("ACKWISE_MIDDLEWARE", raising=False)
+        installed = [EntryPoint(name, name, "ackwise.middleware") for name in names]
+        monkeypatch.setattr("ackwise.plugin.registry.announced", lambda group: installed if group == "ackwise.middleware" else [])
+    handled, published = await sent(monkeypatch, values=VALUES[:2])
+    assert (handled, published) == ([*VALUES[:2]], [])
+    assert sys.modules["fausthooks"].seen == ["timed", "each", "each"]
