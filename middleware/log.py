@@ -1,11 +1,7 @@
-"""Text and bytes that strangers chose, as a terminal or a page can show them: one line, cut, and nothing in it is obeyed. Pure.
+"""Log: fixed events with named fields; the only way to the logger. `docs/logging.md` lists every event.
 
-Log: fixed events with named fields, the only way to the logger.
-
-Nothing of a message stands in it, and nothing that user code says: of a user's exception its class and its place.
-`docs/logging.md` lists every event.
-
-Log throttle: a line that would repeat while a state lasts is logged the first time, and then once in a while.
+Nothing of a message is logged, and no text from user code: of a user's exception only its class and its place. Untrusted text is cut to
+one printable line. A line that would repeat while a state lasts is logged once, and then at intervals.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Calls of the user's asynchronous functions in their own task: what one leaves of a cancellation affects no other call.
+"""Runs a user's coroutine function in its own task, so that a cancellation inside it affects no other call.
 
-Nothing asks a task in which user code ran whether it is cancelled. Who waits for it knows what was asked of itself.
+A task that has run user code can't be trusted to know whether it was cancelled; the task that awaits it can.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Repair plan: a step for each anomaly that a reconciliation found, as lines of JSON that writer and reader share.
+"""Repair plan: one step for each anomaly that a reconciliation found, as lines of JSON that writer and reader share.
 
-The first line says which run it is of, each other one is a step. Steps are made in order and read one by one, so a plan may be
-larger than the memory.
+The first line names the run, each following line is a step. Steps are written and read one by one, so a plan may exceed the memory.
 """
 
 from __future__ import annotations

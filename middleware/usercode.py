@@ -1,11 +1,8 @@
-"""Exception groups, flattened to the exceptions in them. Pure.
+"""User code: every call of a user's function, and every look at a user's object, goes through here.
 
-User code: every call of what the user wrote, and every look at an object of the user's, goes through here.
-
-A call comes to `Returned`, `Raised` or `Stops`, and to nothing else; a look comes to our value. An exception may fail to print
-itself, a value may raise when it is compared, and a key function may call `sys.exit`. Such objects are known by type and identity alone.
-
-Tracebacks: the line of user code where an exception was raised.
+A call returns `Returned`, `Raised` or `Stops`; a look returns a value of ours. An exception may fail to print itself, a value may
+raise when it is compared, and a key function may call `sys.exit`. Such objects are known by type and identity alone. Exception groups
+are flattened, and a traceback is reduced to the line of user code that raised.
 """
 
 from __future__ import annotations

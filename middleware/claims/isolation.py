@@ -1,13 +1,11 @@
-"""Isolation: a message that killed workers runs as the only claim of its worker.
+"""Isolation: a message that may kill workers runs as the only claim of its worker. Suspects are the messages that might be it.
 
-From the moment when it is its turn nothing else starts, and what others have claimed and not started is given back. It waits
-for the calls that started before, each until its consume timeout at most.
+When its turn comes, nothing else starts, claims that have not started are given back, and it waits for the running calls, each until its
+consume timeout at most.
 
-Suspects: messages that a worker may have ended at, tried in portions that get smaller with each death. Pure.
-
-The last commit of an owner that died names what it was trying, or nothing. What comes first is taken portion by portion, and each
-portion is committed before anything of it is decoded. So the next owner knows where the death was, tries a part of that, and at
-last one message alone. Only tries alone count: no neighbour becomes a dead letter.
+The last commit of an owner that died names the messages it was trying, if any. The next owner tries them in portions, each committed
+before anything of it is decoded, so that another death narrows it down, at last to one message. Only tries alone count: no neighbour
+becomes a dead letter.
 """
 
 from __future__ import annotations

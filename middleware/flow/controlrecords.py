@@ -1,33 +1,23 @@
-"""Messages that wait in place for their next attempt, as people see them and name them. Pure.
+"""Records of the control topic: operators' commands for the workers of a group, and the workers' own state. Pure.
 
-Burials: messages that an operator wants dead. Each is a dead letter before its handler is called again, in whatever worker has it.
-
-Only one that has failed and waits in place is reported, with the timestamp of its record: after a topic was made again the
-message at its offset is another one.
-
-Record of the control topic: the last word about one handler or one partition, for every worker of a group. Pure.
-
-    key    handler/bill | partition/orders/3
+    key    handler/bill | partition/orders/3     pause or resume; the last record counts
     value  {"version": 2, "paused": true, "dead": false, "at_ms": 1700000000000}
 
-    key    letters/graves
-    value  {"version": 2}, by each worker whose dead letters go there: after another deployment nothing else names the topic
+    key    letters/graves                        written by each worker whose dead letters go there
+    value  {"version": 2}
 
-The topic is compacted, so that a worker which starts reads one record for each of them. `version`, `paused` are frozen over all versions.
-
-Command about one message that waits in place, as a record of the control topic. The last one about a message counts. Pure.
-
-    key    message/orders/3/17
+    key    message/orders/3/17                   retry or bury one message that waits in place; the last record counts
     value  {"version": 2, "do": "bury", "timestamp": 1700000000000, "at_ms": 1700000000100}
 
-A record without a value takes the command back. Workers that know no such command pass over the record.
-
-Record of the control topic in which a worker says how it is, every few seconds, for `ackwise status`. Pure.
-
-    key    worker/4d7c0f9a1b2c3d4e
+    key    worker/4d7c0f9a1b2c3d4e               the state of one worker, every few seconds, for `ackwise status`
     value  {"version": 1, "host": "node-3", "pid": 17, "ackwise": "1.0.0", "partitions": [["orders", 3, 5, 2]], …}
 
-A worker that ends takes its record back: one without a value. Nothing of a message is in it, and no text of an exception.
+The topic is compacted, so a worker that starts reads one record per key. A record without a value takes the earlier one back. `version`
+and `paused` are frozen over all versions; workers skip commands that they do not know.
+
+A command about a message has the timestamp of its record, since a topic that was made again has another message at that offset.
+`Burials` are the messages to be buried: each becomes a dead letter before its handler is called again. The state of a worker
+contains nothing of a message and no text of an exception.
 """
 
 from __future__ import annotations
@@ -230,7 +220,7 @@ def _target(key: bytes | None) -> Target:
 
 Do = Literal["retry", "bury"]
 
-_PREFIX: Final = b"message/"
+_MESSAGE_KEY: Final = b"message/"
 
 
 class MessageCommand(NamedTuple):
@@ -246,12 +236,12 @@ class MessageCommand(NamedTuple):
 
 def is_command(key: bytes | None) -> bool:
     """Whether a record with this key is about one message."""
-    return key is not None and key.startswith(_PREFIX)
+    return key is not None and key.startswith(_MESSAGE_KEY)
 
 
 def encode_command(command: MessageCommand) -> tuple[bytes, bytes | None]:
     """Key and value."""
-    key = _PREFIX + str(command.at).encode()
+    key = _MESSAGE_KEY + str(command.at).encode()
     if command.do is None:
         return key, None
     value = {"version": VERSION, "do": command.do, "timestamp": command.timestamp_ms, "at_ms": command.at_ms}
@@ -260,7 +250,7 @@ def encode_command(command: MessageCommand) -> tuple[bytes, bytes | None]:
 
 def decode_command(key: bytes, value: bytes | None) -> MessageCommand:
     """The command of this key and value. Raises `UnreadableControl`."""
-    topic, _, rest = key.removeprefix(_PREFIX).decode("utf-8", "replace").partition("/")
+    topic, _, rest = key.removeprefix(_MESSAGE_KEY).decode("utf-8", "replace").partition("/")
     partition, _, offset = rest.partition("/")
     if not (topic and all(each.isascii() and each.isdigit() and len(each) < 20 for each in (partition, offset))):
         raise UnreadableControl("a control record names no message")
@@ -286,7 +276,7 @@ WORKER_VERSION: Final = 1
 
 #: Partitions, reasons and troubles in one record.
 HELD_AT_MOST: Final = 1_000
-_PREFIX_WORKERRECORD: Final = b"worker/"
+_WORKER_KEY: Final = b"worker/"
 _NAME: Final = 500  # characters of a text
 
 
@@ -321,12 +311,12 @@ class WorkerRecord(NamedTuple):
 
 def is_worker(key: bytes | None) -> bool:
     """Whether this is the key of such a record."""
-    return key is not None and key.startswith(_PREFIX_WORKERRECORD)
+    return key is not None and key.startswith(_WORKER_KEY)
 
 
 def worker_key(id: str) -> bytes:
     """The key of the record of the worker with this id."""
-    return _PREFIX_WORKERRECORD + id.encode()
+    return _WORKER_KEY + id.encode()
 
 
 def encode_worker(record: WorkerRecord) -> tuple[bytes, bytes]:
@@ -340,15 +330,13 @@ def decode_worker(key: bytes, value: bytes) -> WorkerRecord:
     try:
         said = json.loads(value)
         return WorkerRecord(
-            key.removeprefix(_PREFIX_WORKERRECORD).decode(),
+            key.removeprefix(_WORKER_KEY).decode(),
             _text(said["host"]),
-            _number_workerrecord(said["pid"]),
+            _number(said["pid"]),
             _text(said["ackwise"]),
             _text(said["client"]),
-            tuple(
-                PartitionInHand(_text(topic), *map(_number_workerrecord, numbers)) for topic, *numbers in said["partitions"][:HELD_AT_MOST]
-            ),
-            tuple((_text(why), _number_workerrecord(messages)) for why, messages in said["waiting"][:HELD_AT_MOST]),
+            tuple(PartitionInHand(_text(topic), *map(_number, numbers)) for topic, *numbers in said["partitions"][:HELD_AT_MOST]),
+            tuple((_text(why), _number(messages)) for why, messages in said["waiting"][:HELD_AT_MOST]),
             tuple(map(_text, said["paused"][:HELD_AT_MOST])),
             tuple(map(_text, said["troubles"][:HELD_AT_MOST])),
         )
@@ -360,9 +348,3 @@ def _text(given: Any) -> str:
     if not isinstance(given, str):
         raise TypeError
     return given[:_NAME]
-
-
-def _number_workerrecord(given: Any) -> int:
-    if type(given) is not int:
-        raise TypeError
-    return given

@@ -1,4 +1,4 @@
-"""Flow control of one worker: what is paused, what the breakers have stopped, what the rates let start. Its owner is the host's member."""
+"""Flow control of one worker: pauses, breakers and rates. Owned by the host's member."""
 
 from __future__ import annotations
 

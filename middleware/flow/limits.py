@@ -1,10 +1,9 @@
-"""A table of what is kept per key, such as the rate of each customer, without those of which nothing has to be kept. Time is passed in.
+"""Limits: how much a partition or an agent may have in flight, and how many messages a handler may start per second. Pure.
 
-Limits: what a partition or an agent may have in flight, and how many messages a handler may start in a second. Pure, time is passed in.
-
-The bucket of `RateLimit` is our own: the limiters on PyPI wait inside of themselves, and here a message waits where it is held, without a
-claim and without an attempt. Source of the rates: RocketMQ has none in the consumer; of the thresholds: `pullThresholdForQueue`,
-`pullThresholdSizeForQueue`, `consumeConcurrentlyMaxSpan`, `pullThresholdForTopic`.
+`RateLimit` has its own token bucket: the limiters on PyPI block the caller, and here a message waits without a claim and without an
+attempt; time is passed in. `KeyTable` drops the keys whose state has become the default. Source of the thresholds: RocketMQ's
+`pullThresholdForQueue`, `pullThresholdSizeForQueue`, `consumeConcurrentlyMaxSpan`, `pullThresholdForTopic`; it has no rates in the
+consumer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pausing: which handlers and partitions take nothing new, and who said so. Pure.
+"""Pausing: which handlers and partitions start nothing new, and by whose request. Pure.
 
-Code pauses in its own process, a command in every worker of the group. Each takes back only what it said itself; a handler or a partition
-is paused for as long as one of them says so. Source: RocketMQ `DefaultMQPushConsumer.suspend` and `resume`, for the whole consumer only.
+Code pauses in its own process, a command in every worker of the group. Each takes back only its own pause; a handler or a partition
+is paused while one of them is in effect. Source: RocketMQ `DefaultMQPushConsumer.suspend` and `resume`, for the whole consumer only.
 """
 
 from __future__ import annotations

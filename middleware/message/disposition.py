@@ -1,8 +1,7 @@
-"""`Unrecorded`: a run that succeeded, and that the event log could not be told of when its partition left.
+"""Dispositions: what becomes of a message. A closed union, so a new kind fails to type-check wherever it matters.
 
-Dispositions: what becomes of a message. A closed union, so that a new kind fails to type-check wherever it matters.
-
-No disposition at all means: not committed. What a handler raises to say so is in `raising.py`.
+A message without a disposition is not committed. `Unrecorded` is a success whose events were not durable when its partition left. The
+exceptions by which a handler rules on its messages are in `raising.py`.
 """
 
 from __future__ import annotations

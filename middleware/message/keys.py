@@ -1,12 +1,10 @@
-"""Keys that functions of the user's find: plain values alone, so that nothing of the user's runs when two of them are compared.
+"""Keys: the plain values that user functions may return, and the identity of a message for deduplication. Pure.
 
 A key is a `str`, `bytes`, `int`, `bool`, `None`, `UUID`, `Decimal`, `date` or `datetime` and of no subclass, a member of an `Enum`, or a
-tuple of these.
+tuple of these. So comparing two keys runs no user code.
 
-Identity of a message for deduplication: its claim key, and the hash that events carry. Pure.
-
-The dedup id is the business key, otherwise the message id in a header that was named, otherwise the origin coordinates with the
-record's timestamp, so that a topic that was deleted and made again does not look as if it had been seen.
+The dedup id is the business key, otherwise the message id in the configured header, otherwise the origin coordinates with the record's
+timestamp, so that a topic that was deleted and made again does not look like messages already seen.
 """
 
 from __future__ import annotations

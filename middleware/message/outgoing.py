@@ -1,11 +1,7 @@
-"""Trace context: headers that tie a message which is sent to the work that sends it.
+"""`Outgoing`: a message on its way to Kafka, with its id for deduplication; and the protocol of a publisher of copies. Pure.
 
-They are kept apart from the sender's own headers: the id of what a handler publishes is made of its content, and must be the same
-whenever the handler runs, while the context is another one each time.
-
-`Outgoing`: a message on its way to Kafka, with the id by which its consumers know it again. Pure.
-
-Protocol of a publisher of copies.
+The headers of the trace context are separate from the sender's. The id of a published message is made of its content and must be
+the same whenever the handler runs; the trace context differs each time.
 """
 
 from __future__ import annotations

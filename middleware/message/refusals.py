@@ -1,8 +1,7 @@
-"""`RecordRefusals`: when an error about one record is its refusal, and when it may be a fault of the broker. Pure but for a clock.
+"""Failed sends: when an error means that the broker refuses a record, and when it may be an outage. Pure but for a clock.
 
-`Silence`: partitions that do not acknowledge what is written to them, and who may try them. Pure.
-
-`MissingTopics`: how long a topic that no broker knows is waited for, before what is for it is given up. Pure but for a clock.
+`RecordRefusals` decides it for errors about one record, `Silence` for partitions that do not acknowledge, `MissingTopics` for topics that
+no broker knows.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ackwise.middleware.message.outgoing import MISSING, Acked, SendAnswer
 REFUSED_AFTER: Final = 120.0
 
 #: Seconds without a try after which a record counts as failing again from the start: much more than from one try to the next.
-_PAUSE: Final = 900.0
+_FAILED_WITHIN: Final = 900.0
 
 #: Records that are remembered as failing; of more, the oldest start again.
 _MOST: Final = 10_000
@@ -55,7 +54,7 @@ class RecordRefusals:
         """Note that `record` failed at `place`, alone in its batch; return whether that is a refusal by now."""
         now = self._clock()
         since, last = self._failing.pop(record, (now, now))
-        if now - last > _PAUSE:
+        if now - last > _FAILED_WITHIN:
             since = now
         if now - since >= REFUSED_AFTER and (certain or self._taken.get(place, since) > since):
             return True
@@ -95,7 +94,7 @@ class Silence:
 
 
 #: Seconds without a question after which a topic counts as missing again: much more than from one try to the next.
-_PAUSE_MISSING: Final = 45.0
+_ASKED_WITHIN: Final = 45.0
 
 
 class MissingTopics:
@@ -115,7 +114,7 @@ class MissingTopics:
             return answer
         now = self._clock()
         since, last = self._missing.get(topic, (now, now))
-        if now - last > _PAUSE_MISSING:  # no caller has asked meanwhile
+        if now - last > _ASKED_WITHIN:  # no caller has asked meanwhile
             since = now
         self._missing[topic] = since, now
         lasted = now - since

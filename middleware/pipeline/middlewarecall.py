@@ -1,7 +1,4 @@
-"""Handout: what a batch middleware gives to the handler of single messages, and what became of each.
-
-`MiddlewareCall`: one call of the batch middleware, around the calls of a handler of single messages.
-"""
+"""`MiddlewareCall`: one call of a batch middleware around the handler of single messages. `Handout`: its messages and their results."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a handler publishes: kept with its message while it runs, sent once that is done, dropped if it is not.
+"""Messages that a handler publishes: kept while it runs, sent once its message is done, dropped otherwise.
 
-handler: publish(…) → kept        its message is done → Run.publishes → sent in the first step of settling → done
-                                  it is not           → dropped: a repeated run publishes again, under the same ids
+    handler: publish(…) → kept        its message is done → Run.publishes → sent in the first step of settling → done
+                                      it is not           → dropped: a repeated run publishes again, under the same ids
 
-Sending what handlers publish, in the first step of settling: a message is done only once all that it publishes is acknowledged.
+A message is done only once everything that it publishes is acknowledged.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Rulings: one disposition per message, from what a handler returned, raised or ruled.
+"""Rulings: one disposition per message, from what a handler returned, raised or ruled; and how it is logged. Pure.
 
-Pure; the only place where a failure of user code becomes a decision.
-
-Source: RocketMQ `ConsumeMessageConcurrentlyService.processConsumeResult`, and `docs/semantics.md` where it differs.
-
-Decisions: what a call of the handler means for each of its messages, and what is remembered and logged of it.
+This is the only place where a failure of user code becomes a decision. Source: RocketMQ
+`ConsumeMessageConcurrentlyService.processConsumeResult`; `docs/semantics.md` says where it differs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Settlement, the last phase: publishes copies, makes events durable, updates the store. A step that fails is repeated alone.
-
-The partition that a handler's task works on, and whether it is still ours.
-"""
+"""Settlement, the last phase: publishes copies, makes events durable, updates the store. A step that fails is repeated alone."""
 
 from __future__ import annotations
 

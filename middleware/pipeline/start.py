@@ -1,13 +1,10 @@
-"""Sequence: what was admitted of a partition in order, and must not run before what waits in front of it.
-
-Work: the messages of one batch on their way through the handler, in one task or in several.
-
-Start control: what is asked at the instant at which a handler is called, for each message or batch.
+"""Start of messages: the order among those of a partition, the tasks that run them, and the checks before each call of a handler.
 
     no one runs alone → a slot → the claims → before each call: cut-off, pause, breaker, rate, slot
 
-A batch has no claims before it has its first slot. What waits for its rate or for a further slot keeps its claim; where the partition
-is cut off, its handler is paused or stopped, or a message is to run alone, what has not started gives its claim back at once.
+A batch has no claims before it has its first slot. A message that waits for its rate or for another slot keeps its claim. If the
+partition is cut off, the handler is paused or stopped, or another message is to run alone, messages that have not started give their claims
+back at once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Messages in the hands of a loop, which takes them and decides on them in its own time, one by one or in a batch.
-
-Streaming: the steps of a batch that a loop takes in its own time, message by message, such as an agent of a stream processor.
+"""Streaming: the steps of a batch whose messages a loop, such as an agent of a stream processor, takes and decides in its own time.
 
     admit a batch → hand it over → settle what comes back, as it comes back
 
-Admission and settlement are those of every pipeline: two exchanges with the store for a batch, however slowly or quickly
-the loop works. A batch that takes longer is settled in slices, so that little is repeated if the worker dies.
+Admission and settlement are those of every pipeline: two exchanges with the store per batch, however fast the loop works. A batch that
+takes longer is settled in slices, so that little is repeated if the worker dies.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""`OutboxRows`: what a handler under `Transactional` published, as rows of the outbox in its transaction.
+"""Transactions: the steps of a batch whose handler writes in a transaction of the database.
 
-Transactions: the steps of a batch whose handler writes in a transaction of the database.
-
-What the handler writes and "done" come true together, or not at all.
+The handler's writes and "done" are committed together, or neither is.
 
     start → claim the keys → run the handler → publish copies → mark what is finished → write its outbox → commit → settle
 
-Where the handler fails, everything is rolled back and run again in halves, until the culprit is alone. The events of
-success follow the commit; where it is not known whether the commit came through, the keys tell when they are claimed again.
-What the handler publishes are rows of the outbox in the same transaction: a relay sends them once it has committed.
+If the handler fails, everything is rolled back and run again in halves, until the failing message is alone. The events of success follow
+the commit; if its outcome is unknown, the keys tell when they are claimed again. Messages that the handler publishes are rows
+of the outbox in the same transaction: a relay sends them once it has committed.
 
-What is claimed and marked in the database are its `Rows`: a row for each key (`Inbox`), or one for each partition (`offsets.py`).
+The rows that are claimed and marked are `Rows`: one for each key (`Inbox`), or one for each partition (`transactionoffsets.py`).
 """
 
 from __future__ import annotations

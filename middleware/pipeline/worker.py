@@ -1,4 +1,4 @@
-"""`Worker`: what the pipelines of one worker share. Names of topics, clocks, the store, the sink, the publisher."""
+"""`Worker`: what the pipelines of one worker share: names of topics, clocks, the store, the sink, the publisher."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""Ladder: for how long each partition of a delay topic waits, and which of them a copy is written to. Pure; durations are seconds.
+"""Delay topic: how long each of its partitions waits, and which one a copy is written to. Pure; durations are seconds.
 
-Partition 0 has cancellations and nothing else. Partition p waits for rung (p - 1) mod 26: 13 waits for retries, then the same for messages
-that are sent later, so that a million of those do not stand before the retries. No setting changes what a partition waits for. This is part
-of the format and is never edited: another ladder would be another topic.
+Partition 0 has cancellations only. Partition p waits for rung (p - 1) mod 26: 13 waits for retries, then the same 13 for delayed sends, so
+that a million of those do not delay the retries. The waits are part of the format and no setting changes them: another ladder would be
+another topic.
 
-Messages that are sent later: records on the delay topic of a group that say which topic they are for, and when. Pure.
-
-Key and value are the message's own. Behind its headers stands a block like that of a copy: version, group and handler, which are frozen
-over all versions, then when it is due and where it goes.
+A delayed send is a record with the message's own key and value. A block like that of a copy follows its headers: version, group and
+handler, which are frozen over all versions, then the due time and the target.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Policies for `app.use`: one frozen policy per slot. `ConsumeLater` is in `retry.py`.
-
-`Share`: the sources are consumed by a share group of Kafka (KIP-932), so that more workers than partitions have work.
-
-`Watch`: a worker serves its health, its metrics and its state over HTTP, for those who watch it.
-"""
+"""Policies for `app.use`: one frozen policy per slot. `ConsumeLater` is in `retry.py`."""
 
 from __future__ import annotations
 

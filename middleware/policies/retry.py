@@ -1,13 +1,9 @@
-"""Retry policies: RocketMQ's delay levels and the policies beside them, which say when a failed message comes back. Pure.
+"""Retry policies: when a failed message is redelivered, and when it becomes a dead letter. Pure.
 
-Rules from RocketMQ 5.3: `MessageStoreConfig.messageDelayLevel`, `AbstractSendMessageProcessor.consumerSendMsgBack`,
-`ExponentialRetryPolicy`, `CustomizedRetryPolicy`.
-
-Order of messages, and attempts in place: what a handler with an order does with a message that fails. Pure.
-
-Rules from RocketMQ 5.3: `ConsumeMessageOrderlyService.processConsumeResult`, `submitConsumeRequestLater`, `checkReconsumeTimes`.
-
-Journey of a message that fails every time: its delays in order and its end, as the retry policy decides. Pure.
+They are RocketMQ's delay levels and custom policies, the attempts in place of a handler with an order, and the journey of a message that
+fails every time. Rules from RocketMQ 5.3: `MessageStoreConfig.messageDelayLevel`, `AbstractSendMessageProcessor.consumerSendMsgBack`,
+`ExponentialRetryPolicy`, `CustomizedRetryPolicy`; for orders `ConsumeMessageOrderlyService.processConsumeResult`,
+`submitConsumeRequestLater`, `checkReconsumeTimes`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Watermark: the offset of a partition that may be committed. Everything below it is finished. Pure.
+"""Watermark and progress above it: the offset of a partition that may be committed, and the later offsets that are finished. Pure.
 
-Rule: the smallest unfinished offset, otherwise the last one seen + 1; it never decreases. Only offsets that were really
-fetched count, so gaps left by compaction and transaction markers are passed with the offset that follows them.
-Source: RocketMQ `ProcessQueue.removeMessage`.
+The watermark is the smallest unfinished offset, otherwise the last one seen + 1; it never decreases. Only offsets that were really
+fetched count, so gaps left by compaction and transaction markers are passed with the offset that follows them. Source: RocketMQ
+`ProcessQueue.removeMessage`.
 
-Progress above the watermark: what of a partition is finished although an earlier offset is not. Pure.
-
-It goes from one owner of a partition to the next in the metadata of a commit. An owner writes with each commit which offsets from
-the committed one on are finished (`measure`); the next one looks at the first records that it fetches, and if the log is still the
-same (`is_of`), it runs none of those again. Nothing but repeats depends on it: whatever is in doubt is run.
+An owner writes the progress into the metadata of each commit (`measure`). The next owner compares the first records that it fetches, and if
+the log is still the same (`is_of`), runs none of the finished ones again. In doubt a message runs: only repeats depend on it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`Agent`: a handler with what the pipeline needs to know of it, resolved when the app starts.
-
-`HandlerCall`: one task that executes a handler, for one message or one batch after the other.
-"""
+"""`Agent`: a handler with what the pipeline needs to know of it, resolved when the app starts. `HandlerCall`: a task that executes it."""
 
 from __future__ import annotations
 

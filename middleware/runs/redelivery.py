@@ -1,8 +1,7 @@
-"""Consequences of a disposition: when a message comes back, when it is a dead letter, how its claim ends.
+"""Consequences of a disposition: when a message is redelivered, when it is a dead letter, how its claim ends.
 
-Dropping: what fails is given up at once, where every instance gets everything and nothing is sent back.
-
-Source: RocketMQ `ConsumeMessageConcurrentlyService.processConsumeResult`, case BROADCASTING, which only logs what it drops.
+In a broadcast a failed message is dropped at once, since every instance gets every message and nothing is sent back. Source: RocketMQ
+`ConsumeMessageConcurrentlyService.processConsumeResult`, case BROADCASTING, which only logs the drop.
 """
 
 from __future__ import annotations

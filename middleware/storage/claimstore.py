@@ -1,13 +1,11 @@
 """Protocol of a claim store: one call, `exchange`, for a whole batch.
 
-A store keeps one record per claim key and decides every transition atomically on its own clock (the transition
-table is in `docs/store-protocol.md`). Everything is idempotent by token: repeating an exchange whose answer was
-lost gives the answer that was lost, but for a release (LOST then, and as good) and a complete that was RESTORED (OK then).
+A store keeps one record per claim key and decides every transition atomically on its own clock. Everything is idempotent by token:
+repeating an exchange whose answer was lost returns the lost answer, except for a release (LOST then, which is as good) and a complete that
+was RESTORED (OK then).
 
-The exchange with a claim store in columns: many keys that go the same way are asked about, and answered, as one.
-
-A column has the keys of messages that were fetched together. What all of them share stands once; the answer names how many
-keys it is about, and only what did not go well by its place. `docs/store-protocol.md` has both shapes.
+Messages that were fetched together are exchanged as a column: the shared values once, the keys, and in the answer the number of keys
+and the exceptions by place. `docs/store-protocol.md` has the transition table and both shapes.
 """
 
 from __future__ import annotations

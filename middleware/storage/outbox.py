@@ -1,6 +1,4 @@
-"""Values of an outbox: its rows and their states, what becomes of them, and when they are tried again. Pure.
-
-Protocol of an outbox: rows that say what to send, written in the transaction of the business, and what a relay does with them.
+"""Protocol of an outbox: rows that say what to send, written in the business transaction and sent by a relay; their states and retries.
 
     business transaction           relay (any number; one on SQLite)
     ────────────────────           ─────────────────────────────────
@@ -11,7 +9,7 @@ Protocol of an outbox: rows that say what to send, written in the transaction of
                                    failed(…)       attempts + 1, next try, cause; or parked
 
 The states are those of RocketMQ's transactional messages. Every change of a state is a compare-and-set. A row is parked as MESSAGE_ERROR,
-never discarded: it is sent once somebody calls `requeue`.
+never discarded: it is sent after a call of `requeue`.
 """
 
 from __future__ import annotations

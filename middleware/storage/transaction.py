@@ -1,8 +1,8 @@
 """Protocol of a transactional store: the writes of a handler and the mark "done" are one transaction of its database.
 
-Two ways to remember what is done. The inbox: one row per key, inserted at the start of the transaction. Its lock is the
-claim, so there is no lease and no token: who comes second waits for the first, and then finds the key finished or free.
-The offsets: one row per partition, which says where to go on; its generation fences an owner from before. What was sent
+There are two ways to remember finished messages. The inbox has one row per key, inserted at the start of the transaction. Its lock
+is the claim, so there is no lease and no token: a second worker waits for the first, and then finds the key finished or free.
+The offsets have one row per partition with the next offset; its generation fences an earlier owner. A message that was sent
 back has a row in the inbox either way.
 """
 

@@ -1,12 +1,8 @@
-"""Budget of raw bytes: how many fetched and unsettled ones a process may hold, over all its partitions.
+"""Backlog: the messages of a lane that are fetched and in no batch, within a budget of raw bytes per process.
 
-Backlog: what a lane has fetched and no batch has now. New messages in the order of the log, and held ones that come up again.
-
-The new messages of a lane whose handler has the order `key`: of each key the first may be in a batch, the others wait behind it.
-
-Parking: what a lane has in flight for a handler that is paused, or that the breaker has stopped. It is held and not started.
-
-In the retry topic, where others wait behind it, what is too much or waits for its codec for too long goes back to a delay topic.
+New messages are taken in the order of the log, retained ones when they are due again. With the order `key` only the first message of each
+key may be in a batch; the others wait for it. Messages for a handler that is paused, or stopped by the breaker, are parked; in the retry
+topic, those that are too many or wait for their codec too long go back to a delay topic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Position: where a partition goes on, and what is remembered of it.
-
-Commits of a member: the offsets that its lanes have passed, told to the broker with what the next owner is to know.
-"""
+"""Commits of a member: the offsets that its lanes have passed, with metadata for the next owner of each partition."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Own topics of a group that go while it works: they are made again, with an alarm that says what is forgotten.
+"""Deleted topics: own topics of a group are created again, and a source that was created again is noticed.
 
-Topic watch: notices that a topic was deleted and made again while its partitions were here.
-
-A partition that is paused, or without a broker, is not fetched. If its topic is created again meanwhile and grows past its position,
-no fetch tells that the log is another one.
+Creating one again raises an alarm that names what was lost. A partition that is paused, or without a broker, is not fetched: if its topic
+is created again meanwhile and grows past its position, no fetch would show it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Parts: the policies of a member, and what they keep things in. Made once, where the policies are known.
+"""Start and stop of a member: its parts are made from the policies, opened in order, and closed in the remaining time.
 
-Opening of a member: what has to be there before it works, opened in order, and closed in the time that is left.
-
-The lifespans come first and go last. Brokers that are unavailable at the start are asked again; what handlers publish has its own sender.
+The lifespans open first and close last. Brokers that are unavailable at the start are asked again; messages that handlers publish have
+their own sender.
 """
 
 from __future__ import annotations

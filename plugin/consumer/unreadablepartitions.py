@@ -1,7 +1,4 @@
-"""Quarantine: partitions that the client can't read.
-
-Each is left alone, alarmed, and tried again with a back-off, while all others go on.
-"""
+"""Quarantine: partitions that the client can't read. Each is paused, alarmed and retried with a back-off, while all others go on."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""Counts of the relay of an outbox in one process.
-
-Counts of the share group's part of one worker.
-
-Counts of the check-back in one process.
-
-Counts of the relays of one process.
-
-What a worker says of itself in the control topic, for `ackwise status`. Where it can't, nothing but that is missing.
-"""
+"""State of a worker, written to the control topic for `ackwise status`; and the counts that it is made of. A failed write is no error."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Cancellations of a group, as partition 0 of its delay topic has them: read to the end before each batch of moves.
+"""Cancellations of delayed messages: records in partition 0 of a group's delay topic.
 
-Cancelling of messages that wait in the delay topic: who they are is looked up there, and the relay reads what is written.
-
-A message is cancelled if that is acknowledged before the message is due: whatever is due later is brought back by a relay that
-reads the cancellations to their end first.
+The relay reads them to their end before each batch of moves. So a message is cancelled if its cancellation is acknowledged before
+the message is due.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Member of the relay's group: a member as any other, whose lanes are rungs of the delay topic and run the delay pipeline."""
+"""Member of the relay's consumer group: its lanes are rungs of the delay topic and run the delay pipeline."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Delay pipeline: what the lanes of the relay run instead of a handler's.
+"""Delay pipeline: what the lanes of the relay run instead of a handler's pipeline.
 
-look → know what is cancelled → decide → go: publish, send or record → settle
+    wait → read the cancellations → decide → publish, send or record → settle
 
-A run waits until the wait of its rung is over. Then each of its records goes its own way, and no way waits for another one that does not
-answer. What can't be moved is held for a while and then written to a rung again.
+A run waits until the wait of its rung is over. Its records are then moved independently: one that can't be moved delays no other one. It
+is retained for a while and then written to a rung again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The delay relay: moves copies from the delay topic to where they go when they are due.
+"""The delay relay: moves copies from the delay topic to their targets when they are due.
 
-It is a service of every worker, or of its own processes , in its own consumer group. It consumes as a worker does;
-whatever ends a membership, another one starts and goes on from the last commit. Of messages it records only that they were cancelled.
-
-The delay relay of a group by itself, without workers around it.
+It runs in every worker or in its own processes, as its own consumer group. Whatever ends a membership, another one starts and continues
+from the last commit. It records events for cancelled messages only.
 """
 
 from __future__ import annotations

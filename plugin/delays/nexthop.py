@@ -1,8 +1,7 @@
-"""Next hop of a copy at the head of a rung: to its target, aside in memory, or on to another rung. Pure; times are epoch milliseconds.
+"""Next hop of a copy at the head of a rung: its target, memory, or another rung. Pure; times are epoch milliseconds.
 
-`WaitingRun`: records of one rung that were fetched together and have gone the same way since.
-
-`Move`: what becomes of one record of a rung when it is looked at. Decided here; carried out by the pipeline.
+A `WaitingRun` has the records of one rung that were fetched together and have had the same fate since. A `Move` is the decision about
+one of them; the delay pipeline carries it out.
 """
 
 from __future__ import annotations

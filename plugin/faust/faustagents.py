@@ -1,11 +1,8 @@
-"""`Agent`: Faust's, restarted in place when it raises, after what was out of its streams has been ruled on.
+"""Agents of a Faust app: as declared before they run, as restarted in place when they raise, and their intake of messages.
 
-Left to Faust's supervisor, the stream of a crashed actor goes to a successor while the abandoned one, finalised later,
-stops it; and an agent rests for seconds, or ends its worker after a few failures.
-
-Declared agents of an app of Faust: what is known of them before they run.
-
-Intake of one agent, or of one stream that it derived: its pipeline, and the inlets that it takes messages from.
+Faust's supervisor would give the stream of a crashed actor to a successor, and the abandoned actor, finalised later, would stop it. It
+would also pause an agent for seconds, or end its worker after a few failures. Here an agent restarts once the messages that were out of
+its streams have dispositions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""`use`: the guarantees of Ackwise for the agents of a stock `faust.App`.
+"""`use` and `App`: the guarantees of Ackwise for the agents and handler functions of a `faust.App`.
 
-Handler functions on Faust: each is called by its own agent, and says what becomes of its messages as on the other host.
-
-`App`: Faust's, with Ackwise on from the start and with types for what Ackwise adds.
+`use` adds them to a stock app; `App` is Faust's with Ackwise on from the start and with types for what it adds. Each handler function is
+called by its own agent and returns statuses as on the other host.
 """
 
 from __future__ import annotations

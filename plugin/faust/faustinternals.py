@@ -1,7 +1,7 @@
-"""Internals: the private names of Faust and of mode, which it stands on. Here alone they are used; others call what is here.
+"""The private names of Faust and of mode. Only this module uses them.
 
-Faust calls private methods of its classes. The classes here have a method of a plain name for each that is replaced, which does what Faust
-does until a subclass has another one.
+Faust calls private methods of its classes. For each that Ackwise replaces, the classes here have a method with a plain name, which does
+what Faust does until a subclass overrides it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A message as Faust's agents see it: an event, acknowledged by its stream, with the coordinates of its origin.
+"""A message as Faust's agents see it, an event with the coordinates of its origin; and the inlet of a channel, where messages wait.
 
-Inlet of one channel: the messages that wait for its streams. Several actors may take from it.
+The stream acknowledges the event. Several actors may take from one inlet.
 """
 
 from __future__ import annotations

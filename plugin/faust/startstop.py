@@ -1,9 +1,7 @@
-"""Start of a worker while brokers are unavailable: it waits for them, where Faust would give up at the first.
+"""Start and exit of a Faust worker. A start waits for unavailable brokers; an exit is bounded in time.
 
-Exit of a worker process of Faust: it comes soon after it was asked for, whatever hangs.
-
-Faust waits for its consumer, its producer and its streams, for as long as they take: with a broker that does not answer a minute
-and a half, now and then forever.
+Faust gives up at the first unavailable broker. At its exit it waits for consumer, producer and streams without a bound: up to 90 seconds
+if a broker does not answer, sometimes forever.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Internals: the private names of aiokafka's clients. Here alone they are used; others call what is here.
+"""The private names of aiokafka's clients. Only this module uses them.
 
-The bytes that clients send and get have private names as well: of requests in `requests`, of record batches in `rawrecords`. A client
-may be a consumer, a producer or an admin client.
+Requests are in `protocolrequests.py`, record batches in `recordbatches.py`: those have private names as well. A client may be a consumer, a
+producer or an admin client.
 """
 
 from __future__ import annotations

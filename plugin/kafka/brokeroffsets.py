@@ -1,7 +1,7 @@
-"""Offsets on the brokers: what the group committed, the first and last offset of each log, and which topic a name stands for now.
+"""Offsets on the brokers: the group's commits, the first and last offset of each log, and the id of the topic behind a name.
 
-It is the one way to ask where to start. An answer that did not come, came short or was an error is never "nothing was
-committed", and nobody may start anywhere on it.
+This is the only place that decides where to start. An answer that is missing, incomplete or an error never means "nothing was
+committed", and no partition starts on it.
 """
 
 from __future__ import annotations

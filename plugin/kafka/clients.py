@@ -1,6 +1,7 @@
-"""Opening and closing of an aiokafka client: it is closed in bounded time whatever ends it, also in the middle of its start.
+"""Opening and closing aiokafka clients, and probing whether any broker answers.
 
-Brokers: whether any of them answers, which tells an outage from a message that can't be sent.
+A client is closed in bounded time whatever ends it, even in the middle of its start. The probe tells an outage from a message that
+can't be sent.
 """
 
 from __future__ import annotations

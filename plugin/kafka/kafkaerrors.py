@@ -1,8 +1,7 @@
-"""Refusals: the errors of Kafka that stay until an operator changes something, apart from those that may pass.
+"""Errors of Kafka: which are permanent until an operator changes something, and which may pass. Pure but for two names.
 
-Why brokers do not let a client in aiokafka tells its log alone, and calls it a lost connection: so it is found out here.
-
-Errors of a send: which are about the record, which about its topic or the client, and which may pass. Pure but for two names.
+aiokafka reports a failed authentication as a lost connection and names the cause only in its log; it is found out here. An error of a
+send is about the record, about its topic or client, or may pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Requests: the classes of aiokafka's protocol that are used here, and those that it does not have.
-
-aiokafka documents none of them. They are apart from `internals` since they are bytes on a connection, whatever client sends them.
-"""
+"""Requests of Kafka's protocol: the classes of aiokafka that are used here, and those that it lacks. aiokafka documents none of them."""
 
 from __future__ import annotations
 

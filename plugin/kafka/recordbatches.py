@@ -1,7 +1,7 @@
-"""Record batches: aiokafka's classes for them, and a reader for what its parser refuses for the name of a header alone.
+"""Record batches: aiokafka's classes for them, and a reader for batches with header names that are not UTF-8.
 
-Kafka's header names are UTF-8 by agreement only; no broker looks. aiokafka decodes them strictly, and one that can't be decoded
-hides every record of its batch.
+Kafka's header names are UTF-8 by agreement only; no broker checks them. aiokafka decodes them strictly, so one invalid name hides
+every record of its batch.
 """
 
 from __future__ import annotations

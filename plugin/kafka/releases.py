@@ -1,6 +1,6 @@
-"""Releases of the client libraries: a start refuses one that lacks a private name which is used here, and warns of one that was not tested.
+"""Releases of the client libraries: a start refuses one that lacks a private name used here, and warns of an untested one.
 
-The names are looked up in the classes, since a client that lacks one may show it only after hours, in the midst of a rebalance.
+The names are looked up in the classes at the start: otherwise a missing one might show only after hours, during a rebalance.
 """
 
 from __future__ import annotations

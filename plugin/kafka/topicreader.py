@@ -1,8 +1,8 @@
-"""Reading of topics outside of any group: nothing is committed, no topic is made, and no consumer runs beside it.
+"""Reading topics outside of any group: commits nothing, creates no topic, runs no consumer.
 
-One request has one answer, and the offset to go on at comes from the answer alone: behind its last batch, whether that has records, aborted
-ones or the mark of a transaction. An empty answer says that there is nothing up to the end that it names: compaction may have taken what
-was there, and waiting for it would never end. Only where that is in remote storage, which may answer late, the broker is asked again.
+The next offset comes from the answer alone: it follows the last batch, whether that has records, aborted ones or the marker of a
+transaction. An empty answer means that there is nothing up to the end that it names: compaction may have removed it, and waiting
+would never end. Only if that part is in remote storage, which may answer late, is the broker asked again.
 """
 
 from __future__ import annotations

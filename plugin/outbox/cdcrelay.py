@@ -1,11 +1,9 @@
-"""`CdcSession`: one stay at the log, from opening it to an error or a stop.
+"""`CdcRelay`: sends the changes of a source, one `CdcSession` after the other. A session lasts from opening the log to an error or a stop.
 
-    read → judge → send, beside which more is read → events durable → acknowledge at the end of a transaction
+    read → judge → send, while more is read → events durable → acknowledge at the end of a transaction
 
-A position is acknowledged only after Kafka acknowledged every message before it. Whatever goes wrong, the session ends there, and the
-next one reads the rest again under the same ids.
-
-`CdcRelay`: sends the changes of a source for as long as it runs, one session after the other.
+A position is acknowledged only after Kafka acknowledged every message before it. Any error ends the session, and the next one reads the
+rest again under the same ids.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""`Route`: what becomes of the changes of one source, and the change_messages that are sent for them.
+"""Routes: which messages are sent for the changes of a source. `MappedRows` calls a user's function, `OutboxRows` sends outbox rows.
 
-`MappedRows`: the changes of any table, which a function of the user makes messages of.
-
-`OutboxRows`: the rows of an outbox, sent from the log and deleted from the table once they are acknowledged.
-
-The table has the last word. What waits in it when a session starts is sent from there: rows older than the slot, rows whose deletion was
-cut short, and after a lost slot all that was not sent. Updates are looked up there, too: of an updated row the log may leave out the value.
+`OutboxRows` deletes a row from the table once it is acknowledged, and the table decides. Rows found there at the start of a session are
+sent from there: rows older than the slot, rows whose deletion was cut short, and after a lost slot all unsent rows. Updates are looked up
+there too, since the log may omit the value of an updated row.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""When a half message is checked, and what an answer makes of it. Pure.
+"""`CheckBack`: finds out how the local transactions of old half messages ended, and parks those that nothing answers for.
 
-`Witnesses`: who knows how a local transaction ended. Its barrier, where it has one; otherwise the callback of its producer group.
+    due checks → ask the barrier, or the producer group's callback → LOCAL_COMMIT, LOCAL_ROLLBACK, one more check, or MESSAGE_ERROR
 
-`CheckBack`: asks about half messages that are due, writes down the answers, parks those without an answer.
-
-    due_checks → who knows? barrier or callback → answered → LOCAL_COMMIT, LOCAL_ROLLBACK, one more check, or MESSAGE_ERROR
-
-Nothing is ever discarded. A check that has no answer, since it raised or since the outcome is unknown here, does not count.
+Nothing is discarded. A check without an answer, because it raised or the outcome is unknown here, does not count.
 """
 
 from __future__ import annotations

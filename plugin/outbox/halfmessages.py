@@ -1,12 +1,9 @@
-"""`Barriers`: the barrier rows in the database of the local transactions.
-
-`LocalTransaction`: what the business does between a half message and its end, and how that end becomes known.
-
-`HalfMessages`: messages that are durable before the local transaction starts, and sent once it has committed.
+"""`HalfMessages`: messages that are durable before the local transaction starts, and sent once it has committed.
 
     prepare (PREPARED) → local transaction → how did it end? → LOCAL_COMMIT or LOCAL_ROLLBACK, by compare-and-set
 
-A process that dies in between leaves them PREPARED, and so does an unknown end: the check-back finds out.
+A process that dies in between leaves them PREPARED, and so does an unknown outcome: the check-back resolves them. A barrier row in the
+database of the local transaction records its outcome.
 """
 
 from __future__ import annotations

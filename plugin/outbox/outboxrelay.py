@@ -1,10 +1,6 @@
-"""The relay of an outbox: sends the rows of its shards, in a worker or alone, for as long as it runs.
+"""The relay of an outbox: sends the rows of its shards, in a worker or alone, one session after the other.
 
 Each session (`outboxsession.py`) has its own producer: once a session has ended and its shards are free, it sends nothing more.
-
-The relay of an outbox beside the handlers of a worker, and how a relay is made of settings.
-
-The relay of an outbox by itself, without workers around it.
 """
 
 from __future__ import annotations

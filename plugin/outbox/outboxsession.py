@@ -1,10 +1,10 @@
-"""Stay: one time of a relay at its outbox, from owning shards to an error or a stop.
+"""`OutboxSession`: one session of a relay, from owning shards to an error or a stop.
 
     own shards → read a window → send it → events durable → delete it
-                 read the next one beside that, delete the last one beside that
+                 the next read and the last delete run meanwhile
 
-Each read starts at the lowest id, so a row whose transaction commits late is not passed over. Nothing is sent after the lease has run out
-by the clock of this process.
+Each read starts at the lowest id, so a row whose transaction commits late is not skipped. Nothing is sent after the lease has expired by
+the clock of this process.
 """
 
 from __future__ import annotations

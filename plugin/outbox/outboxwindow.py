@@ -1,15 +1,11 @@
-"""Holding: the shards that a relay owns, and until when it may believe so. Pure.
+"""State of a relay's session: the shards that it owns, the rows sent but not deleted, and the window of rows being sent. Pure.
 
-Memory: the rows that the broker acknowledged and that are not deleted yet. They are not sent again by this process.
+Within a window the rows of a key are sent in the order of their ids, and nothing is sent after one that failed. The later rows of that key
+wait, are not charged with a failure, and stay in the table. A later row that the broker acknowledged all the same stays too, and is sent
+again under its id after the failed one.
 
-Window: the rows that are sent side by side, and what the answers make of them. Pure.
-
-Within a window the rows of a key are handed over in the order of their ids, and the sender writes nothing behind one that failed. So
-after a failure the later rows of its key wait: they have not failed, nothing is charged to them, and they stay where they are. If the
-broker acknowledged one of them all the same, it stays too, and is sent again after the one that failed, under its id.
-
-A row of another key that was not tried, since its partition had failed, is put off like one that failed, so that it is in nobody's way;
-but only its own failure parks a row.
+A row of another key that was not tried because its partition had failed is postponed like a failed one, so that it blocks no other row;
+only its own failure parks a row.
 """
 
 from __future__ import annotations

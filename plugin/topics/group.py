@@ -1,4 +1,4 @@
-"""Group: what an app needs of Kafka and of this machine. What it reads, and its own topics, claims and events."""
+"""Group: what an app needs from Kafka and from this machine: its sources, its topics, its claims and its events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Membership`: who is in a consumer group, and which partitions each has, as the broker says.
-
-The last commits of groups: which worker made each, and how far its events were durable then.
-"""
+"""State of consumer groups by the broker: members, their partitions, and their last commits with how far events were durable then."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""`CopyReader`: the copies of a group that have not come back yet, read from its topics in no group.
+"""Leftovers of earlier configurations in a group's topics, read outside of any group.
 
-Leftovers: copies from before their handler had an order. They would run whenever they are due, out of order, so its start is refused.
-
-Copies under other names: what waits in topics that the group made before its `topic_names` were changed. They would never come back.
-
-Strays: dead letters in a topic that the app has no longer, after its configuration was changed.
-
-They wait for people, who look where the app sends them now.
+Three kinds: copies from before a handler had an order, which would run out of order, so its start is refused; copies in topics with
+the group's earlier names, which would never be redelivered; dead letters in a topic that the app no longer names, which no operator would
+look at.
 """
 
 from __future__ import annotations
@@ -242,7 +238,7 @@ async def find_copies_elsewhere(settings: HostSettings, names: TopicNames, sourc
         there = {*await reader.topics()}.difference(sources)
         if settings.instance and (await reader.membership(read.group)).members:
             return []
-        return await _look_othernames(reader, read, there, is_read=read.has_name_of_own if not settings.instance else _nothing)
+        return await _find_waiting(reader, read, there, is_read=read.has_name_of_own if not settings.instance else _nothing)
 
     found, unread = await look(settings, read, find, within=_TIMEOUT)
     return [f"{waits.sentence(read.group)}, and {why}; {advice}" for waits in found or ()], unread
@@ -263,7 +259,7 @@ class _Waits(NamedTuple):
         )
 
 
-async def _look_othernames(reader: CopyReader, names: TopicNames, there: set[str], *, is_read: Callable[[str], bool]) -> list[_Waits]:
+async def _find_waiting(reader: CopyReader, names: TopicNames, there: set[str], *, is_read: Callable[[str], bool]) -> list[_Waits]:
     by_relay, committed = {each.topic for each in await reader.committed_by_relay()}, await reader.committed()
     own = {topic for topic in there if (of := names.template.of(topic)) is not None and of.group == names.group and of.kind in _WAIT}
     by_default = {topic for topic in there if (of := _DEFAULT.of(topic)) is not None and of.group == names.group and of.kind in _WAIT}
@@ -337,11 +333,11 @@ async def find_strays(settings: HostSettings, names: TopicNames) -> Strays:
     """Look for topics of an earlier configuration in which records are left. Raises `Unavailable` if the brokers do not answer."""
     if not names.all:
         return Strays(())
-    found, unread = await look(settings, names, lambda reader: _look_strays(reader, names), within=_TIMEOUT)
+    found, unread = await look(settings, names, lambda reader: _find_strays(reader, names), within=_TIMEOUT)
     return Strays(found or (), unread)
 
 
-async def _look_strays(reader: CopyReader, names: TopicNames) -> list[Stray]:
+async def _find_strays(reader: CopyReader, names: TopicNames) -> list[Stray]:
     letters = sorted(await other_letter_topics(reader, names, await reader.topics()))
     records = dict.fromkeys(letters, 0)
     for partition, rest in (await reader.left(await reader.partitions(letters), {})).items():

@@ -1,8 +1,6 @@
-"""Topics of a group: they exist, wide enough and large enough, before anything is consumed.
+"""Topics of a group: created and corrected before anything is consumed, and the topics that its patterns match.
 
-What is to be done is decided in `topicplan.py`; `ensure_topics` carries it out and looks again, until nothing is left to do.
-
-What the patterns of a group match now, for commands that run outside of the group.
+`topicplan.py` decides what to change; `ensure_topics` applies it and checks again until nothing is left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Rights: what each user of a group does to which resource of Kafka, for ACLs. Pure.
+"""Topics and access rights of a group, as text for the tools that create topics and users. Pure.
 
-Read and Write include Describe in Kafka, so Describe stands only where neither does.
-
-The topics of a group and who may do what to them, as text for the tools that make topics and users. Pure.
+In Kafka Read and Write include Describe, so Describe is listed only without them.
 """
 
 from __future__ import annotations

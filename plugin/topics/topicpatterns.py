@@ -1,11 +1,7 @@
-"""Topic patterns: which topics of a cluster the agents of a group read by them, and which are passed over, and why. Pure.
+"""Topic patterns: which topics of a cluster the agents of a group read by them, as topics come and go; which are passed over, and why.
 
-Topics of Ackwise never match: those of the own group by their names, those of any other group by how they end.
-
-Sources of a member: the topics that its agents name, and those that their patterns match, as topics come and go.
-
-A topic that a pattern finds is taken up once the group's own topics fit it. One that they can't fit is left out, and said; the others go
-on. What is taken up has an agent, and no agent has a topic that is not taken up.
+Topics of Ackwise never match: those of the own group by their names, those of any other group by their suffix. A matching topic is
+added once the group's own topics fit it; one that they can't fit is left out and logged. An added topic always has an agent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topic plan: how the topics of a group must be so that no copy is lost in them, and what to change where they differ. Pure."""
+"""Topic plan: the topics that a group needs so that no copy is lost in them, and the changes where they differ. Pure."""
 
 from __future__ import annotations
 
