@@ -145,7 +145,7 @@ class Block:
         return memoryview(self.records).cast(_FORMATS[name])[_STARTS[name] // width :: RECORD_SIZE // width].tobytes()
 
     def codes(self) -> dict[int, int]:
-        """How many events of each code there are."""
+        """Return the number of events of each code."""
         codes = self.column("code")
         return {code: codes.count(code) for code in set(codes)}
 
@@ -187,7 +187,7 @@ class RunBlock:
         return self.first_seq + self.count
 
     def codes(self) -> dict[int, int]:
-        """How many events of each code there are."""
+        """Return the number of events of each code."""
         return {self.record[_STARTS["code"]]: self.count}
 
     def encode(self) -> bytes:
@@ -231,7 +231,7 @@ class EventLog:
 
     @property
     def last_at_ns(self) -> int:
-        """When the last event was recorded. Raises `IndexError` if there is none."""
+        """Return when the last event was recorded. Raise `IndexError` if there is none."""
         (at_ns,) = struct.unpack("<q", self.blocks[-1].column("at_ns")[-8:])
         return int(at_ns)
 

@@ -263,6 +263,6 @@ class RunSink(Protocol):
 
 
 def durable_of(sink: EventSink | None) -> Durable | None:
-    """What `sink` says of itself, if it does."""
+    """Return how far the events of `sink` are durable, if it reports that."""
     found = getattr(sink, "durable", None)
     return found if isinstance(found, Durable) else None

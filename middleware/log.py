@@ -115,7 +115,7 @@ class LogThrottle:
         self._next: dict[Hashable, float] = {}
 
     def is_due(self, key: Hashable = None) -> bool:
-        """Whether it was not said for so long; from now on it was."""
+        """Return whether it was not said for so long; from now on it was."""
         now = self._clock()
         if now < self._next.get(key, now):
             return False

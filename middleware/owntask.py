@@ -13,7 +13,7 @@ from ackwise.middleware.usercode import Called, Raised, awaited
 
 
 def in_a_task(function: Callable[..., Any], *arguments: Any) -> tuple[asyncio.Task[None], list[Called]]:
-    """As `awaited`, in its own task: what a call leaves of a cancellation affects no other call.
+    """Call like `awaited`, in its own task, so that a cancellation inside it affects no other call.
 
     Returns the task, which raises nothing, and a list that has what the call came to, once it did.
     """
@@ -38,5 +38,5 @@ async def ended(task: asyncio.Task[None]) -> bool:
 
 
 def outcome_of(found: list[Called]) -> Called:
-    """What a call in its own task came to; `CancelledError` where it was cancelled before it started."""
+    """Return the outcome of a call in its own task; `CancelledError` if it was cancelled before it started."""
     return found[0] if found else Raised(asyncio.CancelledError())

@@ -116,12 +116,12 @@ class RepairStep:
 
     @property
     def risk(self) -> Risk:
-        """Whether the operator should check it before it is carried out."""
+        """Return whether the operator should check it before it is carried out."""
         return Risk.SAFE if self.action in SAFE else Risk.REVIEW
 
     @property
     def offsets(self) -> int:
-        """How many there are."""
+        """Return the number of offsets."""
         return self.end - self.start
 
     @property

@@ -45,7 +45,7 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 
 def is_printable(error: BaseException) -> bool:
-    """Whether so few exceptions are in `error`, or led to it, that a traceback of all of them can be printed."""
+    """Return whether so few exceptions are in `error`, or led to it, that a traceback of all of them can be printed."""
     seen, known, waiting = 0, set[int](), [error]
     while waiting and seen <= _MOST:
         each = waiting.pop()
@@ -123,7 +123,7 @@ def failures_of(function: Callable[[T], object], values: Iterable[T]) -> list[Ra
 
 @types.coroutine
 def awaited(function: Callable[..., Any], *arguments: Any) -> Generator[Any, Any, Called]:
-    """As `called`, of an asynchronous function. The task is the caller's, and what cancels that reaches the function."""
+    """Like `called`, of an asynchronous function. The task is the caller's, and what cancels that reaches the function."""
     run = copy_context().run
     coroutine = _call(function, arguments)
     step: Callable[[Any], Any] = coroutine.send
@@ -154,12 +154,12 @@ def failure_of(error: BaseException) -> Raised | Stops:
 
 
 def stops(error: BaseException) -> bool:
-    """Whether `error` stops the app: it is one of `STOPS`, or a group of nothing else."""
+    """Return whether `error` stops the app: it is one of `STOPS`, or a group of nothing else."""
     return all(is_a(leaf, *STOPS) for leaf in leaves(error))
 
 
 def is_a(value: object, *kinds: type) -> bool:
-    """Whether `value` is of one of `kinds`. `isinstance` asks the object, too, which may raise."""
+    """Return whether `value` is of one of `kinds`. `isinstance` asks the object, too, which may raise."""
     return issubclass(type(value), kinds)
 
 

@@ -52,18 +52,18 @@ class Isolation:
         self._change: asyncio.Future[None] | None = None  #: set while a caller waits for the next change
 
     def is_shut(self, company: object = None) -> bool:
-        """Whether `company` may start nothing, since a message of another one runs alone, or waits for the others to end.
+        """Return whether `company` may start nothing, since a message of another one runs alone, or waits for the others to end.
 
         What starts `within` it is not another one.
         """
         return self._alone is not None and not self._is_part(company)
 
     async def wait(self) -> None:
-        """Until something has ended, or may start."""
+        """Wait until something has ended, or may start."""
         await asyncio.wait({self._next_change()})
 
     def is_alone(self, company: Company) -> bool:
-        """Whether nothing starts beside `company`."""
+        """Return whether nothing starts beside `company`."""
         return self._alone is not None and self._is_part(company)
 
     def _is_part(self, company: object) -> bool:
@@ -204,7 +204,7 @@ class Suspects:
 
     @classmethod
     def after(cls, left: CommitMetadata, position: int, log_end: int | None, agent: str = "") -> Suspects | None:
-        """What is suspect for the lane of `agent`, which starts at `position`; `left` is what the last owner left. `None`: nothing."""
+        """Return the suspects in the lane of `agent` from `position` on, by what the last owner `left`; `None` if there are none."""
         end = sys.maxsize if log_end is None else log_end
         if (tried := left.tried) is not None:
             is_of_another = bool(tried.agent and agent) and tried.agent != agent
@@ -224,12 +224,12 @@ class Suspects:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the next one runs as the only message of its worker."""
+        """Return whether the next one runs as the only message of its worker."""
         return self._portion == 1 and bool(self._waiting) and self._first <= self._waiting[0].first < self._end
 
     @property
     def tried(self) -> Tried | None:
-        """What the next owner is to try, if this one ends now."""
+        """Return the messages that the next owner must try if this one ends now."""
         if self._trying is not None:
             return self._trying
         return Tried(self._first, self._end, self._tries, self._only) if self.is_known and self._first < self._end else None
@@ -286,10 +286,10 @@ class Suspects:
                 self._portion = min(2 * self._portion, LARGEST_PORTION)
 
     def is_over(self, position: int) -> bool:
-        """Whether nothing is suspect any more in a lane that has fetched up to `position`."""
+        """Return whether nothing is suspect any more in a lane that has fetched up to `position`."""
         return self._trying is None and (self._waiting[0].first if self._waiting else position) >= self._end
 
 
 def agent_hash(name: str | None) -> str:
-    """What stands for the agent of a lane, `None` for all of its group."""
+    """Return the hash that identifies the agent of a lane; of `None` that of its whole group."""
     return "" if name is None else hashlib.blake2b(name.encode(), digest_size=4).hexdigest()

@@ -77,7 +77,7 @@ class Witness(Protocol):
 
     @property
     def owner(self) -> str:
-        """What this process is called in its claims; empty if its death could not be detected."""
+        """Return the name of this process in its claims; empty if its death could not be detected."""
         ...
 
     def dead(self, owners: Iterable[str]) -> Collection[str]:
@@ -234,12 +234,12 @@ class Leases:
 
     @property
     def is_down(self) -> bool:
-        """Whether the store did not answer a moment ago."""
+        """Return whether the store did not answer a moment ago."""
         return self._clock() < self._down_until
 
     @property
     def has_failed(self) -> bool:
-        """Whether the store did not answer the last trip."""
+        """Return whether the store did not answer the last trip."""
         return self._down_until > 0.0
 
     async def _trip(self, exchange: ColumnExchange) -> ColumnResult:
@@ -292,7 +292,7 @@ class Leases:
         run.claims.tokens = None
 
     def _unrecorded(self, run: Run) -> list[Column]:
-        """What completes its claims, one by one where each has its own execution to be told of."""
+        """Return the columns that complete its claims: one for each execution that the event log lacks."""
         column, writer = run.column(), durable_of(self._sink)
         if not isinstance(run.disposition, Done) or run.exec_ids is None:
             return [column]
@@ -309,12 +309,12 @@ class Leases:
             await self.exchange()
 
     def expired(self, run: Run) -> bool:
-        """Whether a claim of it is lost, or its lease over by one of the clocks."""
+        """Return whether a claim of it is lost, or its lease over by one of the clocks."""
         lease = self._held.get(run)
         return run.claim_lost or lease is None or _is_over(lease, self.now())
 
     def may_begin(self, run: Run) -> bool:
-        """Whether all of `run` may start: none of its keys succeeded or is running here, and its claims are ours."""
+        """Return whether all of `run` may start: none of its keys succeeded or is running here, and its claims are ours."""
         assert run.claims.ids is not None
         for keys in (*self._succeeded, self._running):
             if keys and not keys.keys().isdisjoint(run.claims.ids):
@@ -322,7 +322,7 @@ class Leases:
         return not run.claims.tokens or run.claims.unprotected or not self.doubtful(run)
 
     def doubtful(self, run: Run) -> bool:
-        """Whether a claim of it must count as lost until the store says otherwise.
+        """Return whether a claim of it must count as lost until the store says otherwise.
 
         It is lost, its lease is over by one of the clocks, or one of them jumped since it was asked for: how much is over is not known.
         """
@@ -447,7 +447,7 @@ class Leases:
 
 
 def _is_over(lease: Lease, now: Moment) -> bool:
-    """Whether it is over, by the clock that has gone further since it was asked for."""
+    """Return whether it is over, by the clock that has gone further since it was asked for."""
     return now.monotonic + max(0.0, now.apart - lease.asked_at.apart) >= lease.deadline
 
 
@@ -473,7 +473,7 @@ def _forget(running: dict[bytes, weakref.ref[HandlerCall]], key_ids: Iterable[by
 
 
 def _parts_with(tokens: Sequence[int], parts: Mapping[int, Run]) -> list[Run]:
-    """What a run with these tokens was split into meanwhile, as far as it is among `parts`, which are by token."""
+    """Return those of `parts`, by token, into which the run with these tokens was split meanwhile."""
     return [*dict.fromkeys(parts[token] for token in tokens if token in parts)]
 
 

@@ -83,7 +83,7 @@ class Receipts(Generic[T]):
         return receipt
 
     def use(self, receipt: str, now: float) -> T | None:
-        """What `receipt` is for; from now on it counts no more. `None` if it does not count, which changes nothing."""
+        """Invalidate `receipt` and return what it is for; return `None`, and change nothing, if it does not count."""
         found = self._given.get(receipt)
         if found is None or now >= found[1]:
             return None
@@ -96,7 +96,7 @@ class Receipts(Generic[T]):
         return None if thing is None else self.give(thing, until)
 
     def expire(self, now: float) -> list[T]:
-        """What the receipts are for that have end, the first one first; they are forgotten."""
+        """Forget the expired receipts and return what they are for, in the order of their ends."""
         found = []
         while self._ends and self._ends[0][0] <= now:
             _, receipt = heapq.heappop(self._ends)
@@ -105,7 +105,7 @@ class Receipts(Generic[T]):
         return found
 
     def withdraw(self) -> list[T]:
-        """What all receipts are for; none of them counts from now on."""
+        """Invalidate all receipts and return what they are for."""
         found = [thing for thing, _ in self._given.values()]
         self._given.clear()
         self._ends.clear()
@@ -113,7 +113,7 @@ class Receipts(Generic[T]):
 
     @property
     def next_end(self) -> float | None:
-        """When the next receipt may end; `None` if there is none."""
+        """Return when the next receipt may expire; `None` if there is none."""
         return self._ends[0][0] if self._ends else None
 
     def _sweep(self) -> None:

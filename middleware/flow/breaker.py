@@ -112,14 +112,14 @@ class Circuit:
         return self.position is Position.OPEN or before is not Position.SAMPLING or was_withholding
 
     def count_good(self, number: int, now: float) -> bool:
-        """As `count`, where nothing was bad; next to nothing to do where nothing ever is."""
+        """Count like `count` where no message was bad; fast if none ever was."""
         if self.position is Position.CLOSED and not self._bad:
             self._seen = min(WINDOW, self._seen + number)
             return False
         return self.count([(False, number)], now)
 
     def withheld_until(self, now: float) -> float | None:
-        """When a dead letter of a bad one that is withheld now comes up again; `None`: it may go."""
+        """Return when a withheld dead letter is due again; `None` if it may be written."""
         self._let_sample_end(now)
         if self._is_let_go or self.position is Position.CLOSED:
             return None
@@ -128,7 +128,7 @@ class Circuit:
         return self._next_try + GRACE
 
     def held_until(self, now: float) -> float | None:
-        """When a batch that may not start now may ask again; `None`: it may start, after a rest as the one that decides."""
+        """Return when a batch that may not start now may ask again; `None` if it may start, after a rest as the trial."""
         if self.position not in (Position.OPEN, Position.HALF_OPEN):
             return None
         if now < self._next_try:
@@ -137,7 +137,7 @@ class Circuit:
         return None
 
     def is_shut(self, now: float) -> bool:
-        """Whether nothing more is to be fetched for it."""
+        """Return whether nothing more is to be fetched for it."""
         return self.position in (Position.OPEN, Position.HALF_OPEN) and now < self._next_try
 
     def try_now(self, now: float) -> bool:
@@ -148,7 +148,7 @@ class Circuit:
         return True
 
     def let_go(self) -> bool:
-        """What is bad may be a dead letter, until something is good. Returns whether it was not closed."""
+        """Allow dead letters until a message succeeds. Return whether the circuit was not closed."""
         was_closed = self.position is Position.CLOSED
         self._close()
         self._is_let_go = True

@@ -129,7 +129,7 @@ class Burials:
         self._timestamps[at] = timestamp_ms
 
     def has(self, at: MessageAt, timestamp_ms: int) -> bool:
-        """Whether that is known already."""
+        """Return whether that is known already."""
         return self._timestamps.get(at) == timestamp_ms
 
     def discard(self, at: MessageAt) -> None:
@@ -235,7 +235,7 @@ class MessageCommand(NamedTuple):
 
 
 def is_command(key: bytes | None) -> bool:
-    """Whether a record with this key is about one message."""
+    """Return whether a record with this key is about one message."""
     return key is not None and key.startswith(_MESSAGE_KEY)
 
 
@@ -310,7 +310,7 @@ class WorkerRecord(NamedTuple):
 
 
 def is_worker(key: bytes | None) -> bool:
-    """Whether this is the key of such a record."""
+    """Return whether this is the key of such a record."""
     return key is not None and key.startswith(_WORKER_KEY)
 
 

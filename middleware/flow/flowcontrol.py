@@ -56,11 +56,11 @@ class FlowControl:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is paused or stopped, so that whatever may be asked here may start."""
+        """Return whether nothing is paused or stopped, so that whatever may be asked here may start."""
         return self._is_known and not self._stopped and not self.pausing.paused
 
     def held_until(self, handler: str, partition: TopicPartition) -> float | None:
-        """When a batch of `handler` that may not start now may ask again, monotonic seconds; `None`: it may start."""
+        """Return when a batch of `handler` that may not start now may ask again, monotonic seconds; `None` if it may start."""
         if not self._is_known or self.pausing.is_paused(handler, partition):
             return self._clock() + _LOOK_AGAIN
         if not self._stopped:
@@ -72,13 +72,13 @@ class FlowControl:
         return None
 
     def is_paused(self, handler: str, partition: TopicPartition) -> bool:
-        """Whether not even the rest of a batch of `handler` may start."""
+        """Return whether not even the rest of a batch of `handler` may start."""
         if handler in self._stopped and any(circuit.position is Position.OPEN for circuit in self._circuits(handler)):
             return True
         return self.pausing.is_paused(handler, partition)
 
     def is_shut(self, handler: str | None, partition: TopicPartition) -> bool:
-        """Whether nothing more is to be fetched of `partition`, whose messages are all of `handler` if that is given."""
+        """Return whether nothing more is to be fetched of `partition`, whose messages are all of `handler` if that is given."""
         if self.pausing.is_paused(handler, partition):
             return True
         return bool(self._stopped) and handler is not None and any(each.is_shut(self._clock()) for each in self._circuits(handler))
@@ -88,7 +88,7 @@ class FlowControl:
         self._is_known = False
 
     def know_control(self) -> None:
-        """What a command has paused is known."""
+        """Note that the pauses by command are known."""
         if not self._is_known:
             self._is_known = True
             self.has_changed()
@@ -149,7 +149,7 @@ class FlowControl:
             limiter.start(runs, self._clock())
 
     def forget(self, handler: str, runs: Sequence[Run]) -> None:
-        """What of `runs` has not started is not going to, before it is admitted again."""
+        """Forget those of `runs` that have not started: they are admitted again first."""
         if (limiter := self._limiter(handler)) is not None:
             limiter.forget(runs)
 
@@ -237,7 +237,7 @@ class FlowControl:
 
 
 def is_withheld_letter(run: Run) -> bool:
-    """Whether `run` would be a dead letter, and a breaker keeps it."""
+    """Return whether `run` would be a dead letter, and a breaker keeps it."""
     return run.stage is Stage.WITHHELD and isinstance(run.disposition, Dead)
 
 
@@ -253,12 +253,12 @@ def _is_undecodable(run: Run) -> bool:
 
 
 def _in_order(runs: Sequence[Run]) -> list[tuple[bool, int]]:
-    """Whether each message of `runs` is bad, in the order of their offsets."""
+    """Return whether each message of `runs` is bad, in the order of their offsets."""
     return [(bad, 1) for _, bad in sorted((offset, _is_undecodable(run)) for run in runs for offset in run.offsets)]
 
 
 def _is_failure(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool | None:
-    """Whether all that was raised is of `kinds`; `None`: it is a ruling of the handler, or no failure, and proves nothing."""
+    """Return whether all that was raised is of `kinds`; `None`: it is a ruling of the handler, or no failure, and proves nothing."""
     raised = list(leaves(error))
     if any(is_a(leaf, Reject, Later) or not is_a(leaf, Exception, *kinds) for leaf in raised):
         return None

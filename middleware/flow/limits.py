@@ -30,7 +30,7 @@ class Kept(Protocol):
     """What is kept of one key."""
 
     def is_full(self, now: float) -> bool:
-        """Whether it is as a new one."""
+        """Return whether it is as a new one."""
         ...
 
 
@@ -50,7 +50,7 @@ class KeyTable(Generic[KeptT]):
         return len(self._kept)
 
     def of(self, key: Hashable, now: float) -> KeptT:
-        """What is kept of `key`. It is to be used before another key is asked for."""
+        """Return the state of `key`. Use it before you ask for another key."""
         self._forget_some(now)
         if (kept := self._kept.get(key)) is None:
             kept = self._kept[key] = self._make(now)
@@ -99,7 +99,7 @@ class Thresholds(NamedTuple):
 
 
 def share_of(limit: int | None, partitions: int) -> int | None:
-    """What each of `partitions` has of a limit for all of them; at least 1 (F06)."""
+    """Return the part of a limit that each of `partitions` has; at least 1 (F06)."""
     return None if limit is None else max(1, limit // max(1, partitions))
 
 
@@ -156,7 +156,7 @@ class RateLimit:
 
     @property
     def most(self) -> int:
-        """How many may start at once."""
+        """Return the number of messages that may start at once."""
         return self.burst or max(1, math.ceil(self.per_second))
 
 
@@ -179,7 +179,7 @@ class Bucket:
         self._spent = 0  #: their sum
 
     def available(self, now: float, ahead: float = 0.0) -> int:
-        """How many tokens there are, or will be in `ahead` seconds, for those who come now."""
+        """Return the number of tokens available now, or in `ahead` seconds."""
         self._refill(now)
         return int(self._tokens + ahead * self._rate + _ALMOST)
 
@@ -212,7 +212,7 @@ class Bucket:
         self._spent += number
 
     def is_full(self, now: float) -> bool:
-        """Whether nothing says that it was ever used."""
+        """Return whether nothing says that it was ever used."""
         self._refill(now)
         return self._tokens >= self._most and not self._recent
 
@@ -312,7 +312,7 @@ class Limiter:
                         del self._expected[key]
 
     def _keys(self, run: Run) -> Sequence[Hashable] | Stops:
-        """What each message of `run` counts for."""
+        """Return the key of each message of `run`."""
         if self._policy.key is None:
             return [None] * len(run)
         keys: list[Hashable] = []
@@ -323,7 +323,7 @@ class Limiter:
         return keys
 
     def _key(self, key_of: Callable[[Message[Any]], object], message: Message[Any]) -> Hashable | Stops:
-        """What the function says; what it fails on, or what is no key, is all of one key: a limit must not cost an attempt."""
+        """Return the function's key. A failure or an invalid key counts as one shared key: a limit must not cost an attempt."""
         key = key_from(key_of, message)
         if not isinstance(key, Raised):
             return key

@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
 
 def target_of(text: str, *, handlers: Collection[str], topics: Collection[str]) -> Target:
-    """What `text` names: one of `handlers`, or else a partition of `topics`, such as `orders/3`. Raises `ConfigurationError`."""
+    """Return the target that `text` names: one of `handlers`, or a partition of `topics` such as `orders/3`. Raise `ConfigurationError`."""
     if text in handlers:
         return Target(text)
     topic, slash, number = text.rpartition("/") if isinstance(text, str) else ("", "", "")
@@ -69,7 +69,7 @@ class Pausing:
         return True
 
     def is_paused(self, handler: str | None, partition: TopicPartition) -> bool:
-        """Whether `handler`, or every handler, takes nothing of `partition` now."""
+        """Return whether `handler`, or every handler, takes nothing of `partition` now."""
         return bool(self.paused) and (Target(handler) in self.paused or Target(None, partition) in self.paused)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:

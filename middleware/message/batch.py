@@ -86,7 +86,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
     @property
     def ack_index_was_set(self) -> bool:
-        """Whether the handler set `ack_index`; after an exception only a prefix that was set counts."""
+        """Return whether the handler set `ack_index`; after an exception only a prefix that was set counts."""
         return self._ack_index is not None
 
     @property
@@ -125,16 +125,16 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
     @property
     def is_ruled(self) -> bool:
-        """Whether the handler said anything of its messages, beside what it returned or raised."""
+        """Return whether the handler said anything of its messages, beside what it returned or raised."""
         return bool(self._rulings) or self._ack_index is not None
 
     @property
     def rulings(self) -> dict[int, Disposition]:
-        """What was ruled on single messages, by index."""
+        """Return the rulings on single messages, by index."""
         return {index: ruling or self._as_the_batch for index, ruling in self._rulings.items()}
 
     def ruling(self, index: int) -> Disposition | None:
-        """What was ruled on the message at `index` alone, if anything."""
+        """Return the ruling on the message at `index` alone, if any."""
         return (self._rulings[index] or self._as_the_batch) if index in self._rulings else None
 
     def position(self, message: Message[object]) -> int:
@@ -146,7 +146,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         return index
 
     def show(self, index: int, disposition: Disposition) -> None:
-        """What became of the message at `index` by itself: that ruling stands until another one is made."""
+        """Record the disposition of the message at `index`: it counts until another ruling is made."""
         self._rulings[index] = disposition
 
     def part(self, places: Sequence[int]) -> Batch[T_co]:

@@ -58,7 +58,7 @@ def key_from(function: Callable[[Any], object], message: object) -> Hashable | R
 
 
 def identifies(key: Hashable) -> bool:
-    """Whether a key of `key_from` is one: `None`, an empty text, and a tuple of nothing else are not."""
+    """Return whether a key of `key_from` is one: `None`, an empty text, and a tuple of nothing else are not."""
     if type(key) is tuple:
         return any(map(identifies, key))
     return key is not None and key not in ("", b"")
@@ -142,7 +142,7 @@ def refuse_async(function: object, what: str) -> None:
 
 
 def _returned(function: Any) -> Any:
-    """What the definition says; `Any` where that says nothing, or names what is not there."""
+    """Return the annotated return type; `Any` if there is none, or it can't be resolved."""
     function = innermost(function)
     if isinstance(function, type):
         return Any
@@ -159,7 +159,7 @@ def _returned(function: Any) -> Any:
 
 
 def _may_be_key(annotation: Any) -> bool:
-    """Whether a value of this type can be a key."""
+    """Return whether a value of this type can be a key."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
         some = [each for each in arguments if each is not types.NoneType]

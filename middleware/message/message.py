@@ -56,7 +56,7 @@ class Delivery(NamedTuple):
 
     @property
     def at_origin(self) -> bool:
-        """Whether this copy is the producer's own record."""
+        """Return whether this copy is the producer's own record."""
         origin = self.origin
         return self.offset == origin.offset and self.partition == origin.partition and self.topic == origin.topic
 

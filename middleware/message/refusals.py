@@ -38,7 +38,7 @@ class RecordRefusals:
         self._taken: dict[Place, float] = {}  #: when each partition last took a record, while any record fails
 
     def __bool__(self) -> bool:
-        """Whether any record fails now; otherwise nothing has to be noted of those that are taken."""
+        """Return whether any record fails now; otherwise nothing has to be noted of those that are taken."""
         return bool(self._failing)
 
     def take(self, record: Hashable, place: Place) -> None:
@@ -74,14 +74,14 @@ class Silence:
         return place in self._silent
 
     def may_try(self, place: Place) -> bool:
-        """Whether a record may be written to `place` now. A caller that may write to a silent one reports the result with `tell`."""
+        """Return whether a record may be written to `place` now. A caller that may write to a silent one reports the result with `tell`."""
         if self._silent.get(place) is None:
             return True
         is_tried, self._silent[place] = self._silent[place], True
         return not is_tried
 
     def tell(self, place: Place, *, is_silent: bool) -> None:
-        """What was written to `place` was not acknowledged in time, or it was."""
+        """Record whether `place` failed to acknowledge a record in time."""
         if is_silent:
             self._silent[place] = False
         else:

@@ -166,7 +166,7 @@ def _read(copy: Delivery, block: _HeaderBlock) -> Delivery:
 
 
 def due_ms(headers: Headers, group: str) -> int:
-    """When a copy on a delay topic of `group` is due, epoch milliseconds. Raises `ForeignCopy` or `OtherWire`."""
+    """Return when a copy on a delay topic of `group` is due, epoch milliseconds. Raise `ForeignCopy` or `OtherWire`."""
     return _due_of(_block_of(group, headers))
 
 
@@ -195,7 +195,7 @@ class Waiting(NamedTuple):
 
 
 def waiting_copy(headers: Headers, group: str) -> Waiting:
-    """What a record of a delay topic of `group` says of itself. Raises `ForeignCopy` or `OtherWire`."""
+    """Return the headers of a record of a delay topic of `group`. Raise `ForeignCopy` or `OtherWire`."""
     block = _block_of(group, headers)
     fields, parts = block.fields, [block.fields.get(name, b"") for name in _COORDINATES]
     key = b"/".join((*parts, fields.get("ackwise-replay-id", b"").hex().encode(), fields.get(_HANDLER, b"")))
@@ -258,7 +258,7 @@ def dead_letter(
 
 
 def has_raw_names(headers: Headers) -> bool:
-    """Whether the name of a header is no UTF-8: its other bytes are lone surrogates then."""
+    """Return whether the name of a header is no UTF-8: its other bytes are lone surrogates then."""
     return any(not name.isascii() and _SURROGATES.search(name) is not None for name, _ in headers)
 
 

@@ -59,7 +59,7 @@ class Admission:
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     async def prepare(self, runs: list[Run]) -> BaseException | None:
-        """As `decode`, whatever the decoder has to wait for; and what the rate of the handler does not let start now is withheld."""
+        """Like `decode`, whatever the decoder has to wait for; and what the rate of the handler does not let start now is withheld."""
         if self._agent.decodes_async:
             await self._decode_ahead(runs)
         stopped = self.decode(runs)
@@ -68,7 +68,7 @@ class Admission:
         return self._worker.flow.limit(self._agent.name, runs, ahead=self.ahead)
 
     async def renew(self, runs: list[Run]) -> BaseException | None:
-        """As `decode`, where a handler has had values that are to run again."""
+        """Like `decode`, where a handler has had values that are to run again."""
         if not any(map(_is_due, runs)):
             return None
         if self._agent.decodes_async:
@@ -158,7 +158,7 @@ class Admission:
         self._worker.report_broken(self._agent.name, broken)
 
     def _fail(self, run: Run, raised: Raised | Stops, broken: list[Raised | Stops]) -> None:
-        """As if the handler had raised it."""
+        """Fail the messages as if the handler had raised the error."""
         failed, in_place = Delayed(failure=Failure.of(raised.error)), self._agent.in_place
         if (of_policy := decide(run, failed, self._worker.later, raised.error, in_place=in_place)) is not None:
             broken.append(of_policy)
@@ -511,5 +511,5 @@ def _withhold(run: Run) -> None:
 
 
 def _is_due(run: Run) -> bool:
-    """Whether its values are to be decoded: they were not yet, or a handler has had them. What has succeeded is not run again."""
+    """Return whether its values are to be decoded: they were not yet, or a handler has had them. What has succeeded is not run again."""
     return not run.prepared or (run.is_used and not run.succeeded)

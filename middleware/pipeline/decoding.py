@@ -55,7 +55,7 @@ def decoded(run: Run, agent: Agent) -> tuple[list[object], dict[int, Raised | St
 
 
 async def decoded_ahead(run: Run, agent: Agent) -> list[Called]:
-    """What the asynchronous decoder came to for each message of `run`."""
+    """Return the outcome of the asynchronous decoder for each message of `run`."""
     found: list[Called] = []
     for raw in _raw(run, agent):
         found.append(value := await _decoded(agent.decode, raw))
@@ -139,5 +139,5 @@ def has_failed(failure: Raised | Stops) -> bool:
 
 
 def ends(failure: Raised | Stops) -> bool:
-    """Whether nothing is decoded behind a message whose decoder raised this."""
+    """Return whether nothing is decoded behind a message whose decoder raised this."""
     return isinstance(failure, Stops) or unavailable(failure) is not None

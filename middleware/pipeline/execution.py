@@ -91,7 +91,7 @@ class Execution:
 
     @property
     def running(self) -> int:
-        """How many calls of the handler have not ended."""
+        """Return the number of calls of the handler that have not ended."""
         return sum(not task.done() for task in self._calls)
 
     async def _work_off(self, work: Work, meanwhile: Meanwhile | None) -> None:
@@ -632,7 +632,7 @@ class Execution:
                 await self._leases.flush()
 
     async def _empty(self, work: Work) -> None:
-        """Nothing more of `work` starts: give back what has not, and end the tasks that wait to start something."""
+        """Start nothing more of `work`: give back the rest, and end the tasks that wait to start something."""
         for call in work.calls:
             if isinstance(call.in_hand, Batch):
                 call.in_hand.take_back()
@@ -649,7 +649,7 @@ class Execution:
             self._worker.record(EventCode.RELEASED, self._agent.name, run, with_exec_id=True)
 
     async def _wait(self, work: Work, meanwhile: Meanwhile | None, *, settles: bool) -> None:
-        """Until all of `work` has end, or its calls are abandoned. `settles`: what is finished meanwhile is settled."""
+        """Wait until all of `work` has end, or its calls are abandoned. `settles`: what is finished meanwhile is settled."""
         call, loop = work.call, asyncio.get_running_loop()
         portions = self._settles_in_portions and call.transaction is None and meanwhile is not None
         every = min(self.overtime.every, self._worker.settle_interval) if portions else self.overtime.every
@@ -702,7 +702,7 @@ class Execution:
 
 
 def is_stuck(run: Run) -> bool:
-    """Whether the event log or the store does not take its outcome now."""
+    """Return whether the event log or the store does not take its outcome now."""
     return run.stage in (Stage.PUBLISHED, Stage.RECORDED) and run.leader is None
 
 
@@ -711,5 +711,5 @@ def _is_cancelled(result: Called) -> bool:
 
 
 def _is_left(run: Run) -> bool:
-    """Whether something is left of `run` that may run."""
+    """Return whether something is left of `run` that may run."""
     return bool(len(run)) and run.stage is Stage.ADMITTED

@@ -58,7 +58,7 @@ class Handout:
                 self._show(place, dispositions_of(self.alone(place), self.failed[place], handler=self._handler)[0])
 
     def status(self, given: Batch[Any]) -> ConsumeStatus | None:
-        """What `call_next` returns: nothing if all of `given` are done."""
+        """Return the status for `call_next`: `None` if all of `given` are done."""
         return None if all(self.batch.ruling(place) is DONE for place in self._places(given)) else CONSUME_LATER
 
     def succeed(self, place: int) -> None:
@@ -71,7 +71,7 @@ class Handout:
         self.given.difference_update(place for place in places if place not in self.failed and self._shown.get(place) is not DONE)
 
     def is_overruled(self, place: int) -> bool:
-        """Whether the middleware ruled on the message itself."""
+        """Return whether the middleware ruled on the message itself."""
         return self.batch.ruling(place) is not self._shown.get(place)
 
     def alone(self, place: int) -> Batch[Any]:
@@ -131,7 +131,7 @@ class MiddlewareCall(HandlerCall):
         return self.handout.failed.pop(self._places[run], None)
 
     async def wait_until_handled(self, cut: Callable[[], None]) -> None:
-        """Until no call of the handler runs. Where the middleware gives up before that, `cut` ends them; their end is waited for."""
+        """Wait until no call of the handler runs. Where the middleware gives up before that, `cut` ends them; their end is waited for."""
         self._over = over = asyncio.get_running_loop().create_future()
         cancelled: asyncio.CancelledError | None = None
         while not over.done():
@@ -161,7 +161,7 @@ class MiddlewareCall(HandlerCall):
             self.is_cut = False
 
     def end(self) -> None:
-        """Nothing more is given to the handler."""
+        """Give nothing more to the handler."""
         self.handout.is_over = True
         self.waiting.clear()
         self.look(())
@@ -175,7 +175,7 @@ class MiddlewareCall(HandlerCall):
         return [place for place in range(len(self.runs)) if self._is_open(place) and place not in self.handout.given]
 
     def left_unstarted(self) -> list[Run]:
-        """What was given to `call_next` and did not start."""
+        """Return the runs that were given to `call_next` and did not start."""
         given = (self.runs[place] for place in sorted(self.handout.given) if self._is_open(place))
         return [run for run in given if not run.began]
 
@@ -183,7 +183,7 @@ class MiddlewareCall(HandlerCall):
         return self.runs[place].stage is Stage.ADMITTED
 
     def publications_of(self, run: Run, own: Publications | None) -> Publications | None:
-        """What is published for `run`: by the middleware, and then by its handler."""
+        """Return the messages published for `run`: by the middleware, then by its handler."""
         if not (before := (self.publications or {}).get(run.first)):
             return own
         return {run.first: [*before, *(own or {}).get(run.first, ())]}

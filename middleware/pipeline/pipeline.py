@@ -123,34 +123,34 @@ class Pipeline:
                 run.order_keys = [record.key for record in run.records]
 
     def batch_limit(self, run: Run) -> int:
-        """How many messages may be in a batch with `run`, itself included."""
+        """Return the largest batch for `run`, in messages, itself included."""
         if not self.steps.fails_together:
             return self.agent.max_batch
         return batch_limit(run, self.agent.max_batch, self._worker.later, self.agent.in_place)
 
     @property
     def undeduplicated(self) -> int:
-        """How many messages ran without a claim because their key was `None` or empty."""
+        """Return the number of messages that ran without a claim because their key was `None` or empty."""
         return self.admission.undeduplicated
 
     @property
     def unprotected(self) -> int:
-        """How many messages ran without a claim because the store was down."""
+        """Return the number of messages that ran without a claim because the store was down."""
         return self.admission.unprotected
 
     @property
     def timed_out(self) -> int:
-        """How many calls of its handler took longer than the consume timeout."""
+        """Return the number of its handler's calls that exceeded the consume timeout."""
         return self.execution.overtime.timed_out
 
     @property
     def abandoned(self) -> int:
-        """How many of those have not ended though they were cancelled."""
+        """Return the number of those that have not ended though they were cancelled."""
         return len(self.execution.overtime.abandoned)
 
     @property
     def running(self) -> int:
-        """How many calls of its handler have not ended, those that were abandoned or left behind among them."""
+        """Return the number of its handler's calls that have not ended, including abandoned ones."""
         return self.execution.running
 
 

@@ -83,7 +83,7 @@ class Publishing:
         call.publications.setdefault(offset, []).append(Publication(outgoing, has_id, due_ms))
 
     def _offset_of(self, message: Message[Any] | None) -> int:
-        """Where the message was read that is named, or that alone is in flight."""
+        """Return where the message was read that is named, or that alone is in flight."""
         call = self._call
         if isinstance(call.in_hand, Batch):
             if message is None:
@@ -145,7 +145,7 @@ def apart_with_publishes(
 
 
 def _is_in(call: HandlerCall) -> bool:
-    """Whether this is the handler's own task, or its thread, which has none."""
+    """Return whether this is the handler's own task, or its thread, which has none."""
     try:
         return asyncio.current_task() is call.task
     except RuntimeError:

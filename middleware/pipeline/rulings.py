@@ -38,7 +38,7 @@ _POLICY: Final = 'which is a policy for app.use; raise Later("30s"), Later(level
 
 
 def is_success(result: Returned[Any] | Raised) -> bool:
-    """Whether the handler succeeded."""
+    """Return whether the handler succeeded."""
     return isinstance(result, Returned) and (result.value is None or result.value is CONSUME_SUCCESS)
 
 

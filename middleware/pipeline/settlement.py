@@ -396,14 +396,14 @@ class Settlement:
 
 
 def _of_redrive(run: Run) -> str | None:
-    """Of a dead letter that was sent again: by which redrive, as JSON."""
+    """Return the redrive that sent a dead letter again, as JSON."""
     if len(run) > 1 or run.delivery.replay_id is None:
         return None
     return json.dumps({"redrive": run.delivery.replay_id.decode("utf-8", "replace")})
 
 
 def _how(run: Run) -> str:
-    """What its outcome says of the way that it ran, as JSON."""
+    """Return how it ran, by its outcome, as JSON."""
     return json.dumps((_UNPROTECTED if run.claims.unprotected else {}) | (_OUT_OF_ORDER if run.out_of_order else {}))
 
 

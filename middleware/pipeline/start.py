@@ -83,12 +83,12 @@ class Work:
     """A portion of it could not be settled: nothing more of it starts."""
 
     def goes_on(self, call: HandlerCall | None = None) -> bool:
-        """Whether `call`, or a new one, may start with something."""
+        """Return whether `call`, or a new one, may start with something."""
         is_over = self.assignment.cut_off or self.is_stuck or self.call.called_off or (call is not None and call.is_abandoned)
         return not is_over and self.call.stopped is None
 
     def __len__(self) -> int:
-        """How much has not started."""
+        """Return the number of messages that have not started."""
         return len(self.queue) + len(self.parts) + (0 if self.around is None else len(self.around.waiting))
 
     def take_unstarted(self) -> list[Run]:
@@ -130,7 +130,7 @@ class StartControl:
         self._slots = agent.loops or (None if agent.slots is None else asyncio.Semaphore(agent.slots))
 
     def is_shut(self, assignment: Assignment, place: TopicPartition, call: HandlerCall) -> bool:
-        """Whether nothing of `place` may start in `call`, and its claims are to be given back."""
+        """Return whether nothing of `place` may start in `call`, and its claims are to be given back."""
         flow, isolation = self._worker.flow, self._worker.isolation
         is_paused = not flow.is_quiet and flow.is_paused(self._agent.name, place)
         return assignment.cut_off or is_paused or isolation.is_shut(call)
@@ -167,7 +167,7 @@ class StartControl:
                     run.call = None
 
     def _is_over(self, place: TopicPartition, assignment: Assignment, call: HandlerCall, *, stopping: bool = False) -> bool:
-        """Whether nothing of `place` starts in `call` any more; `stopping`, also since its partition takes nothing new."""
+        """Return whether nothing of `place` starts in `call` any more; `stopping`, also since its partition takes nothing new."""
         flow, is_over = self._worker.flow, call.called_off or assignment.cut_off or (stopping and assignment.is_stopping)
         return is_over or (not flow.is_quiet and flow.is_paused(self._agent.name, place))
 
@@ -228,7 +228,7 @@ class StartControl:
             call.slots += 1
 
     def runs_beside(self, call: HandlerCall) -> bool:
-        """Whether messages of one batch may run side by side."""
+        """Return whether messages of one batch may run side by side."""
         return self._agent.kind == "message" and self._agent.overlaps and call.transaction is None
 
     def _has_slot(self, call: HandlerCall) -> bool:
@@ -273,7 +273,7 @@ class StartControl:
             call.is_waiting = False
 
     def end(self, call: HandlerCall) -> None:
-        """What `call` had is over: give its slot to the next one."""
+        """Give the slot of `call`, which has ended, to the next one."""
         while call.slots and self._slots is not None:
             call.slots -= 1
             self._slots.release()

@@ -109,7 +109,7 @@ class InFlight(HandlerCall):
                 member.recall()
 
     def is_with(self, other: InFlight) -> bool:
-        """Whether both were handed over together, and are still away."""
+        """Return whether both were handed over together, and are still away."""
         return self._flight is not None and self._flight is other._flight
 
     def recall(self) -> None:
@@ -152,11 +152,11 @@ class Flight:
 
     @property
     def is_over(self) -> bool:
-        """Whether all of them are back, and were collected."""
+        """Return whether all of them are back, and were collected."""
         return self._away == 0 and not self._back
 
     def __len__(self) -> int:
-        """How many of them hold a claim that could be given back."""
+        """Return the number of messages whose claim could be given back."""
         return len(self._back) + sum(member.where is Where.WAITING for member in self.members)
 
     def returned(self, member: InFlight) -> None:
@@ -186,7 +186,7 @@ class Flight:
         return (member for member in self.members if member.where is Where.TAKEN)
 
     async def wait(self, seconds: float) -> None:
-        """Until all of them are back, or who waits is to look, for at most `seconds`."""
+        """Wait until all of them are back, or who waits is to look, for at most `seconds`."""
         if self._away == 0:
             return
         self._waiter = asyncio.get_running_loop().create_future()

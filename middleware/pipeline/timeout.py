@@ -52,7 +52,7 @@ class Overtime:
                 yield call
 
     def error(self) -> ConsumeTimeout:
-        """What a handler has failed with that was cancelled."""
+        """Return the error of a handler that was cancelled at its timeout."""
         return ConsumeTimeout(f"the handler took longer than {format_duration(self.timeout)}, or than the time that it asked for")
 
     def abandon(self, call: HandlerCall) -> None:

@@ -92,7 +92,7 @@ class _OfPartition:
         await self._advance(transaction, partition, mine[-1].delivery.offset + 1)
 
     async def mark_alone(self, runs: Sequence[Run], partition: OwnedPartition, _: Sequence[Run] = ()) -> None:
-        """As `mark`, under the lock of the partition."""
+        """Like `mark`, under the lock of the partition."""
         if not runs:
             return
         async with self._begin() as transaction:

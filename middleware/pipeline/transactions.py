@@ -127,7 +127,7 @@ class Rows(Protocol):
         """
 
     async def mark_alone(self, runs: Sequence[Run], assignment: Any, unseen: Sequence[Run] = (), /) -> None:
-        """As `mark`, in a transaction without anything that a handler wrote. Raises what is `UNDONE`, and `Unacknowledged`.
+        """Like `mark`, in a transaction without anything that a handler wrote. Raises what is `UNDONE`, and `Unacknowledged`.
 
         `unseen` was committed by a handler that has not seen it, and is free again.
         """
@@ -137,11 +137,11 @@ class Rows(Protocol):
         ...
 
     def stands(self, run: Run, /) -> bool:
-        """Whether it is parked or dead, whatever becomes of the transaction."""
+        """Return whether it is parked or dead, whatever becomes of the transaction."""
         ...
 
     def is_passed(self, run: Run, /) -> bool:
-        """Whether what must not overtake it may go on."""
+        """Return whether what must not overtake it may go on."""
         ...
 
     async def passed(self, runs: list[Run], assignment: Any, /) -> list[Run]:
@@ -448,7 +448,7 @@ def _bury(run: Run, error: TransactionCommitted, worker: Worker) -> None:
 
 
 def _is_buried(run: Run) -> bool:
-    """Whether its handler committed it, and its dead letter is to be published."""
+    """Return whether its handler committed it, and its dead letter is to be published."""
     return run.stage is Stage.RULED and isinstance(run.disposition, Dead) and run.disposition.reason == Reason.ABORTED_AND_COMMITTED
 
 
@@ -464,7 +464,7 @@ def one_by_one(runs: list[Run]) -> None:
 
 
 def finishes_of(runs: Sequence[Run]) -> list[Finish]:
-    """What is marked of runs that are ruled on, one for each key. A replay that succeeded also finishes the key of its message."""
+    """Return the marks of decided runs, one for each key. A replay that succeeded also finishes the key of its message."""
     own = {key.id: finish_of(run, key) for run in runs if (key := run.key) is not None}
     replayed = {
         run.claims.base_id: Finish(
@@ -477,7 +477,7 @@ def finishes_of(runs: Sequence[Run]) -> list[Finish]:
 
 
 def finish_of(run: Run, key: ClaimKey) -> Finish:
-    """What is marked of a run that is ruled on."""
+    """Return the mark of a decided run."""
     attempt = run.attempt
     match run.disposition:
         case Delayed():

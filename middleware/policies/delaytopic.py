@@ -60,12 +60,12 @@ def wait_of(partition: int) -> int:
 
 
 def is_for_sends(partition: int) -> bool:
-    """Whether `partition` is for messages that are sent later, where there are enough partitions for both kinds."""
+    """Return whether `partition` is for messages that are sent later, where there are enough partitions for both kinds."""
     return _rung_of(partition) >= len(WAITS)
 
 
 def width(*, lanes: int = 1, delayed_sends: bool = False) -> int:
-    """How many partitions a delay topic is made with."""
+    """Return the number of partitions of a new delay topic."""
     return 1 + _CYCLE * lanes if lanes > 1 or delayed_sends else 1 + len(WAITS)
 
 
@@ -89,7 +89,7 @@ class Ladder:
         self._waits = [rung.wait for rung in self._rungs[0]]  # those that one kind lacks are the other's
 
     def __bool__(self) -> bool:
-        """Whether there is any rung."""
+        """Return whether there is any rung."""
         return bool(self._waits)
 
     @property
@@ -137,7 +137,7 @@ class Ladder:
             yield from (*rung.partitions[first:], *rung.partitions[:first])
 
     def hops(self, delay: float) -> int:
-        """How often a copy is written that is due in `delay` seconds, its first time included; 0 without a delay."""
+        """Return how often a copy is written that is due in `delay` seconds, its first time included; 0 without a delay."""
         left, hops = delay, 0
         while left >= self.least or (left > 0 and not hops):
             wait = self.rung(left).wait
@@ -170,7 +170,7 @@ def refuse_too_late(topic: str, due: int, now_ms: int) -> None:
 
 
 def send_later(message: Outgoing, due: int, *, now_ms: int, group: str, topic: str, clock_skew: float) -> Outgoing:
-    """What is sent now to the delay topic of `group` so that `message` is sent at `due`; times are epoch milliseconds.
+    """Return the record for the delay topic of `group` that sends `message` at `due`; times are epoch milliseconds.
 
     `clock_skew` (seconds) is added, so that it is never early between clocks that differ by less. What is due already is sent as it is.
     """
@@ -188,7 +188,7 @@ def send_later(message: Outgoing, due: int, *, now_ms: int, group: str, topic: s
 
 
 def due_of_send(headers: Headers) -> int | None:
-    """When a message is due that waits to be sent, epoch milliseconds; `None` for any other message. Its sender chooses a rung by it."""
+    """Return when a delayed send is due, epoch milliseconds; `None` for any other message. Its sender chooses a rung by it."""
     if not any(name == SEND_TOPIC for name, _ in headers):
         return None
     found = next((value for name, value in reversed(headers) if name == _DUE), None)

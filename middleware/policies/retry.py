@@ -223,7 +223,7 @@ class ConsumeLater(Exception):
             self._allowed(delay, what)
 
     def decide(self, later: Delayed, reconsume_times: int, error: BaseException | None = None) -> SendBack | Dead:
-        """Where a message goes that shall be consumed later; the limit beats the level.
+        """Return where a message for later goes; the limit takes precedence over the level.
 
         RocketMQ: at `max_reconsume_times` or a negative level it is a dead letter, whatever else was asked. Raises what
         a policy of the user's raises, `ConfigurationError` if it answers something that is not a duration, and `DelayRefused`
@@ -247,7 +247,7 @@ class ConsumeLater(Exception):
         return self._after(self._allowed(parse_duration(delay, what=what), what))
 
     def buries(self, error: BaseException | None) -> bool:
-        """Whether `no_retry` names `error`, or all that is in it if it is a group."""
+        """Return whether `no_retry` names `error`, or all that is in it if it is a group."""
         if error is None:
             return False
         if is_a(error, *(kind for kind in self.no_retry if issubclass(kind, BaseExceptionGroup))):
@@ -268,7 +268,7 @@ class ConsumeLater(Exception):
         return next((self.retry_by_error[base] for base in kind.__mro__ if base in self.retry_by_error), self.retry)
 
     def by_level(self, reconsume_times: int) -> SendBack:
-        """What the delay levels alone say."""
+        """Return the decision by the delay levels alone."""
         return self._at(self.levels.after(reconsume_times))
 
     def _allowed(self, delay: float, what: str) -> float:
@@ -328,7 +328,7 @@ class RetryInPlace:
         return f"RetryInPlace({self.max_reconsume_times}, delay={format_duration(float(self.delay))!r}, on_dead={self.on_dead!r})"
 
     def decide(self, later: Delayed, reconsume_times: int, policy: ConsumeLater, error: BaseException | None = None) -> Suspended | Dead:
-        """What becomes of a message that failed after `reconsume_times` further attempts; the limit beats what was asked.
+        """Return the decision on a message that failed after `reconsume_times` further attempts; the limit takes precedence.
 
         Of `policy` count `no_retry` and the delay levels.
         """
@@ -403,7 +403,7 @@ def longest_delay(policy: ConsumeLater) -> float:
 
 
 def _decision(policy: ConsumeLater, later: Delayed, reconsume_times: int, error: BaseException | None) -> SendBack | Dead:
-    """As `fate.decide`: the policy may be the user's, and the delay levels stand in for one that raises."""
+    """Like `fate.decide`: the policy may be the user's, and the delay levels stand in for one that raises."""
     decision = called(policy.decide, later, reconsume_times, error)
     return decision.value if isinstance(decision, Returned) else policy.by_level(reconsume_times)
 

@@ -90,7 +90,7 @@ class CommitMetadata:
     tried: Tried | None = None
 
     def is_about_another(self, topic_id: str | None) -> bool:
-        """Whether it is about another topic than that, of the same name. Without ids nothing tells."""
+        """Return whether it is about another topic than that, of the same name. Without ids nothing tells."""
         return None not in (self.topic_id, topic_id) and self.topic_id != topic_id
 
     def fit(self) -> str:
@@ -135,7 +135,7 @@ class LastCommit(NamedTuple):
 
 
 def decode(metadata: str) -> CommitMetadata | None:
-    """What `encode` was given, or `None`: no metadata of Ackwise is there, or nothing that this version can read. Never raises."""
+    """Return the metadata given to `encode`; `None` if it is foreign, damaged or of an unknown version. Never raises."""
     found = _ENVELOPE.fullmatch(metadata)
     if found is None or len(metadata) > LIMIT or zlib.crc32(found[2].encode()) != int(found[1], 16):
         return None
@@ -158,7 +158,7 @@ def read_own(metadata: str, group: str, cluster: str | None = None) -> CommitMet
 
 
 def group_hash(group: str) -> str:
-    """What stands for the name of a group."""
+    """Return a short hash of the name of a group."""
     return hashlib.blake2b(group.encode(), digest_size=8).hexdigest()
 
 

@@ -71,12 +71,12 @@ class Watermark:
 
     @property
     def count(self) -> int:
-        """How many offsets are not finished."""
+        """Return the number of unfinished offsets."""
         return sum(self._ends) - sum(self._starts)
 
     @property
     def span(self) -> int:
-        """How far the last offset is from the smallest unfinished one."""
+        """Return the distance from the smallest unfinished offset to the last one."""
         return self._next - 1 - self._starts[0] if self._starts and self._next is not None else 0
 
 
@@ -119,7 +119,7 @@ def measure(
 
 
 def is_of(found: FinishedMap, records: Sequence[Any], *, is_hole_proved: bool) -> bool:
-    """Whether `found` is about the log that `records` come from, the first that were fetched from its base on.
+    """Return whether `found` is about the log that `records` come from, the first that were fetched from its base on.
 
     The record at its base has the timestamp that it had. Where the log has no such record any more, since it was compacted, the
     highest finished one must be among `records` with its own.
@@ -132,7 +132,7 @@ def is_of(found: FinishedMap, records: Sequence[Any], *, is_hole_proved: bool) -
 
 
 def holds(found: FinishedMap, offset: int) -> bool:
-    """Whether `found` says that `offset` is finished."""
+    """Return whether `found` says that `offset` is finished."""
     return offset >= found.base and bool(found.bits >> offset - found.base & 1)
 
 

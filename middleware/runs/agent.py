@@ -61,7 +61,7 @@ class Agent:
 
     @property
     def overlaps(self) -> bool:
-        """Whether its batches of one partition may be at work side by side."""
+        """Return whether its batches of one partition may be at work side by side."""
         return self.concurrency is not None and self.concurrency > 1 and self.order != "partition"
 
     @property
@@ -73,7 +73,7 @@ class Agent:
 
     @property
     def room(self) -> int:
-        """How many messages of one partition may be at work: a batch that is consumed, and what is admitted or settled meanwhile."""
+        """Return how many messages of one partition may be at work: a batch that is consumed, and what is admitted or settled meanwhile."""
         calls = self.concurrency or 1
         return max(2, calls) * self.max_batch if self.kind == "batch" else max(2 * self.max_batch, calls)
 
@@ -152,7 +152,7 @@ class HandlerCall:
             moved.set_result(None)
 
     async def wait(self, *tasks: asyncio.Future[Any], timeout: float | None = None) -> None:
-        """Until it is stirred, one of `tasks` has ended, or `timeout` seconds are over."""
+        """Wait until it is stirred, one of `tasks` has ended, or `timeout` seconds are over."""
         self.moved = asyncio.get_running_loop().create_future()
         await asyncio.wait({self.moved, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 

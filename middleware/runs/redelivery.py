@@ -65,7 +65,7 @@ def decide(
 
 
 def outcome_of(run: Run) -> Outcome | None:
-    """What completes the claims of `run`, once it is decided; `None`: they are released.
+    """Return the outcome that completes the claims of `run`, once it is decided; `None` if they are released.
 
     Only what ran completes a claim, or a key that succeeded in this process.
     """
@@ -85,7 +85,7 @@ def sent_back_of(run: Run) -> int | None:
 
 
 def batch_limit(run: Run, whole: int, policy: ConsumeLater, in_place: RetryInPlace | None) -> int:
-    """How many messages may be in a batch with `run`, itself included, for a handler that takes `whole` of them.
+    """Return the largest batch for `run`, in messages, itself included, for a handler that takes `whole` of them.
 
     Which message of a batch made the handler raise is unknown, so all of them come back. They do so in ever smaller
     batches, and for the last time alone: one that always fails takes no neighbour into the dead letters.

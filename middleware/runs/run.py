@@ -250,7 +250,7 @@ class Run:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was sent back, or suspended in place; 0 on its first attempt."""
+        """Return how often it was sent back, or suspended in place; 0 on its first attempt."""
         return self.attempt - 1 + self.in_place
 
     # Claims.
@@ -267,7 +267,7 @@ class Run:
 
     @property
     def claim_lost(self) -> bool:
-        """Whether the claim of one of its messages is lost."""
+        """Return whether the claim of one of its messages is lost."""
         return bool(self.claims.lost)
 
     def lost_places(self) -> list[int]:
@@ -419,7 +419,7 @@ def in_order(runs: list[Run], some: Sequence[Run]) -> list[Run]:
 
 
 def count(runs: Iterable[Run]) -> int:
-    """How many messages they have."""
+    """Return how many messages they have."""
     return sum(map(len, runs))
 
 

@@ -103,7 +103,7 @@ class ChangeSource(Protocol):
 
     @property
     def address(self) -> str:
-        """Where the database is, without user and password."""
+        """Return where the database is, without user and password."""
         ...
 
     async def open(self) -> None:

@@ -101,7 +101,7 @@ class Opening:
             self._member.spawn(self._open_anew(ours), "position")
 
     def is_halted(self, partition: TopicPartition) -> bool:
-        """Whether nothing must be fetched of it now, whatever room its lane has."""
+        """Return whether nothing must be fetched of it now, whatever room its lane has."""
         return partition in self._looked_after or partition in self._waiting
 
     async def _open(self) -> int:

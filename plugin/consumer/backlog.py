@@ -39,7 +39,7 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether partitions take no more than one batch each."""
+        """Return whether partitions take no more than one batch each."""
         return self.used > self.limit
 
 
@@ -51,7 +51,7 @@ class Fresh(Protocol):
     """The messages of a lane that were in no batch yet."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of messages."""
         ...
 
     def __iter__(self) -> Iterator[Run]:
@@ -67,7 +67,7 @@ class Fresh(Protocol):
 
     @property
     def ripe(self) -> int:
-        """How many may be in a batch now."""
+        """Return how many may be in a batch now."""
         ...
 
     def fill(self, pipeline: Taker | None, batch: list[Run]) -> None:
@@ -100,7 +100,7 @@ class InSequence:
 
     @property
     def ripe(self) -> int:
-        """How many may be in a batch now."""
+        """Return how many may be in a batch now."""
         return len(self)
 
     def fill(self, pipeline: Taker | None, batch: list[Run]) -> None:
@@ -145,7 +145,7 @@ class Backlog:
 
     @property
     def failed(self) -> int:
-        """How many have failed and wait for their next attempt in place."""
+        """Return how many have failed and wait for their next attempt in place."""
         return count(run for run in self.held if run.in_place)
 
     def add(self, runs: Sequence[Run]) -> None:
@@ -213,7 +213,7 @@ class Backlog:
         return [run for run in batch if run not in late]
 
     def next_at(self, *, stopping: bool) -> float | None:
-        """When there may be another batch, monotonic seconds; `None`: not before something else has happened."""
+        """Return when there may be another batch, monotonic seconds; `None`: not before something else has happened."""
         blocked = self._in_order and bool(self.held)
         due = [run.not_before for run in (self.held[:1] if blocked else self.held) if not stopping or is_decided(run)]
         head = None if stopping or blocked else self.fresh.head()
@@ -222,7 +222,7 @@ class Backlog:
         return min(due, default=None)
 
     def is_settleable(self) -> bool:
-        """Whether something held can still be settled without user code."""
+        """Return whether something held can still be settled without user code."""
         return any(map(is_decided, self.held[:1] if self._in_order else self.held))
 
 
@@ -243,7 +243,7 @@ def fitting(runs: Iterable[Run]) -> list[Run]:
 
 
 def is_decided(run: Run) -> bool:
-    """Whether settling it needs no more user code: it must not be thrown away while there is time."""
+    """Return whether settling it needs no more user code: it must not be thrown away while there is time."""
     return run.pipeline is not None and (run.succeeded or Stage.RULED <= run.stage < Stage.SETTLED)
 
 
@@ -314,7 +314,7 @@ class ByKey:
 
     @property
     def ripe(self) -> int:
-        """How many may be in a batch now."""
+        """Return how many may be in a batch now."""
         return len(self._ready)
 
     def fill(self, pipeline: Taker | None, batch: list[Run]) -> None:
@@ -378,12 +378,12 @@ class Parking:
 
     @property
     def is_shut(self) -> bool:
-        """Whether nothing more is to be fetched. A partition of the retry topic has copies for others than one paused handler."""
+        """Return whether nothing more is to be fetched. A partition of the retry topic has copies for others than one paused handler."""
         return self._flow.is_shut(self._handler, self._place)
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing may start: the one handler is paused or stopped, or it is not known yet what is paused."""
+        """Return whether nothing may start: the one handler is paused or stopped, or it is not known yet what is paused."""
         return self._flow.held_until(self._handler or "", self._place) is not None
 
     def admit(self, batch: list[Run]) -> list[Run]:

@@ -49,7 +49,7 @@ class Broker(Protocol):
         ...
 
     def is_gone(self, topic: str, /) -> bool:
-        """Whether `topic` has no partitions any more: no offset of it can be committed. Raises nothing."""
+        """Return whether `topic` has no partitions any more: no offset of it can be committed. Raises nothing."""
         ...
 
 
@@ -112,7 +112,7 @@ class Source(Assignment, Protocol):
         ...
 
     async def wait(self, timeout: float, /) -> bool:
-        """Whether `take` may have something to give or to raise; waits for that for at most `timeout` seconds. It moves no position.
+        """Return whether `take` may have something to give or to raise; waits for that for at most `timeout` seconds. It moves no position.
 
         Raises what is about no partition.
         """
@@ -123,7 +123,7 @@ class Source(Assignment, Protocol):
         ...
 
     def answered_at(self, partition: TopicPartition, /) -> int | None:
-        """When a broker last answered for `partition`, in milliseconds; two answers within one are not told apart."""
+        """Return when a broker last answered for `partition`, in milliseconds; two answers within one are not told apart."""
         ...
 
     def revive(self) -> BaseException | None:

@@ -79,11 +79,11 @@ class Commits:
         self._throttle = LogThrottle()
 
     def is_under_way(self, partition: TopicPartition) -> bool:
-        """Whether the broker has not answered the last commit of `partition`."""
+        """Return whether the broker has not answered the last commit of `partition`."""
         return partition in self._under_way
 
     async def wait(self, partitions: Collection[TopicPartition], by: float) -> None:
-        """Until no commit of these is under way: what is committed next must not overtake it."""
+        """Wait until no commit of these is under way: what is committed next must not overtake it."""
         now = asyncio.get_running_loop().time
         while now() < by and (under_way := {self._under_way[partition] for partition in partitions if partition in self._under_way}):
             await asyncio.wait(under_way, timeout=by - now())

@@ -112,7 +112,7 @@ class Fetching:
 
     @property
     def is_searching(self) -> bool:
-        """Whether partitions are asked singly, to find the one that raises."""
+        """Return whether partitions are asked singly, to find the one that raises."""
         return self._clock() < self._searching_until
 
     def seek_back(self, partition: TopicPartition) -> None:
@@ -156,7 +156,7 @@ class Fetching:
         return fetched
 
     async def wait(self, timeout: float) -> bool:
-        """Whether there may be something to fetch; waits for that for at most `timeout` seconds, once the group is joined.
+        """Return whether there may be something to fetch; waits for that for at most `timeout` seconds, once the group is joined.
 
         It looks at no partition. Raises as `fetch`.
         """

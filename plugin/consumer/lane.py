@@ -156,7 +156,7 @@ class Lane:
 
     @property
     def keeps_order(self) -> bool:
-        """Whether a message may wait for another one: by partition, by key, or for an offset in a database."""
+        """Return whether a message may wait for another one: by partition, by key, or for an offset in a database."""
         return self._in_order or self.generation is not None or self._by_key is not None
 
     def start(self, *, after: Collection[asyncio.Task[None]] = ()) -> asyncio.Task[None]:
@@ -178,7 +178,7 @@ class Lane:
 
     @property
     def tried(self) -> Tried | None:
-        """What the next owner is to try, if this one ends now."""
+        """Return the messages that the next owner must try if this one ends now."""
         return None if self._suspects is None else self._suspects.tried
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class Lane:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it works on one message, and no other lane of its worker works."""
+        """Return whether it works on one message, and no other lane of its worker works."""
         return self._is_alone
 
     def offer(self, records: Sequence[Any], *, proved: bool = False) -> list[tuple[int, int]]:
@@ -278,7 +278,7 @@ class Lane:
 
     @property
     def in_hand(self) -> int:
-        """How many messages were fetched and are not settled."""
+        """Return how many messages were fetched and are not settled."""
         return self.watermark.count
 
     @property
@@ -288,7 +288,7 @@ class Lane:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it has something in a batch, or for the next one; what is held for later is neither."""
+        """Return whether it has something in a batch, or for the next one; what is held for later is neither."""
         return bool(self._running or self._backlog.fresh.head() is not None or self._suspects)
 
     @property
@@ -307,7 +307,7 @@ class Lane:
         return tuple(self._backlog.held)
 
     def is_full(self) -> bool:
-        """Whether fetching should pause; half of the bounds lets it go on. Where the budget is spent, one batch is enough.
+        """Return whether fetching should pause; half of the bounds lets it go on. Where the budget is spent, one batch is enough.
 
         The span of what is in order is not counted (F04).
         """
@@ -368,7 +368,7 @@ class Lane:
         self._overflowed_at = self.bytes
 
     def is_full_for(self, seconds: float) -> bool:
-        """Whether it has been full for so long."""
+        """Return whether it has been full for so long."""
         return self._full_since is not None and self._clock() >= self._full_since + seconds
 
     def stop(self) -> None:
@@ -550,7 +550,7 @@ class Lane:
                 self._is_alone = False
 
     async def _work_on_one(self, suspects: Suspects) -> None:
-        """Until it is tried, or comes back since nothing can be tried now, as while a store is unavailable; and that is committed."""
+        """Wait until it is tried, or comes back since nothing can be tried now, as while a store is unavailable; and that is committed."""
         if not self._is_blocked:
             self._backlog.add(suspects.take())
         self._is_blocked = False
@@ -582,7 +582,7 @@ class Lane:
 
     @property
     def _is_trying(self) -> bool:
-        """Whether something was taken that has not been tried: what another worker has, or what is paused, is not waited for."""
+        """Return whether something was taken that has not been tried: what another worker has, or what is paused, is not waited for."""
         return bool(self._running or self._backlog.fresh.ripe or any(map(_is_untried, self._backlog.held)))
 
     def _begin(self, pipeline: Taker, batch: list[Run]) -> None:
@@ -607,11 +607,11 @@ class Lane:
             self.pass_settled(batch)
 
     def _overlaps(self, pipeline: Taker) -> bool:
-        """Whether batches of `pipeline` may be at work side by side; an offset in a database passes everything before it."""
+        """Return whether batches of `pipeline` may be at work side by side; an offset in a database passes everything before it."""
         return self.generation is None and (self._overlapping or pipeline.agent.overlaps)
 
     def _is_busy(self) -> bool:
-        """Whether as much is at work as may be, if something is."""
+        """Return whether as much is at work as may be, if something is."""
         pipelines = [batch[-1].pipeline for batch in self._running if batch]
         if not all(pipeline is None or self._overlaps(pipeline) for pipeline in pipelines):
             return True
@@ -619,7 +619,7 @@ class Lane:
         return count(self.running) >= room
 
     async def _wait_for(self, before: Collection[asyncio.Task[None]]) -> None:
-        """Until all of `before` have ended, or this lane stops."""
+        """Wait until all of `before` have ended, or this lane stops."""
         for task in before:
             task.add_done_callback(lambda _: self._wake.set())
         while not self.is_stopping and not all(task.done() for task in before):
@@ -627,7 +627,7 @@ class Lane:
             await self._wake.wait()
 
     async def _wait(self) -> None:
-        """Until something was offered, something held is due, or the lane stops."""
+        """Wait until something was offered, something held is due, or the lane stops."""
         is_shut = (self._running and self._is_busy()) or (not self.is_stopping and self._isolation.is_shut())
         at = None if is_shut else self._backlog.next_at(stopping=self.is_stopping)
         if not self.is_stopping and (self._is_blocked or (self._suspects and not self._is_trying)):
@@ -657,6 +657,6 @@ class Lane:
 
 
 def _is_untried(run: Run) -> bool:
-    """Whether it is not yet known that a worker survives `run`, which is held."""
+    """Return whether it is not yet known that a worker survives `run`, which is held."""
     is_undecided = run.stage in (Stage.FETCHED, Stage.WITHHELD) and run.disposition is None
     return is_undecided and not (run.in_place or run.elsewhere or run.why == PAUSED or run.pipeline is None)

@@ -334,7 +334,7 @@ class Member:
         return await self._client.end_offsets(partitions)
 
     async def ends(self) -> Mapping[TopicPartition, int]:
-        """Where the logs of its partitions end; empty if the broker does not say so soon."""
+        """Return where the logs of its partitions end; empty if the broker does not say so soon."""
         if not self.lanes:
             return {}
         try:

@@ -45,7 +45,7 @@ class Positions:
         self._throttle = LogThrottle()
 
     async def find(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Where those of `partitions` go on of which that can be said now. Ask for the others again after `ASK_AGAIN` seconds.
+        """Return where those of `partitions` go on of which that can be said now. Ask for the others again after `ASK_AGAIN` seconds.
 
         Raises `ConfigurationError` if a log ends before what the database has passed.
         """
@@ -108,7 +108,7 @@ class Positions:
         return None if standing.committed is None else self._member.own(standing.committed.metadata)
 
     def _is_made_again(self, topic: str, now: Topic) -> bool:
-        """Whether this worker, or the last commit that it saw, knew another topic of that name."""
+        """Return whether this worker, or the last commit that it saw, knew another topic of that name."""
         return now.id is not None and self._ids.get(topic, now.id) != now.id
 
     def _count(self, partition: TopicPartition, standing: Standing) -> int | None:
@@ -131,7 +131,7 @@ class Positions:
         )
 
     def _is_kept(self, partition: TopicPartition) -> bool:
-        """Whether its offset is in the database."""
+        """Return whether its offset is in the database."""
         return self._member.offsets is not None and partition.topic != self._member.names.retry
 
     async def _standings(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Standing]:
@@ -162,7 +162,7 @@ class Positions:
         return standing.start if earliest else standing.end
 
     def _is_new(self, partition: TopicPartition, standing: Standing) -> bool:
-        """Whether it was made since the group started with its topic: nothing of it was passed over on purpose."""
+        """Return whether it was made since the group started with its topic: nothing of it was passed over on purpose."""
         if self._is_made_again(partition.topic, standing.topic):
             return True
         remembered = self._remembered(standing)
@@ -197,7 +197,7 @@ class Positions:
         self._member.record(Event(EventCode.SEEK, *partition, min(position, start), range_end=max(position, start), attrs=attrs))
 
     def _has_looked(self, partition: TopicPartition) -> bool:
-        """Whether this was the last look at a log that ends too early."""
+        """Return whether this was the last look at a log that ends too early."""
         self._looks[partition] += 1
         if self._looks[partition] < _LOOKS_AT_END:
             return False
@@ -207,7 +207,7 @@ class Positions:
     async def take_over(
         self, standings: Mapping[TopicPartition, Standing], positions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Progress]:
-        """Where the database says that partitions go on; `positions` are those of the brokers, which are updated later.
+        """Return where the database says that partitions go on; `positions` are those of the brokers, which are updated later.
 
         Leaves out those that it can't say it of now. Raises `ConfigurationError` if a log ends before that.
         """
@@ -241,7 +241,7 @@ class Positions:
         return {TopicPartition(*place): progress for place, progress in taken.items()}
 
     def _is_in_log(self, partition: TopicPartition, progress: Progress, position: int, end: int) -> bool:
-        """Whether what the database has passed is in the log; `False` if that may become so. Otherwise it speaks of another log."""
+        """Return whether what the database has passed is in the log; `False` if that may become so. Otherwise it speaks of another log."""
         if progress.next <= max(position, end):
             return True
         if not self._has_looked(partition):

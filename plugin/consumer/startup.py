@@ -200,7 +200,7 @@ class Opening:
         )
 
     async def _find_sources(self) -> None:
-        """Until there is a topic to read, and those of the group fit all that are read."""
+        """Wait until there is a topic to read, and those of the group fit all that are read."""
         sources, settings = self._sources, self._settings
         while True:
             await self.insist(self._look_for_sources)
@@ -238,7 +238,7 @@ class Opening:
         self._ensured = frozenset(sources)
 
     async def ensure_again(self) -> None:
-        """As `ensure_topics`, for the sources of the last time that are still there."""
+        """Like `ensure_topics`, for the sources of the last time that are still there."""
         if there := self._ensured & await list_topics(self._settings):
             await ensure_topics(self._settings, self._names, sorted(there), levels=self._levels)
 

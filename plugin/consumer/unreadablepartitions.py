@@ -66,7 +66,7 @@ class Quarantine:
         self._alarm()
 
     def holds(self, partition: TopicPartition, lane: Readable) -> bool:
-        """Whether `partition` must not be fetched now."""
+        """Return whether `partition` must not be fetched now."""
         case = self._cases.get(partition)
         return case is not None and case.lane is lane and not case.on_probation
 

@@ -72,7 +72,7 @@ class Waiting:
             )
 
     def find(self, at: MessageAt) -> tuple[WaitingAnswer, int]:
-        """Where the message at `at` is, and the timestamp of its record, epoch milliseconds; 0 if it is not here."""
+        """Return where the message at `at` is, and the timestamp of its record, epoch milliseconds; 0 if it is not here."""
         answer, run, _ = self._find(at)
         return answer, 0 if run is None else run.times()[0]
 
@@ -131,6 +131,6 @@ class Waiting:
 
 
 def _waits(run: Run) -> bool:
-    """Whether it failed in place and is not decided."""
+    """Return whether it failed in place and is not decided."""
     is_undecided = run.stage is Stage.FETCHED or (run.stage is Stage.WITHHELD and not is_withheld_letter(run))
     return run.in_place > 0 and is_undecided and run.pipeline is not None

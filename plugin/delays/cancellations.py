@@ -255,7 +255,7 @@ class _Search:
                     self._take(delivery_of(partition, record), found, is_append_time=record.timestamp_type == _APPEND_TIME)
 
     def _may_be_wanted(self, headers: Headers) -> bool:
-        """Whether a record is worth reading, as few of a million are. Our headers stand behind those of its producer."""
+        """Return whether a record is worth reading, as few of a million are. Our headers stand behind those of its producer."""
         found = dict(headers)
         return b"/".join([found.get(name) or b"" for name in _COORDINATES]) in self._ids
 

@@ -160,7 +160,7 @@ class DelayPipeline:
         run.postpone(self._monotonic() + min((until - now) / 1000, self._longest_rest), why)
 
     async def _know_cancelled(self, runs: Sequence[WaitingRun]) -> bool:
-        """Whether everything that was cancelled before now is known: one that was accepted was acknowledged before."""
+        """Return whether everything that was cancelled before now is known: one that was accepted was acknowledged before."""
         try:
             await self._cancellations.read()
         except Exception as error:  # noqa: BLE001  # whatever kept it from being known, nothing moves without it
@@ -265,7 +265,7 @@ class DelayPipeline:
         await self._publish(refused)
 
     def _give_up(self, run: WaitingRun, move: Move, why: str) -> bool:
-        """Whether what has no target becomes a dead letter, since it was due long ago."""
+        """Return whether what has no target becomes a dead letter, since it was due long ago."""
         now = self._now_ms()
         if is_given_up(move.due, now, self._bounds.max_delay):
             move.copy = letter(run, move.record, self._names, Reason.NO_TARGET, PublishUnavailable(why), now)

@@ -236,7 +236,7 @@ class DelayRelay:
 
 
 def relays_here(settings: HostSettings) -> bool:
-    """Whether a worker of these settings runs the relay itself; it is logged if it does not."""
+    """Return whether a worker of these settings runs the relay itself; it is logged if it does not."""
     if settings.relay == "apart":
         log.info("delay relay runs apart from this worker", group=settings.group, relay=settings.relay)
     return settings.relay == "inside"
@@ -295,7 +295,7 @@ async def _relay(group: Group, stop: asyncio.Event, sink: EventSink | None, coun
 
 
 async def _await_topics(group: Group, stop: asyncio.Event) -> bool:
-    """Whether the topics of the group are there before `stop` is set."""
+    """Return whether the topics of the group are there before `stop` is set."""
     log.info("starting the delay relay", group=group.settings.group, brokers=group.settings.brokers)
     limit, throttle, begun = group.settings.start_timeout, LogThrottle(), time.monotonic()
     while not stop.is_set():

@@ -57,7 +57,7 @@ class Hop:
 
 
 def look_at(appended: int, seen: int, wait: float) -> int:
-    """When a copy that was appended to a rung is looked at, due or not, and never later.
+    """Return when a copy that was appended to a rung is looked at, due or not, and never later.
 
     A timestamp counts as far as it can be believed: not after the copy was `seen` first, and not below 0. A clock that is ahead, or a
     forged timestamp, would hold all that is behind the copy for as long as it says.
@@ -91,7 +91,7 @@ def cut_due(due: int, timestamp: int, seen: int, *, max_delay: float, clock_skew
 
 
 def is_given_up(due: int, now: int, max_delay: float) -> bool:
-    """Whether a copy whose target does not exist is dead: it is overdue by `max_delay` seconds."""
+    """Return whether a copy whose target does not exist is dead: it is overdue by `max_delay` seconds."""
     return now >= due + round(max_delay * 1000)
 
 

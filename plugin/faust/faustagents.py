@@ -55,14 +55,14 @@ class Agent(FaustAgent):
     handler: Handler | None = None  #: the handler function that its loop calls, if it was declared with one
 
     def stream(self, *args: Any, **kwargs: Any) -> Any:
-        """As Faust's, fed by Ackwise where its channel is a topic."""
+        """Like Faust's, fed by Ackwise where its channel is a topic."""
         stream = super().stream(*args, **kwargs)
         feeder: Feeder = cast(Any, self.app).ackwise
         feeder.attach(cast(Stream, stream), self)
         return stream
 
     async def on_isolated_partitions_revoked(self, revoked: set[TP]) -> None:
-        """As Faust's; and what the actors of these partitions read is read no more, before the next assignment is looked at."""
+        """Like Faust's; and what the actors of these partitions read is read no more, before the next assignment is looked at."""
         for tp in revoked:
             if (aref := self.actor_of(tp)) is not None:
                 for stream in _chain(cast(Stream, aref.stream)):
@@ -238,7 +238,7 @@ def discover(app: faust.App) -> None:
 
 
 def is_fed(channel: Any) -> bool:
-    """Whether Ackwise feeds who reads `channel`: it does for topics that have names."""
+    """Return whether Ackwise feeds who reads `channel`: it does for topics that have names."""
     return isinstance(channel, TopicT) and bool(channel.acks) and not channel.pattern
 
 

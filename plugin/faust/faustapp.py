@@ -270,7 +270,7 @@ class App(FaustApp):
         return handler(self, *topics, **options)
 
     def load_settings(self, *, silent: bool) -> Any:
-        """As Faust's, with what a file and the environment set."""
+        """Like Faust's, with what a file and the environment set."""
         settings = cast(Settings, super().load_settings(silent=silent))
         put_in(settings, self.ackwise.config)
         return settings

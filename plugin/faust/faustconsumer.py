@@ -69,15 +69,15 @@ class HostCalls(Awaiting, Protocol):
         """Commit what is settled."""
 
     def reads(self, tp: TP) -> bool:
-        """Whether an agent reads it."""
+        """Return whether an agent reads it."""
         ...
 
     def is_full(self, tp: TP) -> bool:
-        """Whether nothing more should be fetched of it now."""
+        """Return whether nothing more should be fetched of it now."""
         ...
 
     async def has_room(self, seconds: float) -> None:
-        """Until that may have changed, for at most `seconds`."""
+        """Wait until that may have changed, for at most `seconds`."""
 
     def take(self, fetched: Fetched) -> dict[Any, Any]:
         """Take what agents read; returns the rest."""
@@ -104,7 +104,7 @@ class ReliableConsumer(FaustConsumer):
         return host
 
     def make_thread(self) -> ReliableThread:
-        """As Faust's, which fetches from where Ackwise stands."""
+        """Like Faust's, which fetches from where Ackwise stands."""
         return ReliableThread(self, loop=self.loop, beacon=self.beacon)
 
     async def on_start(self) -> None:
@@ -118,7 +118,7 @@ class ReliableConsumer(FaustConsumer):
         await self._host.close()
 
     async def fetch_from(self, active_partitions: Any, timeout: float) -> Any:
-        """As Faust's, of those partitions alone that have room."""
+        """Like Faust's, of those partitions alone that have room."""
         if active_partitions is None:
             return await super().fetch_from(active_partitions, timeout)
         wanted = {tp for tp in active_partitions if not self._host.is_full(tp)}
@@ -129,7 +129,7 @@ class ReliableConsumer(FaustConsumer):
         return await super().fetch_from(wanted, timeout if len(wanted) == len(active_partitions) else min(timeout, _LOOK_AGAIN))
 
     async def next_records(self, timeout: float) -> Any:
-        """As Faust's, less what Ackwise takes."""
+        """Like Faust's, less what Ackwise takes."""
         records, active = await super().next_records(timeout)
         if isinstance(records, Fetched):
             left_at = records.left_at
@@ -138,7 +138,7 @@ class ReliableConsumer(FaustConsumer):
         return records, active
 
     def ack(self, message: Any) -> bool:
-        """As Faust's; on a partition that Ackwise reads it says nothing about offsets."""
+        """Like Faust's; on a partition that Ackwise reads it says nothing about offsets."""
         if not self._host.reads(message.tp):
             return super().ack(message)
         message.acked = True
@@ -146,7 +146,7 @@ class ReliableConsumer(FaustConsumer):
         return True
 
     async def force_commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
-        """As Faust's, and what Ackwise has settled."""
+        """Like Faust's, and what Ackwise has settled."""
         await self._host.commit()
         return cast(bool, await super().force_commit(topics, start_new_transaction))
 
@@ -188,13 +188,13 @@ class ReliableConsumer(FaustConsumer):
         await super().on_partitions_assigned(assigned, generation_id)
 
     async def wait_empty(self) -> None:
-        """As Faust's. When the app stops, what agents work on is settled first."""
+        """Like Faust's. When the app stops, what agents work on is settled first."""
         if self.app.should_stop:
             await self._host.drain()
         await super().wait_empty()
 
     async def on_stop(self) -> None:
-        """As Faust's."""
+        """Like Faust's."""
         await self._host.drain()
         with suppress(asyncio.CancelledError):
             await super().on_stop()
@@ -209,16 +209,16 @@ class ReliableConductor(FaustConductor):
         return host
 
     async def subscribed(self) -> Iterable[str]:
-        """As Faust's, and the retry topic."""
+        """Like Faust's, and the retry topic."""
         topics = await super().subscribed()
         return [*topics, *await self._host.subscribed(topics)]
 
     def make_handler(self, tp: TP, channels: Any) -> Any:
-        """As Faust's, without the channels that Ackwise feeds."""
+        """Like Faust's, without the channels that Ackwise feeds."""
         return super().make_handler(tp, channels - set(self._host.channels))
 
     def others(self, tp: TP) -> bool:
-        """Whether anybody reads `tp` past Ackwise: a stream outside of agents."""
+        """Return whether anybody reads `tp` past Ackwise: a stream outside of agents."""
         return bool(self.channels_of(tp) - set(self._host.channels))
 
 
@@ -230,7 +230,7 @@ class ReliableProducer(FaustProducer):
         self._buffered: set[FutureMessage] = set()
 
     async def on_start(self) -> None:
-        """As Faust's, once there is a broker: it is the first of a worker that looks for one."""
+        """Like Faust's, once there is a broker: it is the first of a worker that looks for one."""
         await cast(Any, self.app).ackwise.insist(super().on_start, self._close_client)
 
     async def _close_client(self) -> None:
@@ -238,7 +238,7 @@ class ReliableProducer(FaustProducer):
             await self.client.stop()
 
     async def on_stop(self) -> None:
-        """As Faust's. The client is closed also where it gives up half-way, as its task ends with what one of its requests ended with."""
+        """Like Faust's. The client is closed also where it gives up half-way, as its task ends with what one of its requests ended with."""
         producer = self.client
         try:
             await super().on_stop()
@@ -258,7 +258,7 @@ class ReliableProducer(FaustProducer):
                 )
 
     def send_soon(self, fut: FutureMessage) -> None:
-        """As Faust's; `deliver` waits for it."""
+        """Like Faust's; `deliver` waits for it."""
         self._buffered.add(fut)
         fut.add_done_callback(self._sent)
         super().send_soon(fut)
@@ -269,7 +269,7 @@ class ReliableProducer(FaustProducer):
             fut.exception()  # `send` reports it to the host; asyncio need not warn that it was never retrieved
 
     async def flush(self) -> None:
-        """As Faust's. What can't be sent any more, which `deliver` reports, does not keep the app from stopping.
+        """Like Faust's. What can't be sent any more, which `deliver` reports, does not keep the app from stopping.
 
         That is what a client has that has stopped by itself, and what waits in a buffer that has stopped.
         """
@@ -297,7 +297,7 @@ class ReliableProducer(FaustProducer):
             await asyncio.wait(waiting, timeout=0.1)
 
     async def send(self, *args: Any, **kwargs: Any) -> Any:
-        """As Faust's."""
+        """Like Faust's."""
         sent = await super().send(*args, **kwargs)
         if isinstance(sent, asyncio.Future):
             if (work := current_work.get()) is not None:

@@ -251,7 +251,7 @@ class FaustHost:
             self._opened = opened.pop_all()
 
     def _numbers(self) -> Numbers | None:
-        """What counts for the app's page for Prometheus, if it has one."""
+        """Return the counters for the app's Prometheus page, if it has one."""
         if "faust.sensors.prometheus" not in sys.modules:
             return None
         from ackwise.plugin.faust.prometheus import numbers_of  # needs what only those have installed who have the page
@@ -272,7 +272,7 @@ class FaustHost:
             await self.app.crash(member.fatal)
 
     async def subscribed(self, topics: Iterable[str]) -> list[str]:
-        """What else the app must subscribe to, once the group's topics are there. Raises `AckwiseError`."""
+        """Return the further topics to subscribe to, once the group's topics exist. Raise `AckwiseError`."""
         with _printed_last():
             return await self._subscribed(topics)
 
@@ -389,16 +389,16 @@ class FaustHost:
         return {} if self._member is None else self._member.lanes
 
     def reads(self, tp: TP) -> bool:
-        """Whether an agent reads this partition through Ackwise."""
+        """Return whether an agent reads this partition through Ackwise."""
         return TopicPartition(*tp) in self.lanes
 
     def awaits(self, partition: TopicPartition) -> bool:
-        """Whether it will be read, once it is known where that goes on, or its lanes are drained."""
+        """Return whether it will be read, once it is known where that goes on, or its lanes are drained."""
         is_halted = self._opening is not None and self._opening.is_halted(partition)
         return is_halted or any(lane.is_stopping for lane in self.lanes.get(partition, ()))
 
     def is_full(self, tp: TP) -> bool:
-        """Whether nothing more should be fetched of it now, for want of room or of a lane."""
+        """Return whether nothing more should be fetched of it now, for want of room or of a lane."""
         partition = TopicPartition(*tp)
         if self.awaits(partition):
             return True
@@ -406,7 +406,7 @@ class FaustHost:
         return any(full)
 
     async def has_room(self, seconds: float) -> None:
-        """Until a lane has come to the end of a batch, for at most `seconds`."""
+        """Wait until a lane has come to the end of a batch, for at most `seconds`."""
         moved = self._opened_member().has_moved
         moved.clear()
         with suppress(TimeoutError):

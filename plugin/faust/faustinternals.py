@@ -61,7 +61,7 @@ def require_known() -> None:
 
 
 def keywords_of(app: Any) -> dict[str, Any]:
-    """What `app` was made with; it may be changed until the settings are made."""
+    """Return the keywords of `app`; they may be changed until the settings are made."""
     return cast("dict[str, Any]", app._default_options[1])
 
 
@@ -83,13 +83,13 @@ def was_set(conf: Any, name: str) -> Any:
 
 
 def source_of(app: Any) -> Mapping[str, Any]:
-    """What the configuration object of `app` says, if it has one."""
+    """Return the configuration object of `app` as a mapping; empty without one."""
     source = app._config_source
     return cast("Mapping[str, Any]", app._load_settings_from_source(source)) if source else {}
 
 
 def has_crashed(app: Any) -> bool:
-    """Whether an error has ended `app`."""
+    """Return whether an error has ended `app`."""
     return bool(app._crashed.is_set())
 
 
@@ -175,7 +175,7 @@ class FaustAgent(faust.Agent):
         return self._actor_by_partition.get(tp)
 
     def begun(self, aref: Any) -> Awaitable[Any]:
-        """What runs the actor, whose function was called."""
+        """Return the awaitable that runs the actor, whose function was called."""
         return aref if isinstance(aref, Awaitable) else self._slurp(aref, aiter(aref))
 
     @property

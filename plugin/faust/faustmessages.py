@@ -58,7 +58,7 @@ class StreamMessage(Message[Any]):
 
 
 def says_types(channel: faust.TopicT) -> bool:
-    """Whether the schema of `channel` says how values are decoded."""
+    """Return whether the schema of `channel` says how values are decoded."""
     return channel.schema.value_type is not None or channel.schema.value_serializer is not None
 
 
@@ -255,7 +255,7 @@ class Inlet:
         return now
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Until something was put or thrown, for at most `seconds`."""
+        """Wait until something was put or thrown, for at most `seconds`."""
         waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wakers.add(waker)
         try:

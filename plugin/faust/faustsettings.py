@@ -85,13 +85,13 @@ class Settings(faust.Settings):
     ackwise_clock_skew = _setting("clock_skew")
 
     def on_init(self, id: str, **kwargs: Any) -> None:
-        """As Faust's, which would drop what it does not know."""
+        """Like Faust's, which would drop what it does not know."""
         super().on_init(id, **kwargs)
         _ours(kwargs)
 
 
 def _default(name: str, conf: Any) -> Any:
-    """What holds where nothing was set. The broker waits for a drain no longer than for a rebalance."""
+    """Return the default of a setting. The broker waits for a drain no longer than for a rebalance."""
     default: Any = ENTRIES[(name,)].default
     return min(default, conf.broker_rebalance_timeout / 2) if name == "revoke_timeout" else default
 
@@ -118,7 +118,7 @@ def _ours(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keywords(app: faust.App) -> dict[str, Any]:
-    """What the keywords of `app` say for Ackwise. Raises `ConfigurationError` for a setting that there is not."""
+    """Return Ackwise's settings among the keywords of `app`. Raise `ConfigurationError` for an unknown setting."""
     return _ours(keywords_of(app))
 
 

@@ -48,7 +48,7 @@ class Source(Protocol):
 
     @property
     def handler(self) -> Handler:
-        """Who takes the messages, as the spine knows it."""
+        """Return the handler of the messages, for the pipeline."""
         ...
 
     def demand(self, count: int) -> None:
@@ -96,7 +96,7 @@ class Stream(FaustStream):
             self._go_on(loop, skipped=True)
 
     async def take(self, max_: int, within: Seconds) -> AsyncIterator[Sequence[Any]]:  # type: ignore[override]  # a generator too
-        """As Faust's; the batch is done when the loop goes on, and `current_batch()` rules on it."""
+        """Like Faust's; the batch is done when the loop goes on, and `current_batch()` rules on it."""
         if self.inlet is None:
             async for values in super().take(max_, within):
                 yield values
@@ -105,7 +105,7 @@ class Stream(FaustStream):
             yield values
 
     async def take_events(self, max_: int, within: Seconds) -> AsyncIterator[Sequence[EventT[Any]]]:  # type: ignore[override]
-        """As Faust's; see `take`."""
+        """Like Faust's; see `take`."""
         if self.inlet is None:
             async for given in super().take_events(max_, within):
                 yield given
@@ -116,7 +116,7 @@ class Stream(FaustStream):
     async def take_with_timestamp(  # type: ignore[override]
         self, max_: int, within: Seconds, timestamp_field_name: str
     ) -> AsyncIterator[Sequence[Any]]:
-        """As Faust's; see `take`."""
+        """Like Faust's; see `take`."""
         if self.inlet is None:
             async for given in super().take_with_timestamp(max_, within, timestamp_field_name):
                 yield given
@@ -128,7 +128,7 @@ class Stream(FaustStream):
             yield values
 
     async def noack_take(self, max_: int, within: Seconds) -> AsyncIterator[Sequence[Any]]:  # type: ignore[override]
-        """As Faust's: events, each of which is done when the agent has acknowledged it."""
+        """Like Faust's: events, each of which is done when the agent has acknowledged it."""
         if self.inlet is None:
             async for given in super().noack_take(max_, within):
                 yield given
@@ -277,7 +277,7 @@ class Stream(FaustStream):
         self.leave_channel()
 
     def _out(self, loops: Iterable[_Loop]) -> list[Work]:
-        """What was not acknowledged, and what `loops` work on."""
+        """Return the unacknowledged messages and those that `loops` work on."""
         works, self._unacked = [*self._unacked, *(loop.work for loop in loops if loop.work is not None)], []
         return [work for work in works if work.is_open]
 
@@ -335,7 +335,7 @@ class Stream(FaustStream):
         return await taking
 
     async def _process(self, member: InFlight) -> Any:
-        """What the processors make of it. One that raises fails its message, through the agent that asked."""
+        """Return the value after the processors. One that raises fails its message, through the agent that asked."""
         event = _event(member)
         message = event.message
         self.app.sensors.on_message_in(message.tp, message.offset, message)
@@ -351,7 +351,7 @@ class Stream(FaustStream):
         return value
 
     def clone(self, **kwargs: Any) -> Stream:
-        """As Faust's. A clone with its own channel has its own intake."""
+        """Like Faust's. A clone with its own channel has its own intake."""
         new = cast(Stream, super().clone(**kwargs))
         if self.inlet is not None and self.source is not None:
             if "channel" in kwargs:
@@ -361,7 +361,7 @@ class Stream(FaustStream):
         return new
 
     def noack(self) -> Stream:
-        """As Faust's; called again by an agent that starts again, it answers the same stream."""
+        """Like Faust's; called again by an agent that starts again, it answers the same stream."""
         if self.inlet is None:
             return cast(Stream, super().noack())
         if self._derived is None:
@@ -369,11 +369,11 @@ class Stream(FaustStream):
         return self._derived
 
     def through(self, channel: Any) -> Stream:
-        """As Faust's; a message is done when its copy in `channel` is acknowledged. Called again it answers the same stream."""
+        """Like Faust's; a message is done when its copy in `channel` is acknowledged. Called again it answers the same stream."""
         return self._derive(lambda: super(Stream, self).through(channel))
 
     def group_by(self, key: Any, **kwargs: Any) -> Stream:
-        """As Faust's; a message is done when its repartitioned copy is acknowledged. Called again it answers the same stream."""
+        """Like Faust's; a message is done when its repartitioned copy is acknowledged. Called again it answers the same stream."""
         return self._derive(lambda: super(Stream, self).group_by(key, **kwargs))
 
     def _derive(self, make: Callable[[], Any]) -> Stream:
@@ -397,7 +397,7 @@ class Stream(FaustStream):
         )
 
     def echo(self, *channels: Any) -> Stream:
-        """As Faust's; an error in one of them is one of the agent."""
+        """Like Faust's; an error in one of them is one of the agent."""
         if self.inlet is None:
             return cast(Stream, super().echo(*channels))
         topics = [self.derive_topic(channel) if isinstance(channel, str) else channel for channel in channels]
@@ -458,7 +458,7 @@ class _Loop:
 
     @property
     def is_left(self) -> bool:
-        """Whether it is abandoned, as far as that shows where another one starts: its task starts that, or has ended."""
+        """Return whether it is abandoned, as far as that shows where another one starts: its task starts that, or has ended."""
         return self.task is None or self.task is asyncio.current_task() or self.task.done()
 
 

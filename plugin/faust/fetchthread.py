@@ -58,7 +58,7 @@ class Awaiting(Reading, Protocol):
     """Who says what is read, and how far."""
 
     def awaits(self, partition: TopicPartition) -> bool:
-        """Whether it will be read, once it is known where that goes on."""
+        """Return whether it will be read, once it is known where that goes on."""
         ...
 
 
@@ -109,18 +109,18 @@ class ReliableThread(FaustThread):
 
     @property
     def reading(self) -> Awaiting:
-        """What is read, and how far."""
+        """Return the partitions that are read, and how far."""
         reading: Awaiting = cast(Any, self.app).ackwise
         return reading
 
     def source_of(self, consumer: Any) -> _Source:
-        """What fetches with `consumer`, the client of this thread."""
+        """Return the source that fetches with `consumer`, the client of this thread."""
         if self._source is None or self._source.consumer is not consumer:
             self._source = _Source(consumer, self)
         return self._source
 
     async def call_thread(self, fun: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
-        """As Faust's. Raise `KafkaConnectionError` if the call was cancelled inside the client.
+        """Like Faust's. Raise `KafkaConnectionError` if the call was cancelled inside the client.
 
         The task that waits here is not cancelled then, and would end as if it had been asked to.
         """
@@ -132,13 +132,13 @@ class ReliableThread(FaustThread):
             raise KafkaConnectionError("the client gave up its own call") from None
 
     def make_client(self, transport: Any) -> Any:
-        """As Faust's. What an aborted transaction wrote must not be consumed."""
+        """Like Faust's. What an aborted transaction wrote must not be consumed."""
         consumer: Any = super().make_client(transport)
         configure(consumer, fetch_wait_ms=_FETCH_WAIT, isolation_level="read_committed")
         return consumer
 
     async def fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
-        """As Faust's. A fetch that Faust has given up goes on here, and its records have no taker: no other fetch starts beside it.
+        """Like Faust's. A fetch that Faust has given up goes on here, and its records have no taker: no other fetch starts beside it.
 
         Raises what a partition raises that Ackwise does not read, and `AckwiseError` if the client has left the group for good.
         """
@@ -168,7 +168,7 @@ class ReliableThread(FaustThread):
         return fetched
 
     async def fetch_as_faust(self, consumer: Any, partitions: Collection[Any], timeout: float, most: int | None) -> Mapping[Any, Any]:
-        """What the client has, as Faust takes it."""
+        """Return the client's records as Faust takes them."""
         return cast(Mapping[Any, Any], await super().fetch_records(consumer, cast(Any, partitions), timeout=timeout, max_records=most))
 
     @Service.task
@@ -239,7 +239,7 @@ class ReliableThread(FaustThread):
             return {}
 
     async def seek_to_committed(self) -> Any:
-        """As Faust's, without asking for what Ackwise reads: each fetch of that starts at its cursor. One request for the rest.
+        """Like Faust's, without asking for what Ackwise reads: each fetch of that starts at its cursor. One request for the rest.
 
         It is asked again until the coordinator has answered for each: an empty answer is no position to start from.
         """
@@ -269,11 +269,11 @@ class ReliableThread(FaustThread):
         return sought, unknown
 
     async def highwaters(self, *partitions: Any) -> Any:
-        """As Faust's, of each of them: a table would count as recovered without what an answer leaves out."""
+        """Like Faust's, of each of them: a table would count as recovered without what an answer leaves out."""
         return await self._complete(LATEST, partitions)
 
     async def earliest_offsets(self, *partitions: Any) -> Any:
-        """As Faust's, of each of them."""
+        """Like Faust's, of each of them."""
         return await self._complete(EARLIEST, partitions)
 
     async def _complete(self, time: int, partitions: Iterable[Any]) -> Any:
@@ -301,7 +301,7 @@ class ReliableThread(FaustThread):
         await asyncio.sleep(_LOOK)
 
     async def on_start(self) -> None:
-        """As Faust's, once there is a broker."""
+        """Like Faust's, once there is a broker."""
         await cast(Any, self.app).ackwise.insist(super().on_start, self._close_client)
         keep_awake(self.client)
 
@@ -316,7 +316,7 @@ class ReliableThread(FaustThread):
         """
 
     async def on_thread_stop(self) -> None:
-        """As Faust's, for as long as a broker has to answer: who leaves must not wait for one that is unavailable."""
+        """Like Faust's, for as long as a broker has to answer: who leaves must not wait for one that is unavailable."""
         await ended(QueueServiceThread.on_thread_stop(self), within=_LEAVE)
         if self.client is not None and (error := await close_consumer(self.client, within=_LEAVE)) is not None:
             log.warning(

@@ -24,7 +24,7 @@ from ackwise.plugin.web.workermeasures import CountedEvents, Counts, Sample, See
 
 
 def numbers_of(app: faust.App) -> Numbers | None:
-    """What counts for the page of `app`; `None` if none was set up."""
+    """Return the counters for the page of `app`; `None` if it has none."""
     if not isinstance(app.monitor, PrometheusMonitor):
         return None
     return Numbers(cast(CollectorRegistry, registry_of(app)))
@@ -88,7 +88,7 @@ class _Page(Collector):
             del _PAGES[self._registry]
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus asks."""
+        """Yield the metrics for Prometheus."""
         return families([numbers.samples() for numbers in self._shown.copy()])
 
 

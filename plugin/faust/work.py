@@ -54,7 +54,7 @@ class Work:
 
     @property
     def is_open(self) -> bool:
-        """Whether one of its messages is not decided."""
+        """Return whether one of its messages is not decided."""
         return any(member.where is not Where.BACK for member in self.members)
 
     def show(self, members: Sequence[InFlight]) -> None:

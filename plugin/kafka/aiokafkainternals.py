@@ -102,7 +102,7 @@ def missing_topics(consumer: Any) -> list[str]:
 
 
 def has_no_partitions(consumer: Any, topic: str) -> bool:
-    """Whether the client knows no partition of `topic`, though it knows the cluster: it was deleted, or is unavailable."""
+    """Return whether the client knows no partition of `topic`, though it knows the cluster: it was deleted, or is unavailable."""
     cluster = consumer._client.cluster
     return bool(cluster.brokers()) and not cluster.partitions_for_topic(topic)
 
@@ -154,18 +154,18 @@ def look_for_topics(consumer: Any) -> asyncio.Future[bool]:
 
 
 def is_closed(consumer: Any) -> bool:
-    """Whether `consumer` was stopped."""
+    """Return whether `consumer` was stopped."""
     return bool(consumer._closed)
 
 
 def has_left_the_group(consumer: Any) -> bool:
-    """Whether the task that keeps the membership has ended, though `consumer` was not stopped: nothing starts it again."""
+    """Return whether the task that keeps the membership has ended, though `consumer` was not stopped: nothing starts it again."""
     task = _coordination_of(consumer)
     return not consumer._closed and task is not None and task.done()
 
 
 def member_id_of(consumer: Any) -> str:
-    """What the coordinator of its group calls `consumer`."""
+    """Return the member id of `consumer` in its group."""
     return cast(str, consumer._coordinator.member_id)
 
 
@@ -217,7 +217,7 @@ def keep_awake(consumer: Any) -> None:
 
 
 def has_stopped_fetching(consumer: Any) -> bool:
-    """Whether the client's own task that fetches has ended."""
+    """Return whether the client's own task that fetches has ended."""
     return bool(consumer._fetcher._fetch_task.done())
 
 
@@ -306,7 +306,7 @@ class ConsumerOptions(NamedTuple):
 
 
 def options_of(consumer: Any) -> ConsumerOptions:
-    """How `consumer` was made; `identity_of` says what it proves itself with."""
+    """Return the options of `consumer`; `identity_of` returns its credentials."""
     return ConsumerOptions(
         consumer._group_id or "",
         consumer._group_instance_id or "",
@@ -327,7 +327,7 @@ def configure(consumer: Any, *, fetch_wait_ms: int, isolation_level: str) -> Non
 
 
 def connections_of(client: Any) -> Any:
-    """What holds the connections of `client`, or of a part of it."""
+    """Return the object that has the connections of `client`, or of a part of it."""
     if isinstance(client, AIOKafkaClient):
         return client
     return getattr(client, "client", None) or getattr(client, "_client", None)  # a producer calls it so
@@ -366,7 +366,7 @@ def any_broker(client: Any) -> int | None:
 
 
 async def send(client: Any, broker: int | None, request: Any) -> Any:
-    """What `broker` answers to `request`. Raises what aiokafka raises, `NotImplementedError` too."""
+    """Return the answer of `broker` to `request`. Raise aiokafka's errors, including `NotImplementedError`."""
     return await connections_of(client).send(broker, request)
 
 
@@ -382,7 +382,7 @@ def learn_brokers(client: Any, metadata: Any) -> None:
 
 
 async def ask_coordinator(consumer: Any, request: Any) -> Any:
-    """What the coordinator of the group of `consumer` answers to `request`. Raises `KafkaError`."""
+    """Return the answer to `request` of the coordinator of the group of `consumer`. Raise `KafkaError`."""
     await consumer._coordinator.ensure_coordinator_known()
     return await consumer._coordinator._send_req(request)
 
@@ -416,19 +416,19 @@ def forget_coordinator(consumer: Any) -> None:
 
 
 def fetch_options(consumer: Any) -> dict[str, int]:
-    """How `consumer` fetches: the milliseconds that a broker may wait, the bytes of a partition, and the isolation level."""
+    """Return the fetch options of `consumer`: maximum wait (milliseconds), bytes per partition, isolation level."""
     fetcher = consumer._fetcher
     most = min(fetcher._max_partition_fetch_bytes, fetcher._fetch_max_bytes)
     return {"wait_ms": fetcher._fetch_max_wait_ms, "most": most, "isolation": fetcher._isolation_level}
 
 
 def isolation_of(consumer: Any) -> int:
-    """What `consumer` reads of transactions: 1 if only what is committed, otherwise 0."""
+    """Return the isolation level of `consumer`: 1 for read_committed, otherwise 0."""
     return cast(int, consumer._fetcher._isolation_level)
 
 
 async def partition_counts(consumer: Any, topics: Iterable[str]) -> dict[str, int]:
-    """How many partitions each of `topics` has that there is, asked now. Raises `KafkaError`."""
+    """Return the number of partitions of each existing one of `topics`, asked now. Raise `KafkaError`."""
     metadata = await consumer._client.fetch_all_metadata()
     return {topic: len(found) for topic in topics if (found := metadata.partitions_for_topic(topic))}
 
@@ -440,7 +440,7 @@ async def newest_versions(admin: Any) -> dict[int, int]:
 
 
 async def has_controller(admin: Any) -> bool:
-    """Whether the brokers name a controller. Without one aiokafka would raise `AttributeError`; after a start they may name none."""
+    """Return whether the brokers name a controller. Without one aiokafka would raise `AttributeError`; after a start they may name none."""
     if admin._client.cluster.controller is None:
         await admin._client.force_metadata_update()
     return admin._client.cluster.controller is not None

@@ -100,7 +100,7 @@ class Asked(NamedTuple):
 
 
 async def ask(consumer: Any, group: str, partitions: Collection[TopicPartition], *, within: float = _WITHIN) -> Asked:
-    """What the brokers say of `partitions`, asked with one or two requests to the coordinator of `group` and three to each broker.
+    """Ask the brokers about `partitions`: one or two requests to the coordinator of `group` and three to each broker.
 
     `consumer` is a started `AIOKafkaConsumer` of that group, which need not have the partitions. Raises nothing of the brokers'.
     """
@@ -132,7 +132,7 @@ async def _committed_of_others(
     committed: Mapping[TopicPartition, Committed | KafkaError | None],
     within: float,
 ) -> dict[str, Sequence[Committed] | KafkaError]:
-    """What was committed of each topic of which a partition has no commit, or why that is not known."""
+    """Return the commits of each topic with an uncommitted partition, or the error that hides them."""
     widths = {partition.topic: topic.partitions or 0 for partition, topic in topics.items() if committed[partition] is None}
     asked = sorted({TopicPartition(topic, number) for topic, width in widths.items() for number in range(width)} - committed.keys())
     said = {**committed, **(await _committed(consumer, group, asked, within) if asked else {})}
@@ -165,7 +165,7 @@ async def _past_open_transactions(consumer: Any, found: Asked, within: float) ->
 async def reaches(
     consumer: Any, partitions: Collection[TopicPartition], *, isolation: int | None = None, within: float = _WITHIN
 ) -> tuple[dict[TopicPartition, Reach], dict[TopicPartition, KafkaError]]:
-    """What the brokers say of the logs of `partitions`, and of the others why it is not known. No coordinator is asked.
+    """Return the reach of the logs of `partitions`, and an error for each unknown one. Ask no coordinator.
 
     `isolation` as in `offsets_of`: with `UNCOMMITTED` a log ends behind its open transactions.
     """
@@ -189,7 +189,7 @@ async def reaches(
 async def committed_by(
     consumer: Any, group: str, partitions: Collection[TopicPartition], *, within: float = _WITHIN
 ) -> tuple[dict[TopicPartition, Committed | None], dict[TopicPartition, KafkaError]]:
-    """What the coordinator of `group` says was committed of `partitions`, and of the others why it is not known. Nothing else is asked."""
+    """Return the commits of `group` for `partitions`, and an error for each unknown one. Ask only the coordinator."""
     said = await _committed(consumer, group, sorted(partitions), within) if partitions else {}
     unknown = {partition: each for partition, each in said.items() if isinstance(each, KafkaError)}
     return {partition: each for partition, each in said.items() if not isinstance(each, KafkaError)}, unknown
@@ -198,7 +198,7 @@ async def committed_by(
 async def _committed(
     consumer: Any, group: str, partitions: list[TopicPartition], within: float
 ) -> dict[TopicPartition, Committed | KafkaError | None]:
-    """What the coordinator itself says.
+    """Return the commits as the coordinator reports them.
 
     aiokafka's own `committed()` overlooks an error about the whole answer, such as a coordinator that is still loading, and takes it
     for a group that never committed.
@@ -262,7 +262,7 @@ async def known_offsets(consumer: Any, time: int, partitions: Collection[TopicPa
 async def _offsets_at(
     consumer: Any, leader: int | None, time: int, partitions: Sequence[TopicPartition], isolation: int, within: float
 ) -> _Offsets:
-    """What one broker says. A missing offset, or one below zero, counts as none."""
+    """Return the answer of one broker. A missing offset, or one below zero, counts as none."""
     asked: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for partition in partitions:
         asked[partition.topic].append((partition.partition, time))

@@ -106,7 +106,7 @@ _ANSWER, _CLOSE_PROBE = 5.0, 1.0
 
 
 async def brokers_answer(brokers: str, client_id: str, options: Mapping[str, object]) -> bool:
-    """Whether one of `brokers` says within a few seconds which brokers there are. Raises nothing of the client's."""
+    """Return whether one of `brokers` says within a few seconds which brokers there are. Raises nothing of the client's."""
     given: dict[str, Any] = dict(options)
     client = AIOKafkaClient(bootstrap_servers=brokers, client_id=f"{client_id}-outbox", **given)
     try:

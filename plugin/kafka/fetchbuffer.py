@@ -43,7 +43,7 @@ _PARTS: Final = ("_closed", "_create_fetch_waiter", "_notify", "_records", "_sub
 
 
 def is_known(fetcher: Any) -> bool:
-    """Whether `fetcher` works as the version of aiokafka does that this was written for."""
+    """Return whether `fetcher` works as the version of aiokafka does that this was written for."""
     is_replaced = "fetched_records" in vars(fetcher)
     return (
         not is_replaced
@@ -60,7 +60,7 @@ class Taking:
         self._is_known = None if _is_plain(consumer) else False
 
     def is_known(self) -> bool:
-        """Whether records are taken past `getmany`."""
+        """Return whether records are taken past `getmany`."""
         if self._is_known is None:
             self._is_known = is_known(self.consumer._fetcher)
             if not self._is_known:
@@ -68,7 +68,7 @@ class Taking:
         return self._is_known
 
     async def take(self, *partitions: TopicPartition, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
-        """What the client has of `partitions`, or of all: at most `most` records of each. Waits for the first at most `timeout_ms`.
+        """Return the client's records of `partitions`, or of all: at most `most` of each. Wait for the first at most `timeout_ms`.
 
         A record has `offset`, `timestamp`, `timestamp_type`, `key`, `value` and `headers`. Raises what the client raises; all that was
         taken before an error is returned first.
@@ -101,7 +101,7 @@ class Taking:
 
 
 async def _comes(fetcher: Any, within: float) -> bool:
-    """Whether the client gets something in that time (seconds). Raises what the group's coordinator refuses."""
+    """Return whether the client gets something in that time (seconds). Raises what the group's coordinator refuses."""
     waiter = fetcher._create_fetch_waiter()
     try:
         await asyncio.wait([waiter], timeout=within)
@@ -211,7 +211,7 @@ class _Batches(_Reader):  # type: ignore[misc]
         return bool(self._rest)
 
     def _read_batch(self, batch: Any) -> None:
-        """As `_unpack_records` of aiokafka."""
+        """Like `_unpack_records` of aiokafka."""
         if self._check_crcs and not batch.validate_crc():
             raise CorruptRecordException(f"Invalid CRC - {self._tp}")
         if self._isolation_level == READ_COMMITTED and batch.producer_id is not None:
@@ -246,7 +246,7 @@ class _Batches(_Reader):  # type: ignore[misc]
 
 
 def _is_plain(consumer: Any) -> bool:
-    """Whether `getmany` is aiokafka's own: who overrides it, or wraps it as tracing does, wants to see what is fetched."""
+    """Return whether `getmany` is aiokafka's own: who overrides it, or wraps it as tracing does, wants to see what is fetched."""
     getmany = inspect.getattr_static(consumer, "getmany", None)
     return inspect.isfunction(getmany) and getmany.__module__ == AIOKafkaConsumer.__module__ and not hasattr(getmany, "__wrapped__")
 

@@ -66,7 +66,7 @@ _REFUSALS: Final = (
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether asking again is in vain. An error without a class, such as a broker's unknown error, may pass."""
+    """Return whether asking again is in vain. An error without a class, such as a broker's unknown error, may pass."""
     return isinstance(error, _REFUSALS)
 
 
@@ -99,7 +99,7 @@ async def _attempt(host: str, port: int, identity: dict[str, Any]) -> str | None
 
 
 def _reason(error: Exception, mechanism: str) -> str:
-    """What is wrong and what to do. Repeats no name, no password and no words of the broker, which may hold them."""
+    """Return what is wrong and what to do, without names, passwords or the broker's text, which may contain them."""
     match error:
         case ssl.SSLCertVerificationError():
             return _reason_of_certificate(error)
@@ -173,7 +173,7 @@ class Refusal(enum.Enum):
 
     @property
     def is_about_record(self) -> bool:
-        """Whether another record of the same batch may be taken."""
+        """Return whether another record of the same batch may be taken."""
         return self in (Refusal.OF_RECORD, Refusal.OF_RECORD_IN_TIME)
 
 
@@ -218,10 +218,10 @@ _TABLE: Final[tuple[tuple[Refusal, tuple[type[BaseException], ...]], ...]] = (
 
 
 def refusal_of(error: BaseException) -> Refusal:
-    """What `error` says of the records that were sent together."""
+    """Return what `error` means for the records that were sent together."""
     return next((refusal for refusal, classes in _TABLE if isinstance(error, classes)), Refusal.PASSING)
 
 
 def is_certain(error: BaseException) -> bool:
-    """Whether the broker has looked at the record and refuses it: no fault of a broker looks like that."""
+    """Return whether the broker has looked at the record and refuses it: no fault of a broker looks like that."""
     return isinstance(error, InvalidRecordError)

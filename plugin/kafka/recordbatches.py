@@ -67,7 +67,7 @@ class RawRecords(NamedTuple):
 
 
 def is_about_a_header(error: BaseException) -> bool:
-    """Whether the parser stumbled over bytes that are no UTF-8; in a record only the names of headers have to be."""
+    """Return whether the parser stumbled over bytes that are no UTF-8; in a record only the names of headers have to be."""
     return isinstance(error, UnicodeDecodeError) or isinstance(error.__cause__, UnicodeDecodeError)
 
 
@@ -90,7 +90,7 @@ async def read_raw(consumer: Any, partition: TopicPartition, position: int) -> R
 async def fetch_raw(
     client: Any, leader: int | None, partition: TopicPartition, position: int, *, wait_ms: int, most: int, isolation: int
 ) -> RawBatches:
-    """What `leader` has from `position` on, about `most` bytes, and at least one batch if there is any. Raises `KafkaError`."""
+    """Return the batches of `leader` from `position` on: about `most` bytes, and at least one batch if any. Raise `KafkaError`."""
     asked = [(partition.topic, [(partition.partition, position, most)])]
     answer = await send(client, leader, FetchRequest(wait_ms, 1, most, isolation, asked, rack_id=""))
     parts = [part for _, parts in answer.topics for part in parts]
@@ -148,7 +148,7 @@ class RawBatches(NamedTuple):
         return make(self.partition, batches, self.aborted, self.position, None, None, True, self.isolation)
 
     def is_cut(self) -> bool:
-        """Whether there are bytes, and not one whole batch: the client never gives any of them."""
+        """Return whether there are bytes, and not one whole batch: the client never gives any of them."""
         return bool(self.raw) and not _Batches(self.raw).has_next()
 
     def claim(self, at: int) -> tuple[int, int] | None:
@@ -187,7 +187,7 @@ class RawBatches(NamedTuple):
 
 
 def at_byte(reading: Any) -> int:
-    """Where the batch starts that `reading`, what `RawBatches.records` made, is at or can't cut out."""
+    """Return the byte at which the batch starts that `reading`, made by `RawBatches.records`, is at or can't cut out."""
     return int(reading._records.at)
 
 

@@ -82,7 +82,7 @@ def _lacking(kind: type[Any], wanted: Iterable[str]) -> list[str]:
 
 
 def _takes(kind: type[Any], name: str, wanted: str) -> bool:
-    """Whether the method takes the parameters that `wanted` has in brackets, if it has any; behind `...` may be others."""
+    """Return whether the method takes the parameters that `wanted` has in brackets, if it has any; behind `...` may be others."""
     if wanted == name:
         return True
     takes = f"{name}({','.join([*inspect.signature(getattr(kind, name)).parameters][1:])})"

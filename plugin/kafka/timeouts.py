@@ -15,7 +15,7 @@ _LEFT: Final[set[asyncio.Future[Any]]] = set()
 
 
 def is_asked_to_end() -> bool:
-    """Whether the current task was cancelled. If not, a cancellation comes from inside of what it called."""
+    """Return whether the current task was cancelled. If not, a cancellation comes from inside of what it called."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -35,7 +35,7 @@ async def answer(call: Coroutine[Any, Any, T] | asyncio.Future[T], *, within: fl
 
 
 async def ended(work: Awaitable[object], *, within: float) -> bool:
-    """Whether `work` ended in that time (seconds); otherwise it is cancelled, and left behind. Raises what it raises."""
+    """Return whether `work` ended in that time (seconds); otherwise it is cancelled, and left behind. Raises what it raises."""
     task = asyncio.ensure_future(work)
     if not await _wait(task, within) or task.cancelled():
         return False
@@ -62,7 +62,7 @@ async def until(stop: asyncio.Event, work: Awaitable[T], *, grace: float) -> tup
 
 
 async def _wait(task: asyncio.Future[Any], within: float) -> bool:
-    """Whether it is done; it is cancelled and left behind if it is not."""
+    """Return whether it is done; it is cancelled and left behind if it is not."""
     try:
         await asyncio.wait({task}, timeout=within)
     finally:

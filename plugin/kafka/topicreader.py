@@ -129,7 +129,7 @@ class TopicReader:
         return records, max(start, min(end, answer.goes_on_at))
 
     async def fetch(self, partition: TopicPartition, position: int) -> RawBatches:
-        """What the broker has from `position` on now, not parsed."""
+        """Return the broker's batches from `position` on, not parsed."""
         return await self._answer(_place(partition, position), partial(self._fetch, partition, position, position, _MOST))
 
     async def try_to_read(self, partitions: Collection[TopicPartition]) -> None:
@@ -156,7 +156,7 @@ class TopicReader:
         return answer
 
     async def _is_remote(self, leader: int, partition: TopicPartition, position: int) -> bool:
-        """Whether the leader has `position` in remote storage: an empty answer says nothing then. Older brokers have none."""
+        """Return whether the leader has `position` in remote storage: an empty answer says nothing then. Older brokers have none."""
         try:
             answer = await send(self._admin, leader, LocalStartRequest(*partition))
         except (IncompatibleBrokerVersion, NotImplementedError):  # aiokafka raises either
@@ -180,7 +180,7 @@ class TopicReader:
         return {partition: found[partition] for partition in partitions}
 
     async def _led(self, asked: Mapping[TopicPartition, tuple[int, ...]]) -> dict[int, list[tuple[str, list[Any]]]]:
-        """What is asked of each partition, by its leader and its topic."""
+        """Return the questions about each partition, by its leader and its topic."""
         led: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         for partition, what in asked.items():
             led[await self._leader(partition)][partition.topic].append((partition.partition, *what))
@@ -208,7 +208,7 @@ class TopicReader:
             learn_brokers(self._admin, answer)
 
     async def _answer(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """What `ask` returns; an error that may pass is asked again, of the new leader."""
+        """Return the result of `ask`; after an error that may pass, ask the new leader."""
         now = asyncio.get_running_loop().time
         until = now() + self._patience
         while True:
@@ -226,7 +226,7 @@ def _place(partition: TopicPartition, offset: int | None = None) -> str:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether asking again may help; an error that aiokafka has no class for may pass as well."""
+    """Return whether asking again may help; an error that aiokafka has no class for may pass as well."""
     return isinstance(error, KafkaError) and (error.retriable or isinstance(error, ReplicaNotAvailableError | UnknownError))
 
 

@@ -58,11 +58,11 @@ class Route(Protocol):
         ...
 
     def judge(self, change: Change) -> Verdict:
-        """What becomes of `change`. Raises `UnreadableChange`; nothing behind it is sent then."""
+        """Decide on `change`. Raise `UnreadableChange`; nothing after it is sent then."""
         ...
 
     async def waiting(self) -> Sequence[ChangeMessage]:
-        """What waits in the table, a part of it; empty where there is none, and once everything was given out and sent."""
+        """Return a part of the rows that wait in the table; empty once all were returned and sent."""
         ...
 
     async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
@@ -101,17 +101,17 @@ class MappedRows:
         self._mapping = mapping
 
     async def open(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def begin(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def keep(self) -> bool:
         """There is no table to look into."""
         return False
 
     def judge(self, change: Change) -> Verdict:
-        """What the function says. Raises `UnreadableChange` with where it raised; never with what, which may be of a row."""
+        """Return the function's verdict. Raise `UnreadableChange` with the place of an error, not its text, which may quote a row."""
         outcome = called(self._mapping, change)
         if not isinstance(outcome, Returned):
             error = outcome.error
@@ -132,7 +132,7 @@ class MappedRows:
         return ChangeMessage(dataclasses.replace(made, message_id=change.id), change.position)
 
     async def waiting(self) -> Sequence[ChangeMessage]:
-        """Nothing waits: what was there before the slot is not sent."""
+        """Return nothing: rows from before the slot are not sent."""
         return ()
 
     async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
@@ -140,7 +140,7 @@ class MappedRows:
         return change_messages
 
     async def sent(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
-        """Nothing to do: the position is all that is kept."""
+        """Do nothing: only the position is stored."""
 
     async def refuse(self, change_message: ChangeMessage, failure: SendFailed) -> None:
         """Raise `PublishRefused`."""
@@ -151,7 +151,7 @@ class MappedRows:
         )
 
     async def end(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     @property
     def _name(self) -> str:

@@ -55,11 +55,11 @@ class CheckSchedule:
             raise ConfigurationError(f"the check-back is to end after {self.most!r} checks; give a number from 1")
 
     def is_used_up(self, prepared: Prepared) -> bool:
-        """Whether it has had all its checks, as after the limit was lowered: it is parked unasked."""
+        """Return whether it has had all its checks, as after the limit was lowered: it is parked unasked."""
         return prepared.checks >= self.most
 
     def answer(self, prepared: Prepared, outcome: TransactionOutcome) -> CheckAnswer:
-        """What to write down for `prepared`: a decision, one more check, or, after UNKNOWN too often, its end as MESSAGE_ERROR."""
+        """Return what to store for `prepared`: a decision, one more check, or MESSAGE_ERROR after too many UNKNOWN."""
         if outcome is not TransactionOutcome.UNKNOWN:
             return CheckAnswer(prepared.id, outcome)
         again_in = next_check(prepared.checks + 1, limit=self.most, every=self.every)
@@ -102,7 +102,7 @@ class Witnesses:
         self._throttle = LogThrottle()
 
     async def ask(self, half: Sequence[Prepared]) -> TransactionOutcome | None:
-        """How the local transaction of these messages ended; `None` if there was nothing to ask, or the check raised."""
+        """Return the outcome of these messages' local transaction; `None` if nothing could be asked, or the check raised."""
         first = half[0]
         if not first.barrier_in:
             return await self._call_back(first)

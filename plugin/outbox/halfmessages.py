@@ -35,7 +35,7 @@ class Barriers:
         self._is_compared = False
 
     async def database_id(self) -> str:
-        """What half messages say of where their barrier is. Raises `StoreUnavailable`."""
+        """Return the id of the database with the barrier. Raise `StoreUnavailable`."""
         if self._id is None:
             self._id = await self._store.database_id()
         return self._id
@@ -93,11 +93,11 @@ class LocalTransaction:
 
     @property
     def lacks_barrier(self) -> bool:
-        """Whether it claims to have committed without the row that a check-back would look for."""
+        """Return whether it claims to have committed without the row that a check-back would look for."""
         return self._barriers is not None and not self._is_begun and self._told in (None, TransactionOutcome.COMMIT)
 
     async def outcome(self, *, raised: bool, wait: float) -> TransactionOutcome:
-        """How it ended: what its database says, asked for at most `wait` seconds; without a barrier what was said.
+        """Return the outcome by its database, asked for at most `wait` seconds; without a barrier the reported one.
 
         Raises `StoreUnavailable`.
         """

@@ -140,7 +140,7 @@ class OutboxRelay:
             await self._end(sender, relaying, keeping, stopping)
 
     async def _end(self, sender: OpenSender, *tasks: asyncio.Task[Any]) -> None:
-        """Nothing is sent any more, then the shards are free. Two signals or an error don't wait longer than these few seconds."""
+        """Stop sending, then free the shards. Two signals or an error don't wait longer than these few seconds."""
         for task in tasks:
             task.cancel()
         try:
@@ -185,7 +185,7 @@ class OutboxRelay:
 
 
 def _new_owner() -> str:
-    """Who the relay is: another one in each process, so that a process that was replaced has no tokens that count."""
+    """Return a new id of a relay: each process has its own, so the tokens of a replaced process do not count."""
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
@@ -232,7 +232,7 @@ def new_relay(
 
 
 def name_of_outbox(policy: Outbox) -> str:
-    """What events and the log call an outbox: its URL without user, password and options, or the class of the object."""
+    """Return the name of an outbox in events and log: its URL without user, password and options, or the object's class."""
     return shown_store(policy.store)
 
 
@@ -321,7 +321,7 @@ async def relay_outbox_apart(
 
 
 async def _opened(store: OutboxStore, policy: Outbox, stop: asyncio.Event) -> bool:
-    """Whether the outbox is open before `stop` is set."""
+    """Return whether the outbox is open before `stop` is set."""
     throttle: Final = LogThrottle()
     while not stop.is_set():
         try:

@@ -39,16 +39,16 @@ class Holding:
         return cls(dict(tokens), asked_at + lease, asked_at + (min(hurry, lease / 3) if is_short else lease / 3))
 
     def is_late(self, now: float, patience: float) -> bool:
-        """Whether shards should have been renewed that many seconds ago; never before the first are owned."""
+        """Return whether shards should have been renewed that many seconds ago; never before the first are owned."""
         return self.renew_at != float("-inf") and now >= self.renew_at + patience
 
     def is_over(self, now: float) -> bool:
-        """Whether others may own the shards by now."""
+        """Return whether others may own the shards by now."""
         return now >= self.until
 
 
 def fair_share(relays: int) -> int:
-    """How many shards one of `relays` relays owns."""
+    """Return the number of shards for each of `relays` relays."""
     return ceil(SHARDS / max(1, relays))
 
 
@@ -78,7 +78,7 @@ class AckMemory:
             self._ids.pop(row.id, None)
 
     def has(self, row: OutboxRow) -> bool:
-        """Whether it was acknowledged; a row of another database, or of a restored one, has another message id."""
+        """Return whether it was acknowledged; a row of another database, or of a restored one, has another message id."""
         return self._ids.get(row.id) == row.message.message_id
 
 
@@ -97,7 +97,7 @@ class Window:
     tokens: Mapping[int, int] = field(default_factory=dict)
 
     def is_large(self, batch: int) -> bool:
-        """Whether it is worth reading on while it is sent: there is probably more."""
+        """Return whether it is worth reading on while it is sent: there is probably more."""
         return 2 * len(self.rows) >= batch or sum(len(row.message.value or b"") for row in self.rows) >= _LARGE
 
     def still(self, tokens: Mapping[int, int], stopped: Collection[Key]) -> Window:
@@ -119,7 +119,7 @@ class Ruling:
 
     @property
     def may_be_outage(self) -> bool:
-        """Nothing was acknowledged, and nothing was refused: perhaps no broker is there."""
+        """Return whether nothing was acknowledged and nothing refused: perhaps no broker is available."""
         return bool(self.failed) and not self.sent and all(answer.retriable for _, answer, _ in self.failed)
 
 
@@ -132,7 +132,7 @@ def key_of(row: OutboxRow) -> Key | None:
 def rule(
     rows: Sequence[OutboxRow], answers: Sequence[SendAnswer], *, max_attempts: int, parked_blocks: bool, rng: random.Random | None = None
 ) -> Ruling:
-    """What the `answers` make of the `rows`. With `parked_blocks`, a row that is parked stops its key."""
+    """Rule on the `rows` by their `answers`. With `parked_blocks`, a row that is parked stops its key."""
     ruling, parked = Ruling(), set[Key]()
     for row, answer in zip(rows, answers, strict=True):
         key = key_of(row)
@@ -158,5 +158,5 @@ def _failure(row: OutboxRow, answer: SendFailed, max_attempts: int, rng: random.
 
 
 def _was_tried(answer: SendFailed) -> bool:
-    """What failed by itself names the error of the client."""
+    """Return whether the row failed by itself: then it has an error of the client."""
     return bool(answer.error)

@@ -143,7 +143,7 @@ class TransactionalProducer:
 
     @property
     def counts(self) -> CheckCounts:
-        """What became of the checks since the start."""
+        """Return the results of the checks since the start."""
         return self._check_back.counts
 
     def prepare(

@@ -99,18 +99,18 @@ async def last_commits(settings: HostSettings, groups: Collection[str]) -> list[
 
 
 async def has_committed(settings: HostSettings, group: str) -> bool:
-    """Whether `group` has committed anything. Raises as `connected`."""
+    """Return whether `group` has committed anything. Raises as `connected`."""
     async with connected(settings) as admin:
         return any(each.offset >= 0 for each in (await committed_of(admin, group)).values())
 
 
 async def committed_of(admin: AIOKafkaAdminClient, group: str) -> Mapping[TopicPartition, Any]:
-    """What `group` has committed."""
+    """Return the commits of `group`."""
     return await once_coordinated(lambda: admin.list_consumer_group_offsets(group))
 
 
 async def once_coordinated(ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` returns once the group has a coordinator: brokers that have just started need a moment."""
+    """Return the result of `ask` once the group has a coordinator: brokers that have just started need a moment."""
     until = asyncio.get_running_loop().time() + _PATIENCE
     while True:
         try:

@@ -69,7 +69,7 @@ class CopyReader(TopicReader):
         return {partition: found for partition, found in (await committed_of(self._admin, group)).items() if found.offset >= 0}
 
     async def membership(self, group: str) -> Membership:
-        """Who is in `group`."""
+        """Return the members of `group`."""
         return await once_coordinated(lambda: self._describe(group))
 
     async def _describe(self, group: str) -> Membership:
@@ -78,7 +78,7 @@ class CopyReader(TopicReader):
         return read_membership(described)
 
     async def left(self, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Left]:
-        """What is left of each partition, of which `committed` are the commits."""
+        """Return the unread part of each partition, by its commit in `committed`."""
         found = {}
         for partition, (start, end) in (await self.bounds(partitions)).items():
             commit = committed.get(partition)
@@ -95,7 +95,7 @@ class CopyReader(TopicReader):
         return {partition: stable[partition] for partition in partitions if stable[partition] < ends[partition]}
 
     async def deliveries(self, partition: TopicPartition, left: Left) -> AsyncGenerator[Delivery, None]:
-        """What is `left` of a partition."""
+        """Yield the deliveries in the part `left` of a partition."""
         async for record in self.records(partition, left.position, left.end):
             yield delivery_of(partition, record)
 
@@ -151,7 +151,7 @@ class Leftover(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What it means, and what to do."""
+        """Return a sentence with the meaning and what to do."""
         return (
             f"topic {self.topic!r} has a copy for agent {self.handler!r} from before it had order={self.order!r} (partition "
             f"{self.partition}, offset {self.offset}), and it would run out of order; let workers without the order run the delay and "
@@ -314,7 +314,7 @@ class Stray(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What it means, and what to do."""
+        """Return a sentence with the meaning and what to do."""
         has = f"topic {self.topic!r} has {self.records} {'record' if self.records == 1 else 'records'}"
         return (
             f"{has} of dead letters of group {self.group!r}, which go to another topic now; ackwise dlq list {self.group} "

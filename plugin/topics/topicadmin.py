@@ -143,7 +143,7 @@ def _check_altered(responses: Sequence[Any]) -> None:
 
 
 async def _await_set(admin: AIOKafkaAdminClient, topics: Collection[str], wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """What is set for each of `topics` itself, beside the defaults of its brokers, once that has what is `wanted`.
+    """Return the settings of each of `topics`, without broker defaults, once they include those `wanted`.
 
     Brokers learn one by one of a topic and of what is set for it: look until the one that is asked knows.
     """
@@ -411,7 +411,7 @@ async def with_matching(group: Group) -> Group:
 
 
 async def matched_by(group: Group) -> Matched:
-    """What the patterns of `group` match now. Raises as `with_matching`."""
+    """Return the topics that the patterns of `group` match now. Raise as `with_matching`."""
     return match_topics(group.agents, group.names, await list_topics(group.settings) if group.patterns else ())
 
 

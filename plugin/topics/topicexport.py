@@ -102,7 +102,7 @@ class Right(NamedTuple):
 def rights_of(
     role: Role, names: TopicNames, sources: Collection[str], *, targets: Collection[str] = (), relays: bool = False
 ) -> list[Right]:
-    """What `role` may do in the group of `names`, which reads `sources`; with `relays` what a relay may, too.
+    """Return the rights of `role` in the group of `names`, which reads `sources`; with `relays` those of a relay too.
 
     `targets` are the topics that delayed sends go to.
     """

@@ -60,7 +60,7 @@ class TopicNames:
 
     @classmethod
     def none(cls, group: str) -> TopicNames:
-        """Of an instance that broadcasts: nothing is sent back there, so its group has no topics."""
+        """Return the names for a broadcasting instance: nothing is sent back there, so its group has no topics."""
         names = object.__new__(cls)
         names._set(group=group, retry="", delay="", dead_letter="", template=_DEFAULT)
         return names
@@ -79,21 +79,21 @@ class TopicNames:
 
     @property
     def default_dead_letter(self) -> str:
-        """Where dead letters are of an app that names no other topic."""
+        """Return the default topic for dead letters."""
         return self.template.name(self.group, "dlq")
 
     @property
     def control(self) -> str:
-        """Where commands to all workers of the group are."""
+        """Return the topic of commands to all workers of the group."""
         return self.template.name(self.group, "control")
 
     @property
     def state(self) -> str:
-        """Where it is kept what was done with dead letters."""
+        """Return the topic that records what was done with dead letters."""
         return self.template.name(self.group, "dlq", "state")
 
     def has_name_of_own(self, topic: str) -> bool:
-        """Whether `topic` is called like one of this group's, also one that it does not have now, such as of other dead letters."""
+        """Return whether `topic` is called like one of this group's, also one that it does not have now, such as of other dead letters."""
         found = self.template.of(topic)
         return topic in self.own or (found is not None and found.group == self.group)
 

@@ -66,7 +66,7 @@ def topics_about(text: object, agents: Sequence[Agent]) -> set[str]:
 
 
 def match_topics(agents: Sequence[Agent], names: TopicNames, there: Collection[str]) -> Matched:
-    """What the patterns of `agents` match of the topics that are `there`; `names` are those of their group."""
+    """Return the topics among `there` that the patterns of `agents` match; `names` are those of their group."""
     topics, disputed, of_groups = [], {}, {}
     for topic in sorted({*there} - {*named_topics(agents)} - names.own):
         readers = [] if topic.startswith(_INTERNAL) else readers_of(agents, topic)

@@ -92,7 +92,7 @@ class TopicPlan(NamedTuple):
         return MadeTopic(topic, self.partitions(topic), self.like.replication, config)
 
     def partitions(self, topic: str) -> int:
-        """How many a created topic has. That of the delay topic says for how long they wait, and not how wide the sources are."""
+        """Return the number of partitions of a created topic. For the delay topic it depends on the waits, not on the sources."""
         return self.rungs if topic == self.delay else self.like.partitions
 
     def retention(self, topic: str) -> int:
@@ -147,7 +147,7 @@ def plan_topics(
     rungs: int = width(),
     in_place: Mapping[str, float] = MappingProxyType({}),
 ) -> TopicPlan:
-    """What must be done so that every copy of a message of `sources` fits and none is deleted before it is due.
+    """Plan the topics so that every copy of a message of `sources` fits and none is deleted before it is due.
 
     `longest_delay`, and those of `in_place` by topic, are in seconds; `rungs` are the partitions of the delay topic. Raises
     `ConfigurationError` for what only the user can change.
@@ -263,7 +263,7 @@ def _control(topic: str, there: Topic | None) -> TopicReview:
 
 
 def _like(sources: Sequence[Topic], longest_delay: float) -> Topic:
-    """As wide, as safe and as long-lived as the sources, and messages may be larger by the budget of our headers."""
+    """Return a topic as wide, as safe and as long-lived as the sources, whose messages may be larger by our headers."""
     retentions = [source.retention_ms for source in sources]
     # A copy that waits may be as old as a message, and must outlive its delay by the time for which no relay runs.
     retention = -1 if -1 in retentions else max(*retentions, round(2 * longest_delay * 1000))
@@ -298,7 +298,7 @@ def _of_retention(topic: str, there: Topic, longest_delay: float) -> list[str]:
 
 
 def _of_rungs(topic: str, there: Topic, ladder: Ladder) -> list[str]:
-    """What would delete or strand copies that wait."""
+    """Return the findings that would delete or strand waiting copies."""
     faults = []
     if not ladder:
         faults.append(f"topic {topic!r} has one partition, which is for cancellations, so nothing can wait; give it {width()} partitions")
@@ -313,7 +313,7 @@ def _of_rungs(topic: str, there: Topic, ladder: Ladder) -> list[str]:
 
 
 def _of_missing(topic: str, there: Topic, ladder: Ladder, longest_delay: float) -> str | None:
-    """What the missing rungs cost; `None` where each wait has a partition, and those for delayed sends are missing alone."""
+    """Return what the missing rungs cost; `None` if each wait has a partition and only those for delayed sends are missing."""
     if not ladder or not ladder.missing:
         return None
     hops, least = ladder.hops(longest_delay), ladder_of(width()).hops(longest_delay)
