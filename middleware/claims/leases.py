@@ -251,7 +251,7 @@ class Leases:
             raise
         if self._down_until:
             self._down_until = 0.0
-            log.info("the store answers again", marks=self._marks.keys, releases=self._releases.keys)
+            log.info("store answered again", marks=self._marks.keys, releases=self._releases.keys)
         self._trips.append(self._clock() - started)
         return result
 

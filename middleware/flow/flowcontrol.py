@@ -232,7 +232,7 @@ class FlowControl:
                 retry_in=self.breaker.rest,
             )
         elif circuit.position is Position.CLOSED and was_stopped:
-            log.info("the breaker lets a handler go on", handler=handler, why=why)
+            log.info("breaker let the handler continue", handler=handler, why=why)
         self.has_changed()
 
 

@@ -94,7 +94,7 @@ class Quarantine:
         elif polled_at != case.polled_at:
             del self._cases[partition]
             case.lane.unreadable = None
-            log.info("a partition can be read again", topic=partition.topic, partition=partition.partition, offset=case.lane.position)
+            log.info("partition read again", topic=partition.topic, partition=partition.partition, offset=case.lane.position)
 
     def _alarm(self) -> None:
         """Log for each, once a minute, that the operator has to act."""

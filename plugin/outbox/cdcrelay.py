@@ -100,7 +100,7 @@ class CdcSession:
                 self._tell_findings(self._counts.status)
             except StoreUnavailable as error:
                 if self._throttle.is_due("beat"):
-                    log.warning("the heartbeat of change data capture failed", slot=self._source.name, error=said(error), retry_in=_BEAT)
+                    log.warning("heartbeat of change data capture failed", slot=self._source.name, error=said(error), retry_in=_BEAT)
             await asyncio.sleep(_BEAT)
             if await self._route.keep():
                 self._look.set()
@@ -295,7 +295,7 @@ class CdcRelay:
             except SourceBusy as error:
                 rest = _BUSY
                 if self._throttle.is_due("busy"):
-                    log.info("slot is read by another relay", slot=self._source.name, error=said(error))
+                    log.info("slot used by another relay", slot=self._source.name, error=said(error))
             except Unavailable as error:
                 rest = _BEGIN_ANEW[0] if self.counts.transactions > sent else min(2 * rest, _BEGIN_ANEW[1])
                 if self._throttle.is_due("away"):
@@ -319,7 +319,7 @@ class CdcRelay:
             await self._route.open()
             await self._source.open()
             self._throttle.reset("away")
-            log.info("change data capture reads the log", slot=self._source.name, database=self._source.address)
+            log.info("change data capture opened the log", slot=self._source.name, database=self._source.address)
             session = CdcSession(self._source, self._route, sender, stop=stop, counts=self.counts, throttle=self._throttle, sink=self._sink)
             tasks = [
                 asyncio.create_task(session.relay(), name="ackwise change data capture"),

@@ -298,7 +298,7 @@ class OutboxSession:
             self._outages = 0
             self._around.counts.brokers_away = False
             self._around.throttle.reset("outage")
-            log.info("brokers answer the outbox relay again", outbox=self._around.name)
+            log.info("brokers answered the outbox relay again", outbox=self._around.name)
 
     async def _rest(self, stop: asyncio.Event) -> None:
         """Wait for rows, for the next renewal, for brokers that are unavailable, or for the stop."""

@@ -118,4 +118,4 @@ async def test_it_is_told_when_the_store_is_back(make_spine: Any, caplog: pytest
     spine.store.fail = lambda exchange: False
     spine.clock.now += 60
     await spine.run(entries)
-    assert sum("the store answers again" in record.getMessage() for record in caplog.records) == 1
+    assert sum("store answered again" in record.getMessage() for record in caplog.records) == 1

@@ -249,7 +249,7 @@ async def test_while_no_broker_answers_rows_wait_and_no_attempt_is_used_up(caplo
         assert not counts.brokers_away
     assert all(desk.log.of_key(b"key-%d" % key) == [b"0", b"1", b"2"] for key in range(3))
     assert len(fields(caplog, "no broker answers the outbox relay")) == 1
-    assert len(fields(caplog, "brokers answer the outbox relay again")) == 1
+    assert len(fields(caplog, "brokers answered the outbox relay again")) == 1
 
 
 async def test_a_relay_whose_lease_is_over_sends_nothing() -> None:

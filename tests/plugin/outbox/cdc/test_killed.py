@@ -147,13 +147,13 @@ async def test_whatever_is_killed_every_committed_row_is_sent_and_nothing_else(
     await shop.outbox.open()
     relay.start()
     try:
-        await until(lambda: relay.said("change data capture reads the log"))
+        await until(lambda: relay.said("change data capture opened the log"))
         for number in range(2):  # of the relay, in the middle of a stream
             selling = await shop.selling(60, rows=10)
             relay.end(signal.SIGKILL)
             relay.start()
             await selling
-            await until(lambda at=number: relay.said("change data capture reads the log") >= at + 2)  # type: ignore[misc]
+            await until(lambda at=number: relay.said("change data capture opened the log") >= at + 2)  # type: ignore[misc]
         for end in (shop.server.kill, shop.server.stop):  # of the database, at once and in order
             selling = await shop.selling(60, rows=10)
             await asyncio.to_thread(end)
