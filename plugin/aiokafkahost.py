@@ -85,7 +85,7 @@ def watching_of(slots: Slots, settings: HostSettings, agents: Sequence[Agent]) -
     if (policy := slots.watch) is None:
         return None
     try:
-        from ackwise.plugin.web.workerpages import Watching  # what it needs is installed by those who watch
+        from ackwise.plugin.web.workerpages import Watching  # its dependencies are an extra
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"Watch needs {error.name}, which is not installed; pip install 'ackwise[watch]'") from None
     return Watching(policy, lambda: explain(settings, slots, agents, slots.config))

@@ -1,4 +1,4 @@
-"""`ackwise cdc URL`: sends what a database's log says to Kafka; with `--status`, how far it has come."""
+"""`ackwise cdc URL`: sends the changes in a database's log to Kafka; `--status` prints the position of the reader."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ _Url = Annotated[
 _Brokers = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where messages are sent. Default: localhost:9092.")]
 _Slot = Annotated[
     str,
-    typer.Option(help="The replication slot, which keeps the log until Kafka has it; on MariaDB and MySQL the name of the kept position."),
+    typer.Option(
+        help="The replication slot, which keeps the log until Kafka has it; on MariaDB and MySQL the name of the stored position."
+    ),
 ]
 _Publication = Annotated[str, typer.Option(help="The publication, which selects the tables; PostgreSQL only.")]
 _Create = Annotated[
     bool,
-    typer.Option(
-        "--create-slot", help="Make publication and slot where they are missing, or start at the end of the log where no position is kept."
-    ),
+    typer.Option("--create-slot", help="Create a missing publication and slot, or start at the end of the log if no position is stored."),
 ]
 _Replace = Annotated[
     bool,
-    typer.Option("--replace-lost-slot", help="Start again at the end of the log after a slot was lost; see the page on it first."),
+    typer.Option("--replace-lost-slot", help="After a slot was lost, start again at the end of the log; read the page on it first."),
 ]
 _Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", metavar="SCHEMA.TABLE", help="Read this table in place of the outbox; may be given more than once."),
+    typer.Option("--table", metavar="SCHEMA.TABLE", help="Read this table instead of the outbox; may be repeated."),
 ]
 _Map = Annotated[
     str | None,
-    typer.Option("--map", metavar="MODULE:FUNCTION", help="With --table: makes an Outgoing, or None, of a Change."),
+    typer.Option("--map", metavar="MODULE:FUNCTION", help="With --table: the function that turns a Change into an Outgoing or None."),
 ]
 _OnError = Annotated[
     Literal["block", "skip"],
-    typer.Option(help="What a row that Kafka refuses for good does to its key: hold it until the row is requeued, or nothing."),
+    typer.Option(help="After Kafka has refused a row for good: block its key until the row is requeued, or skip the row."),
 ]
 _Events = Annotated[str | None, typer.Option(metavar="FOLDER", help="Where events go. Default: nowhere.")]
-_Status = Annotated[bool, typer.Option("--status", help="Print how far the slot has come, and leave.")]
+_Status = Annotated[bool, typer.Option("--status", help="Print the position of the slot and exit.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="With --status: one JSON object.")]
 
 
@@ -85,14 +85,14 @@ def cdc(
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = "text",
 ) -> None:
-    """Send the rows of an outbox as its database commits them, read from the log, until SIGINT or SIGTERM. With --table and --map it sends
-    the changes of any table.
+    """Send the rows of an outbox from the log of its database until SIGINT or SIGTERM. With --table and --map, send the changes of any
+    table.
 
-    The position in the log moves once Kafka acknowledged everything before it. Any number may run for one slot: one reads, the others
-    wait to take over.
+    The position in the log moves after Kafka has acknowledged everything before it. Several processes may run for one slot: one reads,
+    the others wait to take over.
 
-    Exit code 0: what was sent is acknowledged, and it left. 1: with --status, something is wrong or unwise. 2: it can't start, or not go
-    on. 128 + n: a second signal n ended it at once.
+    Exit code 0: everything sent is acknowledged. 1: with --status, a problem or a warning was found. 2: it can't start or can't
+    continue. 128 + n: a second signal n ended it at once.
     """
     import asyncio
 
@@ -111,7 +111,7 @@ def cdc(
 
 
 class _Relaying:
-    """A relay of `source` as the options say."""
+    """A relay of `source`, configured by the options."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Relaying:
 
 
 def _found(target: str) -> Mapping:
-    """The function that `target`, a `module:function`, names. Raises `ConfigurationError`."""
+    """Return the function that `target`, a `module:function`, names. Raises `ConfigurationError`."""
     from ackwise.plugin.cli.command import find_attribute
 
     found = find_attribute(target, "a function", "shop.changes:to_message")

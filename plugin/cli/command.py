@@ -1,8 +1,6 @@
-"""The step from a command into asyncio, which is loaded once a command runs: a help needs no event loop.
+"""What commands share: the event loop, options in a dataclass, and the app that MODULE:APP names.
 
-Options that several commands take together: declared once, as the fields of a dataclass, and given to a command as one value.
-
-The app that the user names as MODULE:APP, and the error where it is missing.
+asyncio is imported when a command runs: `--help` needs no event loop.
 """
 
 from __future__ import annotations
@@ -33,14 +31,14 @@ T = TypeVar("T")
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What `coroutine` returns, run in its own event loop."""
+    """Run `coroutine` in a new event loop and return its result."""
     import asyncio
 
     return asyncio.run(coroutine)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` as typer reads it: in place of each parameter that is a dataclass there are the fields of that."""
+    """Return `command` for typer: each parameter that is a dataclass is replaced by its fields."""
     hints = typing.get_type_hints(command, include_extras=True)
     parameters, groups = list[Parameter](), dict[str, Any]()
     for parameter in inspect.signature(command).parameters.values():
@@ -65,20 +63,20 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
-    """By keyword, so that one with a default may stand before one without."""
+    """Keyword-only, so that a parameter with a default may precede one without."""
     return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, such as [bold]billing.worker:app[/bold].")]
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, such as [bold]billing.worker:app[/bold].")]
 """The argument of every command that takes an app."""
 
-_TRACEBACK: Final = "ackwise --traceback COMMAND … shows how it came to that"
+_TRACEBACK: Final = "ackwise --traceback COMMAND … shows the traceback"
 
 
 def find_app(target: str) -> Application:
-    """The app that `target`, a `module:attribute`, names; the module is looked for in the current folder first.
+    """Return the app that `target`, a `module:attribute`, names. The current folder is searched for the module first.
 
-    Raises `ConfigurationError`, for any error that importing the module raises as well.
+    Raises `ConfigurationError`, also for any error while importing the module.
     """
     module_name, _, attribute = target.partition(":")
     _check_form(target, module_name, attribute)
@@ -96,9 +94,9 @@ def find_app(target: str) -> Application:
 
 
 def find_attribute(target: str, what: str, example: str) -> object:
-    """What `target`, a `module:attribute`, names; errors call it `what`. The module is looked for in the current folder first.
+    """Return the object that `target`, a `module:attribute`, names; errors call it `what`. The current folder is searched first.
 
-    Raises `ConfigurationError`, for any error that importing the module raises as well.
+    Raises `ConfigurationError`, also for any error while importing the module.
     """
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute or "/" in module_name:
@@ -111,7 +109,7 @@ def find_attribute(target: str, what: str, example: str) -> object:
 
 
 def _as_application(found: object) -> Application | None:
-    """An app of Ackwise itself; of an app of Faust what `use` put there, so that no other command imports Faust."""
+    """Return an `App`, or the application that `use` attached to a Faust app, so that no other command imports Faust."""
     from ackwise.plugin.operate.explanation import Application
 
     candidates = (found, vars(found).get("ackwise") if _is_of_faust(found) else None)
@@ -157,7 +155,7 @@ def _broken(module: str, error: Exception) -> ConfigurationError:
 
 
 def _place(error: Exception) -> str:
-    """The file and line that the user would open: the innermost one in user code, or what could not be read or parsed."""
+    """Return file and line to open: the innermost frame in user code, or the file that could not be read or parsed."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen ")]

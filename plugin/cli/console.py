@@ -17,8 +17,8 @@ _CELL: Final = 160
 
 _STYLES: Final = {"good": "green", "bad": "red", "doubt": "yellow"}
 
-#: Columns where stdout is no terminal. A table that is piped is read by a program or a pager, which both want it whole; COLUMNS
-#: is not asked, since it may be that of a terminal far up the tree of processes.
+#: Columns if stdout is not a terminal. Programs and pagers want a piped table whole. COLUMNS is ignored: it may belong to a
+#: terminal far up the tree of processes.
 _PIPED: Final = 1000
 
 
@@ -38,7 +38,7 @@ def _console(*, stderr: bool) -> Console:
 
 
 def new_table(*columns: str) -> Table:
-    """A table whose cells are folded where the terminal is too narrow, and never cut."""
+    """Return a table that folds cells instead of cutting them when the terminal is too narrow."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -46,7 +46,7 @@ def new_table(*columns: str) -> Table:
 
 
 def shown(found: Values, limit: int = _CELL) -> Table:
-    """`found` as a terminal shows it: cells are cut, and nothing of one is a command to the terminal."""
+    """Render `found` for a terminal. Cells are cut to `limit`; control characters are escaped."""
     table = new_table(*found.columns)
     for row in found.rows:
         table.add_row(*(_cell(value, limit) for value in ([row] if isinstance(row, Cell) else row)))
@@ -54,7 +54,7 @@ def shown(found: Values, limit: int = _CELL) -> Table:
 
 
 def text(words: str, limit: int = 1_000) -> Text:
-    """Words as they are, cut, with what does not print spelled out."""
+    """Return `words` cut to `limit`, without markup, with unprintable characters escaped."""
     return Text(plain(words, limit))
 
 
@@ -65,7 +65,7 @@ def _cell(value: Value, limit: int) -> Text:
 
 
 def say_error(sentence: str) -> None:
-    """One sentence on stderr, as it is: brackets in it are no markup."""
+    """Print a sentence to stderr; brackets in it are not markup."""
     console = to_stderr()
     console.print("[red]error[/red]", end=" ")
     console.print(sentence, markup=False, soft_wrap=True)

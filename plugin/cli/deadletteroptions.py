@@ -1,4 +1,4 @@
-"""Options of the commands about dead letters: of which group, and which of them."""
+"""Options of the commands about dead letters: the group, and the selection of dead letters."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 Whose = Annotated[
     str, typer.Argument(metavar="APP-or-GROUP", help="The app, such as [bold]billing.worker:app[/bold], or the name of a consumer group.")
 ]
-WhoseApp = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, such as [bold]billing.worker:app[/bold].")]
+WhoseApp = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, such as [bold]billing.worker:app[/bold].")]
 NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="A new file, such as [bold]letters.jsonl[/bold].", show_default=False)]
 OldFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="A file that [bold]dlq export[/bold] wrote.", show_default=False, readable=False)
 ]
-Again = Annotated[bool, typer.Option("--again", help="Also dead letters that were redriven or dropped before.")]
+Again = Annotated[bool, typer.Option("--again", help="Include dead letters that were redriven or dropped before.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 @dataclass(frozen=True)
 class Letters:
-    """Which dead letters are meant. Default: all."""
+    """The selected dead letters. Default: all."""
 
     ids: Annotated[
         list[str] | None,
@@ -55,7 +55,7 @@ class Letters:
     ] = None
 
     def selection(self, *, again: bool) -> Selection:
-        """What they come to; `again`: with those that were redriven or dropped before. Raises `ConfigurationError`."""
+        """Return the selection; `again` includes dead letters that were redriven or dropped. Raises `ConfigurationError`."""
         from ackwise.plugin.operate.deadletter import Selection
 
         if self.cause is not None and re.fullmatch(r"[0-9a-f]{2,8}", self.cause) is None:
@@ -67,22 +67,22 @@ class Letters:
 
 @dataclass(frozen=True)
 class Where:
-    """Where the dead letters of a group are; an app knows this itself."""
+    """The brokers and topic of a group's dead letters; an app has its own."""
 
     brokers: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="With a GROUP: its brokers. Default: as an app would find them.")
+        str | None, typer.Option(metavar="HOST:PORT", help="With a GROUP: its brokers. Default: the configured brokers.")
     ] = None
     dlq: Annotated[str | None, typer.Option(metavar="TOPIC", help="With a GROUP: the topic of its dead letters. Default: GROUP.dlq.")] = (
         None
     )
 
     def place(self, whose: str) -> Place:
-        """Return where the dead letters of this app or group are. Raises `ConfigurationError`."""
+        """Return the place of the dead letters of this app or group. Raises `ConfigurationError`."""
         from ackwise.plugin.operate.deadlettertopics import place_of_group
 
         if ":" in whose or whose.endswith(".py"):
             if self.brokers is not None or self.dlq is not None:
-                raise ConfigurationError(f"{whose} is an app, which knows where its dead letters are; leave --brokers and --dlq out")
+                raise ConfigurationError(f"{whose} is an app with its own brokers and topics; leave --brokers and --dlq out")
             return app_place(whose)
         return place_of_group(_settings(whose, self.brokers), self.dlq)
 
@@ -91,7 +91,7 @@ _ID: Final = re.compile(r"(\d{1,10})/(\d{1,19})")
 
 
 def app_place(target: str) -> Place:
-    """Return where the dead letters of an app are. Raises `ConfigurationError`."""
+    """Return the place of an app's dead letters. Raises `ConfigurationError`."""
     from ackwise.plugin.operate.deadlettertopics import place_of_app
 
     return place_of_app(find_app(target).group())
@@ -107,9 +107,9 @@ def _settings(group: str, brokers: str | None) -> Any:
 
 
 def id_of(text: str) -> tuple[int, int]:
-    """Partition and offset of a letter. Raises `ConfigurationError`."""
+    """Return partition and offset of a dead letter. Raises `ConfigurationError`."""
     if (found := _ID.fullmatch(text)) is None:
-        raise ConfigurationError(f"{text!r} names no dead letter; write PARTITION/OFFSET in the dead-letter topic, such as 0/17")
+        raise ConfigurationError(f"{text!r} is not a dead letter; write PARTITION/OFFSET in the dead-letter topic, such as 0/17")
     return int(found[1]), int(found[2])
 
 
@@ -119,7 +119,7 @@ def _key(text: str | None) -> bytes | None:
     try:
         return bytes.fromhex(text[2:])
     except ValueError:
-        raise ConfigurationError(f"--key is {text!r}, which has other characters than hex digits behind 0x") from None
+        raise ConfigurationError(f"--key is {text!r}; after 0x only hex digits are allowed") from None
 
 
 def _time(text: str | None, option: str) -> int | None:
@@ -131,4 +131,6 @@ def _time(text: str | None, option: str) -> int | None:
         found = datetime.fromisoformat(text)
         return round((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        raise ConfigurationError(f"{option} is {text!r}, which is no time and no duration; write 2026-01-31T12:00:00Z or 1d") from None
+        raise ConfigurationError(
+            f"{option} is {text!r}, which is neither a time nor a duration; write 2026-01-31T12:00:00Z or 1d"
+        ) from None

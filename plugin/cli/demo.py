@@ -1,4 +1,4 @@
-"""`ackwise demo`: plays the demo, and prints what came of it as a table or as JSON."""
+"""`ackwise demo`: runs the demo and prints its result as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -20,33 +20,31 @@ if TYPE_CHECKING:
     from ackwise.plugin.demo.demorun import Options, Played, Progress
 
 
-#: Fewer messages are billed before the worker could be killed in the middle.
+#: With fewer messages the worker would finish before it is killed.
 _FEWEST = 500
 
 
 def demo(
     host: Annotated[
-        Literal["aiokafka", "faust"], typer.Option(help="What runs the worker: `ackwise run`, or `faust worker`.")
+        Literal["aiokafka", "faust"], typer.Option(help="The host of the worker: `ackwise run` or `faust worker`.")
     ] = "aiokafka",
-    kafka: Annotated[bool, typer.Option("--kafka", help="Start a real Kafka here, and two workers. Needs Java; 44 MB, once.")] = False,
-    brokers: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A Kafka to play on. Default: one embedded here.")] = None,
-    store: Annotated[str | None, typer.Option(metavar="URL", help="Where claims are kept. Default: SQLite in --out.")] = None,
-    messages: Annotated[int, typer.Option(min=_FEWEST, help="How many messages the shop sends.")] = 20_000,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Start a real Kafka and two workers. Needs Java; downloads 44 MB once.")] = False,
+    brokers: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="An existing Kafka. Default: an embedded one.")] = None,
+    store: Annotated[str | None, typer.Option(metavar="URL", help="The store of claims. Default: SQLite in --out.")] = None,
+    messages: Annotated[int, typer.Option(min=_FEWEST, help="Number of messages that the shop sends.")] = 20_000,
     seed: Annotated[int, typer.Option(help="The same seed gives the same messages.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="A new folder for ledger, events, logs and report. Default: demo-<time> here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for ledger, events, logs and report. Default: demo-<time>.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Play an order-billing service whose worker is killed with SIGKILL, and check its books. Needs nothing external.
+    """Run an order-billing service, kill its worker with SIGKILL, and check its ledger. Needs nothing external.
 
-    The shop sends orders, some of them twice, some that fail for a while or forever, and bytes that are no order. The
-    worker bills them into its own ledger, is killed half-way and started again; with --kafka another one goes on
-    beside it. With --host faust the worker is a Faust app with a line more, and beside it runs the same one without that
-    line, which loses orders; it is counted and not judged.
+    The shop sends orders: some twice, some that fail for a while or always, and some invalid bytes. The worker bills them into its
+    ledger. It is killed half-way and started again; with --kafka a second worker runs throughout. With --host faust the worker is a
+    Faust app with one extra line. The same app without that line runs next to it for comparison: its lost orders are counted only.
 
-    Exit code 0: nothing was lost and the books balance. 1: an order is lost, the books do not balance, or more orders
-    were billed again than were in flight at the kill: at most one batch of 50 on each of the 8 partitions, with Faust
-    three, whichever worker has it, since an effect that was done and not yet marked is done again. 2: a stage could
-    not be played. 128 + n: ended by signal n.
+    Exit code 0: nothing was lost and the ledger is correct. 1: an order is lost, the ledger is wrong, or more orders were billed
+    twice than were in flight at the kill: at most one batch of 50 on each of 8 partitions (three with Faust). An effect that was
+    done but not yet marked is done again. 2: a stage failed to run. 128 + n: ended by signal n.
     """
     from ackwise.plugin.demo.demorun import Options
     from ackwise.plugin.registry import open_store
@@ -77,7 +75,7 @@ def _play(options: Options) -> Played:
         with _progress() as (progress, say):
             return play(options, progress, say)
     except KafkaError as error:
-        raise AckwiseError(f"the demo can't be played on this Kafka ({error}); leave out --brokers for one of its own") from error
+        raise AckwiseError(f"the demo can't be played on this Kafka ({error}); leave --brokers out to use an embedded one") from error
 
 
 _STAGES = {
@@ -85,13 +83,13 @@ _STAGES = {
     "send": "the shop sends its orders",
     "bill": "the workers bill them",
     "kill": "a worker is killed",
-    "reconcile": "the books are checked",
+    "reconcile": "the ledger is checked",
 }
 
 
 @contextmanager
 def _progress() -> Iterator[tuple[Progress, Callable[[str], None]]]:
-    """Bars on stderr, so that stdout holds the result alone; and the lines between them."""
+    """Yield two functions that draw progress bars and lines on stderr; stdout holds the result alone."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -99,7 +97,7 @@ def _progress() -> Iterator[tuple[Progress, Callable[[str], None]]]:
     bars = Progress(*columns, console=to_stderr())
 
     def progress(stage: str, done: int, total: int) -> None:
-        bars.start()  # not before: an error at the start is one line
+        bars.start()  # late: an error at the start stays a single line
         if stage not in tasks:
             tasks[stage] = bars.add_task(_STAGES[stage], total=total)
         bars.update(tasks[stage], completed=done)
@@ -171,18 +169,18 @@ def _show(played: Played, options: Options) -> None:
     said = ", ".join(f"{name} {number:,}" for name, number in {**played.verdicts, **played.flags}.items() if number)
     console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {said}")
     console.print(
-        "[dim]Expected here, since the demo killed a worker on purpose: what it had billed and not yet marked as done is billed again. "
-        "Where the first time reached the events, reconcile says MULTI_EXECUTED and exits with 1; elsewhere it says MAYBE_TWICE.[/dim]"
+        "[dim]Expected: the demo killed a worker on purpose, and orders billed but not yet marked as done are billed again. "
+        "If the first run reached the events, reconcile reports MULTI_EXECUTED and exits with 1; otherwise MAYBE_TWICE.[/dim]"
     )
     for failure in outcome.failures:
         console.print(f"[red]failed[/red] {escape(failure)}")
     if not outcome.failures:
         again = f"; {outcome.repeated_by_kill:,} entries are repeats of the kill" if outcome.repeated_by_kill else ""
-        console.print(f"[green]Nothing was lost and the books balance{again}.[/green]")
+        console.print(f"[green]Nothing was lost and the ledger is correct{again}.[/green]")
     if stock is not None:
         console.print(
             f"The same worker without Ackwise lost {stock.lost:,} of the first {stock.passed:,} orders that it should have billed: "
-            "they were committed and stand in no ledger. Stock Faust loses what an agent raises on, and rests for seconds after it."
+            "they were committed and are in no ledger. Stock Faust loses a message when its agent raises, and then pauses for seconds."
         )
     console.print(f"Ledger, events and logs are in {escape(str(options.out))}, the report is {escape(str(played.page))}")
 

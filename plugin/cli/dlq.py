@@ -1,4 +1,4 @@
-"""`ackwise dlq …`: dead letters listed by their causes, looked at, sent again, and marked."""
+"""`ackwise dlq …`: lists dead letters by cause, shows one, redrives them, and marks them as dropped."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ if TYPE_CHECKING:
     from ackwise.plugin.operate.resend import Resent
 
 
-HELP: Final = "Dead letters: list them by their causes, look at one, send them again, or mark them."
+HELP: Final = "Dead letters: list them by cause, show one, redrive them, or drop them."
 
 
 @with_options
 def show_list(
     whose: deadletteroptions.Whose,
     *,
-    letters: Annotated[bool, typer.Option("--letters", help="List dead letters one by one, the newest first, instead of causes.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="With --letters or --json: letters at most.")] = 100,
+    letters: Annotated[bool, typer.Option("--letters", help="List single dead letters, newest first, instead of causes.")] = False,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="With --letters or --json: maximum number of dead letters.")
+    ] = 100,
     meant: deadletteroptions.Letters,
     where: deadletteroptions.Where,
     as_json: deadletteroptions.AsJson = False,
 ) -> None:
-    """List dead letters by what they died of: reason, exception, its place, handler and topic, with counts, ages and the newest letter.
+    """List dead letters by cause (reason, exception, its place, handler, topic) with counts, ages and the newest dead letter.
 
-    Open dead letters need attention; redriven and dropped ones are counted apart. The whole topic is read, in no group; values
-    are not shown.
+    Open dead letters need attention; redriven and dropped ones are counted separately. The whole topic is read, without a consumer
+    group; values are not shown.
 
-    Exit code 0: no letter is open. 1: some are. 2: there is no such topic, or the brokers do not answer.
+    Exit code 0: no dead letter is open. 1: some are open. 2: there is no such topic, or the brokers do not answer.
     """
     selection, place = meant.selection(again=True), where.place(whose)
     from ackwise.plugin.operate.deadlettertopics import list_letters
@@ -71,17 +73,17 @@ def show_list(
 @with_options
 def show(
     whose: deadletteroptions.Whose,
-    letter: Annotated[str, typer.Argument(metavar="LETTER", help="PARTITION/OFFSET of the letter, such as [bold]0/17[/bold].")],
+    letter: Annotated[str, typer.Argument(metavar="LETTER", help="PARTITION/OFFSET of the dead letter, such as [bold]0/17[/bold].")],
     *,
-    traceback: Annotated[bool, typer.Option("--full-traceback", help="Show the traceback, too.")] = False,
+    traceback: Annotated[bool, typer.Option("--full-traceback", help="Include the traceback.")] = False,
     where: deadletteroptions.Where,
     as_json: deadletteroptions.AsJson = False,
 ) -> None:
-    """Show one dead letter: why it is dead, its headers and its value, and the command that tells its story.
+    """Show one dead letter: its cause, headers and value, and the command that prints its history.
 
-    With an app the value is shown as its handler would get it; otherwise as a text, or in hex digits. Long values are cut.
+    With an app the value is shown as its handler would get it; otherwise as text or hex digits. Long values are cut.
 
-    Exit code 0: here it is. 2: there is no such letter, or the brokers do not answer.
+    Exit code 0: shown. 2: there is no such dead letter, or the brokers do not answer.
     """
     partition, offset = deadletteroptions.id_of(letter)
     place = where.place(whose)
@@ -116,11 +118,11 @@ def redrive(
 ) -> None:
     """Send dead letters again, after their cause is fixed. Changes nothing without --yes.
 
-    They go to the retry topic of their own group. A copy has the letter's key, value and headers, starts at attempt 1, and has
-    a replay id, so that the store which knows the message as dead lets it run. What was sent is noted in GROUP.dlq.state, which
-    is made if it is missing, a portion at a time: a call that was killed goes on where it ended. Ctrl-C finishes the portion.
+    They go to the retry topic of their group. A copy has the key, value and headers of the dead letter and starts at attempt 1. Its
+    replay id lets it run although the store knows the message as dead. Sent dead letters are noted in GROUP.dlq.state, which is
+    created if missing. They are noted in portions: a killed call continues where it stopped. Ctrl-C finishes the current portion.
 
-    Exit code 0: nothing is left. 1: dead letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
+    Exit code 0: nothing is left. 1: dead letters are left, for the reasons shown. 2: it failed; one sentence gives the reason. 130:
     interrupted.
     """
     result = wait_for(_redrive(deadletteroptions.app_place(target), meant.selection(again=again), None, sending))
@@ -137,10 +139,10 @@ def export(
     where: deadletteroptions.Where,
     as_json: deadletteroptions.AsJson = False,
 ) -> None:
-    """Write open dead letters to a new file, whole: a line of JSON for each, key, value and header values in base64. Only its owner
+    """Write open dead letters to a new file: one line of JSON each; key, value and header values in base64. Only the owner of the file
     may read it.
 
-    Exit code 0: done. 2: it could not be done, and there is no file; one sentence says why.
+    Exit code 0: done. 2: it failed and wrote no file; one sentence gives the reason.
     """
     from ackwise.plugin.operate.deadlettertopics import export as write
 
@@ -163,10 +165,10 @@ def import_file(
 ) -> None:
     """Redrive the dead letters of a file that export wrote. Changes nothing without --yes.
 
-    The file may have fewer than were exported. All is as with redrive: the same dead letters are refused, and what was redriven or
-    dropped before is passed over.
+    Lines of the file may be removed first. The rules of redrive apply: it refuses the same dead letters, and skips those that were
+    redriven or dropped before.
 
-    Exit code 0: nothing is left. 1: dead letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
+    Exit code 0: nothing is left. 1: dead letters are left, for the reasons shown. 2: it failed; one sentence gives the reason. 130:
     interrupted.
     """
     from functools import partial
@@ -191,26 +193,26 @@ def drop(
 ) -> None:
     """Mark dead letters as dropped, so that they are no longer open. Changes nothing without --yes.
 
-    Nothing is deleted: without --yes they are counted. The mark is in GROUP.dlq.state, which is made if it is missing. A
-    dropped letter can still be redriven, with --again.
+    Nothing is deleted; without --yes they are counted. The mark is in GROUP.dlq.state, which is created if missing. A dropped dead
+    letter can still be redriven with --again.
 
-    Exit code 0: done. 2: it could not be done; one sentence says why. 130: interrupted.
+    Exit code 0: done. 2: it failed; one sentence gives the reason. 130: interrupted.
     """
     number, stopped = wait_for(_drop(where.place(whose), meant.selection(again=again), execute=execute))
     if as_json:
         typer.echo(json.dumps({"executed": execute, "stopped": stopped, "letters": number}))
     elif execute:
-        to_stdout().print(f"{number:,} dead letters dropped" + ("; stopped, call it again to go on" if stopped else ""))
+        to_stdout().print(f"{number:,} dead letters dropped" + ("; stopped, call it again to continue" if stopped else ""))
     else:
         to_stdout().print(f"{number:,} dead letters would be dropped; nothing was changed, add --yes to do it")
     raise typer.Exit(128 + signal.SIGINT if stopped else 0)
 
 
 def _end(outcome: Resent, executed: bool, as_json: bool) -> NoReturn:
-    """Print what became of dead letters, and leave with the code for it."""
+    """Print the fates of dead letters and exit with the matching code."""
     fates = table_of(outcome, "handler", "letters")
     facts = {"recorded": outcome.recorded, "letters": fates.records}
-    end(outcome, fates, facts, "no letter is meant", executed=executed, as_json=as_json)
+    end(outcome, fates, facts, "no dead letter is selected", executed=executed, as_json=as_json)
 
 
 async def _redrive(place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, sending: Sending) -> Resent:

@@ -1,4 +1,4 @@
-"""`ackwise doctor`: prints what the doctor found, a line each, as a table or as JSON."""
+"""`ackwise doctor`: prints the findings of the doctor as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 def doctor(
     target: Annotated[
-        str | None, typer.Argument(metavar="MODULE:APP", help="Look at what this App needs as well: brokers, topics, claims, events.")
+        str | None, typer.Argument(metavar="MODULE:APP", help="Check what this app needs as well: brokers, topics, claims, events.")
     ] = None,
     brokers: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Ask these brokers, several with commas between. Default: those of the App.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Check these brokers, separated by commas. Default: those of the app.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Look whether a worker can run here, and say what to do where it can't. Changes nothing.
+    """Check that a worker can run on this machine, and print what to fix. Changes nothing.
 
-    Python and its packages, Java, limits, space and the clock; with an app or --brokers the brokers; with an app its
-    topics, its groups, and whether claims and events can be written.
+    It checks Python and its packages, Java, limits, disk space and the clock. With an app or --brokers it checks the brokers; with
+    an app also its topics, its groups, and write access for claims and events.
 
-    Exit code 0: no problem; there may be warnings. 1: a problem. 2: it could not look, since there is no such app.
+    Exit code 0: no problem; there may be warnings. 1: a problem. 2: there is no such app.
     """
     from ackwise.plugin.operate.examination import examine
     from ackwise.plugin.settings.connecting import parse_brokers
@@ -48,7 +48,7 @@ def doctor(
     else:
         _show(findings)
         if target is None and brokers is None:
-            to_stderr().print("Kafka was not looked at: ackwise doctor MODULE:APP, or --brokers HOST:PORT.")
+            to_stderr().print("Kafka was not checked: give ackwise doctor MODULE:APP, or --brokers HOST:PORT.")
     raise typer.Exit(code)
 
 

@@ -1,4 +1,4 @@
-"""`ackwise explain`: what an app does with its messages, as tables or as JSON."""
+"""`ackwise explain`: shows how an app handles its messages, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ackwise.plugin.operate.failurepaths import FailurePath
 
 
-#: Characters of a cell, which the terminal does not set.
+#: Characters of a cell, whatever the width of the terminal.
 _CELL: Final = 100_000
 
 
 def explain(
     target: Target, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False
 ) -> None:
-    """Show what an app does with its messages: its chain, each setting with its source, and what each failure leads to.
+    """Show how an app handles its messages: its chain, each setting with its source, and the consequence of each failure.
 
-    Nothing is connected to or started, and no broker is needed. Passwords are not shown.
+    It connects to nothing, starts nothing and needs no broker. Passwords are not shown.
 
-    Exit code 0: the app would start, as far as that can be told here. 1: it would be refused, for the reasons given.
-    2: there is no such app, or a setting can't be used.
+    Exit code 0: no reason against a start was found. 1: the start would be refused, for the reasons shown. 2: there is no such app,
+    or a setting can't be used.
     """
     found = find_app(target).explain()
     if as_json:
@@ -43,7 +43,7 @@ def explain(
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
-    """Print `found` as tables, what keeps the app from starting last."""
+    """Print `found` as tables; reasons against a start come last."""
     console.print(Text(f"Group {found.group}", style="bold"))
     for table in found.tables:
         console.print(Text(f"\n{table.caption}", style="bold"))
@@ -59,7 +59,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
 
 
 def _by_consequence(failures: Iterable[FailurePath]) -> dict[str, list[str]]:
-    """The causes of each consequence, in order: a table of both would be wider than terminals are."""
+    """Return the causes of each consequence, in order: a table of both would be wider than a terminal."""
     causes: dict[str, list[str]] = {}
     for failure in failures:
         causes.setdefault(_consequence(failure), []).append(failure.when)

@@ -1,4 +1,4 @@
-"""`ackwise inplace`: messages that failed and wait in place, seen and commanded from outside."""
+"""`ackwise inplace`: lists, retries and buries messages that failed and wait in place, from outside of the workers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def show_list(
     target: Target,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Show the messages that failed and wait in place, under an order, with what waits behind them.
+    """List the messages that failed and wait in place, under an order, with the messages that wait after them.
 
-    No worker is asked: it is as of the last commit of each partition, up to a commit interval ago. In the worker itself
-    [bold]app.waiting()[/bold] knows more.
+    The list is as of the last commit of each partition, up to one commit interval ago; no worker is asked. In a worker,
+    [bold]app.waiting()[/bold] returns more.
 
     Exit code 0: shown. 2: the app broadcasts, or the brokers do not answer.
     """
@@ -45,7 +45,7 @@ def show_list(
         console.print(f"nothing of group {name} waits in place, as of its last commits", soft_wrap=True)
         return
     console.print(f"what waits in place in group {name}, as of the last commit of each partition", soft_wrap=True)
-    table = new_table("message", "key", "attempts", "age s", "due in s", "behind it", "")
+    table = new_table("message", "key", "attempts", "age s", "due in s", "after it", "")
     for each in found:
         table.add_row(
             escape(str(each.at)),
@@ -60,23 +60,24 @@ def show_list(
 
 
 def retry(target: Target, message: _Message, as_json: _AsJson = False) -> None:
-    """Let a message that waits in place be tried at once, in whatever worker has it. It takes back [bold]bury[/bold].
+    """Retry a message that waits in place at once, in the worker that has it. This cancels an earlier [bold]bury[/bold].
 
-    Exit code 0: the command was written to the control topic. 2: the app reads no such topic, there is no control topic,
+    Exit code 0: the command was written to the control topic. 2: the app does not read the topic, there is no control topic,
     or the brokers do not answer.
     """
-    _tell(target, message, "retry", as_json, "is due: where it waits in place, it is tried at once")
+    _tell(target, message, "retry", as_json, "is due: if it waits in place, it is retried at once")
 
 
 def bury(target: Target, message: _Message, as_json: _AsJson = False) -> None:
-    """Make a message that waits in place a dead letter with the reason [bold]buried[/bold], so that what is behind it goes on.
+    """Turn a message that waits in place into a dead letter with the reason [bold]buried[/bold]; the messages after it continue.
 
-    Its handler is not called again; if it has the message at this moment, it is buried if it fails once more. Whichever worker
-    has it does it, also after a crash. As of the last commit it must wait in place.
+    Its handler is not called again. If the handler is running it now, the message is buried if that attempt fails. The worker that
+    has the message buries it, even after a crash. The message must have waited in place at the last commit.
 
-    Exit code 0: the command was written to the control topic. 2: it does not wait, there is no control topic, or the brokers do not answer.
+    Exit code 0: the command was written to the control topic. 2: the message does not wait, there is no control topic, or the brokers
+    do not answer.
     """
-    _tell(target, message, "bury", as_json, "is to be buried: it becomes a dead letter before its handler is called again")
+    _tell(target, message, "bury", as_json, "will be buried: it becomes a dead letter before its handler is called again")
 
 
 def _tell(target: str, message: str, do: Do, as_json: bool, done: str) -> None:

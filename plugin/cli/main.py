@@ -1,4 +1,4 @@
-"""Entry point of the command line. Nothing heavy is imported before an interrupt is heeded."""
+"""Entry point of the command line. Heavy imports come after the handling of interrupts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; our error is one sentence on stderr and exit code 2."""
-    # Python prints records that have no handler. What the Kafka client has to say is in our sentence, or in the log of `run`.
+    """Run the command line. An `AckwiseError` prints one sentence to stderr and exits with 2."""
+    # Python prints log records without a handler; the Kafka client's are in our sentence, or in the log of `run`.
     logging.getLogger("aiokafka").addHandler(logging.NullHandler())
     try:
         from ackwise.plugin.cli.root import new_app

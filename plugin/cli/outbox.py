@@ -1,4 +1,4 @@
-"""`ackwise outbox …`: an outbox set up and looked after, as tables or as JSON."""
+"""`ackwise outbox …`: sets up, checks and maintains an outbox; prints tables or JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ackwise.plugin.registry import open_outbox, open_sink
 if TYPE_CHECKING:
     from ackwise.middleware.storage.outbox import OutboxStatus, OutboxStore, Parked
 
-#: Characters of a cell: what is in a row is shown whole.
+#: Characters of a cell: rows are shown whole.
 _CELL: Final = 100_000
 
 
-HELP: Final = "An outbox: set it up, examine it, see what waits and what is parked, and let it be sent."
+HELP: Final = "An outbox: set it up, check it, list waiting and parked rows, and requeue them."
 
 T = TypeVar("T")
 
@@ -39,11 +39,11 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object ins
 
 
 def init(url: _Url, as_json: _AsJson = False) -> None:
-    """Create what is missing of an outbox, and bring what is old to this version. A second call changes nothing.
+    """Create the missing tables of an outbox, and upgrade old ones to this version. A second call changes nothing.
 
-    Workers and relays do it too, if they may. Call it where they may not, as a user of the database who may create tables.
+    Workers and relays do this at their start, if their database user may create tables. If not, call it as a user who may.
 
-    Exit code 0: it can be used. 2: the database can't be reached, does not allow it, or has another version of the tables.
+    Exit code 0: the outbox can be used. 2: the database can't be reached, does not allow it, or has another version of the tables.
     """
     _, store = _found(url)
     wait_for(as_maintained(store).init())
@@ -51,9 +51,9 @@ def init(url: _Url, as_json: _AsJson = False) -> None:
 
 
 def check(url: _Url, as_json: _AsJson = False) -> None:
-    """Say what is wrong or unwise about an outbox, a sentence each with what to do. Changes nothing.
+    """Print the faults and risks of an outbox, one sentence each with the remedy. Changes nothing.
 
-    Exit code 0: all is well. 1: something is not. 2: the database can't be reached, or has another version of the tables.
+    Exit code 0: none found. 1: some found. 2: the database can't be reached, or has another version of the tables.
     """
     _, store = _found(url)
     found = wait_for(as_maintained(store).check())
@@ -62,22 +62,22 @@ def check(url: _Url, as_json: _AsJson = False) -> None:
 
 
 def cleanup(url: _Url, as_json: _AsJson = False) -> None:
-    """Delete what an outbox has to remember no longer, such as what was rolled back, in small steps beside running relays.
+    """Delete expired records of an outbox, such as those of rolled-back transactions, in small steps. Relays may keep running.
 
-    Rows that wait stay, and rows that are parked unless the URL says how long, as in [bold]?keep_parked=2592000[/bold].
+    Waiting rows stay. Parked rows stay, unless the URL limits their age in seconds, as in [bold]?keep_parked=2592000[/bold].
 
     Exit code 0: done. 2: the database can't be reached, or does not allow it.
     """
     _, store = _found(url)
-    with to_stderr().status("deleting what is forgotten"):
+    with to_stderr().status("deleting expired records"):
         deleted = wait_for(as_maintained(store).cleanup())
     _print({"deleted": deleted}, as_json, f"{deleted} records deleted")
 
 
 def status(url: _Url, as_json: _AsJson = False) -> None:
-    """Show how many rows wait, are prepared and are parked, the age of the oldest of each, and which relays send them.
+    """Show the numbers of waiting, prepared and parked rows, the age of the oldest of each, and the relays that send them.
 
-    Exit code 0: it can be sent. 1: rows are parked, or rows wait and no relay is there. 2: the database can't be reached.
+    Exit code 0: no problem. 1: rows are parked, or rows wait and no relay runs. 2: the database can't be reached.
     """
     name, store = _found(url)
     found = wait_for(_open_and(store, lambda: store.status()))
@@ -91,13 +91,13 @@ def status(url: _Url, as_json: _AsJson = False) -> None:
 
 def show_list(
     url: _Url,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Rows at most.")] = 100,
-    after: Annotated[int, typer.Option(min=0, help="Only rows above this one.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 100,
+    after: Annotated[int, typer.Option(min=0, help="Only rows with a higher number.")] = 0,
     as_json: _AsJson = False,
 ) -> None:
-    """List the rows that are parked: they are not sent until they are requeued. No payload is shown.
+    """List the parked rows, which are not sent until they are requeued. No payload is shown.
 
-    Exit code 0: there are none. 1: there are. 2: the database can't be reached.
+    Exit code 0: no row is parked. 1: rows are parked. 2: the database can't be reached.
     """
     name, store = _found(url)
     rows = wait_for(_open_and(store, lambda: store.parked(limit=limit, after=after)))
@@ -115,12 +115,12 @@ def show_list(
 def show(
     url: _Url,
     row: Annotated[int, typer.Argument(metavar="ROW", help="The number of a row, as [bold]ackwise outbox list[/bold] shows it.")],
-    value: Annotated[bool, typer.Option("--value", help="Show its value too: what the message says.")] = False,
+    value: Annotated[bool, typer.Option("--value", help="Include its value, the payload of the message.")] = False,
     as_json: _AsJson = False,
 ) -> None:
     """Show one parked row: its topic, key and headers, and why it is parked.
 
-    Exit code 0: here it is. 2: no such row is parked, or the database can't be reached.
+    Exit code 0: shown. 2: no such row is parked, or the database can't be reached.
     """
     _, store = _found(url)
     found = wait_for(_open_and(store, lambda: store.show(row)))
@@ -138,15 +138,15 @@ def show(
 def requeue(
     url: _Url,
     rows: Annotated[list[int] | None, typer.Argument(metavar="[ROW]...", help="The numbers of parked rows.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All rows whose sending failed; not those that only check-backs parked.")] = False,
-    events: Annotated[str | None, typer.Option(metavar="FOLDER", help="Record it here, beside the events of workers.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All rows whose sending failed; not those that check-backs parked.")] = False,
+    events: Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder for the event of this command; default: none.")] = None,
     as_json: _AsJson = False,
 ) -> None:
-    """Let parked rows be sent: their attempts start again. Without ROW and --all it changes nothing, and says what --all would do.
+    """Requeue parked rows: their attempts start again. Without ROW or --all it changes nothing and shows what --all would do.
 
-    A row that check-backs parked may belong to a transaction that was rolled back. Naming it sends it, so look first.
+    A row that check-backs parked may belong to a rolled-back transaction. Naming it sends it, so check it first.
 
-    Exit code 0: done. 2: a row that was named is not parked, or the database can't be reached.
+    Exit code 0: done. 2: a named row is not parked, or the database can't be reached.
     """
     name, store = _found(url)
     if rows and every:
@@ -157,31 +157,31 @@ def requeue(
         typer.echo(json.dumps({"outbox": name, "parked": len(found), "requeued": done, "undecided": undecided}))
         return
     if rows or every:
-        to_stdout().print(f"{done} rows requeued, a relay sends them")
+        to_stdout().print(f"{done} rows requeued; a relay sends them")
     else:
-        to_stdout().print(f"{len(found) - undecided} rows would be requeued; --all does it, or name some of them")
+        to_stdout().print(f"{len(found) - undecided} rows would be requeued; add --all to do it, or name some of them")
     if undecided:
-        to_stdout().print(f"{undecided} rows were parked by check-backs, their transactions may be rolled back; name them to send them")
+        to_stdout().print(f"{undecided} rows were parked by check-backs and may belong to rolled-back transactions; name them to send them")
 
 
 def release(url: _Url, as_json: _AsJson = False) -> None:
-    """Let another kind of relay send the rows: ackwise cdc in place of workers and ackwise relay, or these in place of ackwise cdc.
+    """Change the kind of relay: from workers and ackwise relay to ackwise cdc, or back.
 
     Stop all relays first. No row is changed.
 
-    Exit code 0: the first relay that starts now says which kind it is. 2: a relay is still there, or the database can't be reached.
+    Exit code 0: the next relay that starts sets the kind. 2: a relay still runs, or the database can't be reached.
     """
     _, store = _found(url)
     wait_for(_open_and(store, lambda: store.release_relay()))
-    _print({"released": True}, as_json, "released; the next relay that starts may be of either kind")
+    _print({"released": True}, as_json, "released; the next relay may be of either kind")
 
 
 async def _requeue(store: OutboxStore, name: str, rows: Sequence[int], every: bool, events: str | None) -> tuple[list[Parked], int]:
-    """The rows that are parked, and how many of them were requeued."""
+    """Return the parked rows, and the number of requeued ones."""
     parked = await _all_parked(store)
     if missing := sorted(set(rows) - {row.id for row in parked}):
         raise ConfigurationError(
-            f"rows {', '.join(map(str, missing))} are not parked, nothing was changed; ackwise outbox list shows which are"
+            f"rows {', '.join(map(str, missing))} are not parked; nothing was changed; ackwise outbox list shows the parked rows"
         )
     wanted = [row for row in parked if row.id in rows or (every and row.attempts)]
     if not wanted:
@@ -214,7 +214,7 @@ async def _record(folder: str, name: str, rows: Sequence[Parked]) -> None:
 
 
 def _found(url: str) -> tuple[str, OutboxStore]:
-    """The outbox of a URL or of an app, and its name. Raises `ConfigurationError`."""
+    """Return the name and the outbox of a URL or an app. Raises `ConfigurationError`."""
     from ackwise.middleware.policies.policies import Outbox
     from ackwise.plugin.outbox.outboxrelay import name_of_outbox
 
@@ -265,7 +265,7 @@ def _print_status(name: str, found: OutboxStatus, alone: bool) -> None:
         to_stdout().print(shown(Table("", ("relay", "shards"), sorted(found.owners.items())), _CELL))
     if alone:
         remedy = "ackwise cdc URL" if found.relay_kind == "cdc" else "a worker, or ackwise relay --outbox URL"
-        to_stdout().print(f"rows wait and no relay is there; run {remedy}")
+        to_stdout().print(f"rows wait and no relay runs; run {remedy}")
     if found.parked:
         to_stdout().print("parked rows are not sent; ackwise outbox list shows why, ackwise outbox requeue sends them")
 
@@ -288,7 +288,7 @@ def _row_facts(row: Parked) -> dict[str, Any]:
 
 
 def _shown(given: bytes | None) -> str | None:
-    """Bytes as a text where they are one, and in base64 where they are not."""
+    """Return bytes as text if they are UTF-8, otherwise in base64."""
     if given is None:
         return None
     try:

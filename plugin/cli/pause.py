@@ -1,7 +1,4 @@
-"""`ackwise pause` and `ackwise resume`: tell every worker of a group to start nothing more of a handler or a partition, and to go on.
-
-`ackwise cancel`: cancel messages that wait to come back.
-"""
+"""Commands to running workers: `ackwise pause` and `ackwise resume` a handler or a partition, `ackwise cancel` waiting messages."""
 
 from __future__ import annotations
 
@@ -29,10 +26,10 @@ def pause(
     what: Annotated[str | None, _What] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Let every worker of the group start nothing more of a handler or of a partition. Without WHAT, show what is paused.
+    """Pause a handler or a partition in every worker of the group. Without WHAT, list the paused ones.
 
-    What was started ends, nothing is lost, and no attempt is counted. Workers that start later are paused too, until
-    [bold]ackwise resume[/bold] says otherwise.
+    Running calls finish, nothing is lost, and no attempt is counted. Workers that start later are paused too, until
+    [bold]ackwise resume[/bold].
 
     Exit code 0: the command was written to the control topic. 2: there is no such handler or partition, there is no
     control topic, or the brokers do not answer.
@@ -48,13 +45,13 @@ def resume(
     target: Target,
     what: Annotated[str, _What],
     dead: Annotated[
-        bool, typer.Option("--dead", help="Let the dead letters go that a breaker withholds, until a value can be decoded again.")
+        bool, typer.Option("--dead", help="Release the dead letters that a breaker withholds, until a value can be decoded again.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a sentence.")] = False,
 ) -> None:
-    """Take back [bold]ackwise pause[/bold], and let a handler that a breaker has stopped try at once.
+    """Resume what [bold]ackwise pause[/bold] paused, and let a handler that a breaker has stopped try at once.
 
-    What an app has paused from its own code stays paused there.
+    Pauses from an app's own code stay.
 
     Exit code 0: the command was written to the control topic. 2: there is no such handler or partition, there is no
     control topic, or the brokers do not answer.
@@ -70,7 +67,7 @@ def _tell(group: Group, what: str, *, paused: bool, dead: bool, as_json: bool) -
     if as_json:
         typer.echo(json.dumps({"group": group.settings.group, "what": what, "paused": paused, "dead": dead}))
         return
-    done = "paused" if paused else "resumed, and withheld dead letters go" if dead else "resumed"
+    done = "paused" if paused else "resumed, its withheld dead letters released" if dead else "resumed"
     to_stdout().print(f"{escape(what)} of group {escape(group.settings.group)} is {done}; workers read it at once", soft_wrap=True)
 
 
@@ -81,7 +78,7 @@ def _named(group: Group, what: str, *, dead: bool) -> Paused:
 
     named = target_of(what, handlers=[agent.name for agent in group.agents], topics={*topics_about(what, group.agents), group.names.retry})
     if dead and named.handler is None:
-        raise ConfigurationError(f"{what!r} is a partition, and a breaker stops handlers; name the handler with --dead")
+        raise ConfigurationError(f"{what!r} is a partition, and --dead is for handlers; name the handler")
     return named
 
 
@@ -111,11 +108,11 @@ def cancel(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of sentences.")] = False,
 ) -> None:
-    """Cancel messages that wait to come back. Each is answered: accepted, too late or unknown.
+    """Cancel messages that wait in the delay topic. The answer for each is accepted, too late or unknown.
 
-    Accepted: it does not come back. Too late: it is due, or came back already. Unknown: no message with that id waits.
+    Accepted: it will not be delivered. Too late: it is due, or was delivered already. Unknown: no message with that id waits.
 
-    Exit code 0: all were accepted. 1: some were too late or unknown. 2: the brokers do not answer, or that is no id.
+    Exit code 0: all were accepted. 1: some were too late or unknown. 2: the brokers do not answer, or an id is invalid.
     """
     from ackwise.plugin.delays.cancellations import cancel as cancel_all
 

@@ -1,7 +1,4 @@
-"""What the commands that send again share: options, a bar, signals that finish a portion, and how the outcome is printed.
-
-`ackwise plan show` and `apply`: print a repair plan, and carry it out.
-"""
+"""`ackwise plan show` and `apply`, and what all commands that resend share: options, progress, signals, and the printed outcome."""
 
 from __future__ import annotations
 
@@ -31,18 +28,18 @@ if TYPE_CHECKING:
     from ackwise.plugin.topics.group import Group
 
 
-#: Commands that are listed.
+#: Maximum number of listed commands.
 _COMMANDS: Final = 50
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed, and what would be done is shown.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without --yes the command only shows what it would do.")]
 
 
 @dataclass(frozen=True)
 class Sending:
-    """How it is sent again. Raises `ConfigurationError` for what is no rate."""
+    """Options of resending. Raises `ConfigurationError` for an invalid rate."""
 
     execute: Yes = False
-    rate: Annotated[float, typer.Option(metavar="N", help="Copies per second at most.")] = 100.0
+    rate: Annotated[float, typer.Option(metavar="N", help="Maximum number of copies per second.")] = 100.0
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf"):
@@ -50,7 +47,7 @@ class Sending:
 
 
 def stop_by_signal() -> asyncio.Event:
-    """Set by the signals that ask for an end."""
+    """Return an event that SIGINT and SIGTERM set."""
     import asyncio
 
     stop = asyncio.Event()
@@ -61,7 +58,7 @@ def stop_by_signal() -> asyncio.Event:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
-    """A bar on stderr, where stderr is a terminal: what to call with the total, and with what is done."""
+    """Show a bar if stderr is a terminal. Yield two functions: one takes the total, the other the number done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = to_stderr()
@@ -72,23 +69,23 @@ def progress(what: str, total: int | None = None) -> Iterator[tuple[Callable[[in
 
 
 def table_of(outcome: Resent, *columns: str) -> Table:
-    """How many had which fate, by the kind that `columns` name but the last, which is what is counted."""
+    """Return a table of counts by kind and fate. The last of `columns` is what is counted, the others name the kind."""
     rows = [(*kind, count(fates[fate]), fate.value) for kind, fates in outcome.counts.items() for fate in fates]
     return Table("", (*columns, "fate"), rows)
 
 
 def _print(outcome: Resent, fates: Table, nothing: str, *, executed: bool) -> None:
-    """For people: who had which fate, and what is left to do."""
+    """Print the fates and what is left to do."""
     console = to_stdout()
     console.print(shown(fates) if outcome.counts else nothing)
     if outcome.earlier:
-        console.print(f"an earlier call was done with {outcome.earlier:,} of them", soft_wrap=True)
+        console.print(f"an earlier call has finished {outcome.earlier:,} of them", soft_wrap=True)
     for fate, places in outcome.places.items():
         console.print(f"[yellow]left[/] {fate.value}: {escape(', '.join(places[:5]))}{' …' if len(places) > 5 else ''}", soft_wrap=True)
     if not outcome.recorded:
-        console.print("[yellow]the app has no Events[/], so no reconciliation learns what was sent again", soft_wrap=True)
+        console.print("[yellow]the app has no Events[/], so reconciliation can't see what was resent", soft_wrap=True)
     if outcome.stopped:
-        console.print("stopped; call it again to go on", soft_wrap=True)
+        console.print("stopped; call it again to continue", soft_wrap=True)
     elif not executed and outcome.counts:
         console.print("nothing was changed; add --yes to do it", soft_wrap=True)
 
@@ -96,7 +93,7 @@ def _print(outcome: Resent, fates: Table, nothing: str, *, executed: bool) -> No
 def end(
     outcome: Resent, fates: Table, facts: dict[str, Any], nothing: str, commands: Sequence[str] = (), *, executed: bool, as_json: bool
 ) -> NoReturn:
-    """Print what became of messages, and leave with the code for it; `commands` are left for the operator."""
+    """Print the fates of messages and `commands` left for the operator. Exit with the matching code."""
     if as_json:
         left = {fate.value: places for fate, places in outcome.places.items()}
         typer.echo(json.dumps({"executed": executed, "stopped": outcome.stopped, "left": left, **facts}))
@@ -107,14 +104,14 @@ def end(
 
 
 def print_commands(commands: Iterable[str]) -> None:
-    """The first commands that release parked rows, which the operator has to decide on."""
+    """Print the first commands that requeue parked rows; the operator decides on them."""
     for command in islice(commands, _COMMANDS):
-        to_stdout().print(f"[yellow]for you to call[/] once the cause is fixed: {escape(command)}", soft_wrap=True)
+        to_stdout().print(f"[yellow]call this[/] after you have fixed the cause: {escape(command)}", soft_wrap=True)
 
 
-HELP: Final = "What would repair what reconcile found: look at it, or do it."
+HELP: Final = "The repair plan that reconcile wrote: show it, or apply it."
 
-#: Steps that are listed.
+#: Maximum number of listed steps.
 _SHOWN: Final = 50
 
 _Plan = Annotated[
@@ -124,9 +121,9 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object ins
 
 
 def show(plan: _Plan, as_json: _AsJson = False) -> None:
-    """Show what a plan would do, by action and step by step. Nothing is connected to.
+    """Show the steps of a plan, and their number by action. Connects to nothing.
 
-    Exit code 0: it can be read. 2: it is no plan, or a line of it is damaged.
+    Exit code 0: shown. 2: the file is not a plan, or one of its lines is damaged.
     """
     from ackwise.middleware.repairplan import RepairStep, read_steps, read_title
     from ackwise.plugin.operate.resendplan import place_of
@@ -147,7 +144,7 @@ def show(plan: _Plan, as_json: _AsJson = False) -> None:
     console = to_stdout()
     console.print(f"Plan {escape(title.plan_id)}, judged as of {_time(title.as_of)}", soft_wrap=True)
     if not steps:
-        console.print("nothing is to be repaired")
+        console.print("nothing to repair")
         return
     console.print(shown(kinds))
     rows = [
@@ -166,19 +163,19 @@ def apply(
     target: Target,
     sending: Sending,
     with_review: Annotated[
-        bool, typer.Option("--with-review", help="Do also what may run a message twice if the verdict on it was wrong.")
+        bool, typer.Option("--with-review", help="Include steps that run a message twice if its verdict was wrong.")
     ] = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Send again what a plan says was lost, if that is still right. Changes nothing without --yes.
+    """Resend the lost messages of a plan, if they are still lost. Changes nothing without --yes.
 
-    It goes to the group's retry topic. Each record is fetched from its topic, and its key is claimed in the app's store: what
-    was done meanwhile, is being run, or is there no longer, is left alone and said. A copy keeps key, value and headers. What
-    was done is noted beside the plan, so a call that was interrupted goes on where it ended. Ctrl-C finishes what is in flight.
-    Rows that are parked in an outbox are left to you: the commands that let them go are shown.
+    Copies go to the group's retry topic, with key, value and headers. Each record is fetched from its topic, and its key is claimed
+    in the app's store. Messages that are done meanwhile, are running, or are gone are skipped and reported. Progress is written next
+    to the plan, so an interrupted call continues where it stopped. Ctrl-C finishes the current portion. Parked rows of an outbox are
+    left to you: the commands that requeue them are shown.
 
-    Exit code 0: nothing is left to do. 1: something is, for the reasons shown. 2: it could not be done; one sentence says
-    why. 130: interrupted.
+    Exit code 0: nothing is left to do. 1: steps are left, for the reasons shown. 2: it failed; one sentence gives the reason. 130:
+    interrupted.
     """
     from ackwise.middleware.repairplan import read_steps
     from ackwise.plugin.operate.resend import Resent
@@ -192,7 +189,7 @@ def apply(
         outcome = wait_for(_carry_out(plan, group, offsets, sending, with_review))
     fates = table_of(outcome, "action", "verdict", "messages")
     facts = {"earlier": outcome.earlier, "actions": fates.records, "requeue": requeues}
-    end(outcome, fates, facts, "nothing is to be repaired", requeues, executed=sending.execute, as_json=as_json)
+    end(outcome, fates, facts, "nothing to repair", requeues, executed=sending.execute, as_json=as_json)
 
 
 async def _carry_out(plan: Path, group: Group, offsets: int, sending: Sending, with_review: bool) -> Resent:

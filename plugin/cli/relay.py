@@ -1,4 +1,4 @@
-"""`ackwise relay module:app`: what an app relays, in its own process; `--outbox URL`: an outbox without an app."""
+"""`ackwise relay module:app`: the relays of an app in their own process; `--outbox URL`: an outbox without an app."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ RelayWatchOption = Annotated[
 
 Watched = Callable[[], "AbstractAsyncContextManager[None]"]
 
-#: Seconds after the first signal, and after the second, until the process ends, whatever hangs.
+#: Seconds after the first signal, and after the second, until the process ends even if a task hangs.
 _EXIT_WITHIN: Final = (30.0, 5.0)
 
-_Target = Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="Where the App is, such as [bold]billing.worker:app[/bold].")]
+_Target = Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="The app, such as [bold]billing.worker:app[/bold].")]
 _Outbox = Annotated[
     str | None,
     typer.Option("--outbox", metavar="URL", help="Relay this outbox, such as [bold]postgresql://host/shop[/bold], without an app."),
 ]
-_Brokers = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="With --outbox: where its rows are sent. Default: localhost:9092.")]
-_Events = Annotated[str | None, typer.Option(metavar="FOLDER", help="With --outbox: where events go. Default: nowhere.")]
+_Brokers = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="With --outbox: the brokers. Default: localhost:9092.")]
+_Events = Annotated[str | None, typer.Option(metavar="FOLDER", help="With --outbox: the folder of events. Default: none.")]
 
 
 def relay(
@@ -50,20 +50,20 @@ def relay(
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = "text",
 ) -> None:
-    """Bring back what is due in the delay topics of an app, send the rows of its outbox, and run none of its handlers, until SIGINT or
-    SIGTERM. With --outbox it sends the rows of that outbox and needs no app.
+    """Move due messages from the delay topic of an app to their targets, and send the rows of its outbox, until SIGINT or SIGTERM. No
+    handler runs. With --outbox it sends the rows of that outbox and needs no app.
 
-    Any number may run, beside workers that relay themselves as well; of an outbox in SQLite only one. With relay = apart no worker does,
-    and this must run.
+    Several relays may run, next to workers that relay themselves; for an outbox in SQLite only one. With relay = apart no worker
+    relays, and this command must run.
 
-    Exit code 0: what was sent is acknowledged, and it left. 2: it can't start. 128 + n: a second signal n ended it at once.
+    Exit code 0: everything sent is acknowledged. 2: it can't start. 128 + n: a second signal n ended it at once.
     """
     import asyncio
 
     if outbox is not None and target is not None:
         raise ConfigurationError(f"both {target} and --outbox were given; an app names its outbox by use(Outbox(…)), so leave one out")
     if outbox is None and (brokers is not None or events is not None):
-        raise ConfigurationError("--brokers and --events belong to --outbox; an app says both itself")
+        raise ConfigurationError("--brokers and --events belong to --outbox; an app has its own")
     relaying = _of_app(target, watch) if outbox is None else _of_outbox(outbox, brokers, events, watch)
     print_log(log_level, log_format)
     collect_rarely()
@@ -93,7 +93,7 @@ async def _relay_group(group: Group, stop: asyncio.Event, counts: RelayCounts, w
 def watched_relay(
     port: int | None, name: str, counts: RelayCounts, more: Callable[[], Iterable[Sample]] = tuple, *, used: Watch | None = None
 ) -> Watched:
-    """What serves pages about relays while it is open, as --watch says; `used` is the policy of the app. Raises `ConfigurationError`."""
+    """Return a context that serves the pages of relays if --watch or `used` asks for them. Raises `ConfigurationError`."""
     from contextlib import nullcontext
 
     if port is None:
@@ -102,7 +102,7 @@ def watched_relay(
     from ackwise.plugin.settings.config import read_config
 
     try:
-        from ackwise.plugin.web.workerpages import RelayWatch  # what it needs is installed by those who watch
+        from ackwise.plugin.web.workerpages import RelayWatch  # its dependencies are an extra
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"--watch needs {error.name}, which is not installed; pip install 'ackwise[watch]'") from None
     entries = read_config().of("watch")
@@ -141,7 +141,7 @@ def _of_outbox(url: str, brokers: str | None, events: str | None, port: int | No
 
 
 async def relay_until_signalled(relay: _Relaying) -> None:
-    """Run `relay` until the first signal sets its stop and it has ended; a second signal ends it at once. Raises what it raises."""
+    """Run `relay`; the first signal sets its stop event, the second ends it at once. Raises its errors."""
     import asyncio
 
     stop, watchdog = asyncio.Event(), Watchdog()

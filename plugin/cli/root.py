@@ -1,4 +1,4 @@
-"""Root of the command line: our commands, and those that other distributions add by entry point."""
+"""Root of the command line: our commands, and those of other distributions, added by entry points."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from ackwise.plugin.cli.topics import check, create, skip
 from ackwise.plugin.cli.topics import export as export_topics
 from ackwise.plugin.registry import announced
 
-#: What the user can fix: a setting, a name, a broker that is not there. 1 is for verdicts, as that of `reconcile`.
+#: Exit code for errors that the user can fix, such as a setting, a name or a missing broker; 1 is for verdicts.
 _USER_MISTAKE: Final = 2
 
 _HELP: Final = """RocketMQ's consumption guarantees for Kafka consumers: ack index, consume-later, dead letters, deduplication.
 
-[bold]ackwise demo[/bold] shows a worker being killed and its books being checked, [bold]ackwise doctor[/bold] looks whether
-one can run here, and [bold]ackwise run app:app[/bold] runs it.
+[bold]ackwise demo[/bold] kills a worker and checks its ledger, [bold]ackwise doctor[/bold] checks that a worker can run on
+this machine, and [bold]ackwise run app:app[/bold] runs one.
 
-Exit code 0: fine. 1: a verdict went against it, or Ackwise itself failed. 2: something that you can fix, said in one
-sentence. 3: reconcile or why can't tell. 128 + n: ended by signal n."""
+Exit code 0: no problem. 1: a problem was found, or Ackwise itself failed. 2: an error that you can fix, in one sentence.
+3: reconcile or why has too few events to decide. 128 + n: ended by signal n."""
 
 
 class _Group(TyperGroup):
@@ -60,7 +60,7 @@ class _Command(TyperCommand):
 
 
 def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
-    """The same parameters: `--json <bool>` in a help would look as if a value had to follow."""
+    """Return the parameters without `<bool>`: `--json <bool>` in a help would look as if it took a value."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
@@ -68,7 +68,7 @@ def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
 
 
 class _Root(_Group):
-    """The root: alone it prints its help. Every command ends here, and our error is one sentence."""
+    """The root: without a command it prints its help. An `AckwiseError` of any command becomes one sentence."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or ["--help"])
@@ -84,7 +84,7 @@ class _Root(_Group):
 
 
 def new_app() -> typer.Typer:
-    """Our commands, and those of other folders and distributions. One that can't be loaded fails only when it is called."""
+    """Return all commands. One that can't be loaded fails only when it is called."""
     app = typer.Typer(name="ackwise", cls=_Root, help=_flowing(_HELP), rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback()(_root)
     _add(app, "run", run)
@@ -150,10 +150,10 @@ def _print_version(wanted: bool) -> None:
 
 
 def _root(
-    _: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")] = False,
-    show_traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from before its sentence.")] = False,
+    _: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
+    show_traceback: Annotated[bool, typer.Option("--traceback", help="Print the traceback of an error before its sentence.")] = False,
 ) -> None:
-    """What holds for every command."""
+    """Options of every command."""
 
 
 def _add(app: typer.Typer, name: str, function: Callable[..., None]) -> None:
@@ -161,7 +161,7 @@ def _add(app: typer.Typer, name: str, function: Callable[..., None]) -> None:
 
 
 def _flowing(text: str) -> str:
-    """Line ends are those of an editor, not of the reader's terminal; paragraphs stay."""
+    """Join the lines of each paragraph: the terminal wraps them."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 

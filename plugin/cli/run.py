@@ -1,8 +1,6 @@
-"""Repeated lines of the Kafka client, thinned out: a deleted topic makes it log thousands a second.
+"""`ackwise run module:app`: runs an app, and prints its log as text or as one JSON object per line.
 
-Log output of `ackwise run`: text for people, or one JSON object per line for machines.
-
-`ackwise run module:app`: finds the app that the user wrote and runs it.
+Repeated lines of the Kafka client are suppressed: a deleted topic makes it log thousands of lines a second.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.command import Target, find_app
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 
-#: Seconds in which the same line is printed once.
+#: Seconds within which a repeated line is printed once.
 WITHIN: Final = 10.0
 
-#: Seconds in which one line is printed of all that say that a broker does not answer: while it is unavailable they come by the hundred.
+#: Seconds within which one of all lines about an unavailable broker is printed: the client logs them by the hundred.
 AWAY_WITHIN: Final = 60.0
 
-#: How those lines start, before anything is put into them.
+#: The templates of those lines start with one of these.
 _AWAY: Final = (
     "Unable connect to",
     "Unable to request metadata",
@@ -58,12 +56,10 @@ class _Line:
 
 
 class Repeats(logging.Filter):
-    """Lets the same line of the client's loggers through once in `WITHIN` seconds, with how many were left out before it.
+    """A filter for repeated lines of the client: each passes once in `WITHIN` seconds, with the number of suppressed ones.
 
-    All that say that a broker is unavailable are one line, once in `AWAY_WITHIN`.
-
-    For a handler: a filter of a logger does not see what the loggers below it say. Lines of other loggers pass. `now`
-    is a clock in seconds.
+    All lines about an unavailable broker count as one line, once in `AWAY_WITHIN`. Lines of other loggers pass. Add it to a handler:
+    a filter of a logger does not see the records of its children. `now` is a clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +68,7 @@ class Repeats(logging.Filter):
         self._lines: OrderedDict[tuple[str, int, str], _Line] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` is printed; one that follows suppressed records ends with their number."""
+        """Return True if `record` is printed. The number of suppressed records before it is appended."""
         if not super().filter(record):
             return True
         now, message = self._now(), record.getMessage()
@@ -96,10 +92,10 @@ LogFormat = Literal["text", "json"]
 
 
 class JsonLines(logging.Formatter):
-    """Each record as `{"time", "level", "logger", "event", "fields"}`; `fields` is empty for loggers that are not ours."""
+    """Formats a record as `{"time", "level", "logger", "event", "fields"}`; `fields` is empty for foreign loggers."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, with `traceback` where the record has one."""
+        """Return one line, with `traceback` if the record has one."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -113,28 +109,28 @@ class JsonLines(logging.Formatter):
 
 
 def print_log(level: LogLevel, form: LogFormat) -> None:
-    """Print what is logged from `level` on to stderr, and of the Kafka client warnings only unless debugging, each once in a while."""
+    """Print log records from `level` on to stderr. The Kafka client's are printed from warnings on, and thinned, unless debugging."""
     printing = logging.StreamHandler(sys.stderr)
     printing.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     printing.addFilter(Repeats())
     logging.basicConfig(level=level.upper(), handlers=[printing])
-    # Never its own debug level: it logs requests, answers and records as a whole there, with payloads and SASL passwords.
+    # Never its debug level: it logs whole requests, answers and records there, with payloads and SASL passwords.
     client = {"debug": logging.INFO, "error": logging.ERROR}.get(level, logging.WARNING)
     logging.getLogger("aiokafka").setLevel(client)
 
 
-LogLevelOption = Annotated[LogLevel, typer.Option(help="What is logged to stderr.")]
-LogFormatOption = Annotated[LogFormat, typer.Option(help="How: a text, or a JSON object per line.")]
+LogLevelOption = Annotated[LogLevel, typer.Option(help="Lowest level that is logged to stderr.")]
+LogFormatOption = Annotated[LogFormat, typer.Option(help="Format of the log: text, or one JSON object per line.")]
 
-WorkersOption = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Run so many worker processes, and keep them.")]
+WorkersOption = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Number of worker processes; one that exits is restarted.")]
 WatchOption = Annotated[
     int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Serve health, metrics and state on this port, as Watch does.")
 ]
 
-#: Seconds after the drain within which the process is gone.
+#: Seconds after the drain until the process ends.
 _EXIT_WITHIN: Final = 2.0
 
-#: The exit code of what the command line says in one sentence.
+#: Exit code of an error that is printed as one sentence.
 _SAID: Final = 2
 
 
@@ -145,22 +141,22 @@ def run(
     workers: WorkersOption = 1,
     watch: WatchOption = None,
 ) -> None:
-    """Run the handlers of an app until SIGINT or SIGTERM; it drains and commits before it leaves.
+    """Run the handlers of an app until SIGINT or SIGTERM; then drain, commit and exit.
 
-    The module is looked for in the current folder first. A second signal cancels what still runs, the third kills.
+    The current folder is searched for the module first. A second signal cancels running handlers, the third kills the process.
 
-    With --workers, a process that ends by itself is started again, after a back-off of 1 to 60 s. A signal drains them all. SIGHUP
+    With --workers, a process that exits by itself is restarted after a back-off of 1 to 60 s. A signal drains all of them. SIGHUP
     restarts them one after the other, with new code.
 
-    Exit code 0: it drained and committed. 2: it can't start, or not go on. 128 + n: a second signal n ended it at once.
-    A handler that raises SystemExit ends the worker with the code that it gives.
+    Exit code 0: drained and committed. 2: it can't start or can't continue. 128 + n: a second signal n ended it at once.
+    A handler that raises SystemExit ends the worker with its code.
     """
     from ackwise.plugin.app import App
 
     print_log(log_level, log_format)
     app = find_app(target)
     if not isinstance(app, App):
-        raise ConfigurationError(f"{target} is an app of Faust, whose own command runs it: faust -A {target} worker")
+        raise ConfigurationError(f"{target} is an app of Faust; run it with faust -A {target} worker")
     if workers > 1:
         code = _supervise(target, log_level, log_format, workers, app.watch_port if watch is None else watch)
         AT_EXIT.arm(_EXIT_WITHIN, code)  # the module may have started threads
@@ -170,11 +166,11 @@ def run(
     except BaseException as error:
         AT_EXIT.arm(_EXIT_WITHIN, _SAID if isinstance(error, AckwiseError) else code_of(error))
         raise
-    Watchdog().arm(_EXIT_WITHIN, 0)  # a thread of a store or of the event log may hang, and the interpreter waits for it
+    Watchdog().arm(_EXIT_WITHIN, 0)  # the interpreter waits for threads of stores and of the event log, which may hang
 
 
 def _supervise(target: str, log_level: str, log_format: str, workers: int, port: int | None) -> int:
-    """Keep `workers` worker processes running; those that are watched have ports in a row, from `port` on."""
+    """Keep `workers` worker processes running. Their watch ports are consecutive, from `port` on."""
     import asyncio
 
     from ackwise.plugin.process.supervisor import Supervisor
@@ -182,6 +178,6 @@ def _supervise(target: str, log_level: str, log_format: str, workers: int, port:
     command = [sys.executable, "-m", "ackwise.plugin.cli", "run", target, "--log-level", log_level, "--log-format", log_format]
     ports = range(workers) if port else [0] * workers  # 0 is any free one
     if port and port + workers > 65536:
-        raise ConfigurationError(f"{workers} workers need the ports from {port} on, and there is none above 65535; choose a lower one")
+        raise ConfigurationError(f"{workers} workers need consecutive ports from {port} on, and the last port is 65535; choose a lower one")
     options = [[] if port is None else ["--watch", str(port + each)] for each in ports]
     return asyncio.run(Supervisor([[*command, *each] for each in options]).run())

@@ -1,4 +1,4 @@
-"""`ackwise status`: one table of a whole group over all its workers, once or again and again."""
+"""`ackwise status`: shows a whole group over all its workers, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ if TYPE_CHECKING:
 def status(
     whose: deadletteroptions.Whose,
     *,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", help="With --watch: between two looks.")] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="With --watch: time between two refreshes.")] = 2.0,
     where: deadletteroptions.Where,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables, or with --watch one per line.")] = False,
 ) -> None:
-    """Show a whole group over all its workers: who has which partition, how far each is, what waits and why, what is dead.
+    """Show a group over all its workers: the owner and progress of each partition, what waits and why, and dead letters.
 
-    It is what the broker knows, as of the last commit of each partition, and what each worker wrote to the control topic, which it
-    does every 10 seconds: its host, process and version, what it has in flight, what waits and why, what is paused, and what keeps it
-    from its work.
+    The progress is as of the last commit of each partition. Each worker writes its state to the control topic every 10 seconds: host,
+    process, version, messages in flight, waiting messages with reasons, pauses, and obstacles.
 
-    Exit code 0: nothing needs attention, or --watch was ended. 1: something does, and a line under the table says what: no worker or no
-    relay, a partition that nobody has, a worker that can't work, a pause by command, open dead letters. 2: there is no such group, or
-    the brokers do not answer.
+    Exit code 0: nothing needs attention, or --watch was ended. 1: a line under the table names what needs attention: no worker, no
+    relay, a partition without an owner, a blocked worker, a pause by command, or open dead letters. 2: there is no such group, or the
+    brokers do not answer.
     """
     if not 0.1 <= interval <= 3600:
         raise ConfigurationError(f"--interval is {interval:g}; it must be between 0.1 and 3600 seconds")
@@ -84,7 +83,7 @@ def _drawn(standing: Standing) -> RenderableType:
 
 
 def _watch(place: Place, standing: Standing, interval: float, as_json: bool) -> None:
-    """Until Ctrl-C. Brokers that are unavailable for a while end it as little as they end a worker."""
+    """Refresh until Ctrl-C. It keeps running while brokers are unavailable."""
     try:
         with _screen() as draw:
             if as_json:
@@ -105,7 +104,7 @@ def _watch(place: Place, standing: Standing, interval: float, as_json: bool) -> 
 
 @contextmanager
 def _screen() -> Iterator[Callable[[RenderableType], None]]:
-    """Draws over what was drawn before, on a terminal; anywhere else one after the other."""
+    """Yield a function that redraws in place on a terminal, and prints one after the other elsewhere."""
     console = to_stdout()
     if not console.is_terminal:
         yield console.print

@@ -1,4 +1,4 @@
-"""`ackwise store init`, `check` and `cleanup`: what a store keeps, set up and looked after, as a table or as JSON."""
+"""`ackwise store init`, `check` and `cleanup`: sets up and maintains a store; prints a table or JSON."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ackwise.plugin.operate.explanation import Application
 
 
-HELP: Final = "What a store keeps: set it up, examine it, clean it."
+HELP: Final = "The tables of a store: set them up, check them, clean them."
 
-#: Nothing else is taken for an app: what is no URL after all may hold a password, and is not repeated.
+#: The form of an app's name. Other texts may be broken URLs with passwords and are never repeated.
 _APP: Final = re.compile(r"[\w.]+:\w+")
 
 T = TypeVar("T")
@@ -37,15 +37,15 @@ _Url = Annotated[
 ]
 _Only = Annotated[
     Literal["claims", "inbox"] | None,
-    typer.Option(help="The claims of Dedup alone, or the inbox of Transactional alone. Default: what the store has of them."),
+    typer.Option(help="Only the claims of Dedup, or only the inbox of Transactional. Default: both."),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 def init(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
-    """Create what is missing in a store, and bring what is old to this version. A second call changes nothing.
+    """Create the missing tables of a store, and upgrade old ones to this version. A second call changes nothing.
 
-    Workers do it too, if they may. Call it where they may not, as a user of the database who may create tables.
+    Workers do this at their start, if their database user may create tables. If not, call it as a user who may.
 
     Exit code 0: workers can start. 2: the store can't be reached, does not allow it, or has another version of the tables.
     """
@@ -55,9 +55,9 @@ def init(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
 
 
 def check(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
-    """Say what is wrong or unwise about a store, a sentence each with what to do. Changes nothing.
+    """Print the faults and risks of a store, one sentence each with the remedy. Changes nothing.
 
-    Exit code 0: all is well. 1: something is not. 2: the store can't be reached, or has another version of the tables.
+    Exit code 0: none found. 1: some found. 2: the store can't be reached, or has another version of the tables.
     """
     parts = _parts(url, only)
     found = wait_for(_each(parts, lambda part: part.check()))
@@ -67,24 +67,24 @@ def check(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
 
 
 def cleanup(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
-    """Delete what a store has to remember no longer, in small steps beside running workers.
+    """Delete expired records of a store, in small steps. Workers may keep running.
 
     Exit code 0: done. 2: the store can't be reached, does not allow it, was never set up, or has another version of the tables.
     """
     parts = _parts(url, only)
-    with _working("deleting what is forgotten"):
+    with _working("deleting expired records"):
         deleted = wait_for(_each(parts, lambda part: part.cleanup()))
     said = {name: f"{count} records deleted" for name, count in deleted.items()}
     _show(said, {name: {"deleted": count} for name, count in deleted.items()}, parts, as_json)
 
 
 def app_of(url: str) -> Application | None:
-    """The app that is named where a URL may stand too; `None` for anything else. Raises `ConfigurationError`."""
+    """Return the app if `url` is the name of one, otherwise `None`. Raises `ConfigurationError`."""
     return find_app(url) if _APP.fullmatch(url) else None
 
 
 def _parts(url: str, only: str | None) -> dict[str, Maintained]:
-    """What is to be looked after, by name. Raises `ConfigurationError`."""
+    """Return the parts to maintain, by name. Raises `ConfigurationError`."""
     if _APP.fullmatch(url):
         name, opened = _of_app(url)
         if only not in (None, name):
@@ -95,7 +95,7 @@ def _parts(url: str, only: str | None) -> dict[str, Maintained]:
 
 
 def _of_app(target: str) -> tuple[str, object]:
-    """The one store that an app uses, so that no password has to be on a command line."""
+    """Return the store that an app uses; so a command line needs no password."""
     from ackwise.middleware.policies.policies import Transactional
 
     policy = find_app(target).group().dedup
@@ -115,23 +115,23 @@ def _opened(name: str, url: str, *, alone: bool) -> object:
 
 
 def as_maintained(opened: object) -> Maintained:
-    """What can be set up and kept tidy. Raises `ConfigurationError` for anything else."""
+    """Return `opened` if it can be maintained. Raises `ConfigurationError` otherwise."""
     from ackwise.middleware.storage.claimstore import Maintained
 
     if isinstance(opened, Maintained):
         return opened
     kind = type(opened).__name__
-    raise ConfigurationError(f"the {kind} has no init, check and cleanup to call; see what its own distribution offers")
+    raise ConfigurationError(f"the {kind} has no init, check and cleanup; see its own distribution")
 
 
 async def _each(parts: Mapping[str, Maintained], do: Callable[[Maintained], Awaitable[T]]) -> dict[str, T]:
-    """One after the other, since they may share a database that has one writer."""
+    """Call `do` one after the other: the parts may share a database with a single writer."""
     return {name: await do(part) for name, part in parts.items()}
 
 
 @contextmanager
 def _working(doing: str) -> Iterator[None]:
-    """A sign of life on stderr while it takes, where stderr is a terminal."""
+    """Show a spinner if stderr is a terminal."""
     with to_stderr().status(doing):
         yield
 
@@ -140,7 +140,7 @@ def _show(said: Mapping[str, str], facts: Mapping[str, Any], parts: Mapping[str,
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    # A user who tries it out must not believe that something was made.
+    # A user who tries it must not believe that a table was created.
     nothing = {name: "nothing to do: each worker keeps them in its memory" for name, part in parts.items() if _is_memory(part)}
     cells = [(name, type(part).__name__, nothing.get(name, said[name])) for name, part in parts.items()]
     to_stdout().print(shown(Table("", ("part", "kept by", ""), cells), 1_000))

@@ -1,9 +1,4 @@
-"""`ackwise topics check` and `create`: the topics that a group needs, as a table or as JSON.
-
-`ackwise topics export`: the group's topics and the rights of its users, for the tools that make topics and users.
-
-`ackwise topics skip`: skip unreadable records, by their coordinates.
-"""
+"""`ackwise topics …`: checks, creates and exports the topics of a group, and skips unreadable records."""
 
 from __future__ import annotations
 
@@ -32,17 +27,17 @@ if TYPE_CHECKING:
 
 HELP: Final = "Check and create a group's topics; skip unreadable records."
 
-#: Seconds for a look at transactions that are open.
+#: Seconds for finding open transactions.
 _LOOK: Final = 15.0
 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 def check(target: Target, as_json: _AsJson = False) -> None:
-    """Hold every topic that the group needs against what it must be. Changes nothing.
+    """Check every topic that the group needs. Changes nothing.
 
-    Exit code 0: a worker can start. 1: a topic is missing, too narrow, too small, deletes messages too early, or has copies that
-    would run out of order, since their handler has an order now. 2: the brokers do not answer, or there is no such app.
+    Exit code 0: a worker can start. 1: a topic is missing, has too few partitions or replicas, deletes messages too early, or has
+    copies that would run out of order because their handler has an order now. 2: the brokers do not answer, or there is no such app.
     """
     reviews = wait_for(_review(_group(target)))
     _show(reviews, {}, as_json)
@@ -50,13 +45,13 @@ def check(target: Target, as_json: _AsJson = False) -> None:
 
 
 def create(target: Target, as_json: _AsJson = False) -> None:
-    """Create the topics of the group that are missing and extend those that are too narrow, as the start of a worker does.
+    """Create missing topics of the group and add missing partitions, as a worker does at its start.
 
-    Delay topics that exist get the brokers' timestamps (message.timestamp.type=LogAppendTime); no other setting of a topic that
-    exists is changed, and topics that agents consume are never created. Where only you can fix something, nothing is done at all.
+    An existing delay topic gets the brokers' timestamps (message.timestamp.type=LogAppendTime); no other setting of an existing topic
+    is changed. Source topics are never created. If a problem needs your decision, the command changes nothing.
 
-    Exit code 0: a worker can start. 1: something is left that only you can fix. 2: the brokers do not answer or do not
-    allow it, or there is no such app.
+    Exit code 0: a worker can start. 1: a problem is left that only you can fix. 2: the brokers do not answer or do not allow it, or
+    there is no such app.
     """
     reviews, done = wait_for(_create(_group(target)))
     _show(reviews, done, as_json)
@@ -90,7 +85,7 @@ async def _review(group: Group) -> list[TopicReview]:
     ]
     reviews += _of_strays(await find_strays(group.settings, group.names))
     elsewhere, unread = await find_copies_elsewhere(group.settings, group.names, group.sources)
-    if not group.names.all:  # an instance that broadcasts has no topic beside which it could be said
+    if not group.names.all:  # an instance that broadcasts has no topics of its group
         reviews += [TopicReview(group.settings.group, "earlier", None, None, "mend", (sentence,)) for sentence in elsewhere]
     reviews = [_with_other_names(review, elsewhere, unread) if review.role == "retry" else review for review in reviews]
     held, _ = await look(group.settings, group.names, lambda reader: reader.open_transactions(group.names.delay), within=_LOOK)
@@ -99,14 +94,14 @@ async def _review(group: Group) -> list[TopicReview]:
 
 
 def _of_strays(strays: Strays) -> list[TopicReview]:
-    """The topics of an earlier configuration, each with what is left in it."""
+    """Return the topics of an earlier configuration, each with the copies left in it."""
     from ackwise.plugin.topics.topicplan import TopicReview
 
     return [TopicReview(stray.topic, "earlier", None, None, "nothing", (), stray.sentence) for stray in strays.found]
 
 
 def _with_other_names(review: TopicReview, elsewhere: Sequence[str], unread: str | None) -> TopicReview:
-    """The retry topic, with what waits in topics under other names; or why that is unknown."""
+    """Add the copies that wait in topics with other names to the review of the retry topic, or why they are unknown."""
     if elsewhere:
         return review._replace(todo="mend", faults=(*review.faults, *elsewhere))
     advice = None if unread is None else f"copies under other topic names not checked ({unread}); such copies would not come back"
@@ -114,17 +109,17 @@ def _with_other_names(review: TopicReview, elsewhere: Sequence[str], unread: str
 
 
 def _with_transactions(review: TopicReview, held: Mapping[TopicPartition, int]) -> TopicReview:
-    """The delay topic, with the transactions that are open in it."""
+    """Add the open transactions to the review of the delay topic."""
     places = ", ".join(f"partition {partition.partition} from offset {offset} on" for partition, offset in sorted(held.items()))
     advice = (
-        f"a transaction is open in topic {review.topic!r}: {places} is read by no relay until it ends. Ackwise writes there without "
+        f"a transaction is open in topic {review.topic!r}: no relay reads {places} until it ends. Ackwise writes there without "
         "transactions; find the producer with kafka-transactions.sh, and abort its transaction"
     )
     return review._replace(advice=advice)
 
 
 def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> list[TopicReview]:
-    """`reviews` with the copies that would run out of order, each at its topic; at the retry topic, why that could not be checked."""
+    """Add to each review the copies that would run out of order; to the retry topic's, why they could not be checked."""
     faults = {leftover.topic: leftover.sentence for leftover in leftovers.found}
     reviewed = [
         review._replace(todo="mend", faults=(*review.faults, faults[review.topic])) if review.topic in faults else review
@@ -137,7 +132,7 @@ def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> lis
 
 
 async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
-    """How the topics are afterwards, and what was done to which."""
+    """Create and extend topics. Return their reviews afterwards, and the action on each."""
     from ackwise.plugin.topics.topicadmin import ensure_topics, set_append_time
     from ackwise.plugin.topics.topicplan import APPEND_TIME
 
@@ -145,16 +140,16 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     if not any(review.role == "source" for review in before):
         if group.patterns:
             patterns = " or ".join(group.patterns.values())
-            raise AckwiseError(f"no topic matches {patterns} yet, and the group's own are measured by those; create one")
+            raise AckwiseError(f"no topic matches {patterns} yet, and the topics of the group get their size from those; create one")
         raise AckwiseError(
-            f"group {group.settings.group!r} reads only topics that Faust makes, and none is there yet to measure the others by; start a "
-            "worker, which makes them all"
+            f"group {group.settings.group!r} reads only topics that Faust creates, and none exists yet to size the others by; start a "
+            "worker, which creates them all"
         )
     todo = {review.topic: review.todo for review in before if review.todo != "nothing"}
     stamped = [review.topic for review in before if review.role == "delay" and review.found and review.found.timestamp_type != APPEND_TIME]
     if not (todo or stamped) or "mend" in todo.values():
         return before, {}
-    # `never` holds for workers, and who calls this command has made up their mind.
+    # `never` is for workers; the caller of this command wants the topics.
     settings = dataclasses.replace(group.settings, create_topics="auto")
     sources = [review.topic for review in before if review.role == "source"]
     await ensure_topics(settings, group.names, sources, levels=group.levels, in_place=group.matching(sources).in_place)
@@ -181,7 +176,7 @@ def _show(reviews: Sequence[TopicReview], done: Mapping[str, str], as_json: bool
 
 
 def _advice(reviews: Sequence[TopicReview]) -> list[str]:
-    """What to do: what only the user can fix first, since nothing is created before."""
+    """Return the remedies. Those for the user come first: nothing is created before they are done."""
     faults = [f"{fault}." for review in reviews for fault in review.faults]
     passed = [f"{review.advice}." for review in reviews if review.role in _NOT_OURS]
     better = [f"{review.advice}." for review in reviews if review.advice is not None and review.role not in _NOT_OURS]
@@ -190,7 +185,7 @@ def _advice(reviews: Sequence[TopicReview]) -> list[str]:
     if not ours:
         return [*faults, *hints]
     before = "After that, " if faults else ""
-    return [*faults, *hints, f"{before}ackwise topics create makes or extends {ours} topics, as the start of a worker does."]
+    return [*faults, *hints, f"{before}ackwise topics create creates or extends {ours} topics, as a worker does at its start."]
 
 
 def _sizes(review: TopicReview) -> tuple[str, str, str]:
@@ -204,7 +199,7 @@ def _sizes(review: TopicReview) -> tuple[str, str, str]:
 
 
 def _cell(found: int | None, wanted: int | None, spell: Callable[[int], str] = str) -> str:
-    """What was found, and what is needed where that is more; -1 is forever."""
+    """Render `found`, and `wanted` if it is larger; -1 is unlimited."""
     if found is None:
         return "" if wanted is None else f"[red]needs {spell(wanted)}[/red]"
     if wanted is None or found >= wanted or found == -1:
@@ -237,7 +232,7 @@ def _facts(review: TopicReview, done: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-#: How many replicas topics have, and how many must acknowledge, where no broker is asked.
+#: Replicas of a topic, and in-sync replicas, if no broker is asked.
 _REPLICAS, _IN_SYNC = 3, 2
 
 _Format = Annotated[
@@ -262,7 +257,7 @@ _Principal = Annotated[
     str | None,
     typer.Option(
         metavar="USER",
-        help="Who has the one --role, such as [bold]User:billing[/bold]. Default: User:GROUP-ROLE.",
+        help="The user of the one --role, such as [bold]User:billing[/bold]. Default: User:GROUP-ROLE.",
         show_default=False,
     ),
 ]
@@ -271,7 +266,7 @@ _Partitions = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Ask no broker: the widest source has N partitions, three replicas and Kafka's other defaults.",
+        help="Ask no broker; assume that the widest source has N partitions, three replicas and Kafka's defaults.",
         show_default=False,
     ),
 ]
@@ -286,10 +281,10 @@ def export(
     principal: _Principal = None,
     partitions: _Partitions = None,
 ) -> None:
-    """Print the five topics of the group and who may do what to them, for another tool to make. Changes nothing.
+    """Print the five topics of the group and the rights on them, as input of another tool. Changes nothing.
 
-    The topics are as [bold]ackwise topics create[/bold] would make them now. A worker with relay = inside has the rights of a relay too.
-    With these topics and rights a worker starts with create_topics = never.
+    The topics are as [bold]ackwise topics create[/bold] would create them now. A worker with relay = inside includes the rights of a
+    relay. With these topics and rights a worker starts with create_topics = never.
 
     Exit code 0: printed. 2: there is no such format, role or app, a source is missing, or the brokers do not answer.
     """
@@ -350,17 +345,17 @@ def _user(group: Group, role: Role, principal: str | None) -> User:
 def skip(
     target: Target,
     records: Annotated[str, typer.Argument(metavar="RECORDS", help="TOPIC/PARTITION/FIRST-LAST, such as [bold]orders/3/120-128[/bold].")],
-    execute: Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed, and what would be passed is shown.")] = False,
+    execute: Annotated[bool, typer.Option("--yes", help="Do it. Without --yes the command only shows what it would skip.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of sentences.")] = False,
 ) -> None:
     """Skip unreadable records, so that their partition goes on. Changes nothing without --yes.
 
-    They are never handled, and the events say why. The group must have no members, and the records must be where it stands: at
-    most the record batch that can't be read. They stay in the topic. In the mode `offsets` of Transactional they are passed in
-    the database as well.
+    The records are never handled, and an event records why. They stay in the topic. The group must have no members, and the records
+    must be at its position, within one unreadable record batch. In the mode `offsets` of Transactional the position in the database
+    moves as well.
 
-    Exit code 0: passed, or shown what would be. 2: it is not what can't be read, the group has members, or the brokers or the
-    database do not answer.
+    Exit code 0: skipped, or shown. 2: the records are readable or elsewhere, the group has members, or the brokers or the database
+    do not answer.
     """
     from ackwise.plugin.operate.skipping import parse_passage
     from ackwise.plugin.operate.skipping import skip as pass_over
@@ -381,6 +376,6 @@ def skip(
     first, last = found.batch
     console.print(f"{escape(str(passage))} can't be read ({escape(found.error)}), in a record batch of {first} to {last}", soft_wrap=True)
     if not found.has_events:
-        console.print("[yellow]the app has no Events[/], so nothing will say later that this was on purpose", soft_wrap=True)
-    done = f"passed; the group goes on at {passage.last + 1}" if found.is_done else "nothing was changed; add --yes to pass it"
+        console.print("[yellow]the app has no Events[/], so no event will record that this was on purpose", soft_wrap=True)
+    done = f"skipped; the group continues at {passage.last + 1}" if found.is_done else "nothing was changed; add --yes to skip it"
     console.print(done, soft_wrap=True)

@@ -65,7 +65,7 @@ def test_an_app_is_explained_without_a_broker_and_leaves_no_file(tmp_path: Path)
 def test_an_app_that_does_not_use_ackwise_or_is_run_by_faust_or_is_none_is_told_how(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     bare = "error worker:bare is an app of Faust that does not use Ackwise; call app.use() right after it is made\n"
-    of_faust = "error worker:app is an app of Faust, whose own command runs it: faust -A worker:app worker\n"
+    of_faust = "error worker:app is an app of Faust; run it with faust -A worker:app worker\n"
     for command, app, said in (("explain", "bare", bare), ("run", "bare", bare), ("run", "app", of_faust)):
         done = folder.ackwise(command, f"worker:{app}")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", said)

@@ -267,7 +267,7 @@ async def test_the_command_looks_first_and_sends_when_told_to(shop: Shop) -> Non
     assert done == {
         "executed": True, "recorded": False, "stopped": False, "letters": [{"handler": "bill", "fate": "sent", "letters": 1}], "left": {}
     }  # fmt: skip
-    assert "no letter is meant" in await shop.run("redrive", shop.app, "--handler", "bill")
+    assert "no dead letter is selected" in await shop.run("redrive", shop.app, "--handler", "bill")
     assert "--rate is 0; it must be a number above 0" in await shop.run("redrive", shop.app, "--rate", "0", code=2)
 
 
@@ -283,5 +283,5 @@ async def test_a_signal_finishes_the_portion_and_ends_with_130(shop: Shop) -> No
             await asyncio.sleep(0.02)
     process.send_signal(signal.SIGINT)
     said = (await process.communicate())[0].decode()
-    assert (process.returncode, "stopped; call it again to go on" in said) == (130, True), said
+    assert (process.returncode, "stopped; call it again to continue" in said) == (130, True), said
     assert len(shop.states()) == len(shop.copies()) < 40
