@@ -1,13 +1,8 @@
-"""Hosting: makes the host of an app from what was used. Here alone policies meet what runs them.
+"""`AiokafkaHost`: a worker on aiokafka. `host_of` builds it from the policies of an app, the only place where both meet.
 
-Following of topic patterns: topics that are made while a worker runs are joined, and those that are deleted are let go.
-
-All workers look at the same moments of the wall clock, so that a new topic makes the group join again once, and not once for each.
-
-Host on aiokafka: opens and closes the client, and takes and gives back partitions in order.
-
-aiokafka's own `commit()` and deserializers are never used: the first commits what was merely fetched, the second block
-a partition forever.
+aiokafka's `commit()` and deserializers are never used: the first commits fetched messages, the second block a partition forever.
+All workers look for topics of patterns at the same moments of the wall clock, so that a new topic causes one rebalance, not one per
+worker.
 """
 
 from __future__ import annotations
@@ -59,7 +54,7 @@ def host_of(
     *,
     before: AiokafkaHost | None = None,
 ) -> AiokafkaHost:
-    """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one, after the host `before`.
+    """Return the host of `agents` with the policies in `slots`, on the user's `consumer` if given. `before` is the previous host.
 
     Raises `ConfigurationError`.
     """
@@ -81,7 +76,7 @@ def host_of(
 
 
 def watching_of(slots: Slots, settings: HostSettings, agents: Sequence[Agent]) -> Watching | None:
-    """What shows the worker. Raises `ConfigurationError` without the packages of its extra."""
+    """Return the pages of the worker, if `Watch` is used. Raises `ConfigurationError` without the packages of its extra."""
     if (policy := slots.watch) is None:
         return None
     try:
@@ -92,22 +87,22 @@ def watching_of(slots: Slots, settings: HostSettings, agents: Sequence[Agent]) -
 
 
 def _sharing(share: Share) -> Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]]:
-    from ackwise.plugin.modes.sharegroup import Sharing  # its client is imported by those who run it
+    from ackwise.plugin.modes.sharegroup import Sharing  # its client is an extra
 
     return lambda topics, member: Sharing(share, topics, member).working()
 
 
 log = Log()
 
-#: Seconds for the brokers to say which topics there are.
+#: Seconds for the brokers to list their topics.
 _WITHIN: Final = 15.0
 
-#: Seconds until a change is tried again for which the group was joining just then.
+#: Seconds until a change of the subscription is tried again after a rebalance interfered.
 _JOIN_AGAIN: Final = 0.2
 
 
 class Following:
-    """Keeps what `consumer` subscribes to as the patterns of `member` match."""
+    """Updates the subscription of `consumer` with the topics that match the patterns of `member`."""
 
     def __init__(self, member: Member, consumer: Any) -> None:
         self._member = member
@@ -115,7 +110,7 @@ class Following:
         self._throttle = LogThrottle()
 
     async def follow(self) -> None:
-        """Look again and again. What can't be looked at stays as it is."""
+        """Check periodically, without end. After an error the subscription stays as it is."""
         interval = self._member.settings.pattern_interval
         while True:
             await asyncio.sleep(interval - time.time() % interval)
@@ -123,19 +118,19 @@ class Following:
                 there = await answer(self._consumer.topics(), within=_WITHIN)
                 await self._member.sources.take_up(there, self._member.opening.ensure_topics)
             except (KafkaError, OSError, Unavailable, ConfigurationError) as error:
-                self._tell(error, interval)
+                self._log_failure(error, interval)
             else:
                 self._throttle.reset()
             await self._subscribe()
 
     async def _subscribe(self) -> None:
-        """Subscribe to what is read now, if that is another thing than before."""
+        """Subscribe to the current topics, if they have changed."""
         names = self._member.names
         while {*self._consumer.subscription()} != {*(wanted := (*self._member.sources.topics, names.retry))}:
             if not subscribe_instead(self._consumer, wanted):
                 await asyncio.sleep(_JOIN_AGAIN)
 
-    def _tell(self, error: Exception, interval: float) -> None:
+    def _log_failure(self, error: Exception, interval: float) -> None:
         if self._throttle.is_due():
             log.warning(
                 "topics of patterns could not be read",
@@ -145,38 +140,38 @@ class Following:
             )
 
 
-#: Seconds after `drain_timeout` within which a worker has ended, whatever hangs; a little less than is promised.
+#: Seconds after `drain_timeout` within which a worker ends even if a task hangs; a little less than promised.
 _END_AFTER = 9.0
 
-#: Seconds of these for closing store, event log and producer, once the group is left, and for a client that does not close by itself.
+#: Seconds of these for closing store, event log and producer after leaving the group, and for a client that does not close.
 _CLOSE_RESERVE, _TEAR_RESERVE = 2.0, 1.0
 
-#: Seconds for leaving the group, at least.
+#: Minimum of seconds for leaving the group.
 _LEAVE_TIMEOUT = 0.5
 
-#: Seconds for a client to connect, which may try several addresses.
+#: Seconds for a client to connect; it may try several addresses.
 _START_TIMEOUT = 60.0
 
-#: Seconds for which a start that has started may go on after a stop. A member that starts waits for a second.
+#: Seconds for which a running start may continue after a stop. A member that starts waits for a second.
 _START_GRACE = 0.25
 
-#: Seconds for what a second signal cancels.
+#: Seconds for the tasks that a second signal cancels.
 _CANCEL_TIMEOUT = 5.0
 
-#: Milliseconds that the broker keeps a fetch which finds nothing, while a lane is at work. aiokafka has one fetch to a broker on its
-#: way at a time: while the sources are being worked on it asks for the retry topics alone, and the sources wait for that answer.
+#: Milliseconds that the broker holds an empty fetch while a lane works. aiokafka sends one fetch to a broker at a time: while the
+#: sources are full it fetches the retry topics alone, and the sources wait for that answer.
 _FETCH_WAIT = 50
 
 
 class Watched(Protocol):
-    """What shows a worker to those who watch it."""
+    """The pages of a worker."""
 
     def opened(self, member: Member, /) -> AbstractAsyncContextManager[None]:
-        """With `member` shown, which opens inside. Raises `ConfigurationError` if it can't be shown."""
+        """Serve the pages of `member`, which opens inside of the block. Raises `ConfigurationError` if they can't be served."""
         ...
 
     def begin(self) -> None:
-        """The member works from now on, and may be asked for what brokers know."""
+        """Start to ask the brokers: the member is ready."""
 
 
 class AiokafkaHost:
@@ -196,16 +191,16 @@ class AiokafkaHost:
         before: AiokafkaHost | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`pipeline` makes the pipeline of an agent, where it is not the default one. With `sharing` it consumes only copies.
+        """`pipeline` returns the pipeline of an agent, if it is not the default one. With `sharing` the host consumes only copies.
 
-        `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
-        by which copies are due. `model`: how it comes to its partitions, by default as a member of the group. `before` is a host of the
-        same app that has ended: what it remembers is known here. `watching` shows this one.
+        `consumer`: the user's, started and without a subscription; the host uses it and never stops it. `clock`: epoch seconds, which
+        decide when copies are due. `model`: assigns the partitions; default: as a member of the group. `before`: the previous, ended host
+        of the same app, whose memory is taken over. `watching`: the pages of this host.
         """
         self._model = model or Clustering(settings)
         self._before: AiokafkaHost | None = before if before is None or before.has_begun else before._before  #: the last that started
         if self._before is not None:
-            self._before._before = None  # nothing of it is left running, or this one would not be made
+            self._before._before = None  # it has ended, or this host would have been refused
         self._member: Member = Member(
             settings,
             agents,
@@ -221,10 +216,10 @@ class AiokafkaHost:
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
 
-        It has returned ten seconds later at the latest, whatever hangs; what is left behind then is cancelled and commits nothing.
+        It returns ten seconds later at the latest, even if a task hangs; hanging tasks are cancelled and commit nothing.
 
-        Raises `ConfigurationError` or another `AckwiseError` if it can't start or Kafka refuses it, what a handler stopped
-        the app with, and any error in Ackwise's own machinery; only what is settled is committed then.
+        Raises `ConfigurationError` or another `AckwiseError` if it can't start or Kafka refuses it, the exception with which a handler
+        stopped the app, and any internal error; then only settled messages are committed.
         """
         running = asyncio.create_task(self._outcome(), name="ackwise host")
         stopping = asyncio.create_task(stop.wait())
@@ -239,48 +234,48 @@ class AiokafkaHost:
         finally:
             stopping.cancel()
         if not running.done() or (running.cancelled() and stop.is_set()):
-            if self.failed_by is not None:  # it had failed before it was asked to stop, or while it did not end
+            if self.failed_by is not None:  # it failed before the stop, or during the drain
                 raise self.failed_by
             return
         if running.cancelled():
-            raise AckwiseError("something else than Ackwise has cancelled the worker; it stops, and what is not settled comes again")
+            raise AckwiseError("the worker was cancelled from outside of Ackwise; it stops, and unsettled messages will be redelivered")
         if (raised := running.result()) is not None:
             raise raised
 
     @property
     def failed_by(self) -> BaseException | None:
-        """What ends this worker, if an error does; known before it has closed what is open."""
+        """The error that ends this worker, if any; set before everything is closed."""
         return self._member.fatal
 
     @property
     def has_joined(self) -> asyncio.Event:
-        """It is a member of its group, and got its partitions, which may be none."""
+        """Set once it has joined its group and got its partitions, possibly none."""
         return self._member.has_joined
 
     @property
     def has_begun(self) -> bool:
-        """Whether it came so far that handlers could be called."""
+        """Return True once handlers could be called."""
         return bool(self._member.pipelines)
 
     @property
     def leases(self) -> Leases | None:
-        """What this process holds in the store of `Dedup`, and what it remembers."""
+        """The claims of this process in the store of `Dedup`, and its memory."""
         return self._member.leases
 
     @property
     def left_running(self) -> list[str]:
-        """The handlers of which a call has not ended, here or in the host before."""
+        """The names of handlers with a running call, here or in the previous host."""
         pipelines = [*self._member.pipelines.values(), *self._member.pipelines_of_copies.values()]
         before = [] if self._before is None else self._before.left_running
         return sorted({pipeline.agent.name for pipeline in pipelines if pipeline.running}.union(before))
 
     @property
     def waiting(self) -> Waiting:
-        """What waits in place here."""
+        """The messages that wait in place here."""
         return self._member.waiting
 
     async def _end(self, running: asyncio.Task[BaseException | None]) -> None:
-        """Let it drain and close, while there is time."""
+        """Wait for the drain and the close, within the time limit."""
         member = self._member
         member.opening.end_by(asyncio.get_running_loop().time() + member.settings.drain_timeout + _END_AFTER)
         member.stop.set()
@@ -291,7 +286,7 @@ class AiokafkaHost:
             await asyncio.wait({running}, timeout=_LEAVE_TIMEOUT)
 
     async def _outcome(self) -> BaseException | None:
-        """What `run` raises: a task that raises `SystemExit` itself would break the event loop open."""
+        """Return the exception for `run` to raise: a task that raises `SystemExit` would stop the event loop."""
         try:
             async with self._watched(), self._member.opened():
                 await self._consume_or_fail()
@@ -300,7 +295,7 @@ class AiokafkaHost:
         except KafkaError as error:
             refused = AckwiseError(
                 f"Kafka refuses this worker of group {self._member.settings.group!r} ({said(error)}); "
-                "ackwise topics export prints the rights that it needs, and ackwise doctor says which it has"
+                "ackwise topics export prints the rights that it needs, and ackwise doctor shows those that it has"
             )
             refused.__cause__ = error
             return refused
@@ -346,7 +341,7 @@ class AiokafkaHost:
                 self._users_own.unsubscribe()
 
     async def _connect(self) -> None:
-        """Connect a client. It joins the group once it is polled: waiting for that here, it would say nothing of what keeps it from it."""
+        """Connect a client. It joins the group when it is polled, not here, so that obstacles can be reported meanwhile."""
         consumer = AIOKafkaConsumer(**self._consumer_options())
         is_connected = False
         try:
@@ -363,7 +358,7 @@ class AiokafkaHost:
         self._consumer = consumer
 
     async def _leave(self) -> None:
-        """Leave the group. Everything is settled or given up by now: an error of the client here is ignored."""
+        """Leave the group. Everything is settled or given up by now, so errors of the client are ignored."""
         within = max(_LEAVE_TIMEOUT, self._member.opening.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE - _TEAR_RESERVE)
         if (error := await close_consumer(self._consumer, within=within)) is not None:
             spoken = said(error) if isinstance(error, KafkaError | OSError) else type(error).__name__
@@ -378,7 +373,7 @@ class AiokafkaHost:
             "client_id": settings.client_id,
             "enable_auto_commit": False,
             "fetch_max_wait_ms": self._fetch_wait,
-            "auto_offset_reset": "none",  # every start position is ours, so that none is skipped silently
+            "auto_offset_reset": "none",  # Ackwise sets each start position, so that no message is skipped silently
             "isolation_level": "read_committed",
             "session_timeout_ms": round(settings.session_timeout * 1000),
             "rebalance_timeout_ms": round(REBALANCE_TIMEOUT * 1000),
@@ -399,7 +394,7 @@ class AiokafkaHost:
 
     @asynccontextmanager
     async def _relaying(self) -> AsyncIterator[None]:
-        """With the relays, which end beside the drain, and not after it."""
+        """Run the relays; they stop during the drain, not after it."""
         member = self._member
         relaying = {outbox} if (outbox := relay_outbox(member, member.stop)) is not None else set()
         if member.names.all and relays_here(member.settings):

@@ -1,4 +1,4 @@
-"""`App`: the handlers of one consumer group, the policies that hold for them, and the process that runs them."""
+"""`App`: the handlers of one consumer group, their policies, and the process that runs them."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ Usable = Policy | Middleware | Observer
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
-#: Seconds after `drain_timeout` until the process ends, whatever hangs.
+#: Seconds after `drain_timeout` until the process ends even if a task hangs.
 _EXIT_AFTER: Final = 9.8
 
-#: Seconds after an error until the tasks of the worker have ended, and after the end of the main thread until its threads have.
+#: Seconds for the tasks of the worker after an error, and for its threads after the main thread.
 _TASKS_END, _THREADS_END = 5.0, 5.0
 
 
@@ -63,8 +63,8 @@ class App(Router):
     """The handlers of one consumer group.
 
     `settings` are those of `HostSettings`: `commit_interval="5s"`, `create_topics="never"` and so on. Without `use`,
-    `ConsumeLater(16)` and `DeadLetter()` are on, `Dedup` and `Events` are off. What `config` sets wins over all of that;
-    unless given, it is read from the working folder and the environment. Raises `ConfigurationError`.
+    `ConsumeLater(16)` and `DeadLetter()` are on, `Dedup` and `Events` are off. `config` overrides all of that; by default it is read
+    from the working folder and the environment. Raises `ConfigurationError`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class App(Router):
         self._agents: list[Agent] = []
         self._is_started = False
         self._is_running = False
-        self._host: AiokafkaHost | None = None  #: the last one
+        self._host: AiokafkaHost | None = None  #: the current or the last one
 
     def __repr__(self) -> str:
         return f"<App {self.settings.group!r} with {', '.join(agent.name for agent in self._agents) or 'no agents'}>"
@@ -88,7 +88,7 @@ class App(Router):
         """Add policies, one of a kind and in any order; middleware, of which the first used is the outermost; and observers.
 
         A middleware is `async def mw(work, call_next)`; the annotation of `work` says whether it wraps handlers of a `Batch`, of a
-        `Message`, or all (`Batch[Any] | Message[Any]`). Its `None` means: as the handler said, errors included. An observer is
+        `Message`, or all (`Batch[Any] | Message[Any]`). Its `None` keeps the result of the handler, errors included. An observer is
         `def observe(event)`: it sees every event and can change nothing; what it raises is counted and logged. Raises
         `ConfigurationError`, also after the start.
         """
@@ -98,7 +98,7 @@ class App(Router):
             self._slots.use(thing)
 
     def lifespan(self, function: LifespanT) -> LifespanT:
-        """Register an `async def` that yields once: what is before the `yield` is done before the worker connects, what is behind it after
+        """Register an `async def` that yields once. The code before the `yield` runs before the worker connects, the code after it after
         the worker has drained and left its group.
 
             @app.lifespan
@@ -106,9 +106,9 @@ class App(Router):
                 async with asyncpg.create_pool(DSN) as pool:
                     yield pool
 
-        What it yields, one object or a tuple of several, is for handlers that have a parameter of its class beside their message:
+        It yields one object or a tuple. Handlers get such an object by a parameter of its class, next to their message:
         `async def bill(order: Order, pool: asyncpg.Pool)`. If it raises, the worker does not start. A function that returns an async
-        context manager serves as well. Several are entered in their order, and left in the opposite one. Raises `ConfigurationError`.
+        context manager works as well. Lifespans are entered in order and left in reverse. Raises `ConfigurationError`.
         """
         if self._is_started:
             raise ConfigurationError("a lifespan was added after the app was started; add it before")
@@ -132,14 +132,14 @@ class App(Router):
             self._slots.lifespans.handlers.append(resources)
 
     def include(self, router: Router) -> None:
-        """Add the handlers of `router`, as if they were the app's own. Raises `ConfigurationError`, also after the start."""
+        """Add the handlers of `router` to the app. Raises `ConfigurationError`, also after the start."""
         if not isinstance(router, Router) or isinstance(router, App):
             raise ConfigurationError(f"include() was given {router!r}; give it a Router, on which agents are registered as on an app")
         for agent, resources in router.included():
             self._add(agent, resources)
 
     def agents(self) -> list[Agent]:
-        """The agents with their middleware around them. Raises `ConfigurationError` for what only shows when all is known."""
+        """Return the agents, wrapped in their middleware. Raises `ConfigurationError` for conflicts among all that was added."""
         if not self._agents:
             raise ConfigurationError(f'app {self.settings.group!r} has no agents; add one with @app.agent("orders")')
         for agent in self._agents:
@@ -151,18 +151,18 @@ class App(Router):
         return [self._slots.wrapped(agent, lambda: self.settings.group) for agent in self._config.agents(self._agents)]
 
     def explain(self) -> Explanation:
-        """What this app does with its messages, and where each setting comes from; nothing is connected to or started.
+        """Return how this app handles its messages, and the source of each setting. Connects to nothing and starts nothing.
 
-        Raises `ConfigurationError` for what only shows when all is known, as the start does.
+        Raises `ConfigurationError` for the conflicts that a start would refuse.
         """
         return explain(self._placed(), self._slots, self.agents(), self._config, origins=self._origins())
 
     def group(self) -> Group:
-        """What this app needs of Kafka and of this machine, for commands that check it. Raises `ConfigurationError` as `explain` does."""
+        """Return what this app needs of Kafka and of this machine, for commands. Raises `ConfigurationError` as `explain` does."""
         return group_of(self._placed(), self._slots, self.agents())
 
     def _placed(self) -> HostSettings:
-        """The settings as they hold, now that it is known whether every instance has its own group."""
+        """Return the effective settings; with `Broadcasting` each instance has its own group."""
         broadcasting = self._slots.broadcasting
         return self.settings if broadcasting is None else placed(self.settings, broadcasting, says_start=self._says_start)
 
@@ -170,16 +170,16 @@ class App(Router):
         return {} if self._slots.broadcasting is None or self._says_start else {"start": "Broadcasting"}
 
     async def pause(self, what: str) -> None:
-        """Start nothing more of a handler (`"bill"`) or of a partition (`"orders/3"`) in this process; may be called before the start.
+        """Pause a handler (`"bill"`) or a partition (`"orders/3"`) in this process; may be called before the start.
 
-        What a handler has started ends. Nothing of the rest is lost, and no attempt is counted; where everything of a
-        partition is paused, it is not fetched either. `ackwise pause` does it in every worker. Raises `ConfigurationError`.
+        Running calls finish. No message is lost, and no attempt is counted. A partition whose handlers are all paused is not fetched.
+        `ackwise pause` pauses in every worker. Raises `ConfigurationError`.
         """
         if self._slots.pausing.pause(self._target(what), "code"):
             log.info("paused from code", group=self.settings.group, paused=what)
 
     async def resume(self, what: str) -> None:
-        """Take back a `pause` of this process; what a command has paused stays so. Raises `ConfigurationError`."""
+        """Undo a `pause` of this process; pauses by command stay. Raises `ConfigurationError`."""
         if self._slots.pausing.resume(self._target(what), "code"):
             log.info("resumed from code", group=self.settings.group, resumed=what)
 
@@ -204,23 +204,23 @@ class App(Router):
         delay: float | str | None = None,
         at: datetime.datetime | float | None = None,
     ) -> Awaitable[Acked | None]:
-        """`await` it. In a handler: send a message once the one that it has is done. Nothing is sent if that fails, comes later, or dies.
+        """Send a message; await the result. In a handler it is sent when the handler's message is done, and dropped if that fails.
 
-        It is kept with the message in flight and sent when that is settled, with acks=all; the message counts as done only then. So a kill
-        in between sends it again, under the same id: consumers that use `Dedup(key=message_id)` run it once. The id is `message_id`, or
-        made of group, handler, origin and content. A handler of batches names its message with `source`. A plain `def` calls it without
-        `await`: it is kept at once.
+        In a handler: the message is stored with the one in flight and sent when that is settled, with acks=all; only then that one counts
+        as done. A kill in between sends it again under the same id: consumers with `Dedup(key=message_id)` run it once. The id is
+        `message_id`, or is computed from group, handler, origin and content. A handler of batches passes its message as `source`. A plain
+        `def` calls this without `await`.
 
-        Outside of a handler: send it at once, as `Producer.send` does, and return where it was written. Beside the running app all calls
-        share a connection, otherwise each connects; a program that sends many has a `Producer`.
+        Outside of a handler: send it at once, as `Producer.send` does, and return its place. While the app runs all calls share one
+        connection, otherwise each call connects; use a `Producer` to send many.
 
-        `value` is bytes, str, `None`, or what JSON can hold, such as a pydantic model. Without a `partition` the key decides, as Kafka's
-        own clients do. `delay` (seconds, or a text such as `"5m"`) or `at` (an aware datetime, or epoch seconds) sends it then, never
-        early, by topics of the group: see `delayed_sends`. Under `Transactional` it needs `Outbox` in the same database, and is a row
-        of the same transaction.
+        `value` is bytes, str, `None`, or a value that JSON can hold, such as a pydantic model. Without a `partition` the key decides, as
+        in Kafka's clients. With `delay` (seconds, or a text such as `"5m"`) or `at` (an aware datetime, or epoch seconds) it is sent at
+        that time, never early, by topics of the group: see `delayed_sends`. Under `Transactional` it needs `Outbox` in the same database,
+        and is a row of the same transaction.
 
-        Raises `ConfigurationError` for what can't be sent; `InvalidRuling` if the message that it is for is not in flight; outside of a
-        handler `PublishRefused` and `PublishUnavailable`.
+        Raises `ConfigurationError` for a message that can't be sent; `InvalidRuling` if `source` is not in flight; outside of a handler
+        `PublishRefused` and `PublishUnavailable`.
         """
         message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
         due = None if delay is None and at is None else functools.partial(due_of, delay, at)
@@ -232,33 +232,33 @@ class App(Router):
             asyncio.get_running_loop()
         except RuntimeError:
             raise ConfigurationError(
-                "app.publish was called outside of a handler and of an event loop, such as in a thread that a handler started, and there "
-                "it would not be awaited; await it in an `async def`"
+                "app.publish was called outside of a handler and of an event loop, such as in a thread that a handler started, where it "
+                "can't be awaited; await it in an `async def`"
             ) from None
         return self._slots.outside.send(self.settings, message, delay=delay, at=at)
 
     def waiting(self) -> list[WaitingMessage]:
-        """The messages that failed and wait in place in this process, by partition and offset; none while it does not run."""
+        """Return the messages that failed and wait in place in this process, sorted by partition and offset."""
         return [] if self._host is None else self._host.waiting.messages()
 
     async def retry(self, message: str) -> WaitingAnswer:
-        """Let a message that waits in place in this process be tried at once; `message` is its place, such as `"orders/3/17"`.
+        """Retry a message that waits in place in this process at once; `message` is its place, such as `"orders/3/17"`.
 
-        What stands in front of it is tried first. Return "accepted"; "running": its handler has it now; "unknown": it does not wait here,
-        and nothing is done. One that is to be buried stays so. Raises `ConfigurationError`.
+        Messages before it are retried first. Return "accepted"; "running": its handler has it now; "unknown": it does not wait here.
+        A requested burial stays requested. Raises `ConfigurationError`.
         """
         at = self._message_at(message)
         return "unknown" if self._host is None else self._host.waiting.retry(at, "code")
 
     async def bury(self, message: str) -> WaitingAnswer:
-        """Make a message that waits in place in this process a dead letter with the reason `buried`; what is behind it goes on then.
+        """Turn a message that waits in place in this process into a dead letter with the reason `buried`; the messages after it continue.
 
-        Return "accepted": it waited here; from now on its handler is not called. "running": its handler has it now, and it is buried if
-        it fails once more. "unknown": it does not wait here, and nothing is done. Every worker is told before this returns, so it is
-        buried even if this process dies. It may be called again.
+        Return "accepted": it waited here, and its handler is not called again. "running": its handler has it now; it is buried if that
+        attempt fails. "unknown": it does not wait here. The command is in the control topic before this returns, so the message is buried
+        even if this process dies. It may be called again.
 
-        Raises `ConfigurationError`, also without a control topic, and `Unavailable` if the brokers do not answer: then it may be buried
-        or not.
+        Raises `ConfigurationError`, also without a control topic, and `Unavailable` if the brokers do not answer: then the message may or
+        may not be buried.
         """
         from ackwise.plugin.topics.controltopic import write_commands  # the Kafka client is imported by those who run it
 
@@ -270,20 +270,20 @@ class App(Router):
             return answer
         group = self.group()
         if not group.names.all:
-            raise ConfigurationError(f"{group.settings.group!r} broadcasts, and has neither dead letters nor a topic for commands")
+            raise ConfigurationError(f"{group.settings.group!r} broadcasts, so it has neither dead letters nor a topic for commands")
         await write_commands(group.settings, group.names, [MessageCommand(at, "bury", timestamp_ms, round(time.time() * 1000))])
         found = host.waiting.bury(at, timestamp_ms, "code")
-        return answer if found == "unknown" else found  # this worker may have read it, and be done
+        return answer if found == "unknown" else found  # this worker may have read and executed it already
 
     def _message_at(self, message: str) -> MessageAt:
         return message_at(message, {*topics_about(message, self._agents), self._retry_topic})
 
     async def cancel(self, message_id: str) -> CancelAnswer:
-        """Cancel a message that waits to come back; `message_id` is `topic/partition/offset` of its first record.
+        """Cancel a message that waits in the delay topic; `message_id` is `topic/partition/offset` of its first record.
 
-        Return "accepted": it does not come back. "too late": it is due, or came back already. "unknown": no message with that id
-        waits. The app need not run, and each call connects again. Raises `ConfigurationError` for what is no id, and another
-        `AckwiseError` if the brokers do not answer: then it may be cancelled or not, and cancelling again says which.
+        Return "accepted": it will not be delivered. "too late": it is due, or was delivered already. "unknown": no message with that id
+        waits. The app need not run, and each call connects again. Raises `ConfigurationError` for an invalid id, and another
+        `AckwiseError` if the brokers do not answer: then it may or may not be cancelled; cancel again to find out.
         """
         from ackwise.plugin.delays.cancellations import cancel  # the Kafka client is imported by those who run it
 
@@ -292,14 +292,14 @@ class App(Router):
     def run(self, *, watch: int | None = None) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
 
-        Ten seconds after `drain_timeout` the process has ended, whatever hangs. After an error no thread that hangs, such as one of
-        a store, keeps the process once its main thread has ended.
+        The process ends ten seconds after `drain_timeout` at the latest, even if a task hangs. After an error a hanging thread, such as
+        one of a store, does not keep the process alive.
 
-        The process is taken for the app's own: its garbage collector is told to look for cycles less often.
+        The process should belong to the app alone: its garbage collector is set to run less often.
 
-        `watch` is the port of its pages, as `Watch` has it; it wins over what is used and set.
+        `watch` is the port of the pages; it overrides `Watch` and the configuration.
 
-        Raises what `serve` raises, and `SystemExit` (128 + the signal) when a second signal ended it.
+        Raises as `serve`, and `SystemExit` (128 + the signal) when a second signal ended it.
         """
         self._slots.watch_port = watch
         collect_rarely()
@@ -346,28 +346,27 @@ class App(Router):
                 raise
             raise SystemExit(128 + second[0]) from None
         except BaseException as error:
-            watchdog.arm(_TASKS_END, code_of(error))  # the event loop waits for tasks and threads before anybody learns of it
+            watchdog.arm(_TASKS_END, code_of(error))  # the event loop waits for tasks and threads before the caller sees the error
             raise
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Run in the event loop of the caller until `stop` is set, then drain and return.
 
-        It may be called again after that: what this process remembers, such as successes that a store was not told of, still holds.
+        It may be called again after that: the memory of this process, such as successes that no store has yet, is kept.
 
-        Raises `ConfigurationError` if it can't start, any error in Ackwise's own machinery, and the `SystemExit` or
-        `KeyboardInterrupt` of a handler.
+        Raises `ConfigurationError` if it can't start, any internal error, and the `SystemExit` or `KeyboardInterrupt` of a handler.
         """
         await self._run(self._begin(), stop)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Running]:
-        """Run beside the block, such as in the lifespan of a web application; at its end drain and leave the group.
+        """Run while the block runs, such as in the lifespan of a web application; at its end drain and leave the group.
 
             async with app.running() as worker:
                 await worker.ready()
 
-        An error that ends the worker does not end the block: `worker.ended()` waits for it, `worker.is_ready` is for probes, and it is
-        raised at the end of a block that raises nothing. Raises at once what shows without a connection.
+        An error that ends the worker does not end the block: `worker.ended()` waits for it, and it is raised at the end of the block if
+        that raises nothing. `worker.is_ready` is for probes. Errors that need no connection are raised at once.
         """
         host, stop = self._begin(), asyncio.Event()
         worker = Running(self._run(host, stop), host.has_joined)
@@ -387,14 +386,14 @@ class App(Router):
             self._is_running = False
 
     def _begin(self) -> AiokafkaHost:
-        """The host of a new worker. Raises `ConfigurationError` or, while a call of a handler is left from before, `AckwiseError`."""
+        """Return the host of a new worker. Raises `ConfigurationError`, or `AckwiseError` while an old call of a handler still runs."""
         before = self._host
         if self._is_running:
             raise ConfigurationError("this app runs already; make another one for a second worker in this process")
         if before is not None and (left := before.left_running):
             raise AckwiseError(
-                f"a call of handler {left[0]!r} has not ended since the app was stopped, and beside it a message could run twice; "
-                "end it, or start in a new process"
+                f"a call of handler {left[0]!r} still runs since the app was stopped, so a message could run twice; "
+                "end the call, or start in a new process"
             )
         from ackwise.plugin.aiokafkahost import host_of  # the Kafka client is imported by those who run it
 
@@ -403,19 +402,19 @@ class App(Router):
         return host
 
     def _code(self) -> int:
-        """The exit code of a process that did not end when it was asked to: an error stays one."""
+        """Return the exit code of a process that did not end in time after the stop; an error keeps its code."""
         return 0 if self._host is None or self._host.failed_by is None else code_of(self._host.failed_by)
 
 
 class _Kept:
-    """What a handler has published: it is kept already, and awaiting it takes no time."""
+    """The result of publishing in a handler: the message is stored already, and awaiting takes no time."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         yield from ()
 
 
 def _take_note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """The Kafka client shields some calls: one that was given up may fail later, and it is not awaited any more."""
+    """Log a failed call of the Kafka client that was abandoned: the client shields some calls, and they may fail later."""
     from aiokafka.errors import KafkaError  # the Kafka client is imported by those who run it
 
     error = context.get("exception")

@@ -1,4 +1,4 @@
-"""`reliable`: the guarantees of Ackwise in a loop of the user's own, around an `AIOKafkaConsumer` of the user's own."""
+"""`reliable`: the guarantees of Ackwise in the user's loop over the user's `AIOKafkaConsumer`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ log = Log()
 
 T = TypeVar("T")
 
-#: What `reliable` takes, other than the settings of the host.
+#: Keywords of `reliable`, other than the settings of the host.
 _KEYWORDS: Final = ("model", "name", "max_batch", "max_wait")
 
-#: Consumers that are being read with: a second reader would take records from the first.
+#: Consumers in use: a second reader would take records from the first.
 _READ: Final = WeakSet[AIOKafkaConsumer]()
 
 
@@ -84,23 +84,23 @@ def reliable(
                     async with batch:
                         await charge(batch)
 
-    The consumer is started and stopped by its owner; it has a group, and neither auto-commit, nor deserializers, nor a
-    subscription. From here on Ackwise alone polls, seeks, pauses and commits it. Brokers and credentials are taken from
-    it for the retry topics. `things` are policies and observers as for `App.use`; `name` stands in copies, claims and events: changing it
-    orphans them. `max_batch` and `max_wait` are those of `App.agent`.
+    The caller starts and stops the consumer. It has a group, but no auto-commit, deserializers or subscription. From here on only
+    Ackwise polls, seeks, pauses and commits. Brokers and credentials for the retry topics are taken from it. `things` are policies and
+    observers as for `App.use`. `name` is part of copies, claims and events: changing it orphans them. `max_batch` and `max_wait` are
+    those of `App.agent`.
 
-    Without `async with` the same object can be iterated at once; then it drains when the iteration is closed. Raises
-    `ConfigurationError` for a consumer or a setting that would break a promise.
+    The object can also be iterated without `async with`; then it drains when the iteration is closed. Raises `ConfigurationError` for
+    a consumer or a setting that would break a promise.
     """
     config = read_config()
     slots = Slots(config)
     for thing in things:
         slots.use(thing)
-    slots.check_middleware((), "a loop of your own has no handler to wrap; write it into the loop")
-    slots.refuse_tracing("a loop of your own has none; start a span in the loop")
+    slots.check_middleware((), "your own loop has no handler to wrap; write it into the loop")
+    slots.refuse_tracing("your own loop has none; start a span in the loop")
     if slots.broadcasting is not None:
         raise ConfigurationError(
-            "reliable() can't broadcast: its consumer brings the group, and sends back what fails; use App, or give the consumer of each "
+            "reliable() can't broadcast: its consumer has a group, and failed messages are retried; use App, or give the consumer of each "
             "instance its own group and leave Broadcasting out"
         )
     slots.refuse_share("the consumer of reliable")
@@ -129,13 +129,13 @@ def _refuse_modes(given: Mapping[str, Given]) -> None:
     for entry in ("concurrency", "consume_timeout"):
         if entry in given:
             raise ConfigurationError(
-                f"{entry} of the agent is set by {given[entry].source}, and a loop of your own takes its batches one after the other and "
+                f"{entry} of the agent is set by {given[entry].source}, and your own loop takes its batches one after the other and "
                 "can't be cancelled; leave it out"
             )
 
 
 def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSettings:
-    """Those of the host, as far as the consumer has them from its owner."""
+    """Return the settings of the host; those that the consumer has are taken from it."""
     options, identity = _usable(consumer), identity_of(consumer)
     known = [*_KEYWORDS, *LoopSettings.__annotations__]
     for name in settings.keys() - set(known):
@@ -156,20 +156,20 @@ def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSett
     if made.revoke_timeout > rebalance_timeout / 2:
         raise ConfigurationError(
             f"revoke_timeout is {made.revoke_timeout:g} s, above half of the consumer's rebalance timeout of {rebalance_timeout:g} s: the "
-            "broker would throw out the member that drains; lower it, or give the consumer a longer rebalance_timeout_ms"
+            "broker would remove the member while it drains; lower it, or give the consumer a longer rebalance_timeout_ms"
         )
     return made
 
 
 def _usable(consumer: Any) -> ConsumerOptions:
-    """How `consumer` was made. Refuse one that would break a promise behind our back."""
+    """Return the options of `consumer`. Raises `ConfigurationError` for one that would break a promise."""
     if not isinstance(consumer, AIOKafkaConsumer):
         raise ConfigurationError(f"reliable() was given a {type(consumer).__name__}; give it an AIOKafkaConsumer")
     require_known()
     options = options_of(consumer)
     wrong = [
         (not options.group, "it has no group; give it a group_id, under which offsets and retry topics are kept"),
-        (options.commits_by_itself, "it commits by itself, also what is not done; give it enable_auto_commit=False"),
+        (options.commits_by_itself, "it commits by itself, even messages that are not done; give it enable_auto_commit=False"),
         (
             options.has_deserializer,
             "it has a deserializer, and one that raises blocks its partition forever; leave it out and give reliable() a model",
@@ -193,7 +193,7 @@ def _usable(consumer: Any) -> ConsumerOptions:
 
 
 class Reliable(Generic[T]):
-    """What `reliable` returns: batches to iterate over, one at a time or from several tasks, while the context is open."""
+    """The result of `reliable`: batches to iterate over, from one or several tasks, while the context is open."""
 
     def __init__(self, consumer: AIOKafkaConsumer, settings: HostSettings, agent: Agent, slots: Slots, handover: Handover) -> None:
         self._consumer = consumer
@@ -206,24 +206,24 @@ class Reliable(Generic[T]):
         self._stopped_by: BaseException | None = None
 
     async def __aenter__(self) -> Self:
-        """Start to consume. Raises `ConfigurationError` if it was started before, or if the consumer is read by another."""
+        """Start to consume. Raises `ConfigurationError` if it was started before, or if another `reliable` uses the consumer."""
         if self._hosting is not None:
             raise ConfigurationError("this reliable() was entered or iterated before; make a new one")
         if self._consumer in _READ:
-            raise ConfigurationError("another reliable() reads with this consumer; leave that one first, or give each its own consumer")
+            raise ConfigurationError("another reliable() uses this consumer; leave that one first, or give each its own consumer")
         _READ.add(self._consumer)
         self._hosting = asyncio.create_task(self._run(), name="ackwise loop")
         self._hosting.add_done_callback(lambda _: _READ.discard(self._consumer))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Drain, commit what is done and leave the group. Raises what ended the consuming, unless the body raised."""
+        """Drain, commit and leave the group. Raises the error that ended the consuming, unless the body raised."""
         assert self._hosting is not None
         self.stop()
         self._handover.abandon()
         try:
             await asyncio.wait({self._hosting})
-        except asyncio.CancelledError:  # no patience for the drain: nothing more is committed
+        except asyncio.CancelledError:  # the drain is cut short: nothing more is committed
             self._hosting.cancel()
             await asyncio.gather(self._hosting, return_exceptions=True)
             raise
@@ -231,7 +231,7 @@ class Reliable(Generic[T]):
             self._raise_what_ended_it(self._hosting)
 
     async def __aiter__(self) -> AsyncIterator[LoopBatch[T]]:
-        """The batches, until `stop` was called or consuming ended with an error, which it raises."""
+        """Yield batches until `stop` is called. Raises the error that ended the consuming."""
         async with AsyncExitStack() as opened:
             if self._hosting is None:
                 await opened.enter_async_context(self)
@@ -250,7 +250,7 @@ class Reliable(Generic[T]):
             self._raise_what_ended_it(self._hosting)
 
     def stop(self) -> None:
-        """Take nothing more; the iteration ends once what is open is settled. May be called from a signal handler of the event loop."""
+        """Take no more batches; the iteration ends once the open ones are settled. A signal handler of the event loop may call it."""
         self._stop.set()
         self._handover.close()
 
@@ -265,13 +265,13 @@ class Reliable(Generic[T]):
             await host_of(self._slots, self._settings, [self._agent], self._consumer).run(self._stop)
         except ConsumerStoppedError as error:
             raise AckwiseError(
-                "the consumer was stopped while reliable() was reading; leave `async with reliable(…)` first. Nothing that was not settled "
-                "is committed"
+                "the consumer was stopped while reliable() was reading; leave `async with reliable(…)` first. Unsettled messages are not "
+                "committed"
             ) from error
         except BaseException as error:
             if is_a(error, GeneratorExit) or not stops(error):
                 raise
-            if error is not self._handover.stopped_by:  # else a body raised it, and it goes its way there
+            if error is not self._handover.stopped_by:  # otherwise the body raised it and propagates it
                 self._stopped_by = error
         finally:
             self._handover.close()

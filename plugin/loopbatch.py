@@ -1,4 +1,4 @@
-"""`LoopBatch`: a batch in a loop of the user's own, and the hand-over between pipeline and loop."""
+"""`LoopBatch`: a batch in the user's loop, and `Handover`, which passes it from the pipeline to the loop."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class LoopBatch(Batch[T_co]):
-    """A batch in a loop of the user's own, which says what becomes of it in one of two ways, once.
+    """A batch in the user's loop, which decides it once, in one of two ways.
 
-    `async with batch:` around the work: a clean end is success, rulings and `ack_index` count as in a handler. An
-    `Exception` in the body is a failure of the batch, as if a handler had raised it; it ends there, and the loop goes on.
-    `await batch.run(handler)` calls `async def handler(batch)` and does with it what an agent does.
+    `async with batch:` around the work: a clean end is success; rulings and `ack_index` count as in a handler. An `Exception` in the
+    body is a failure of the batch, as if a handler had raised it; it is not propagated, and the loop goes on.
+    `await batch.run(handler)` calls `async def handler(batch)` as an agent does.
 
-    A batch with neither is undecided: it is not committed and comes up again.
+    Without either the batch is undecided: it is not committed, and is given out again.
     """
 
     __slots__ = ("_assignment", "_decided", "_opened", "is_taken")
@@ -38,12 +38,12 @@ class LoopBatch(Batch[T_co]):
 
     @property
     def is_over(self) -> bool:
-        """Whether its fate is decided; also when Ackwise gave it up, since its partition or claims went to another worker."""
+        """Return True once it is decided, or given up because its partition or claims went to another worker."""
         return self._decided.done()
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether its partition is no longer ours: nothing of it may start."""
+        """Return True if its partition went to another worker: none of its messages may start."""
         return self._assignment is not None and self._assignment.cut_off
 
     async def __aenter__(self) -> LoopBatch[T_co]:
@@ -60,10 +60,10 @@ class LoopBatch(Batch[T_co]):
         return error is not None and is_a(error, Exception)
 
     def run(self, handler: Callable[[Batch[T_co]], Awaitable[ConsumeStatus | None]]) -> Coroutine[Any, Any, None]:
-        """Call `handler` with this batch; what it returns or raises is what becomes of the batch.
+        """Call `handler` with this batch; its result or exception decides the batch.
 
-        The batch counts as taken from this call on, so the coroutine may be given to a task. Raises `InvalidRuling` if
-        it was taken before, and what stops a program; any other exception of the handler is a failure of the batch.
+        The batch counts as taken from this call on, so the coroutine may be given to a task. Raises `InvalidRuling` if it was taken
+        before, and exceptions that stop a program; any other exception of the handler is a failure of the batch.
         """
         self._open()
         return _HandlerWork(self, self._run(handler))
@@ -83,7 +83,7 @@ class LoopBatch(Batch[T_co]):
             self._decide(Returned(result))
 
     async def decision(self) -> object:
-        """Wait for what the loop decides: returns what it returned, raises what it raised, or `Undecided`."""
+        """Wait for the loop. Return its result, raise its exception, or raise `Undecided`."""
         match await self._decided:
             case Returned(value):
                 return value
@@ -91,14 +91,14 @@ class LoopBatch(Batch[T_co]):
                 raise error
 
     def leave_undecided(self, *, unless_opened: bool = False) -> bool:
-        """Close it for decisions; return whether it was undecided."""
+        """Accept no more decisions. Return True if it was undecided."""
         if self.is_over or (unless_opened and self._opened):
             return False
         self._decide(Raised(Undecided("its loop left it undecided")))
         return True
 
     def take_back(self) -> None:
-        """Its partition is gone or paused: a loop that has not seen it does not get it."""
+        """Withhold it from the loop, unless that has it already: its partition is gone or paused."""
         if not self.is_taken:
             self.leave_undecided()
 
@@ -108,17 +108,17 @@ class LoopBatch(Batch[T_co]):
         self._opened = True
 
     def _decide(self, outcome: Returned[Any] | Raised) -> None:
-        if not self._decided.done():  # else it was called off meanwhile, and what the loop did comes too late
+        if not self._decided.done():  # otherwise it was called off before
             self._decided.set_result(outcome)
 
 
 def _is_about_the_loop(error: BaseException) -> bool:
-    """Whether `error`, or one in the group that it is, ends the loop from outside: nothing was decided then."""
+    """Return True if `error`, or one in its group, ends the loop from outside: then nothing is decided."""
     return any(is_a(leaf, asyncio.CancelledError, GeneratorExit) for leaf in leaves(error))
 
 
 class _HandlerWork(Coroutine[Any, Any, None]):
-    """The call of a handler with `batch`. A coroutine that is ended before it started, as a task cancelled at once does, is not told."""
+    """The call of a handler with `batch`. It notices its end before its start, as in a task that is cancelled at once."""
 
     def __init__(self, batch: LoopBatch[Any], work: Coroutine[Any, Any, None]) -> None:
         self._batch = batch
@@ -146,19 +146,19 @@ class _HandlerWork(Coroutine[Any, Any, None]):
 
 
 class Handover:
-    """The batches that wait for a loop. As a handler it waits until the loop has decided.
+    """The batches that wait for a loop. For the pipeline it is a handler: it waits until the loop has decided.
 
-    `slots`: one for each loop that has asked for a batch. Nothing is claimed that none of them could take.
+    `slots`: one for each loop that has asked for a batch, so that no message is claimed without a taker.
     """
 
     def __init__(self) -> None:
         self.slots = asyncio.Semaphore(0)
-        self._loops = 0  #: that were in here at a time
+        self._loops = 0  #: the most loops that asked at a time
         self._asking = 0
         self._waiting: asyncio.Queue[LoopBatch[Any] | None] = asyncio.Queue()
         self._taken: set[LoopBatch[Any]] = set()
         self._is_closed = False
-        self.stopped_by: BaseException | None = None  #: what stops a program, if a body raised that
+        self.stopped_by: BaseException | None = None  #: the exception that stops the program, if a body raised one
 
     async def __call__(self, batch: Any) -> object:
         """Offer `batch`, a `LoopBatch`, and wait for its fate."""
@@ -175,7 +175,7 @@ class Handover:
             self._taken.discard(batch)
 
     async def take(self) -> LoopBatch[Any] | None:
-        """The next batch that is still open; `None` once everything has ended."""
+        """Return the next batch that is still open; `None` after the end."""
         self._asking += 1
         if self._asking + len(self._taken) > self._loops:
             self._loops += 1
@@ -195,11 +195,11 @@ class Handover:
                 batch.leave_undecided()
             elif not batch.is_over:
                 return batch
-        self._waiting.put_nowait(None)  # for the loops beside this one
+        self._waiting.put_nowait(None)  # for the other loops
         return None
 
     def close(self) -> None:
-        """Hand out nothing more. What was not opened by now is undecided; what is open may still be decided."""
+        """Hand out no more batches. Batches that were not opened are undecided; open ones may still be decided."""
         self._is_closed = True
         for batch in [self._waiting.get_nowait() for _ in range(self._waiting.qsize())]:
             if batch is None:
@@ -208,11 +208,11 @@ class Handover:
                 batch.leave_undecided()
 
     def abandon(self) -> None:
-        """The loop is gone: what it took and never opened is undecided as well."""
+        """Leave the batches undecided that the loop took and never opened: it has ended."""
         self.close()
         for batch in list(self._taken):
             batch.leave_undecided(unless_opened=True)
 
     def end(self) -> None:
-        """Nothing will be offered any more: waiters are woken."""
+        """Wake the waiting loops: no batch will be offered any more."""
         self._waiting.put_nowait(None)

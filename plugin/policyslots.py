@@ -1,4 +1,4 @@
-"""Slots: what the user gave to `use`. One policy per slot, middleware in the order of use, and observers."""
+"""`Slots`: the policies (one of a kind), middleware (in order) and observers that an app uses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PolicyT = TypeVar(
 
 _SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Watch, Tracing)
 
-#: What has nothing to do where nothing is sent back, and may not be used beside `Broadcasting`.
+#: Policies that may not be used with `Broadcasting`: it sends nothing back.
 _BACK: Final = (ConsumeLater, DeadLetter)
 
 #: In broadcasting each failure is the last: no message is sent back.
@@ -54,7 +54,7 @@ _USABLE: Final = (
 class Slots:
     """The policies, the middleware and the observers of one app. Without `use`, `ConsumeLater(16)` and `DeadLetter()` are on.
 
-    What `config` sets is in each policy that is asked for; asking raises `ConfigurationError` if that can't work.
+    Each policy is returned with the values of `config`. Reading one raises `ConfigurationError` if the values are refused.
     """
 
     def __init__(self, config: Config | None = None) -> None:
@@ -62,7 +62,7 @@ class Slots:
         self._used: list[Around] = []  #: middleware, in the order of use
         self.observers: list[Observer] = []
         self.pausing = Pausing()  #: by code, in this process
-        self.watch_port: int | None = None  #: of a command line, which wins over all else
+        self.watch_port: int | None = None  #: from the command line; overrides everything else
         self.lifespans = Lifespans()
         self.outside = Outside()
         self._policies: dict[type, Policy] = {}
@@ -95,65 +95,65 @@ class Slots:
 
     @property
     def arounds(self) -> list[Around]:
-        """The middleware, the outermost first: what is installed, what the configuration names, and what was used.
+        """Return the middleware, outermost first: installed, configured, and used. Loads it at the first call.
 
-        It is loaded when it is first asked for. Raises `ConfigurationError`.
+        Raises `ConfigurationError`.
         """
         return [*self._installed, *self._configured, *self._used]
 
     def check_middleware(self, kinds: Collection[str], why: str) -> None:
-        """Refuse middleware that would never run beside handlers of these `kinds`; what is installed is for any app."""
+        """Refuse used or configured middleware that would never run with handlers of these `kinds`. Raises `ConfigurationError`."""
         for around in [*self._configured, *self._used]:
             if not (around.kinds & {*kinds} or ("message" in kinds and "batch" in around.kinds)):
                 raise ConfigurationError(f"middleware {around.name!r} takes a {' or a '.join(sorted(around.kinds))}, and {why}")
 
     @property
     def later(self) -> ConsumeLater:
-        """How messages come back; in broadcasting they don't."""
+        """How failed messages are retried; in broadcasting they are not."""
         if self.broadcasting is not None:
             return _NEVER
         return self.config.later(self._get(ConsumeLater))
 
     @property
     def dead_letter(self) -> DeadLetter:
-        """Where messages go that can't be consumed."""
+        """The topic of dead letters."""
         return self.config.dead_letter(self._get(DeadLetter))
 
     @property
     def dedup(self) -> Dedup | None:
-        """How messages are run once; off unless used or set."""
+        """Deduplication; default: off."""
         return self.config.dedup(self._get(Dedup))
 
     @property
     def transactional(self) -> Transactional | None:
-        """How messages are run in a transaction; off unless used or set. Raises `ConfigurationError` beside `Dedup`."""
+        """Transactions around handlers; default: off. Raises `ConfigurationError` together with `Dedup`."""
         policy = self.config.transactional(self._get(Transactional))
         if policy is not None and self.dedup is not None:
-            raise ConfigurationError("Dedup and Transactional are both on, and each would keep the keys; use one of them")
+            raise ConfigurationError("Dedup and Transactional are both on, and both store the keys; use one of them")
         return policy
 
     @property
     def outbox(self) -> Outbox | None:
-        """Where messages wait until a broker has acknowledged them; off unless used or set."""
+        """The outbox for published messages; default: off."""
         return self.config.outbox(self._get(Outbox))
 
     @property
     def events(self) -> Events | None:
-        """What is exported; off unless used or set."""
+        """The export of events; default: off."""
         return self.config.events(self._get(Events))
 
     @property
     def breaker(self) -> Breaker:
-        """When a handler is stopped; on for values that can't be decoded."""
+        """The circuit breaker of handlers; default: on for values that can't be decoded."""
         return self.config.breaker(self._get(Breaker))
 
     @property
     def rate_limit(self) -> RateLimit | None:
-        """How many messages a handler may start in a second; off unless used or set."""
+        """The limit of messages that a handler starts per second; default: off."""
         return self.config.rate_limit(self._get(RateLimit))
 
     def flow_control(self, *, first_wait: float | None = None) -> FlowControl:
-        """The flow control of a new worker. `first_wait`, in seconds, is that of an unused breaker.
+        """Return the flow control of a new worker. `first_wait`, in seconds, is that of the default breaker.
 
         Raises `ConfigurationError`.
         """
@@ -164,12 +164,12 @@ class Slots:
 
     @property
     def share(self) -> Share | None:
-        """How a share group consumes the sources; off unless used or set."""
+        """The share group that consumes the sources; default: off."""
         return self.config.share(self._get(Share))
 
     @property
     def watch(self) -> Watch | None:
-        """Where the worker is shown; off unless used or set. Raises `ConfigurationError`."""
+        """The pages of the worker; default: off. Raises `ConfigurationError`."""
         used, port = self._get(Watch), self.watch_port
         if port is None:
             return self.config.watch(used)
@@ -178,11 +178,11 @@ class Slots:
 
     @property
     def tracing(self) -> Tracing | None:
-        """How handlers are traced; off unless used."""
+        """Tracing of handlers; default: off."""
         return self._get(Tracing)
 
     def wrapped(self, agent: Agent, group: Callable[[], str]) -> Agent:
-        """`agent` with the middleware around its calls, and the span around those. That of batches alone is around all of a batch."""
+        """Return `agent` with middleware and span around its calls. Middleware for batches only wraps the whole batch."""
         call = wrap(agent.call, [around for around in self.arounds if agent.kind in around.kinds])
         of_batches = [around for around in self.arounds if agent.kind == "message" and agent.kind not in around.kinds]
         if self.tracing is not None:
@@ -201,16 +201,16 @@ class Slots:
 
     @property
     def broadcasting(self) -> Broadcasting | None:
-        """Whether every instance gets everything, and what this one is called; off unless used or set."""
+        """Broadcasting to every instance, with the name of this one; default: off."""
         return self.config.broadcasting(self._get(Broadcasting))
 
     def log_overrides(self, group: str) -> None:
-        """Log the variables that override the code, since no file shows them. Their values may be secrets."""
+        """Log the names of environment variables that override the code. Their values may be secrets."""
         if variables := self.config.variables:
             log.info("environment variables override settings", group=group, variables=", ".join(variables))
 
     def open_store(self) -> ClaimStore | None:
-        """The claim store of `Dedup`, not yet connected. Raises `ConfigurationError`, also for one that would forget too early."""
+        """Return the claim store of `Dedup`, not connected. Raises `ConfigurationError`, also for a retention that is too short."""
         if (dedup := self.dedup) is None:
             return None
         with self.config.sourced("dedup"):
@@ -221,7 +221,7 @@ class Slots:
         return store
 
     def open_inbox(self) -> TransactionalStore | None:
-        """The database of `Transactional`, not yet connected. Raises `ConfigurationError`."""
+        """Return the database of `Transactional`, not connected. Raises `ConfigurationError`."""
         if (policy := self.transactional) is None:
             return None
         with self.config.sourced("transactional"):
@@ -232,14 +232,14 @@ class Slots:
             return inbox
 
     def open_outbox(self) -> OutboxStore | None:
-        """The outbox of `Outbox`, not yet connected. Raises `ConfigurationError`."""
+        """Return the outbox of `Outbox`, not connected. Raises `ConfigurationError`."""
         if (policy := self.outbox) is None:
             return None
         with self.config.sourced("outbox"):
             return open_outbox(policy.store) if isinstance(policy.store, str) else policy.store
 
     def check(self, agents: Sequence[Agent]) -> None:
-        """Refuse agents that can't go together with what was used. Raises `ConfigurationError`."""
+        """Refuse agents that conflict with the policies. Raises `ConfigurationError`."""
         if self.broadcasting is not None:
             self._check_broadcasting()
         if self.share is not None:
@@ -263,7 +263,7 @@ class Slots:
                 )
 
     def _check_broadcasting(self) -> None:
-        """Refuse beside it what would keep a message from an instance, and what is about messages that come back."""
+        """Refuse, together with `Broadcasting`, policies that keep a message from an instance, and those about retries."""
         if self.dedup is not None or self.transactional is not None:
             name = "Dedup" if self.dedup is not None else "Transactional"
             raise ConfigurationError(
@@ -272,16 +272,14 @@ class Slots:
             )
         for kind, table in zip(_BACK, ("consume_later", "dead_letter"), strict=True):
             if kind in self._policies:
-                raise ConfigurationError(
-                    f"Broadcasting drops what fails, and {kind.__name__} was used, which would do nothing; leave it out"
-                )
+                raise ConfigurationError(f"Broadcasting drops failed messages, so {kind.__name__} would do nothing; leave it out")
             for name, given in self.config.of(table).items():
                 raise ConfigurationError(
-                    f"Broadcasting drops what fails, and {table}.{name} is set by {given.source}, which would do nothing; leave it out"
+                    f"Broadcasting drops failed messages, so {table}.{name}, set by {given.source}, would do nothing; leave it out"
                 )
 
     def _check_share(self, agents: Sequence[Agent]) -> None:
-        """Refuse beside a share group what only an owner of partitions can have."""
+        """Refuse, together with `Share`, options that need an owner of partitions."""
         if self.broadcasting is not None:
             raise ConfigurationError("Share and Broadcasting are both on: one shares messages, the other gives each all of them; use one")
         for agent in agents:
@@ -304,7 +302,7 @@ class Slots:
                 )
 
     def _refuse_patterns(self, agents: Sequence[Agent]) -> None:
-        """Refuse a pattern where topics are not those of a group whose members join again when one is made."""
+        """Refuse patterns with `Share` and `Broadcasting`: only a consumer group rebalances for a new topic."""
         policy = "Broadcasting" if self.broadcasting is not None else "Share" if self.share is not None else None
         for agent in agents if policy is not None else ():
             if agent.pattern is not None:
@@ -314,19 +312,19 @@ class Slots:
                 )
 
     def refuse_share(self, host: str) -> None:
-        """Refuse a share group on a `host` that consumes by itself. Raises `ConfigurationError`."""
+        """Refuse `Share` on a `host` that consumes by itself. Raises `ConfigurationError`."""
         if self.share is not None:
             raise ConfigurationError(
                 f"Share was used, and {host} is the member of an ordinary group; use an App with @app.agent, or leave Share out"
             )
 
     def refuse_watch(self, host: str, instead: str) -> None:
-        """Refuse `Watch` on a `host` that shows itself. Raises `ConfigurationError`."""
+        """Refuse `Watch` on a `host` with its own pages. Raises `ConfigurationError`."""
         if self.watch is not None:
             raise ConfigurationError(f"Watch was used, and {host} has no pages of Ackwise; {instead}")
 
     def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
-        """Who takes the events: the sink of `Events`, not yet open, and the observers. `sources` are the topics that the group reads.
+        """Return the receivers of events: the sink of `Events`, not open, and the observers. `sources` are the topics of the group.
 
         Raises `ConfigurationError`.
         """
@@ -346,19 +344,19 @@ class Slots:
         if (dedup := self.dedup) is not None:
             facts |= {"lease": dedup.lease, "retention": dedup.retention}
         if (keyed := self.dedup or self.transactional) is not None:
-            facts["namespace"] = keyed.namespace  # the events have a hash of each key, which only this lets anybody find again
+            facts["namespace"] = keyed.namespace  # events have a hash of each key, which only this namespace can reproduce
         return open_sink(os.fspath(events.sink), group=group, mode=events.mode, permissions=events.permissions, facts=facts)
 
 
 def refuse_short_memory(dedup: Dedup | Transactional, later: ConsumeLater) -> None:
-    """Refuse a store that forgets a message before its copy is back: an older copy, or a duplicate, would run beside it.
+    """Refuse a retention that is shorter than the longest delay: the store would forget a message before its copy returns.
 
     Raises `ConfigurationError`.
     """
     retention, longest = float(dedup.retention), longest_delay(later)
     if retention < longest:
         raise ConfigurationError(
-            f"retention of {type(dedup).__name__} is {format_duration(retention)}, and a message may come back after "
-            f"{format_duration(longest)}: by then it would be forgotten, and could run twice; raise retention, or give ConsumeLater "
+            f"retention of {type(dedup).__name__} is {format_duration(retention)}, and a message may be retried after "
+            f"{format_duration(longest)}: the store would have forgotten it, and it could run twice; raise retention, or give ConsumeLater "
             "shorter levels"
         )

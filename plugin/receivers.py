@@ -1,14 +1,10 @@
-"""DemandQueue: where receivers ask for messages, and partitions bring as many as were asked for.
-
-    ask → wanted → promised to partitions that have some → given
-
-Only what was asked for is claimed: what a receiver does not want stays in its partition, and no kill is charged to it.
-
-Receivers: the steps for those who take messages in their own time and say one by one what became of them.
+"""`Receivers`: the pipeline steps of a `SimpleConsumer`, whose receivers take messages at any time and settle each by its receipt.
 
     wait for an order → claim as many → lend them → settle each when it is acknowledged, sent back, or its receipt expires
 
-What a receiver has is out of its lane: it goes on when the partition moves to another worker, with the claim that keeps others off.
+`DemandQueue` matches the orders of receivers with the offers of partitions: asked → wanted → promised → given. Only ordered messages
+are claimed; others stay in their partition, and no kill is charged to them. A lent message has left its lane: when the partition moves
+to another worker, the receiver keeps it, and its claim keeps others off.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from ackwise.plugin.consumer.member import Member
 
 
 class Held(HandlerCall):
-    """A message in the hands of a receiver, or on its way there. `lane` is where it is from."""
+    """A message that a receiver has, or will get. It is from `lane`."""
 
     __slots__ = ("is_back", "lane", "run")
 
@@ -44,50 +40,50 @@ class Held(HandlerCall):
 
     @property
     def message(self) -> Message[Any]:
-        """What the receiver sees."""
+        """The message for the receiver."""
         return self.run.message
 
     def call_off(self) -> None:
-        """Its claim is lost. A receiver can't be stopped: settling its decision finds the owner of the message."""
+        """Do nothing, although its claim is lost: a receiver can't be stopped, and settling its decision finds the new owner."""
 
     def end(self) -> None:
-        """No receiver has it any more."""
+        """Note that no receiver has it any more."""
         self.deadline = None
         if not self.is_back.done():
             self.is_back.set_result(None)
 
 
 class Order:
-    """What one receiver asks for: `number` messages, or as many of them as there are."""
+    """The demand of one receiver: up to `number` messages."""
 
     __slots__ = ("filled", "number", "promised", "taken")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.promised = 0  #: messages that partitions are fetching claims for
+        self.promised = 0  #: messages whose claims are under way
         self.taken: list[Held] = []
         self.filled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def wanted(self) -> int:
-        """How many are not promised yet."""
+        """The number that is not promised yet."""
         return 0 if self.filled.done() else self.number - self.promised - len(self.taken)
 
     def look(self) -> None:
-        """It is filled with whatever there is, once nothing more is on its way."""
+        """Mark it as filled once it has a message and no more are promised."""
         if self.taken and not self.promised and not self.filled.done():
             self.filled.set_result(None)
 
 
 class Promise(NamedTuple):
-    """So many messages for an order."""
+    """A number of messages for an order."""
 
     order: Order
     number: int
 
 
 class _Offer(HandlerCall):
-    """A batch that waits until a receiver wants messages of it, `most` at most."""
+    """A batch that waits for a receiver to want up to `most` of its messages."""
 
     __slots__ = ("accepted", "most")
 
@@ -101,7 +97,7 @@ class _Offer(HandlerCall):
             self.accepted.set_result(promises)
 
     def recall(self) -> None:
-        """Its partition takes nothing new."""
+        """Withdraw it: its partition stops."""
         self.accept([])
 
     def call_off(self) -> None:
@@ -109,7 +105,7 @@ class _Offer(HandlerCall):
 
 
 class DemandQueue:
-    """The orders and the offers of one consumer, both first come, first served."""
+    """The orders and offers of one consumer, each first come, first served."""
 
     def __init__(self) -> None:
         self._orders: deque[Order] = deque()
@@ -117,7 +113,7 @@ class DemandQueue:
         self._is_closed = False
 
     def ask(self, number: int) -> Order:
-        """Ask for `number` messages; who asks waits for `filled`, and then calls `leave`."""
+        """Order `number` messages. The caller waits for `filled`, and then calls `leave`."""
         order = Order(number)
         if self._is_closed:
             order.filled.set_result(None)
@@ -126,7 +122,7 @@ class DemandQueue:
         return order
 
     def leave(self, order: Order) -> list[Held]:
-        """What there is for `order`, to which nothing more is given."""
+        """Close `order` and return its messages."""
         if not order.filled.done():
             order.filled.set_result(None)
         if order in self._orders:
@@ -135,9 +131,9 @@ class DemandQueue:
         return taken
 
     async def offer(self, batch: Sequence[Run], most: int, *, within: float) -> list[Promise]:
-        """Wait until a receiver wants some of the `most` messages of `batch`; return nothing if none does `within` seconds.
+        """Wait until a receiver wants some of the `most` messages of `batch`; return the promises.
 
-        It also ends if the partition of the batch takes nothing new.
+        The list is empty if no receiver wants any `within` seconds, or if the partition stops.
         """
         offer = _Offer(most)
         for run in batch:
@@ -146,7 +142,7 @@ class DemandQueue:
         try:
             self._match()
             await asyncio.wait({offer.accepted}, timeout=within)
-            offer.recall()  # or it would be accepted after the end
+            offer.recall()  # otherwise it would be accepted after the end
             return offer.accepted.result()
         except asyncio.CancelledError:
             offer.recall()
@@ -159,7 +155,7 @@ class DemandQueue:
                 self._offers.remove(offer)
 
     def bring(self, promises: Iterable[Promise], brought: Sequence[Held]) -> list[Held]:
-        """Keep `promises` with what was `brought`, as far as they suffice; return what is not wanted any more."""
+        """Fulfil `promises` with the `brought` messages; return those that are not wanted any more."""
         rest = deque(brought)
         kept = [*promises]
         for order, number in kept:
@@ -167,7 +163,7 @@ class DemandQueue:
             while rest and number and not order.filled.done():
                 order.taken.append(rest.popleft())
                 number -= 1
-        for order in self._orders:  # one whose receiver has gone leaves some to the others
+        for order in self._orders:  # the messages of a receiver that left go to the others
             while rest and order.wanted > 0:
                 order.taken.append(rest.popleft())
         for order in [*self._orders, *(order for order, _ in kept)]:
@@ -176,12 +172,12 @@ class DemandQueue:
         return [*rest]
 
     def close(self) -> list[Held]:
-        """Give nothing more; return what had come for waiting receivers and was not given."""
+        """Close the queue; return the messages that waiting receivers have not taken."""
         self._is_closed = True
         return [held for order in [*self._orders] for held in self.leave(order)]
 
     def _match(self) -> None:
-        """Let offers that wait keep what is wanted, in the order in which both came."""
+        """Promise messages of the waiting offers to the orders, both in order of arrival."""
         while self._offers:
             offer, promises = self._offers[0], list[Promise]()
             if not offer.accepted.done():
@@ -197,22 +193,22 @@ class DemandQueue:
             self._offers.popleft()
 
 
-#: Seconds that a batch waits for an order before its lane looks at what else it holds, such as a dead letter to be sent again.
+#: Seconds that a batch waits for an order before its lane checks its other messages, such as an unsent dead letter.
 _OFFERED: Final = 1.0
 
-#: Seconds that what is being settled may take when the consumer is closed.
+#: Seconds for running settlements when the consumer is closed.
 _SETTLE_TIMEOUT: Final = 10.0
 
 
 class Receivers:
-    """The steps for the receivers of one consumer, who ask at `demand`. `clock`: seconds that never go back, by which receipts expire."""
+    """The pipeline steps of one consumer, with the orders in `demand`. `clock`: monotonic seconds, which expire receipts."""
 
     fails_together = False
 
     def __init__(self, phases: Phases, member: Member, demand: DemandQueue, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._agent, self._worker = phases.agent, phases.worker
         self._admission = phases.admission
-        self._admission.ahead = 0.0  # a receiver that asks does not wait for the rate of what is claimed
+        self._admission.ahead = 0.0  # a receiver does not wait for the measured rate of claims
         self._execution = phases.execution
         self._settle = phases.settlement
         self._member = member
@@ -224,17 +220,17 @@ class Receivers:
         self._settling: set[asyncio.Task[None]] = set()
 
     def new_call(self) -> HandlerCall:
-        """Gets `stopped`; what is lent has its own calls."""
+        """Return a call that is only stopped; lent messages have their own calls."""
         return HandlerCall()
 
     def turn(self, _: Lane) -> AbstractAsyncContextManager[object]:
-        """None: a lane gives one batch at a time."""
+        """Return a context without effect: a lane gives one batch at a time."""
         return AT_ONCE
 
     async def execute(self, runs: list[Run], lane: Lane, _: HandlerCall) -> None:
-        """Lend as many of `runs` as receivers want, once what is decided is settled.
+        """Settle the decided ones of `runs`, then lend as many of the others as receivers want.
 
-        What has succeeded here, and lost its claim, is claimed again in any case.
+        Messages that succeeded here and lost their claim are claimed again in any case.
         """
         await self._settle(runs, lane)
         lane.pass_settled(runs)
@@ -244,7 +240,7 @@ class Receivers:
         chosen = again or _first(runs, ready, sum(number for _, number in promises))
         brought = list[Held]()
         try:
-            # Waiting for a message that runs alone, it would keep from that the receivers who want one.
+            # If it waited for a message that runs alone, it would keep that one's receivers waiting.
             if chosen and not (lane.is_stopping or lane.cut_off or self._worker.isolation.is_shut()):
                 brought = await self._claim(runs, chosen, lane)
         finally:
@@ -253,19 +249,19 @@ class Receivers:
             self.give_back(held)
 
     async def settle(self, runs: list[Run], lane: Lane, _: HandlerCall) -> None:
-        """Settle what was not lent."""
+        """Settle the messages that were not lent."""
         follow(runs)
         await self._settle(runs, lane)
 
     async def _claim(self, runs: list[Run], chosen: list[Run], lane: Lane) -> list[Held]:
-        """Claim `chosen`, which are among `runs`; what is granted is lent by `lane` from now on."""
+        """Claim `chosen`, which are among `runs`. Return the granted ones, lent by `lane` from now on."""
         call = HandlerCall()
         rest = runs[:] = [run for run in runs if run not in chosen]
         for run in rest:
-            run.call = call  # it waits for this: a message that is to run alone does not wait for it in turn
-        async with AsyncExitStack() as company:
+            run.call = call  # a message that must run alone must not wait for one that waits for it
+        async with AsyncExitStack() as turn:
             try:
-                if await company.enter_async_context(self._execution.starts.turn(chosen, lane, call)):
+                if await turn.enter_async_context(self._execution.starts.turn(chosen, lane, call)):
                     await self._admission.claim(chosen)
                     follow(chosen)
                 granted = [run for run in chosen if run.stage is Stage.ADMITTED]
@@ -281,7 +277,7 @@ class Receivers:
                     held.run.call, held.whole = held, call
                 call.unstarted, call.parts = (), [*brought]
                 if brought:
-                    self._member.spawn(_keep_company(company.pop_all(), brought), "received")
+                    self._member.spawn(_leave_when_back(turn.pop_all(), brought), "received")
                 return brought
             finally:
                 for run in rest:
@@ -289,7 +285,7 @@ class Receivers:
                 runs += chosen
 
     def _bury(self, run: Run) -> bool:
-        """Whether `run` came more often than it may, as when the limit was lowered: then it is a dead letter, and is not received."""
+        """Make `run` a dead letter and return True if it exceeds the retry limit, as after the limit was lowered."""
         if run.attempt - 1 <= self._worker.later.max_reconsume_times:
             return False
         run.error = Reason.MAX_RECONSUME_TIMES
@@ -297,7 +293,7 @@ class Receivers:
         return True
 
     def hand_out(self, held: Held, invisible: float) -> tuple[Message[object], str] | None:
-        """A receiver has it from now on, for `invisible` seconds; returns the message and its receipt, or `None` if it must not run."""
+        """Give `held` to a receiver for `invisible` seconds. Return message and receipt, or `None` if it must not run."""
         if self._execution.starts.is_shut(held.lane, held.run.place, held.whole or held) or self._is_early(held):
             self.give_back(held)
             return None
@@ -311,21 +307,21 @@ class Receivers:
         return self._worker.flow.start_after(self._agent.name, [held.run]) > 0
 
     def _give(self, held: Held, invisible: float) -> str:
-        """A receipt that counts for `invisible` seconds: so long a message that is to run alone waits for it."""
+        """Return a receipt that is valid for `invisible` seconds; a message that must run alone waits for its end."""
         held.deadline = self._worker.monotonic() + invisible
         receipt = self._receipts.give(held, self._clock() + invisible)
         self._watch()
         return receipt
 
     def give_back(self, held: Held) -> None:
-        """Its receiver does not want it, or is gone before it had it: it comes up again, and no attempt is counted."""
+        """Return `held` to its lane without counting an attempt: the receiver does not want it, or has left."""
         self._execution.end(held.run.claims.ids or (), held)
         self._give_up([held.run])
         self._return([held.run], held.lane)
         held.end()
 
     async def ack(self, receipts: Sequence[str]) -> list[Answer]:
-        """The messages of `receipts` are done; returns what that came to, for each."""
+        """Settle the messages of `receipts` as done. Return the answer for each."""
         self.expire()
         found = [self._use(receipt) for receipt in receipts]
         await self._decide([held for held in found if held is not None], DONE)
@@ -335,7 +331,7 @@ class Receivers:
         ]
 
     async def send_back(self, receipt: str, disposition: Disposition) -> bool:
-        """The message of `receipt` comes back, or is a dead letter, as `disposition` says; `False` if the receipt does not count."""
+        """Settle the message of `receipt` with `disposition`. Return False if the receipt is not valid."""
         self.expire()
         if (held := self._use(receipt)) is None:
             return False
@@ -343,16 +339,13 @@ class Receivers:
         return True
 
     def change(self, receipt: str, invisible: float) -> str | None:
-        """A newer receipt, which counts for `invisible` seconds from now; `None` if `receipt` does not count."""
+        """Return a new receipt, valid for `invisible` seconds from now; `None` if `receipt` is not valid."""
         self.expire()
         held = self._receipts.use(receipt, self._clock())
         return None if held is None else self._give(held, invisible)
 
     async def close(self, unwanted: Iterable[Held]) -> None:
-        """What receivers have, and what is `unwanted`, comes up again, here or in another worker, and no attempt is counted.
-
-        What is being settled still is.
-        """
+        """Return lent and `unwanted` messages without counting an attempt; they are delivered again. Finish running settlements."""
         if self._settling:
             await asyncio.wait(self._settling, timeout=_SETTLE_TIMEOUT)
         for held in [*unwanted, *self._receipts.withdraw()]:
@@ -360,7 +353,7 @@ class Receivers:
         await self._release()
 
     def _use(self, receipt: str) -> Held | None:
-        """What `receipt` is for, if it counts. Without a claim nothing of a partition that is gone can be settled: it comes again."""
+        """Use up `receipt`; return its message if it is valid. Without a claim, messages of a lost partition can't be settled."""
         held = self._receipts.use(receipt, self._clock())
         if held is not None and held.lane.is_stopping and (not held.run.claims.tokens or held.run.claims.unprotected):
             self.give_back(held)
@@ -368,7 +361,7 @@ class Receivers:
         return held
 
     async def _decide(self, held: Collection[Held], disposition: Disposition) -> None:
-        """Rule on what receivers had, and settle it."""
+        """Set the disposition of lent messages and settle them."""
         if not held:
             return
         self._execution.decisions.conclude([(each.run, disposition, None) for each in held])
@@ -402,13 +395,13 @@ class Receivers:
         self._execution.give_up_unstarted([*runs], runs)
 
     def _return(self, runs: Sequence[Run], lane: Lane) -> None:
-        """Let `runs` come up again in their lane. Once that has end, what they hold goes back to the store instead."""
+        """Return `runs` to their lane. If that has ended, release their claims instead."""
         if runs and not lane.take_back(runs) and self._worker.leases is not None:
             for run in runs:
                 self._worker.leases.give_back(run)
 
     async def _release(self) -> None:
-        """Tell the store at once what another worker may be waiting for; while it is unavailable, what is to be told waits."""
+        """Release claims in the store at once: another worker may wait for them. They stay queued while it is unavailable."""
         if self._worker.leases is not None:
             with suppress(StoreUnavailable):
                 await self._worker.leases.flush()
@@ -429,13 +422,13 @@ class Receivers:
                     await self._has_changed.wait()
 
     def expire(self) -> None:
-        """Send back what was not acknowledged in time."""
+        """Send back the messages that were not acknowledged in time."""
         if expired := self._receipts.expire(self._clock()):
             self._member.spawn(self._decide(expired, EXPIRED), "expired")
 
 
 def _first(runs: list[Run], ready: Sequence[Run], number: int) -> list[Run]:
-    """The first `number` messages of `ready`, which are among `runs`."""
+    """Return the first `number` messages of `ready`, which are among `runs`."""
     found = []
     for run in sorted(ready, key=lambda run: run.first):
         if number <= 0:
@@ -448,7 +441,7 @@ def _first(runs: list[Run], ready: Sequence[Run], number: int) -> list[Run]:
     return found
 
 
-async def _keep_company(company: AsyncExitStack, brought: Sequence[Held]) -> None:
-    """Messages that workers have died of wait until no receiver has any of `brought` any more, and the other way round."""
-    async with company:
+async def _leave_when_back(turn: AsyncExitStack, brought: Sequence[Held]) -> None:
+    """Keep `turn` until no receiver has any of `brought`: messages that killed workers run alone and wait for it."""
+    async with turn:
         await asyncio.wait({held.is_back for held in brought})

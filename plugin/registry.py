@@ -1,4 +1,4 @@
-"""Stores and event sinks by URL: the scheme names an entry point, so that a distribution adds one without touching ours."""
+"""Stores and event sinks by URL: the scheme names an entry point, so that other distributions can add some."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MIDDLEWARE: Final = "ackwise.middleware"
 
 
 def open_store(url: str) -> ClaimStore:
-    """The claim store of `url`, such as `sqlite:///claims.db`; not yet connected.
+    """Return the claim store of `url`, such as `sqlite:///claims.db`, not connected.
 
     Raises `ConfigurationError`, which never repeats the URL: it may hold a password.
     """
@@ -39,7 +39,7 @@ def open_store(url: str) -> ClaimStore:
 
 
 def open_inbox(url: str) -> TransactionalStore:
-    """The database of `url` for `Transactional`, such as `postgresql://…`; not yet connected.
+    """Return the database of `url` for `Transactional`, such as `postgresql://…`, not connected.
 
     Raises `ConfigurationError`, which never repeats the URL: it may hold a password.
     """
@@ -51,7 +51,7 @@ def open_inbox(url: str) -> TransactionalStore:
 
 
 def open_outbox(url: str) -> OutboxStore:
-    """The outbox in the database of `url`, such as `postgresql://…`; not yet connected.
+    """Return the outbox in the database of `url`, such as `postgresql://…`, not connected.
 
     Raises `ConfigurationError`, which never repeats the URL: it may hold a password.
     """
@@ -65,7 +65,7 @@ def open_outbox(url: str) -> OutboxStore:
 def open_changes(
     url: str, *, name: str, publication: str, tables: Sequence[str] = (), create: bool = False, replace_lost: bool = False
 ) -> ChangeSource:
-    """The changes of the database of `url`, for `ackwise cdc`; not yet connected. `name` is that of the position, such as a slot's.
+    """Return the changes of the database of `url`, for `ackwise cdc`, not connected. `name` is that of the position or slot.
 
     Raises `ConfigurationError`, which never repeats the URL: it may hold a password.
     """
@@ -78,16 +78,16 @@ def open_changes(
 
 
 def has_inbox(url: str) -> bool:
-    """Whether `open_inbox` knows the scheme of `url`."""
+    """Return True if `open_inbox` knows the scheme of `url`."""
     return url.partition("://")[0] in announced(_INBOXES).names
 
 
 def open_sink(
     location: str, *, group: str, mode: Literal["before_settle", "async"], permissions: int, facts: Mapping[str, object]
 ) -> EventSink:
-    """The event sink at `location`, a folder or a URL; not yet open. `facts` go into its SESSION_START.
+    """Return the event sink at `location`, a folder or a URL, not open. `facts` go into its SESSION_START.
 
-    `permissions` are those of its files; only the sink for a folder gets them.
+    `permissions` are those of the files of a folder's sink; other sinks ignore them.
 
     Raises `ConfigurationError`.
     """
@@ -99,13 +99,13 @@ def open_sink(
 
 
 def installed_middleware() -> list[Any]:
-    """The middleware of installed distributions, by name. Raises `ConfigurationError` for one that can't be loaded."""
+    """Return the middleware of installed distributions, sorted by name. Raises `ConfigurationError` for one that can't be loaded."""
     return [_loaded(point, "middleware") for point in sorted(announced(_MIDDLEWARE), key=lambda point: point.name)]
 
 
 @functools.cache
 def announced(group: str) -> EntryPoints:
-    """The entry points of `group`, read once in a process: reading them opens the metadata of every installed distribution."""
+    """Return the entry points of `group`. Cached: reading them opens the metadata of every installed distribution."""
     return entry_points(group=group)
 
 

@@ -1,4 +1,4 @@
-"""`Router`: handlers apart from an app, such as those of one module; `app.include(router)` adds them."""
+"""`Router`: handlers outside of an app, such as those of one module; `app.include(router)` adds them."""
 
 from __future__ import annotations
 
@@ -23,44 +23,42 @@ HandlerT = TypeVar("HandlerT", bound=Callable[Concatenate[Any, ...], Coroutine[A
 
 
 class AgentOptions(TypedDict, total=False):
-    """Options of an agent, each of which may be left out."""
+    """Options of an agent, all optional."""
 
     name: str | None
-    """Stands in copies, claims and events: changing it orphans them. Default: the name of the function."""
+    """Part of copies, claims and events: changing it orphans them. Default: the name of the function."""
     max_batch: int
-    """Messages in a batch at most (200)."""
+    """Maximum number of messages in a batch (200)."""
     max_wait: float | str
-    """Time that a batch waits to fill (0)."""
+    """Time that a batch waits for more messages (0)."""
     keep_ack_index_on_error: bool
-    """The prefix up to `ack_index` survives an exception."""
+    """Messages up to `ack_index` are done even if the handler raises."""
     concurrency: int | None
-    """Calls of the handler at a time in this worker, side by side also within a partition, unless an order forbids it. Without it a
-    partition has one call at a time.
+    """Concurrent calls of the handler in this worker, even within a partition, unless an order forbids it. Default: one call per
+    partition.
     """
     consume_timeout: float | str
-    """Time that a call may take until it is cancelled and its messages have failed (15 minutes; 0 for none). `message.extend(…)` asks for
-    more.
-    """
+    """Time limit of a call; then it is cancelled and its messages have failed (15 minutes; 0 for none). `message.extend(…)` extends it."""
     order: Order
-    """`"key"`: messages with the same key run one after the other. `"partition"`: all of a partition do. With either a message that
-    fails runs again in place, and what must not overtake it waits.
+    """`"key"`: messages with the same key run one after the other. `"partition"`: all messages of a partition do. With either a failed
+    message is retried in place, and those that must not overtake it wait.
     """
     order_by: Callable[[Message[Any]], object] | None
     """Returns the key of a message for `order="key"`; `None` has no order. Default: the record's key."""
     in_place: RetryInPlace | None
-    """How a message runs again under an order."""
+    """Retries of a message under an order."""
     max_messages: int | None
-    """Messages that all its partitions together may have in flight in a worker, each at least one."""
+    """Maximum number of messages in flight over all its partitions in a worker; each partition may have one."""
     max_bytes: int | None
-    """The same in bytes."""
+    """Maximum number of bytes in flight over all its partitions in a worker."""
     pattern: str | re.Pattern[str] | None
-    """A regular expression that adds the topics whose whole name it matches, also those that are made later: each is read from its first
-    record. Topics that Ackwise makes never match, and what another agent names goes to that one.
+    """A regular expression that adds all topics whose whole name it matches, including later ones; each is read from its first record.
+    Topics of Ackwise never match, and a topic that another agent names goes to that agent.
     """
 
 
 class Router:
-    """Handlers that an app includes:
+    """Handlers for one or several apps:
 
         router = Router()
 
@@ -69,7 +67,7 @@ class Router:
 
         app.include(router)
 
-    Policies, middleware and lifespans are the app's. Several apps may include the same router, such as one for each test.
+    Policies, middleware and lifespans belong to the app. Several apps may include the same router, such as one for each test.
     """
 
     def __init__(self) -> None:
@@ -87,12 +85,12 @@ class Router:
     @overload
     def agent(self, *topics: str, model: UnionType | None = None, **options: Unpack[AgentOptions]) -> Callable[[HandlerT], HandlerT]: ...
     def agent(self, *topics: str, model: Any = None, decode: Callable[[Any], Any] | None = None, **options: Unpack[AgentOptions]) -> Any:
-        """Register a handler of `topics`; the handler itself is returned unchanged. A plain `def` runs in a thread.
+        """Register a handler of `topics`, and return it unchanged. A plain `def` runs in a thread.
 
-        Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
-        `max_wait` for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
-        it. `decode` is your own function from the raw bytes, or from a `Message[bytes]`, to the value; it may be `async`, and
-        raises `CodecUnavailable` to have its messages held. Further parameters are what lifespans yield.
+        The annotation of its first parameter decides its argument: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
+        `max_wait` for them), `Message[T]`, or the value `T` alone. `model` is `T` if there is no annotation. `decode` is your function
+        from the raw bytes, or from a `Message[bytes]`, to the value; it may be `async`, and raises `CodecUnavailable` to hold its
+        messages. Further parameters get the objects that lifespans yield.
 
         `options` are those of `AgentOptions`. Raises `ConfigurationError`.
         """
@@ -129,7 +127,7 @@ class Router:
         self._handlers.append((agent, resources))
 
     def included(self) -> list[tuple[Agent, WithResources | None]]:
-        """The handlers, for an app; from now on no other is added."""
+        """Return the handlers for an app. From now on no other can be added."""
         self._is_included = True
         return self._handlers
 
@@ -140,7 +138,7 @@ def _refuse_unknown(options: AgentOptions) -> None:
 
 
 def _parsed(options: AgentOptions, function: str) -> dict[str, Any]:
-    """The options as an `Agent` has them, of the function of this name."""
+    """Return the options as fields of an `Agent`, for the function of this name."""
     name, order, pattern = options.get("name"), options.get("order"), options.get("pattern")
     called = function if name is None else name
     timeout = parse_duration(options.get("consume_timeout", CONSUME_TIMEOUT), what="consume_timeout")

@@ -1,4 +1,4 @@
-"""`Running`: a worker that runs beside other work of this process, such as a web application."""
+"""`Running`: a worker that runs next to other work of this process, such as a web application."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Running:
-    """The worker of `app.running()`. `has_joined` is set once it is a member of its group."""
+    """The worker of `app.running()`. `has_joined` is set when it has joined its group."""
 
     def __init__(self, work: Coroutine[Any, Any, None], has_joined: asyncio.Event) -> None:
         self._has_joined = has_joined
@@ -16,18 +16,18 @@ class Running:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it runs and is a member of its group; its partitions may be none."""
+        """Return True if it runs and is a member of its group, possibly without partitions."""
         return self._has_joined.is_set() and not self._task.done()
 
     @property
     def error(self) -> BaseException | None:
-        """What has ended it, if an error did."""
+        """The error that ended it, if any."""
         return self._task.result() if self._task.done() and not self._task.cancelled() else None
 
     async def ready(self) -> None:
-        """Return once it is a member of its group. It waits for brokers that are unavailable, for `start_timeout` at most.
+        """Return once it is a member of its group. While brokers are unavailable it waits for `start_timeout` at most.
 
-        Raises what `App.serve` raises if it ends before that.
+        Raises as `App.serve` if the worker ends before that.
         """
         joined = asyncio.create_task(self._has_joined.wait())
         try:
@@ -38,13 +38,13 @@ class Running:
             await self.ended()
 
     async def ended(self) -> None:
-        """Return once it has ended, as it does after the block; raises what `App.serve` raises. Until then it goes on."""
+        """Wait for its end. Raises as `App.serve`."""
         await asyncio.wait({self._task})
         if (error := self._task.result()) is not None:
             raise error
 
     async def close(self) -> None:
-        """Return once it has ended; cancelled, it cancels the worker."""
+        """Wait for its end; a cancellation cancels the worker."""
         try:
             await asyncio.wait({self._task})
         except asyncio.CancelledError:
@@ -54,7 +54,7 @@ class Running:
 
 
 async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
-    """What `work` raised: a task that raises `SystemExit` itself would break the event loop open."""
+    """Return the exception of `work`: a task that raises `SystemExit` would stop the event loop."""
     try:
         await work
     except asyncio.CancelledError:

@@ -1,17 +1,10 @@
-"""Framing: what a serializer for a Schema Registry writes before the payload. Pure.
+"""Decoders for values whose schemas are in a Schema Registry: `Avro`, `JsonSchema` and `Protobuf`.
 
     0x00, schema id (4 bytes, big-endian), payload
     0x00, schema id, message indexes (zigzag varints: their number, then each; a single 0 stands for [0]), payload    Protobuf
 
-As in Confluent's documentation, "Wire format". An id in a header, which newer serializers can write, is not known here.
-
-Schema Registry: asks for schemas by id. Whatever goes wrong while it asks holds the messages, since it says nothing of their bytes.
-
-Avro: values whose schemas are in a Schema Registry.
-
-JSON Schema: JSON values whose schemas are in a Schema Registry.
-
-Protobuf: messages whose schemas are in a Schema Registry.
+This framing is Confluent's "Wire format"; an id in a header, which newer serializers can write, is not supported. Any error of the
+registry holds the messages: it is no evidence against their bytes.
 """
 
 from __future__ import annotations
@@ -46,18 +39,18 @@ _HEAD: Final = struct.Struct(">bI")
 
 
 class NotFramed(ValueError):
-    """Bytes that no serializer for a Schema Registry wrote. Nothing of them is in the text."""
+    """Bytes that no serializer for a Schema Registry wrote. The text does not contain them."""
 
 
 class Framed(NamedTuple):
-    """A payload, and the id of the schema that it was written with."""
+    """A payload and the id of its schema."""
 
     schema_id: int
     payload: memoryview
 
 
 def framed(raw: bytes) -> Framed:
-    """Take the frame off. Raises `NotFramed`."""
+    """Return payload and schema id of framed bytes. Raises `NotFramed`."""
     if len(raw) < _HEAD.size:
         raise NotFramed(f"{len(raw)} bytes are too few for a magic byte and a schema id")
     magic, schema_id = _HEAD.unpack_from(raw)
@@ -67,7 +60,7 @@ def framed(raw: bytes) -> Framed:
 
 
 def indexed(payload: memoryview) -> tuple[tuple[int, ...], memoryview]:
-    """The message indexes before a Protobuf payload, and what is behind them. Raises `NotFramed`."""
+    """Return the message indexes before a Protobuf payload, and the payload. Raises `NotFramed`."""
     number, rest = _zigzag(payload)
     if number == 0:
         return (0,), rest
@@ -91,10 +84,10 @@ def _zigzag(data: memoryview) -> tuple[int, memoryview]:
 
 Unknown = Literal["hold", "dead-letter"]
 
-#: Seconds for a schema with all that it refers to; less than an asynchronous decoder may take.
+#: Seconds for a schema with its references; less than the limit of an asynchronous decoder.
 TIMEOUT: Final = 5.0
 
-#: What a registry calls an id that it has not, whereas a plain 404 is a wrong address.
+#: The registry's code for an unknown id; a plain 404 means a wrong address.
 _NO_SCHEMA: Final = 40403
 
 
@@ -102,11 +95,11 @@ _FOR_READING: Final = frozenset({"READ", "WRITEREAD"})
 
 
 class UnknownSchema(ValueError):
-    """The id is of no schema of this registry, and such messages are to be dead letters."""
+    """The registry has no schema of this id, and such messages shall be dead letters."""
 
 
 class Registered(NamedTuple):
-    """A schema as it is registered, and the texts of what it refers to, by the names that it uses."""
+    """A registered schema, and the texts of its references, by the names that it uses."""
 
     text: str
     references: Mapping[str, str]
@@ -116,12 +109,12 @@ class SchemaRegistry:
     """A Schema Registry with Confluent's REST interface, for `Avro`, `JsonSchema` and `Protobuf`.
 
     `url` may name several of its servers, with commas between. `options` are properties of confluent-kafka's client, such as
-    `{"basic.auth.user.info": "user:password"}` or `{"ssl.ca.location": "ca.pem"}`. `timeout` is for one schema with all that it
-    refers to.
+    `{"basic.auth.user.info": "user:password"}` or `{"ssl.ca.location": "ca.pem"}`. `timeout` is for one schema with its
+    references.
 
-    While the registry does not answer with a schema, messages are held: `CodecUnavailable`. So they are for an id that it
-    does not know, since it may be the wrong registry, or be restored; with `unknown="dead-letter"` they are dead letters `undecodable`.
-    Nothing is asked before the first message. Raises `ConfigurationError`.
+    While the registry returns no schema, messages are held: `CodecUnavailable`. This includes unknown ids: the registry may be the wrong
+    one, or be restored later. With `unknown="dead-letter"` such messages become dead letters `undecodable`. The first request is sent for
+    the first message. Raises `ConfigurationError`.
     """
 
     def __init__(
@@ -143,13 +136,13 @@ class SchemaRegistry:
             ) from None
 
     async def schema(self, schema_id: int, kind: str, fmt: str | None = None) -> Registered:
-        """The schema, which is of `kind`. Raises `CodecUnavailable`, `UnknownSchema`, or `ValueError` for one of another kind."""
+        """Return the schema. Raises `CodecUnavailable`, `UnknownSchema`, or `ValueError` if it is not of `kind`."""
         try:
             async with asyncio.timeout(self._timeout), self._client() as client:
                 found = await client.get_schema(schema_id, fmt=fmt)
                 text = _text(found)
                 references = {} if fmt else await _references(client, found)
-        except Exception as error:  # the client's, of any kind: it is about the registry, never about the message
+        except Exception as error:  # any error of the client is about the registry, never about the message
             raise self._said(error, schema_id) from error
         _refuse_rules(found, schema_id)
         if (found.schema_type or "AVRO") != kind:
@@ -184,7 +177,7 @@ def _check(url: str, timeout: float, unknown: str) -> None:
 
 
 def _reason(error: Exception, status: int | None, code: int | None, timeout: float) -> str:
-    """What is wrong with the registry, and what to do. Nothing that it answered is repeated."""
+    """Return the fault of the registry and the remedy. Texts of its answers are not repeated."""
     if isinstance(error, TimeoutError):
         return f"did not answer within {timeout:g} s"
     if status in (401, 403):
@@ -203,7 +196,7 @@ def _text(found: Schema) -> str:
 
 
 async def _references(client: AsyncSchemaRegistryClient, schema: Schema) -> dict[str, str]:
-    """The texts of what `schema` refers to, and of what they refer to."""
+    """Return the texts of the references of `schema`, including indirect ones."""
     found: dict[str, str] = {}
     waiting = list(schema.references or ())
     while waiting:
@@ -219,7 +212,7 @@ async def _references(client: AsyncSchemaRegistryClient, schema: Schema) -> dict
 
 
 def _refuse_rules(schema: Schema, schema_id: int) -> None:
-    """Rules for reading may decrypt or change values; a handler must not get them as if there were none."""
+    """Refuse a schema with rules for reading: they may decrypt or change values."""
     if (rules := schema.rule_set) is None:
         return
     for rule in (*(rules.domain_rules or ()), *(rules.encoding_rules or ())):
@@ -230,13 +223,13 @@ def _refuse_rules(schema: Schema, schema_id: int) -> None:
 
 
 def unusable(schema_id: int, error: Exception) -> CodecUnavailable:
-    """What is raised for a schema that can't be used, which is no fault of the message."""
+    """Return the error for an unusable schema; the message is not at fault."""
     return CodecUnavailable(f"schema {schema_id}, as the schema registry gives it, can't be used ({type(error).__name__}); fix it there")
 
 
 @contextmanager
 def importing(extra: str) -> Iterator[None]:
-    """Turn a missing package into the sentence which extra brings it."""
+    """Turn a missing package into a `ConfigurationError` that names the extra."""
     try:
         yield
     except ImportError as error:
@@ -244,7 +237,7 @@ def importing(extra: str) -> Iterator[None]:
 
 
 def as_registry(registry: SchemaRegistry | str) -> SchemaRegistry:
-    """A registry given by its URL alone, or as an object."""
+    """Return the registry of a URL, or the given one."""
     return SchemaRegistry(registry) if isinstance(registry, str) else registry
 
 
@@ -257,11 +250,11 @@ class Avro(Generic[T]):
     """A decoder for `decode=`: Avro with the id of its schema in front, as serializers for a Schema Registry write it.
 
     `registry` is its URL or a `SchemaRegistry`. Values are dictionaries, numbers and texts as fastavro gives them, or of type `into`,
-    checked by pydantic. With `reader`, a schema as JSON text or as Python has it, each value is resolved from the schema that it was
-    written with to this one: fields are renamed by aliases, left out, or filled with their defaults. Schemas are asked for once and kept.
+    checked by pydantic. With `reader`, a schema as JSON text or Python object, each value is resolved from its writer's schema to this
+    one: fields are renamed by aliases, left out, or filled with defaults. Schemas are cached.
 
-    What does not fit its schema, `reader` or `into` can't be decoded; `SchemaRegistry` says when messages are held instead. Raises
-    `ConfigurationError`.
+    A value that does not fit its schema, `reader` or `into` can't be decoded; for messages that are held instead see `SchemaRegistry`.
+    Raises `ConfigurationError`.
     """
 
     @overload
@@ -280,7 +273,7 @@ class Avro(Generic[T]):
         self._writers: dict[int, Any] = {}
 
     async def __call__(self, raw: bytes) -> T:
-        """The value. Raises `CodecUnavailable` while its schema can't be had, anything else for bytes that are bad."""
+        """Return the value. Raises `CodecUnavailable` while its schema is unavailable, any other error for invalid bytes."""
         schema_id, payload = framed(raw)
         if schema_id not in self._writers:
             self._writers[schema_id] = await self._writer(schema_id)
@@ -290,7 +283,7 @@ class Avro(Generic[T]):
         registered = await self._registry.schema(schema_id, "AVRO")
         try:
             return _parsed(registered)
-        except Exception as error:  # of the parser, of any kind: it is about the schema, never about the message
+        except Exception as error:  # any error of the parser is about the schema, never about the message
             raise unusable(schema_id, error) from error
 
 
@@ -298,7 +291,7 @@ def _of_user(reader: AvroSchema) -> Any:
     try:
         return _parsed(Registered(reader if isinstance(reader, str) else json.dumps(reader), {}))
     except Exception as error:  # noqa: BLE001  # the parser raises many kinds
-        raise ConfigurationError(f"reader of Avro is no schema that can be used ({type(error).__name__}: {error})") from None
+        raise ConfigurationError(f"reader of Avro is not a valid schema ({type(error).__name__}: {error})") from None
 
 
 def _parsed(registered: Registered) -> Any:
@@ -306,7 +299,7 @@ def _parsed(registered: Registered) -> Any:
     from fastavro.schema import load_schema
 
     class Repository(AbstractSchemaRepository):
-        """The schema itself under no name, and what it refers to."""
+        """The schema under the empty name, and its references."""
 
         def load(self, name: str) -> Any:
             return json.loads(registered.references[name] if name else registered.text)
@@ -315,16 +308,16 @@ def _parsed(registered: Registered) -> Any:
 
 
 class Misfit(ValueError):
-    """A value that does not fit the schema that it names. Nothing of the value is in the text."""
+    """A value that does not fit its schema. The text does not contain the value."""
 
 
 class JsonSchema(Generic[T]):
     """A decoder for `decode=`: JSON with the id of its schema in front, as serializers for a Schema Registry write it.
 
-    `registry` is its URL or a `SchemaRegistry`. Each value is checked by the schema that it was written with, and is what JSON gives, or
-    of type `into`, checked by pydantic. Schemas are asked for once and kept; nothing else is fetched, whatever a schema refers to.
+    `registry` is its URL or a `SchemaRegistry`. Each value is checked with its writer's schema, and is parsed JSON, or of type `into`,
+    checked by pydantic. Schemas are cached; remote references of a schema are never fetched.
 
-    What fits neither can't be decoded; `SchemaRegistry` says when messages are held instead. Raises `ConfigurationError`.
+    A value that does not fit can't be decoded; for messages that are held instead see `SchemaRegistry`. Raises `ConfigurationError`.
     """
 
     @overload
@@ -339,7 +332,7 @@ class JsonSchema(Generic[T]):
         self._validators: dict[int, Any] = {}
 
     async def __call__(self, raw: bytes) -> T:
-        """The value. Raises `CodecUnavailable` while its schema can't be had, anything else for bytes that are bad."""
+        """Return the value. Raises `CodecUnavailable` while its schema is unavailable, any other error for invalid bytes."""
         schema_id, payload = framed(raw)
         if schema_id not in self._validators:
             self._validators[schema_id] = await self._validator(schema_id)
@@ -352,7 +345,7 @@ class JsonSchema(Generic[T]):
 
         try:
             wrong = next(self._validators[schema_id].iter_errors(value), None)
-        except (Unresolvable, re.error) as error:  # a schema that refers to nothing, or has a pattern that Python can't read
+        except (Unresolvable, re.error) as error:  # a schema with a broken reference, or a pattern that Python can't compile
             raise unusable(schema_id, error) from error
         if wrong is not None:
             raise Misfit(f"it does not fit schema {schema_id}: {wrong.validator} of {'/'.join(map(str, wrong.absolute_schema_path))}")
@@ -361,7 +354,7 @@ class JsonSchema(Generic[T]):
         registered = await self._registry.schema(schema_id, "JSON")
         try:
             return _validator_of(registered)
-        except Exception as error:  # a schema that is none, in many ways
+        except Exception as error:  # an invalid schema raises many kinds
             raise unusable(schema_id, error) from error
 
 
@@ -373,23 +366,23 @@ def _validator_of(registered: Registered) -> Any:
     schema = json.loads(registered.text)
     kind = validator_for(schema, default=Draft7Validator)
     kind.check_schema(schema)
-    known: Registry[Any] = Registry()  # one that fetches nothing
+    known: Registry[Any] = Registry()  # fetches nothing
     for name, text in registered.references.items():
         known = known.with_resource(name, Resource.from_contents(json.loads(text), default_specification=DRAFT7))
     return kind(schema, registry=known)
 
 
 class OtherMessage(ValueError):
-    """Bytes of a message that is not the one that the handler takes."""
+    """The bytes are of another message type than the handler's."""
 
 
 class Protobuf(Generic[M]):
     """A decoder for `decode=`: Protobuf with the id of its schema in front, as serializers for a Schema Registry write it.
 
-    `registry` is its URL or a `SchemaRegistry`; `message` is a class that protoc made, and what values are. The registry is asked which
-    message of its file was written, since the bytes of another one could be read as this one. Schemas are asked for once and kept.
+    `registry` is its URL or a `SchemaRegistry`; `message` is the class of the values, made by protoc. The schema tells which message of
+    its file was written: the bytes of another one could be parsed as this one. Schemas are cached.
 
-    Other messages and bad bytes can't be decoded; `SchemaRegistry` says when messages are held instead. The registry has to know
+    Other messages and invalid bytes can't be decoded; for messages that are held instead see `SchemaRegistry`. The registry must support
     `format=serialized`, as Confluent's does. Raises `ConfigurationError`.
     """
 
@@ -403,7 +396,7 @@ class Protobuf(Generic[M]):
         self._files: dict[int, FileDescriptorProto] = {}
 
     async def __call__(self, raw: bytes) -> M:
-        """The message. Raises `CodecUnavailable` while its schema can't be had, anything else for bytes that are bad."""
+        """Return the message. Raises `CodecUnavailable` while its schema is unavailable, any other error for invalid bytes."""
         schema_id, payload = framed(raw)
         indexes, payload = indexed(payload)
         if schema_id not in self._files:
@@ -421,12 +414,12 @@ class Protobuf(Generic[M]):
         registered = await self._registry.schema(schema_id, "PROTOBUF", fmt="serialized")
         try:
             return FileDescriptorProto.FromString(base64.b64decode(registered.text, validate=True))
-        except Exception as error:  # of the parser: it is about the schema, never about the message
+        except Exception as error:  # any error of the parser is about the schema, never about the message
             raise unusable(schema_id, error) from error
 
 
 def _name(file: FileDescriptorProto, indexes: tuple[int, ...]) -> str | None:
-    """The full name of the message that `indexes` lead to; `None` if they lead to none."""
+    """Return the full name of the message at `indexes`; `None` if there is none."""
     names = [file.package] if file.package else []
     level: Any = file.message_type
     for index in indexes:

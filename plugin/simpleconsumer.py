@@ -1,7 +1,4 @@
-"""`Received`: a message that a receiver has, with the receipt that lets it say what becomes of it.
-
-`SimpleConsumer`: messages are asked for, kept from others for a time, and acknowledged one by one.
-"""
+"""`SimpleConsumer`: messages are received on request, hidden from other receivers for a time, and acknowledged by their receipts."""
 
 from __future__ import annotations
 
@@ -41,9 +38,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Received(Message[T_co]):
-    """A message that was received, and that no other receiver gets until `receipt` expires.
+    """A received message. No other receiver gets it until `receipt` expires.
 
-    Read-only. The receipt counts in the consumer that gave it, for any of its receivers, and once.
+    Read-only. The receipt is valid once, in the consumer that gave it, for any of its receivers.
     """
 
     __slots__ = ("receipt",)
@@ -61,7 +58,7 @@ class Received(Message[T_co]):
 
 T = TypeVar("T")
 
-#: Seconds that a receiver waits beyond its time for messages whose claims are under way to it.
+#: Seconds that a receiver waits beyond its time for messages whose claims are under way.
 _GRACE: Final = 1.0
 
 
@@ -73,16 +70,16 @@ class SimpleConsumer(Generic[T]):
                 await charge(received.value)
                 await consumer.ack(received)
 
-    What was received is invisible to all other receivers, in any process of the group, until it is acknowledged or its receipt
-    expires; then it is delivered again with one more `reconsume_times`, at most as often as `ConsumeLater` says, and is a dead letter
-    after that. Any number of tasks may receive and acknowledge side by side.
+    A received message is invisible to all other receivers, in any process of the group, until it is acknowledged or its receipt
+    expires. Then it is delivered again with one more `reconsume_times`, up to the limit of `ConsumeLater`, and becomes a dead letter
+    after that. Several tasks may receive and acknowledge concurrently.
 
     `store`: URL of the claim store or the store itself, for `Dedup(store)`; without it `things` have a `Dedup`. `things` are policies
-    and observers as for `App.use`. `name` stands in copies, claims and events: changing it orphans them. `min_invisible` and
-    `max_invisible` (seconds, or texts such as `"10s"`) bound what may be asked for. `settings` are those of `App`. `clock`: seconds
-    that never go back, by which receipts expire.
+    and observers as for `App.use`. `name` is part of copies, claims and events: changing it orphans them. `min_invisible` and
+    `max_invisible` (seconds, or texts such as `"10s"`) limit the `invisible` of a call. `settings` are those of `App`. `clock`:
+    monotonic seconds, which expire receipts.
 
-    Raises `ConfigurationError` for what would break a promise.
+    Raises `ConfigurationError` for options that would break a promise.
     """
 
     @overload
@@ -135,10 +132,8 @@ class SimpleConsumer(Generic[T]):
         slots.check_middleware((), "a SimpleConsumer has no handler to wrap; leave it out")
         slots.refuse_tracing("a SimpleConsumer has none; leave it out")
         if slots.dedup is None:
-            raise ConfigurationError(
-                "a SimpleConsumer keeps what was received from others by claims; give it a store=, such as 'redis://localhost'"
-            )
-        _ = slots.transactional  # refused beside Dedup
+            raise ConfigurationError("a SimpleConsumer hides received messages by claims; give it a store=, such as 'redis://localhost'")
+        _ = slots.transactional  # refused together with Dedup
         self._invisibility = Invisibility(
             parse_duration(min_invisible, what="min_invisible"), parse_duration(max_invisible, what="max_invisible")
         )
@@ -164,9 +159,9 @@ class SimpleConsumer(Generic[T]):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Give back what is not acknowledged, commit what is, and leave the group. Raises what ended the consuming, unless the body raised.
+        """Return unacknowledged messages, commit, and leave the group. Raises the error that ended the consuming, unless the body raised.
 
-        Receipts are not valid any more, and no attempt is charged for messages that were given back.
+        Receipts become invalid, and no attempt is charged for returned messages.
         """
         assert self._hosting is not None
         unwanted = self._demand.close()
@@ -175,7 +170,7 @@ class SimpleConsumer(Generic[T]):
                 await self._receivers.close(unwanted)
             self._stop.set()
             await asyncio.wait({self._hosting})
-        except asyncio.CancelledError:  # no patience for an orderly end: nothing more is committed
+        except asyncio.CancelledError:  # the end is cut short: nothing more is committed
             self._hosting.cancel()
             await asyncio.gather(self._hosting, return_exceptions=True)
             raise
@@ -183,10 +178,10 @@ class SimpleConsumer(Generic[T]):
             self._raise_what_ended_it()
 
     async def receive(self, number: int = 1, *, invisible: float | str, wait: float | str = 5.0) -> list[Received[T]]:
-        """Up to `number` messages, which no other receiver gets for `invisible` seconds; an empty list if there is none within `wait`.
+        """Return up to `number` messages, hidden from other receivers for `invisible` seconds; an empty list if none comes within `wait`.
 
-        It returns as soon as there is one, with what else there is. A call that is cancelled gives back what it has, and no attempt
-        is counted. Raises `ConfigurationError` for arguments out of bounds, and what has ended the consuming.
+        It returns as soon as there is one, with the others that are available. A cancelled call returns its messages without counting an
+        attempt. Raises `ConfigurationError` for arguments out of bounds, and the error that ended the consuming.
         """
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ConfigurationError(f"receive was asked for {number!r} messages; ask for a whole number, 1 or more")
@@ -209,18 +204,18 @@ class SimpleConsumer(Generic[T]):
         return [Received[Any](message, receipt) for message, receipt in filter(None, handed)]
 
     async def ack(self, received: Received[Any]) -> Answer:
-        """This message is done. See `Answer` for what that may come to; only `ACKED` is for good. Raises what has ended the consuming."""
+        """Acknowledge a message. Only the answer `ACKED` is final; see `Answer`. Raises the error that ended the consuming."""
         (answer,) = await self.ack_all([received])
         return answer
 
     async def ack_all(self, received: Iterable[Received[Any]]) -> list[Answer]:
-        """As `ack`, of several messages in one exchange with the store. An invalid receipt keeps none of the others."""
+        """Acknowledge several messages in one exchange with the store. An invalid receipt does not affect the others."""
         self._running()
         receipts = [each.receipt for each in received]
         return [Answer.INVALID_RECEIPT] * len(receipts) if self._receivers is None else await self._receivers.ack(receipts)
 
     async def change_invisible(self, received: Received[T], seconds: float | str) -> Received[T]:
-        """The same message, invisible for `seconds` from now on, with a new receipt; the old one counts no more.
+        """Return the message with a new receipt, invisible for `seconds` from now on; the old receipt becomes invalid.
 
         Raises `InvalidReceipt`, and `ConfigurationError` for a time out of bounds.
         """
@@ -231,10 +226,10 @@ class SimpleConsumer(Generic[T]):
         return Received(received, receipt)
 
     async def later(self, received: Received[Any], *, delay: float | str | None = None, delay_level: int | None = None) -> None:
-        """Deliver this message again: after `delay` (seconds, or a text), at `delay_level`, or as `ConsumeLater` says.
+        """Deliver this message again: after `delay` (seconds, or a text), at `delay_level`, or by the policy `ConsumeLater`.
 
-        It waits in a delay topic meanwhile, and its partition goes on. Below level 0, and when it came as often as it may, it is a
-        dead letter. Raises `InvalidReceipt`, `InvalidRuling` if both are given.
+        It waits in the delay topic, and its partition goes on. Below level 0, and at the retry limit, it becomes a dead letter. Raises
+        `InvalidReceipt`, and `InvalidRuling` if both are given.
         """
         self._running()
         if delay is not None and delay_level is not None:
@@ -265,7 +260,7 @@ class SimpleConsumer(Generic[T]):
         except BaseException as error:
             if is_a(error, GeneratorExit) or not stops(error):
                 raise
-            self._stopped_by = error  # a task that raises SystemExit itself would break the event loop open
+            self._stopped_by = error  # a task that raises SystemExit would stop the event loop
 
     def _running(self) -> asyncio.Task[None]:
         if self._hosting is None:
@@ -283,7 +278,7 @@ class SimpleConsumer(Generic[T]):
             self._hosting.result()
 
     def _opened(self) -> Receivers:
-        """Whose messages were taken."""
+        """Return the receivers. Raises if the consumer is not open."""
         assert self._receivers is not None
         return self._receivers
 
@@ -291,8 +286,8 @@ class SimpleConsumer(Generic[T]):
 def _invalid(received: Received[Any]) -> str:
     origin = received.delivery.origin
     return (
-        f"the receipt of {origin} in attempt {received.attempt} does not count any more: it has expired, was used or replaced; "
-        "the message is delivered again, so leave it to that"
+        f"the receipt of {origin} in attempt {received.attempt} is not valid any more: it has expired, was used or replaced; "
+        "leave the message alone, it is delivered again"
     )
 
 

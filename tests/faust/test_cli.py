@@ -109,5 +109,5 @@ async def test_topics_that_nothing_measures_yet_are_left_to_the_first_worker(tmp
     folder = Folder(tmp_path, group, raw_kafka.bootstrap)
     done = folder.ackwise("topics", "create", "worker:only_internal")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "reads only topics that Faust makes, and none is there yet to measure the others by; start a worker" in done.stderr
+    assert "reads only topics that Faust creates, and none exists yet to size the others by; start a worker" in done.stderr
     assert not any(topic.startswith(group) for topic in await raw_kafka.topics())

@@ -279,7 +279,7 @@ async def test_a_second_loop_on_a_consumer_is_refused_until_the_first_has_ended(
     async with asyncio.timeout(PATIENCE), consumer_of(raw_kafka, group) as consumer:
         second = reliable(consumer, topic, SOON, max_batch=1)
         async with reliable(consumer, topic, SOON, max_batch=1) as first:
-            with pytest.raises(ConfigurationError, match=r"another reliable\(\) reads with this consumer"):
+            with pytest.raises(ConfigurationError, match=r"another reliable\(\) uses this consumer"):
                 await second.__aenter__()
             async for batch in first:
                 async with batch:
@@ -385,7 +385,7 @@ async def middleware(batch: Batch[bytes], call_next: Any) -> None:
         (
             ("orders", middleware),
             {},
-            "middleware 'middleware' takes a batch, and a loop of your own has no handler to wrap; write it into the loop",
+            "middleware 'middleware' takes a batch, and your own loop has no handler to wrap; write it into the loop",
         ),
         (("orders", SOON, SOON), {}, "ConsumeLater was used twice"),
         ((), {"topics": []}, "agent 'loop' has no topic"),

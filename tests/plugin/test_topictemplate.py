@@ -51,16 +51,16 @@ def test_a_name_says_whose_topic_it_is_and_what_for(template: str) -> None:
 @each(
     ("template", "said"),
     [
-        ("{group}", "must stand in it once each"),
-        ("{kind}", "must stand in it once each"),
-        ("acme", "must stand in it once each"),
-        ("{group}.{kind}.{kind}", "must stand in it once each"),
-        ("{group}.{group}.{kind}", "must stand in it once each"),
+        ("{group}", "it must contain {group} and {kind} once each"),
+        ("{kind}", "it must contain {group} and {kind} once each"),
+        ("acme", "it must contain {group} and {kind} once each"),
+        ("{group}.{kind}.{kind}", "it must contain {group} and {kind} once each"),
+        ("{group}.{group}.{kind}", "it must contain {group} and {kind} once each"),
         ("{team}.{group}.{kind}", "it may have letters, digits"),
         ("{group}/{kind}", "it may have letters, digits"),
-        ("{group}.{kind:/}", "must stand in it once each"),
+        ("{group}.{kind:/}", "it must contain {group} and {kind} once each"),
         ("{group}{kind}", "between {group} and {kind}"),
-        (3, "must stand in it once each"),
+        (3, "it must contain {group} and {kind} once each"),
     ],
 )
 def test_what_is_no_template_is_refused_at_once(template: Any, said: str) -> None:

@@ -329,7 +329,7 @@ async def test_a_handler_function_of_faust_is_traced(spans: Spans) -> None:
 
 
 def test_where_no_handler_is_called_tracing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="a loop of your own has none; start a span in the loop"):
+    with pytest.raises(ConfigurationError, match="your own loop has none; start a span in the loop"):
         reliable(cast("Any", None), "orders", Tracing())
     with pytest.raises(ConfigurationError, match="a SimpleConsumer has none; leave it out"):
         SimpleConsumer("billing", "orders", Tracing(), store="memory://")

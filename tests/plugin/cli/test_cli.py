@@ -338,5 +338,5 @@ def test_worker_processes_whose_ports_would_not_exist_are_refused(invoke: Callab
     said = invoke("run worker:app --workers 3 --watch 65534")
     assert (said.returncode, said.stderr) == (
         2,
-        "error 3 workers need the ports from 65534 on, and there is none above 65535; choose a lower one\n",
+        "error 3 workers need consecutive ports from 65534 on, and the last port is 65535; choose a lower one\n",
     )

@@ -84,7 +84,7 @@ def test_status_shows_what_waits_and_what_is_parked(path: Path) -> None:
     assert (found["waiting"], found["prepared"], found["parked"], found["relays"]) == (3, 0, 2, {})
     assert found["oldest"] >= 0
     _, said, _ = ackwise(f"status {URL}")
-    assert "rows wait and no relay is there" in said
+    assert "rows wait and no relay runs" in said
     assert "parked rows are not sent" in said
 
 
@@ -99,7 +99,7 @@ def test_release_lets_the_other_kind_of_relay_begin_once_no_relay_is_there(path:
     assert facts(f"release {URL}") == (0, {"released": True})
     asyncio.run(as_relay("cdc", leaves=True))
     assert facts(f"status {URL}")[1]["relay_kind"] == "cdc"
-    assert "rows wait and no relay is there; run ackwise cdc URL" in ackwise(f"status {URL}")[1]
+    assert "rows wait and no relay runs; run ackwise cdc URL" in ackwise(f"status {URL}")[1]
 
 
 async def as_relay(kind: str, *, leaves: bool = False) -> None:
@@ -155,7 +155,7 @@ def test_requeue_changes_nothing_unless_it_is_told_which_rows(path: Path) -> Non
     asyncio.run(fill(failed=["a", "b"], undecided=1))
     assert facts(f"requeue {URL}") == (0, {"outbox": URL, "parked": 3, "requeued": 0, "undecided": 1})
     _, said, _ = ackwise(f"requeue {URL}")
-    assert "2 rows would be requeued; --all does it" in said
+    assert "2 rows would be requeued; add --all to do it" in said
     assert facts(f"status {URL}")[1]["parked"] == 3
 
 
@@ -172,7 +172,7 @@ def test_requeue_of_a_row_that_is_not_parked_changes_nothing(path: Path) -> None
     asyncio.run(fill(failed=["a"]))
     code, _, errors = ackwise(f"requeue {URL} 1 9")
     assert code == 2
-    assert "rows 9 are not parked, nothing was changed" in errors
+    assert "rows 9 are not parked; nothing was changed" in errors
     assert facts(f"status {URL}")[1]["parked"] == 1
 
 

@@ -70,7 +70,7 @@ PARKED = RepairStep(Action.REQUEUE, "PARKED", "", "", None, None, "orders", "", 
 def test_parked_rows_are_for_people_and_their_command_is_shown(plan: Path) -> None:
     write_plan(plan, Title("run-1", 1_767_225_600_000_000), [PARKED])
     assert [*read_steps(plan)] == [PARKED]
-    command = "for you to call once the cause is fixed: ackwise outbox requeue postgresql://db/shop 7 8"
+    command = "call this after you have fixed the cause: ackwise outbox requeue postgresql://db/shop 7 8"
     for code, arguments in ((0, ("show", plan)), (1, ("apply", plan, f"shop_{plan.parent.name}:app"))):
         done = ackwise("plan", *arguments)
         assert (done.exit_code, command in done.stdout) == (code, True), done.stderr
@@ -79,7 +79,7 @@ def test_parked_rows_are_for_people_and_their_command_is_shown(plan: Path) -> No
 
 def test_a_plan_without_steps_says_that_nothing_is_to_be_repaired(tmp_path: Path) -> None:
     write_plan(tmp_path / "plan.jsonl", Title("run-1", 0), [])
-    assert ackwise("plan", "show", tmp_path / "plan.jsonl").stdout.splitlines()[-1] == "nothing is to be repaired"
+    assert ackwise("plan", "show", tmp_path / "plan.jsonl").stdout.splitlines()[-1] == "nothing to repair"
 
 
 @pytest.mark.parametrize("command", [("show",), ("apply", "APP")], ids=["show", "apply"])

@@ -183,7 +183,7 @@ def test_the_table_counts_each_order_once_and_says_beside_it_what_the_kill_repea
     assert rows["charged"] == rows["to be charged"]
     assert rows["charged again"] == f"{outcome.repeated_cents / 100:,.2f}" != "0.00"
     assert "10 entries are repeats of the kill" in printed
-    assert "Expected here, since the demo killed a worker on purpose" in printed
+    assert "Expected: the demo killed a worker on purpose" in printed
 
 
 def test_without_ackwise_an_order_that_was_committed_past_and_not_billed_is_lost_and_one_that_was_not_passed_is_not() -> None:

@@ -126,7 +126,7 @@ def test_the_explanation_is_the_one_on_file(name: str) -> None:
 def test_a_wish_that_two_policies_can_not_both_fulfil_is_refused() -> None:
     app = transactional()
     app.use(Dedup("sqlite:///claims.db"))
-    with pytest.raises(ConfigurationError, match="Dedup and Transactional are both on, and each would keep the keys; use one of them"):
+    with pytest.raises(ConfigurationError, match="Dedup and Transactional are both on, and both store the keys; use one of them"):
         app.explain()
 
 

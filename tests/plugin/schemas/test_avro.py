@@ -121,7 +121,7 @@ async def test_a_schema_that_can_not_be_used_holds_and_is_asked_for_again(server
 @each(
     ("arguments", "sentence"),
     [
-        ({"reader": '{"type": "nonsense"}'}, r"^reader of Avro is no schema that can be used"),
+        ({"reader": '{"type": "nonsense"}'}, r"^reader of Avro is not a valid schema"),
         ({"into": object()}, r"^Avro can't make values of type"),
     ],
 )

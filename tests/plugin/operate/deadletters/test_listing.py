@@ -101,13 +101,13 @@ async def test_hostile_text_in_every_field_reaches_no_terminal_as_a_command(shop
 def test_a_mistake_is_one_sentence_and_exit_code_2() -> None:
     for arguments, sentence in (
         ("list billing --cause KeyError", "--cause is 'KeyError'; write 2 to 8 of its hex digits"),
-        ("list billing --since yesterday", "--since is 'yesterday', which is no time and no duration"),
+        ("list billing --since yesterday", "--since is 'yesterday', which is neither a time nor a duration"),
         ("list billing --until 99999999999999999999d", "--until is '99999999999999999999d'"),
-        ("list billing --key 0xzz", "--key is '0xzz', which has other characters than hex digits"),
+        ("list billing --key 0xzz", "--key is '0xzz'; after 0x only hex digits are allowed"),
         ("list billing orders/0/1", "'orders/0/1' is not a dead letter; write PARTITION/OFFSET"),
         ("show billing 17", "'17' is not a dead letter; write PARTITION/OFFSET"),
         ("list bill!ng", "group is 'bill!ng'"),
-        ("list shop:app --brokers 127.0.0.1:1", "shop:app is an app, which knows where its dead letters are"),
+        ("list shop:app --brokers 127.0.0.1:1", "shop:app is an app with its own brokers and topics"),
         ("list billing --brokers kafka", "broker 'kafka' has no port"),
         ("list billing --brokers 127.0.0.1:1", "no broker answers"),
         ("list billing --dlq billing.dlq.state", "the dead-letter topic is 'billing.dlq.state'"),

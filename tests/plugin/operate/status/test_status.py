@@ -167,7 +167,7 @@ async def test_workers_say_how_they_are_and_one_that_died_long_ago_is_left_out(s
         ("billing --brokers kafka", "broker 'kafka' has no port"),
         ("billing --brokers 127.0.0.1:1", "no broker answers"),
         ("nowhere:app", "there is no module 'nowhere'"),
-        ("shop:app --brokers 127.0.0.1:1", "shop:app is an app, which knows where"),
+        ("shop:app --brokers 127.0.0.1:1", "shop:app is an app with its own brokers"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: str, sentence: str) -> None:
