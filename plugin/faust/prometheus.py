@@ -40,7 +40,7 @@ class Numbers:
         self._member: Member | None = None
 
     def counted(self, sink: EventSink | None) -> EventSink:
-        """`sink`, if there is one, with each event counted."""
+        """Return a sink that counts events and passes them on to `sink`, if any."""
         return CountedEvents(self._counts, sink)
 
     def timed(self, store: ClaimStore | None) -> ClaimStore | None:

@@ -58,7 +58,7 @@ class Observed:
 
     @property
     def durable(self) -> Durable | None:
-        """As the sink says."""
+        """Return the sink's."""
         return durable_of(self._sink)
 
     def record(self, event: Event) -> None:

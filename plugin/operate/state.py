@@ -244,7 +244,7 @@ def _agents(member: Member) -> Iterator[AgentState]:
 
 
 def _messages_by_agent(runs: Iterable[Run]) -> Counter[str]:
-    """The handler of a copy in another version of the wire format is unknown."""
+    """Return the handler; "-" for a copy in another version of the wire format."""
     messages: Counter[str] = Counter()
     for run in runs:
         messages["-" if run.pipeline is None else run.pipeline.agent.name] += len(run)

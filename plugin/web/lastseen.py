@@ -1,4 +1,4 @@
-"""`Seen`: what was seen last of something that is far away, and may not answer."""
+"""`Seen`: the last answer of a remote source that may not answer now."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ T = TypeVar("T")
 #: Seconds that a page waits for an answer.
 PATIENCE: Final = 15.0
 
-#: Seconds for which an answer is shown again, or longer if it took longer: reloading a page must not load the brokers.
+#: Seconds for which an answer is reused, or longer if it took longer: reloading a page must not load the brokers.
 _FRESH: Final = 2.0
 
-#: Things of which what was seen last is kept, and that are looked at at a time.
+#: Maximum numbers of cached sources and of concurrent requests.
 _KEPT: Final = 16
 _AT_A_TIME: Final = 4
 
-_SLOW: Final = "there is no answer yet, and it is still being asked; look again in a moment"
+_SLOW: Final = "there is no answer yet; the request is still running; reload in a moment"
 
 
 class Sight(NamedTuple, Generic[T]):
-    """What is known now. `problem` is a sentence on why it is not what holds now; empty if it is."""
+    """The last answer. `problem` is a sentence why it is not current; empty if it is."""
 
     value: T | None
     as_of: str
-    """When it was seen: time of day in UTC, and how long ago; empty without a value."""
+    """Time of the answer in UTC, and its age; empty without a value."""
     problem: str
 
 
 class Seen(Generic[T]):
-    """Asks by `look`, one at a time for all who want to know, and keeps the last answer."""
+    """Calls `look`, one call at a time for all callers, and keeps the last answer."""
 
     def __init__(self, look: Callable[[], Awaitable[T]], patience: float = PATIENCE, clock: Callable[[], float] = time.time) -> None:
         self._look = look
@@ -48,7 +48,7 @@ class Seen(Generic[T]):
         self._looking: asyncio.Task[None] | None = None
 
     async def now(self) -> Sight[T]:
-        """What is known, after asking again unless that was done just now. Raises what `look` raises that is none of our errors."""
+        """Return the last answer, after a new call unless it is fresh. Raises errors of `look` other than `AckwiseError`."""
         problem = self._problem
         if not self._is_fresh():
             if self._looking is None:
@@ -83,7 +83,7 @@ class Seen(Generic[T]):
 
 
 class SeenByName(Generic[T]):
-    """Many of these, such as one for each letter; those that were asked for last are kept."""
+    """A `Seen` for each name, such as each dead letter; the most recently used ones are kept."""
 
     def __init__(self, look: Callable[[str], Awaitable[T]]) -> None:
         self._look = look
@@ -91,7 +91,7 @@ class SeenByName(Generic[T]):
         self._kept: OrderedDict[str, Seen[T]] = OrderedDict()
 
     async def now(self, name: str) -> Sight[T]:
-        """As `Seen.now`, of what has this name."""
+        """Return `Seen.now` of this name."""
         if name not in self._kept:
             self._kept[name] = Seen(lambda: self._ask(name))
         self._kept.move_to_end(name)

@@ -1,6 +1,6 @@
-"""The metrics of a worker: the name, unit, labels and meaning of each. The page about them, the alerts and the dashboard go by this table.
+"""The metrics of a worker: name, unit, labels and meaning. Documentation, alerts and the dashboard are made from this table.
 
-Names follow the OpenTelemetry conventions for messaging where those have one; the others start with `ackwise_`.
+Names follow the OpenTelemetry conventions for messaging if there is one; the others start with `ackwise_`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-#: Labels, as the conventions call what they name.
+#: Labels, named by the conventions.
 GROUP: Final = "messaging_consumer_group_name"
 TOPIC: Final = "messaging_destination_name"
 PARTITION: Final = "messaging_destination_partition_id"
@@ -20,7 +20,7 @@ _LANE: Final = (TOPIC, PARTITION, "agent")
 
 @dataclass(frozen=True, slots=True)
 class MetricEntry:
-    """One metric. Every sample has the label `GROUP` and `labels`; counters count since the start of the worker."""
+    """One metric. Every sample has the labels `GROUP` and `labels`; counters start with the worker."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -30,8 +30,8 @@ class MetricEntry:
 
 
 _ENTRIES: Final = (
-    MetricEntry("ackwise_ready", "gauge", "", (), "1 if the worker is ready, as `/ready` says; not on Faust"),
-    MetricEntry("ackwise_loop_turned_seconds", "gauge", "s", (), "time since the event loop turned last; not on Faust"),
+    MetricEntry("ackwise_ready", "gauge", "", (), "1 if the worker is ready, as on `/ready`; not on Faust"),
+    MetricEntry("ackwise_loop_turned_seconds", "gauge", "s", (), "time since the last turn of the event loop; not on Faust"),
     MetricEntry(
         "messaging_client_consumed_messages_total", "counter", "messages", ("agent",), "attempts: messages given to a handler, each time"
     ),
@@ -46,7 +46,7 @@ _ENTRIES: Final = (
         "counter",
         "messages",
         ("agent", "outcome"),
-        "messages by what became of them: `done`, `duplicate`, `sent_back`, `dead`, `dropped`, `cancelled`",
+        "messages by outcome: `done`, `duplicate`, `sent_back`, `dead`, `dropped`, `cancelled`",
     ),
     MetricEntry("ackwise_retries_total", "counter", "messages", ("agent", "level"), "messages sent back, by delay level"),
     MetricEntry(
@@ -54,7 +54,7 @@ _ENTRIES: Final = (
         "counter",
         "messages",
         ("agent", "reason"),
-        "dead letters by reason; `by its handler` stands for a text that a handler gave",
+        "dead letters by reason; `by its handler` replaces texts of handlers",
     ),
     MetricEntry("ackwise_commits_total", "counter", "commits", (), "offsets committed, one for each partition of a commit"),
     MetricEntry("ackwise_claims_lost_total", "counter", "messages", ("agent",), "messages whose claim was lost while they ran"),
@@ -74,23 +74,23 @@ _ENTRIES: Final = (
         "gauge",
         "",
         _LANE,
-        "1 if the partition is stalled until the operator acts: it can't be read on",
+        "1 if the partition is stalled until the operator acts: the next record is unreadable",
     ),
-    MetricEntry("ackwise_in_hand", "gauge", "messages", ("agent",), "messages fetched and not settled"),
-    MetricEntry("ackwise_running", "gauge", "messages", ("agent",), "those of them that a handler has now"),
-    MetricEntry("ackwise_held", "gauge", "messages", ("agent", "reason"), "those of them that wait, by reason"),
+    MetricEntry("ackwise_in_hand", "gauge", "messages", ("agent",), "messages fetched and not yet settled"),
+    MetricEntry("ackwise_running", "gauge", "messages", ("agent",), "messages that a handler is running now"),
+    MetricEntry("ackwise_held", "gauge", "messages", ("agent", "reason"), "messages fetched and waiting, by reason"),
     MetricEntry("ackwise_undeduplicated_total", "counter", "messages", ("agent",), "messages that ran without a claim: empty key"),
     MetricEntry("ackwise_unprotected_total", "counter", "messages", ("agent",), "messages that ran without a claim: store down, by policy"),
-    MetricEntry("ackwise_out_of_order_total", "counter", "messages", ("agent",), "copies that came although their agent has an order"),
+    MetricEntry("ackwise_out_of_order_total", "counter", "messages", ("agent",), "copies delivered although their agent has an order"),
     MetricEntry("ackwise_paused", "gauge", "", ("what",), "1 for each handler and partition that is paused"),
     MetricEntry("ackwise_breaker_open", "gauge", "", ("agent",), "1 while a breaker has stopped the handler"),
     MetricEntry("ackwise_claims", "gauge", "claims", (), "claims held in the store; with `Dedup`"),
-    MetricEntry("ackwise_store_down", "gauge", "", (), "1 if the store did not answer the last trip; with `Dedup`"),
+    MetricEntry("ackwise_store_down", "gauge", "", (), "1 if the store did not answer the last request; with `Dedup`"),
     MetricEntry(
-        "ackwise_store_exchange_seconds", "histogram", "s", ("result",), "trips to the store, `answered` or `failed`; with `Dedup`"
+        "ackwise_store_exchange_seconds", "histogram", "s", ("result",), "requests to the store, `answered` or `failed`; with `Dedup`"
     ),
     MetricEntry(
-        "ackwise_event_log_outage", "gauge", "", (), "1 if the event log could not be made durable, and nothing starts; with `Events`"
+        "ackwise_event_log_outage", "gauge", "", (), "1 if the event log could not be made durable and no message starts; with `Events`"
     ),
     MetricEntry(
         "ackwise_event_flush_seconds", "histogram", "s", ("result",), "flushes of the event log, `done` or `failed`; with `Events`"
@@ -100,22 +100,26 @@ _ENTRIES: Final = (
         "gauge",
         "messages",
         (TOPIC,),
-        "copies that wait, by delay topic, in the partitions that this worker's relay has",
+        "waiting copies by delay topic, in the partitions of this worker's relay",
     ),
-    MetricEntry("ackwise_relay_late_seconds", "gauge", "s", (), "time for which the oldest due copy has waited for this worker's relay"),
-    MetricEntry("ackwise_delays_cut_total", "counter", "messages", (), "copies that were due later than `max_delay` allows"),
+    MetricEntry("ackwise_relay_late_seconds", "gauge", "s", (), "time since the oldest due copy became due for this worker's relay"),
+    MetricEntry("ackwise_delays_cut_total", "counter", "messages", (), "copies whose delay was above `max_delay` and was cut"),
     MetricEntry(
-        "ackwise_copies_cancelled_total", "counter", "messages", (), "copies that the relay dropped since their message was cancelled"
+        "ackwise_copies_cancelled_total", "counter", "messages", (), "copies that the relay dropped because their message was cancelled"
     ),
     MetricEntry(
-        "ackwise_outbox_waiting", "gauge", "rows", (), "rows of the database that wait, asked every 10 s; from here on with `Outbox`"
+        "ackwise_outbox_waiting",
+        "gauge",
+        "rows",
+        (),
+        "waiting rows in the database, read every 10 s; with `Outbox`, like all metrics below",
     ),
-    MetricEntry("ackwise_outbox_oldest_seconds", "gauge", "s", (), "age of the oldest of them"),
+    MetricEntry("ackwise_outbox_oldest_seconds", "gauge", "s", (), "age of the oldest waiting row"),
     MetricEntry("ackwise_outbox_prepared", "gauge", "rows", (), "half messages in the database"),
-    MetricEntry("ackwise_outbox_parked_rows", "gauge", "rows", (), "rows that are parked in the database"),
+    MetricEntry("ackwise_outbox_parked_rows", "gauge", "rows", (), "parked rows in the database"),
     MetricEntry("ackwise_outbox_relays", "gauge", "relays", (), "relays that own shards, over all workers"),
     MetricEntry("ackwise_outbox_shards", "gauge", "shards", (), "shards that this worker owns"),
-    MetricEntry("ackwise_outbox_lag_seconds", "gauge", "s", (), "age of the oldest row when this worker last read; 0 once none waited"),
+    MetricEntry("ackwise_outbox_lag_seconds", "gauge", "s", (), "age of the oldest row at this worker's last read; 0 if none waited"),
     MetricEntry("ackwise_outbox_brokers_away", "gauge", "", (), "1 while no broker takes the rows"),
     MetricEntry("ackwise_outbox_sent_total", "counter", "rows", (), "rows that this worker sent"),
     MetricEntry("ackwise_outbox_failed_total", "counter", "rows", (), "failures of rows that are tried again"),
@@ -127,21 +131,27 @@ _ENTRIES: Final = (
         ("answer",),
         "check-backs: `committed`, `rolled_back`, `unknown`, `unanswered`, `parked`",
     ),
-    MetricEntry("ackwise_cdc_sent_total", "counter", "messages", (), "messages sent from the log of a database; of `ackwise cdc` alone"),
-    MetricEntry("ackwise_cdc_transactions_total", "counter", "transactions", (), "transactions of the log that were sent whole; likewise"),
-    MetricEntry("ackwise_cdc_parked_total", "counter", "rows", (), "rows that were parked since Kafka refuses them; likewise"),
-    MetricEntry("ackwise_share_in_hand", "gauge", "messages", (), "messages that are locked for this worker; from here on with `Share`"),
-    MetricEntry("ackwise_share_accepted_total", "counter", "messages", (), "messages whose acknowledgement the broker took"),
-    MetricEntry("ackwise_share_refused_total", "counter", "messages", (), "messages whose lock had ended by then"),
-    MetricEntry("ackwise_share_copied_total", "counter", "messages", (), "messages that went to the retry topic without a charge"),
-    MetricEntry("ackwise_share_released_total", "counter", "messages", (), "messages that were given back when the worker stopped"),
+    MetricEntry("ackwise_cdc_sent_total", "counter", "messages", (), "messages sent from the log of a database; only with `ackwise cdc`"),
+    MetricEntry(
+        "ackwise_cdc_transactions_total",
+        "counter",
+        "transactions",
+        (),
+        "transactions of the log that were sent completely; only with `ackwise cdc`",
+    ),
+    MetricEntry("ackwise_cdc_parked_total", "counter", "rows", (), "rows parked because Kafka refuses them; only with `ackwise cdc`"),
+    MetricEntry("ackwise_share_in_hand", "gauge", "messages", (), "messages locked for this worker; with `Share`, like all metrics below"),
+    MetricEntry("ackwise_share_accepted_total", "counter", "messages", (), "messages whose acknowledgement the broker accepted"),
+    MetricEntry("ackwise_share_refused_total", "counter", "messages", (), "messages whose lock had expired before the acknowledgement"),
+    MetricEntry("ackwise_share_copied_total", "counter", "messages", (), "messages copied to the retry topic without counting an attempt"),
+    MetricEntry("ackwise_share_released_total", "counter", "messages", (), "messages released when the worker stopped"),
 )
 
 METRICS: Final = {entry.name: entry for entry in _ENTRIES}
 
 
 def table() -> str:
-    """The published table, in Markdown."""
+    """Return the published table in Markdown."""
     return "\n".join(["| name | kind | unit | labels | meaning |", "|---|---|---|---|---|", *map(_row, METRICS.values())])
 
 

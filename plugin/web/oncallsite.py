@@ -1,8 +1,6 @@
-"""`Access`: who may see the pages. Pure, but for the file of the token.
+"""The on-call web UI of `ackwise ui`: pages with the status of a group, its dead letters by cause, and each dead letter.
 
-The pages of a group: how it stands, its dead letters by their causes, and each letter, as the commands show them.
-
-The on-call web UI: its pages with their navigation, for those whom `Access` lets in.
+`Access` decides which requests are answered.
 """
 
 from __future__ import annotations
@@ -36,15 +34,15 @@ from ackwise.plugin.web.lastseen import PATIENCE, Seen, SeenByName
 from ackwise.plugin.web.pages import HTML, Answer, Leaf, Named, Page, document
 from ackwise.plugin.web.pageserver import application, serving
 
-#: What a token is made of, and how much of it there is at least: that many characters can't be guessed.
+#: Form of a token; 16 characters are too many to guess.
 _FORM: Final = re.compile(r"[!-~]{16,1024}")
 
-#: The names of this machine by which a browser on it asks; a page from elsewhere that had its name resolved to us has another one.
+#: Host names that a browser on this machine sends; after DNS rebinding a foreign page sends another one.
 _LOCAL: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.ASCII | re.IGNORECASE)
 
 
 class Refusal(NamedTuple):
-    """Why a request is not answered."""
+    """Status and sentence for a refused request."""
 
     status: int
     sentence: str
@@ -52,12 +50,12 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Lets in requests with `token`; without one, requests to this machine by its own name."""
+    """Allows requests with `token`; without a token, requests to localhost."""
 
     token: str | None = None
 
     def refusal(self, host: str, authorization: str) -> Refusal | None:
-        """Return why a request with these headers is refused; `None` if it is let in."""
+        """Return the refusal of a request with these headers; `None` if it is allowed."""
         if self.token is None:
             if _LOCAL.fullmatch(host) is None:
                 return Refusal(403, "without a token this page is for localhost alone: ask for it as http://localhost or http://127.0.0.1")
@@ -68,7 +66,7 @@ class Access:
 
 
 def _given(authorization: str) -> bytes:
-    """The token of a request: after `Bearer`, or the password of `Basic`, whose user may be anything."""
+    """Return the token of a request: of `Bearer`, or the password of `Basic` with any user."""
     scheme, _, given = authorization.partition(" ")
     match scheme.lower():
         case "bearer":
@@ -83,12 +81,12 @@ def _given(authorization: str) -> bytes:
 
 
 def is_own_address(address: str) -> bool:
-    """Whether only this machine reaches `address`, an IP address."""
+    """Return True if only this machine reaches the IP address `address`."""
     return ip_address(address.partition("%")[0]).is_loopback
 
 
 def token_of(file: Path | None, environment: Mapping[str, str]) -> str | None:
-    """Return the token in `file`, or that of the environment; `None` without either. Raises `ConfigurationError`, which never shows it."""
+    """Return the token from `file` or the environment; `None` without either. Raises `ConfigurationError` without the token in it."""
     if file is None:
         given, where = environment.get(UI_TOKEN), UI_TOKEN
         if given is None:
@@ -98,7 +96,7 @@ def token_of(file: Path | None, environment: Mapping[str, str]) -> str | None:
         try:
             given = file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise ConfigurationError(f"the token can't be read from {where}: {reason}; give --token-file a file with one line") from None
     if _FORM.fullmatch(given.strip()) is None:
         raise ConfigurationError(
@@ -108,24 +106,24 @@ def token_of(file: Path | None, environment: Mapping[str, str]) -> str | None:
     return given.strip()
 
 
-#: Letters one by one, at most.
+#: Maximum number of single dead letters.
 _LETTERS: Final = 100
 
 _ID: Final = re.compile(r"\d{1,9}/\d{1,18}", re.ASCII)
 
-#: Lines of a traceback, and headers that are shown.
+#: Maximum numbers of shown traceback lines and headers.
 _LINES: Final = 200
 _HEADERS: Final = 100
 
 Facts = dict[str, Any]
-"""As `ackwise dlq show --json` has them."""
+"""The JSON object of `ackwise dlq show --json`."""
 
-#: What has its own part below the other facts.
+#: Facts with their own section on the page.
 _APART: Final = ("headers", "value", "decoded", "traceback", "story")
 
 
 def status_page(place: Place, named: Named) -> Page:
-    """The page at `/`."""
+    """Return the page at `/`."""
     seen = Seen(lambda: look_at(place))
 
     async def answer(query: Mapping[str, str]) -> Leaf:
@@ -140,7 +138,7 @@ def status_page(place: Place, named: Named) -> Page:
 
 
 def letters_page(place: Place, named: Named) -> Page:
-    """The page at `/letters`, and with `?cause=` that of one cause."""
+    """Return the page at `/letters`; with `?cause=` it shows one cause."""
     seen = SeenByName(lambda cause: list_letters(place, Selection(cause=cause or None, again=True), _LETTERS))
 
     def redrive(cause: str) -> str:
@@ -149,7 +147,7 @@ def letters_page(place: Place, named: Named) -> Page:
     async def answer(query: Mapping[str, str]) -> Leaf:
         cause = query.get("cause", "")
         if cause and CAUSE.fullmatch(cause) is None:
-            raise ConfigurationError("no cause has this name; the page of dead letters links to each")
+            raise ConfigurationError("there is no such cause; the page of dead letters links to each")
         sight = await seen.now(cause)
         same = ("dlq", "list", GROUP, *(("--letters", "--cause", cause) if cause else ()))
         values: dict[str, Any] = {"problem": sight.problem, "causes": None, "same": named.command(same)}
@@ -167,13 +165,13 @@ def letters_page(place: Place, named: Named) -> Page:
 
 
 def letter_page(place: Place, named: Named) -> Page:
-    """The page at `/letter?id=PARTITION/OFFSET`."""
+    """Return the page at `/letter?id=PARTITION/OFFSET`."""
     seen = SeenByName(lambda letter: _look(place, letter))
 
     async def answer(query: Mapping[str, str]) -> Leaf:
         letter = query.get("id", "")
         if _ID.fullmatch(letter) is None:
-            raise ConfigurationError("no dead letter is named; the page of dead letters links to each")
+            raise ConfigurationError("the id of a dead letter is missing; the page of dead letters links to each")
         sight = await seen.now(letter)
         values = {"problem": sight.problem, "letter": sight.value, **({} if sight.value is None else _values(sight.value, letter, named))}
         return Leaf(f"Dead letter {letter}", "letter.html", values)
@@ -185,7 +183,7 @@ async def _look(place: Place, letter: str) -> Facts:
     partition, offset = map(int, letter.split("/"))
     found = await look_up(place, partition, offset)
     if found is None:
-        raise ConfigurationError(f"there is no letter {letter} in {place.names.dead_letter!r}; it may have expired")
+        raise ConfigurationError(f"there is no dead letter {letter} in {place.names.dead_letter!r}; it may have expired")
     return letter_facts(*found) | await asyncio.to_thread(contents, place, found[0], with_traceback=True)  # a decoder may take its time
 
 
@@ -206,15 +204,15 @@ def _values(facts: Facts, letter: str, named: Named) -> Facts:
     }
 
 
-#: Seconds that a connection lasts: a page waits for brokers, and what it found is on its way to a slow client then.
+#: Seconds that a connection may last: a page waits for brokers, and then sends its answer to a slow client.
 _LONGEST: Final = 2 * PATIENCE
 
-_READ_ALONE: Final = "these pages can be read, and nothing else; use the commands that they show"
-_MISSING: Final = "there is no page of this name; the links above lead to those that are there"
+_READ_ALONE: Final = "these pages are read-only; use the commands that they show"
+_MISSING: Final = "there is no such page; use the links above"
 
 
 def site(group: str, pages: Sequence[Page], access: Access, say: Callable[[str], None]) -> web.Application:
-    """Answers for `pages`; an unexpected error of a page goes to `say`."""
+    """Return the application that serves `pages`; unexpected errors of a page go to `say`."""
     by_path = {page.path: page for page in pages}
 
     def draw(request: web.Request, leaf: Leaf) -> Answer:
@@ -233,13 +231,13 @@ def site(group: str, pages: Sequence[Page], access: Access, say: Callable[[str],
         if isinstance(error, AckwiseError):
             return draw(request, _sentence(page.name or "Not found", str(error), 404))
         say(f"the page {page.path} failed: {type(error).__name__} at {where_raised(error)}; the other pages go on")
-        return draw(request, _sentence("This page failed", "this page failed; the terminal of ackwise ui says where", 500))
+        return draw(request, _sentence("This page failed", "this page failed; the terminal of ackwise ui shows where", 500))
 
     def missing(request: web.Request, status: int) -> Answer:
         return draw(request, _sentence("Not allowed", _READ_ALONE, 405) if status == 405 else _sentence("No such page", _MISSING, 404))
 
     def refusal(request: web.Request) -> Answer | None:
-        """In words alone: a refused client learns nothing of the group."""
+        """Return plain text: a refused client learns nothing about the group."""
         refused = access.refusal(request.headers.get("Host", ""), request.headers.get("Authorization", ""))
         if refused is None:
             return None
@@ -250,7 +248,7 @@ def site(group: str, pages: Sequence[Page], access: Access, say: Callable[[str],
 
 
 async def serve(listening: socket.socket, app: web.Application, stop: asyncio.Event) -> None:
-    """Answer what comes to `listening` until `stop` is set."""
+    """Answer requests to `listening` until `stop` is set."""
     async with serving(app, listening, _LONGEST):
         await stop.wait()
 

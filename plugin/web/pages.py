@@ -1,7 +1,4 @@
-"""Rendering: a template and values become a document. Each value is cut, spelled out where it does not print, and escaped. Pure.
-
-Pages as values: a template with what it shows, where it is, and the commands that it names. Pure.
-"""
+"""Pages as values, and their rendering with templates: each value is cut, made printable, and escaped. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +20,12 @@ from ackwise.plugin.operate.table import Cell
 
 HTML: Final = "text/html; charset=utf-8"
 
-#: Characters of a value for which a template says no other number.
+#: Characters of a value, unless a template has another limit.
 _TEXT: Final = 300
 
 _STYLE: Final = files("ackwise.plugin.web").joinpath("templates/page.css").read_text("utf-8")
 
-#: Nothing is loaded from anywhere, no script runs, no page is framed, and the one style is ours, by its hash.
+#: No external resource, no script, no frame; only our style, by its hash.
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -36,18 +33,18 @@ POLICY: Final = (
 
 
 class Answer(NamedTuple):
-    """What a page answers."""
+    """The answer of a page."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: int = 200
     policy: str = POLICY
     challenge: str = ""
-    """How a browser is asked for a password."""
+    """The challenge for a password."""
 
 
 def document(template: str, **values: Any) -> str:
-    """Return the page that `template` makes of `values`."""
+    """Render `template` with `values`."""
     return _environment().get_template(template).render(style=Markup(_STYLE), **values)
 
 
@@ -68,14 +65,14 @@ def _environment() -> Environment:
 
 
 def _text(value: object, limit: int = _TEXT) -> Markup:
-    """What a page has for a value; `None` is unknown."""
+    """Render a value; `None` is unknown."""
     if isinstance(value, Markup):
         return value
     return escape("–" if value is None else plain(str(value), limit))
 
 
 class Leaf(NamedTuple):
-    """What is on a page: a template with its values."""
+    """The content of a page: a template with its values."""
 
     title: str
     template: str
@@ -85,16 +82,16 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page at `path`. `answer` is given the query, each name once; an `AckwiseError` is shown as a sentence."""
+    """A page at `path`. `answer` takes the query, each name once; its `AckwiseError` is shown as a sentence."""
 
     path: str
     answer: Callable[[Mapping[str, str]], Awaitable[Leaf | Answer]]
     name: str = ""
-    """As the navigation has it; empty for a page that only others lead to."""
+    """Name in the navigation; empty for a page that is only linked."""
 
 
 class Named(NamedTuple):
-    """How the group was named on the command line: an app, or a group with where it is, if that was said."""
+    """The group as on the command line: an app, or the name of a group with its options."""
 
     whose: str
     brokers: str | None = None
@@ -103,12 +100,12 @@ class Named(NamedTuple):
     """The folders of its events."""
 
     def command(self, words: Sequence[str]) -> str:
-        """The command with these words, among which `APP` and `GROUP` stand for the app; ready for a shell, whatever is in them."""
+        """Return the shell command with these words, quoted; `APP` and `GROUP` are replaced by the name."""
         named = [self._word(word) for word in words]
         return shlex.join(["ackwise", *named, *(self._options(words[0]) if GROUP in words else ())])
 
     def story(self, message: str) -> str:
-        """The command that shows what became of `message`, a `topic/partition/offset` or a key."""
+        """Return the command that shows the history of `message`, a `topic/partition/offset` or a key."""
         return shlex.join(["ackwise", "why", message, *(self.events or ("EVENTS",))])
 
     def _word(self, word: str) -> str:

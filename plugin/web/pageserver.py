@@ -1,7 +1,6 @@
-"""Server of pages: GET alone, each answer with the headers that keep it safe, few connections at a time, each with an end in sight.
+"""Server of pages: only GET, safe headers, a limited number of connections, each with a time limit.
 
-So neither a client that says nothing nor one that reads nothing keeps one, and of those that come in crowds only a number is let
-in that the process keeps its file descriptors for Kafka.
+The limits protect the process from slow and numerous clients: it needs its file descriptors for Kafka.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from aiohttp import web
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.web.pages import Answer
 
-#: Connections at a time; those that come above are closed at once.
+#: Maximum number of connections; more are closed at once.
 _MOST: Final = 64
 
-#: For the library, which would log a line for whatever a stranger sends: a logger without handlers and parents.
+#: A logger without handlers and parents, since the library logs a line for every malformed request.
 _SILENT: Final = logging.Logger("watch", logging.CRITICAL + 1)  # noqa: LOG001
 
 #: Bytes of the body of a request. No page reads one.
@@ -50,7 +49,7 @@ def application(
     missing: Callable[[web.Request, int], Answer] = lambda request, status: Answer(b"no such page\n", status=status),
     refusal: Callable[[web.Request], Answer | None] = lambda request: None,
 ) -> web.Application:
-    """Answers for `pages`, by path, unless `refusal` does. `missing` answers where none does, `failed` for one that raised."""
+    """Return the application of `pages`, by path. `refusal` comes first; `missing` answers unknown paths, `failed` errors of pages."""
 
     @web.middleware
     async def answered(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
@@ -60,7 +59,7 @@ def application(
             return await handler(request)
         except web.HTTPException as error:
             return _response(missing(request, error.status))
-        except Exception as error:  # noqa: BLE001  # a page that fails is an answer like another one, and the next one is answered
+        except Exception as error:  # noqa: BLE001  # a failed page is answered too, and the server continues
             return _response(failed(request, error))
 
     made = web.Application(middlewares=[answered], client_max_size=_MOST_BODY)
@@ -84,11 +83,11 @@ def _response(answer: Answer) -> web.Response:
 
 
 def bound(host: str, port: int, what: str = "Watch", options: str = "port of Watch, watch.port, --watch") -> socket.socket:
-    """A socket that listens on `host` and `port`. Raises `ConfigurationError` with what is in the way of `what`, by its `options`."""
+    """Return a socket that listens on `host` and `port`. Raises `ConfigurationError` about `what`, naming its `options`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError):
-        raise ConfigurationError(f"host of {what} is {host!r}, which is no address of this machine; use 127.0.0.1 or 0.0.0.0") from None
+        raise ConfigurationError(f"host of {what} is {host!r}, which is not an address of this machine; use 127.0.0.1 or 0.0.0.0") from None
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -114,7 +113,7 @@ def _refusal(error: OSError, options: str) -> str:
 
 @asynccontextmanager
 async def serving(application: web.Application, listening: socket.socket, longest: float) -> AsyncIterator[None]:
-    """While `application` answers what comes to `listening`. A connection lasts `longest` seconds at most; all end with the block."""
+    """Serve `application` on `listening` during the block. A connection lasts `longest` seconds at most; all are closed at the end."""
     application.on_response_prepare.append(_end_with)
     runner = web.AppRunner(application, access_log=None, handle_signals=False, logger=_SILENT, shutdown_timeout=0.5)
     await runner.setup()
@@ -128,14 +127,14 @@ async def serving(application: web.Application, listening: socket.socket, longes
                 yield
             finally:
                 accepting.close()
-                for protocol in list(server.connections):  # before its end is waited for, which comes with the last of them
+                for protocol in list(server.connections):  # before waiting for its end, which comes after the last of them
                     _end(protocol)
     finally:
         await runner.cleanup()
 
 
 def _accept(server: web.Server, longest: float) -> asyncio.Protocol:
-    """One more connection, with its end in sight; it is made once this has returned."""
+    """Return the protocol of a new connection, with its time limit scheduled."""
     protocol = server()
     asyncio.get_running_loop().call_later(0.0 if len(server.connections) >= _MOST else longest, _end, protocol)
     return protocol

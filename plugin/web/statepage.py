@@ -1,4 +1,4 @@
-"""State page: the state of a worker as tables alone."""
+"""The state page: the state of a worker as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ackwise.plugin.web.pages import document
 
 
 def state_page(state: State) -> str:
-    """`state` as an HTML document."""
+    """Render `state` as an HTML document."""
     return document("state.html", group=state.group, title=f"Ackwise: {state.group}", pages=(), path="", tables=list(_tables(state)))
 
 
@@ -39,14 +39,14 @@ def _tables(state: State) -> Iterator[Table]:
         (state.topics.delay, "copies that wait, and cancellations"),
         (state.topics.dead_letters, "dead letters"),
     )
-    yield Table("Topics of the group", ("topic", "what is in it"), own)
+    yield Table("Topics of the group", ("topic", "content"), own)
     yield from tables_of(state.chain, state.settings)
 
 
 def _worker(state: State) -> Iterator[tuple[str, Value]]:
     yield "claims held", "no store" if state.claims is None else state.claims
     yield "store", "no store" if state.store_down is None else "does not answer" if state.store_down else "answers"
-    yield "outage of the event log", "yes, nothing is started" if state.event_log_outage else "no"
+    yield "outage of the event log", "yes, no message starts" if state.event_log_outage else "no"
     yield "delays that were cut to max_delay", state.cut_delays
     for what, facts in (("share group", state.share), ("outbox", state.outbox)):
         for name, value in _flat({} if facts is None else asdict(facts)):

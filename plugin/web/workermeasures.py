@@ -1,12 +1,7 @@
-"""Counts of one worker since its start, taken from its events as they pass and from the calls of its store.
+"""The metrics of a worker: counts since its start, samples of its state, and their families for `prometheus_client`.
 
-Events about messages that went the same way are counted as one. Without `Watch` there are no counts.
-
-What only broker and database know of a worker, and since when its commits are stalled: looked at every ten seconds.
-
-Measures of a worker: every sample of its metrics as it is now. They need no question to others; what others know was asked before.
-
-Families: the samples of one or several workers as `prometheus_client` takes them, each metric once, in the order of the table.
+Counts come from the worker's events and from the calls of its store; without `Watch` there are none. Broker and database are asked
+every ten seconds (`Seen`), so that `measures` needs no request.
 """
 
 from __future__ import annotations
@@ -47,20 +42,20 @@ _OUTCOMES: Final = {
     EventCode.CANCELLED: "cancelled",
 }
 
-#: What stands for a reason that a handler gave in its own words: those may be about the payload, and never end.
+#: Replaces texts of handlers: they may contain payloads, and their number is unbounded.
 _BY_HANDLER: Final = "by its handler"
 
-#: Upper bounds of the buckets in seconds: those that the OpenTelemetry conventions advise for durations of messaging, and two above.
+#: Upper bounds of the buckets in seconds: those of the OpenTelemetry conventions for messaging, and two above.
 _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 60.0, 900.0)
 
 
 def _durations() -> Histogram:
-    """Seconds; `families` names them."""
+    """Return a histogram of seconds; `families` names it."""
     return Histogram("durations", "", registry=None, buckets=_BOUNDS)
 
 
 class Counts:
-    """What was counted, by the labels of each metric."""
+    """Counters by the labels of each metric."""
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()  #: by agent and outcome
@@ -75,7 +70,7 @@ class Counts:
         self.flushes: defaultdict[str, Histogram] = defaultdict(_durations)
 
     def count(self, event: Event | RunEvents, number: int, level: int | None = None) -> None:
-        """Take `number` events of one kind into account."""
+        """Count `number` equal events."""
         code, agent = event.code, event.handler or "-"
         if (outcome := _OUTCOMES.get(code)) is not None:
             self.messages[agent, outcome] += number
@@ -102,7 +97,7 @@ def _reason(said: str | None) -> str:
 
 
 class CountedEvents:
-    """An event sink that counts what it hands to `sink`, if there is one. A run of events is counted, and handed on, as one."""
+    """An event sink that counts events and passes them on to `sink`, if any; a run of events in one step."""
 
     def __init__(self, counts: Counts, sink: EventSink | None) -> None:
         self._counts = counts
@@ -110,7 +105,7 @@ class CountedEvents:
 
     @property
     def durable(self) -> Durable | None:
-        """As the sink says."""
+        """Return the sink's."""
         return durable_of(self._sink)
 
     def record(self, event: Event) -> None:
@@ -129,23 +124,23 @@ class CountedEvents:
         self._counts.count(events, len(events))
 
     async def flush(self) -> None:
-        """As the sink does, and timed; without a sink there is nothing to flush."""
+        """Flush the sink, timed; without a sink do nothing."""
         if self._sink is not None:
             await _timed(self._sink.flush, self._counts.flushes, "done")
 
     async def open(self) -> None:
-        """As the sink does."""
+        """Open the sink."""
         if self._sink is not None:
             await self._sink.open()
 
     async def close(self) -> None:
-        """As the sink does."""
+        """Close the sink."""
         if self._sink is not None:
             await self._sink.close()
 
 
 class TimedStore:
-    """A claim store whose exchanges are timed, answered or not."""
+    """A claim store that times its exchanges, including failed ones."""
 
     def __init__(self, counts: Counts, store: ClaimStore) -> None:
         self._store, self._columns = store, in_columns(store)
@@ -153,11 +148,11 @@ class TimedStore:
         self.open, self.close = store.open, store.close
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        """As the store does."""
+        """Call the store, timed."""
         return await _timed(lambda: self._store.exchange(exchange), self._exchanges, "answered")
 
     async def exchange_columns(self, exchange: ColumnExchange) -> ColumnResult:
-        """As the store does."""
+        """Call the store, timed."""
         return await _timed(lambda: self._columns.exchange_columns(exchange), self._exchanges, "answered")
 
 
@@ -183,30 +178,30 @@ LaneKey = tuple[str, int, str]
 
 @dataclass(slots=True)
 class Seen:
-    """What broker and database said when they were last asked, and since when each commit is stalled (monotonic seconds)."""
+    """The last answers of broker and database, and since when each commit is stalled (monotonic seconds)."""
 
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     outbox: OutboxState | None = None
     standing: dict[LaneKey, tuple[int | None, float]] = field(default_factory=dict)
 
     def note(self, member: Member, now: float) -> None:
-        """Look how far each lane is."""
+        """Note the next commit of each lane."""
         self.standing = {key_of(lane): self._standing(lane, now) for lane in lanes_of(member)}
 
     def _standing(self, lane: Lane, now: float) -> tuple[int | None, float]:
-        """The next commit of `lane`, and since when it is that. Without messages in flight nothing is stalled."""
+        """Return the next commit of `lane`, and since when it is unchanged. Without messages in flight nothing is stalled."""
         commit = lane.watermark.commit
         before = self.standing.get(key_of(lane))
         return before if before is not None and lane.in_hand and before[0] == commit else (commit, now)
 
 
 async def keep_looking(member: Member, seen: Seen) -> None:
-    """Ask broker and database now and every ten seconds, for `seen`; what they do not say is unknown then."""
+    """Ask broker and database now and every ten seconds, and update `seen`; missing answers are unknown."""
     while True:
         seen.note(member, time.monotonic())
         try:
             seen.ends, seen.outbox = await asyncio.gather(member.ends(), look_at_outbox(member))
-        except Exception as error:  # noqa: BLE001  # the worker goes on unwatched
+        except Exception as error:  # noqa: BLE001  # the worker continues without these metrics
             seen.ends, seen.outbox = {}, None
             log.warning(
                 "worker measures failed",
@@ -218,17 +213,17 @@ async def keep_looking(member: Member, seen: Seen) -> None:
 
 
 def lanes_of(member: Member) -> Iterator[Lane]:
-    """All lanes of `member`. May be asked from any thread."""
+    """Return all lanes of `member`. Thread-safe."""
     return (lane for lanes in member.lanes.copy().values() for lane in lanes)
 
 
 def key_of(lane: Lane) -> LaneKey:
-    """The labels of a lane; the agent is empty where it has messages of several."""
+    """Return the labels of a lane; the agent is empty if it has several."""
     return lane.topic, lane.partition, lane.agent or lane.handler or ""
 
 
 class Sample(NamedTuple):
-    """A metric by its name, the values of its labels but the group, and its value."""
+    """Name of a metric, values of its labels except the group, and its value."""
 
     metric: str
     labels: tuple[str, ...]
@@ -236,7 +231,7 @@ class Sample(NamedTuple):
 
 
 def measures(member: Member, counts: Counts, seen: Seen, now: float) -> Iterator[Sample]:
-    """All samples of `member`, which is open; `now` is monotonic."""
+    """Return all samples of the open `member`; `now` is in monotonic seconds."""
     yield from _of_counts(counts)
     yield from _of_lanes(member, seen, now)
     yield from _of_agents(member)
@@ -250,7 +245,7 @@ def measures(member: Member, counts: Counts, seen: Seen, now: float) -> Iterator
 
 
 def measures_of_relays(counts: RelayCounts, seen: OutboxState | None) -> Iterator[Sample]:
-    """All samples of the relays of a process without handlers."""
+    """Return all samples of the relays of a process without handlers."""
     if counts.delay_counts is not None:
         yield from _of_delays(counts.delay_counts)
     if counts.outbox is not None:
@@ -258,7 +253,7 @@ def measures_of_relays(counts: RelayCounts, seen: OutboxState | None) -> Iterato
 
 
 def measures_of_cdc(counts: CdcCounts) -> Iterator[Sample]:
-    """All samples of change data capture."""
+    """Return all samples of change data capture."""
     yield Sample("ackwise_cdc_sent_total", (), counts.sent)
     yield Sample("ackwise_cdc_transactions_total", (), counts.transactions)
     yield Sample("ackwise_cdc_parked_total", (), counts.parked)
@@ -305,7 +300,7 @@ def _of_agents(member: Member) -> Iterator[Sample]:
         _count(in_hand, (*lane.queued, *at_work, *waiting))
         _count(running, at_work)
         for run in waiting:
-            held[_agent_of(run), _reason_measures(run.why)] += len(run)
+            held[_agent_of(run), _without_number(run.why)] += len(run)
     yield from (Sample("ackwise_in_hand", (agent,), number) for agent, number in in_hand.items())
     yield from (Sample("ackwise_running", (agent,), number) for agent, number in running.items())
     yield from (Sample("ackwise_held", labels, number) for labels, number in held.items())
@@ -374,17 +369,17 @@ def _count(counter: Counter[str], runs: Iterable[Run]) -> None:
 
 
 def _agent_of(run: Run) -> str:
-    """The handler of a copy in another version of the wire format is unknown."""
+    """Return the handler; "-" for a copy in another version of the wire format."""
     return "-" if run.pipeline is None else run.pipeline.agent.name
 
 
-def _reason_measures(why: str) -> str:
-    """Why a run is held, without the number that some reasons start with: it would make a series of each."""
+def _without_number(why: str) -> str:
+    """Return the reason without a leading number, which would create a series for each value."""
     return why.lstrip("0123456789 ")
 
 
 def families(groups: Iterable[tuple[str, Iterable[Sample]]]) -> Iterator[Metric]:
-    """The metrics of workers, each given as the name of its group and its samples. A metric without samples is left out."""
+    """Return the metrics of workers, given as group name and samples each, in the order of the table, without empty ones."""
     found: defaultdict[str, list[tuple[str, Sample]]] = defaultdict(list)
     for group, samples in groups:
         for sample in samples:
@@ -398,7 +393,7 @@ def _family(name: str, found: list[tuple[str, Sample]]) -> Metric:
     if entry.kind == "histogram":
         histogram = HistogramMetricFamily(name, about, labels=labels)
         for group, sample in found:
-            histogram.add_metric((group, *sample.labels), *_durations_families(sample.value))
+            histogram.add_metric((group, *sample.labels), *_buckets(sample.value))
         return histogram
     family = (CounterMetricFamily if entry.kind == "counter" else GaugeMetricFamily)(name, about, labels=labels)
     for group, sample in found:
@@ -407,8 +402,8 @@ def _family(name: str, found: list[tuple[str, Sample]]) -> Metric:
     return family
 
 
-def _durations_families(histogram: float | Histogram) -> tuple[list[tuple[str, float]], float]:
-    """How many were at most as long as each bound, and the sum."""
+def _buckets(histogram: float | Histogram) -> tuple[list[tuple[str, float]], float]:
+    """Return the cumulative count of each bound, and the sum."""
     assert isinstance(histogram, Histogram)
     (metric,) = histogram.collect()
     (total,) = (sample.value for sample in metric.samples if sample.name.endswith("_sum"))

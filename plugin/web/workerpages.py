@@ -1,9 +1,7 @@
-"""Watching relays: the pages of a process that has no handlers, `ackwise relay` and `ackwise cdc`.
+"""The pages of `Watch`: `Watching` for a worker, `RelayWatch` for a process without handlers (`ackwise relay`, `ackwise cdc`).
 
-Watching one worker: what it counts, what it asks broker and database for every ten seconds, and the pages that show it.
-
-The pages are served from another thread. Whatever reads the worker does it in the worker's own event loop, and in bounded time:
-while that loop does not turn, the pages say so.
+The pages are served from another thread. They read the worker in its event loop, in bounded time; while that loop is blocked, the
+pages report it.
 """
 
 from __future__ import annotations
@@ -31,14 +29,24 @@ from ackwise.plugin.web.statepage import state_page
 from ackwise.plugin.web.workermeasures import CountedEvents, Counts, Sample, Seen, TimedStore, keep_looking, measures, measures_of_relays
 from ackwise.plugin.web.workerserver import Turns, exposed
 
-#: Seconds between two looks at the database of the outbox, and between two while there is none to look at yet.
+#: Seconds between two reads of the outbox, and between two attempts while it is not open yet.
 _LOOK_EVERY, _LOOK_AGAIN = 10.0, 0.5
 
-_INDEX: Final = b"/live     the event loop turns\n/metrics  for Prometheus\n"
+_RELAY_INDEX: Final = b"/live     the event loop turns\n/metrics  for Prometheus\n"
+_WORKER_INDEX: Final = (
+    b"/live     the event loop turns\n/ready    joined, and the store answers\n/metrics  for Prometheus\n/ackwise/ the state\n"
+)
+
+
+def _index(text: bytes) -> Page:
+    async def answer(request: Request) -> Answer:
+        return Answer(text)
+
+    return answer
 
 
 class RelayWatch:
-    """The pages of the relays of one process. `name` stands in the place of the group; `more` is what else is measured."""
+    """The pages of the relays of one process. `name` is used as the group; `more` returns further samples."""
 
     def __init__(self, policy: Watch, name: str, counts: RelayCounts, more: Callable[[], Iterable[Sample]] = tuple) -> None:
         self._policy = policy
@@ -50,8 +58,8 @@ class RelayWatch:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """With the pages served. Raises `ConfigurationError` if they can't be."""
-        pages = {"/": _index, "/live": self._turns.live, "/metrics": self._metrics}
+        """Serve the pages during the block. Raises `ConfigurationError` if they can't be served."""
+        pages = {"/": _index(_RELAY_INDEX), "/live": self._turns.live, "/metrics": self._metrics}
         async with self._turns.served(self._policy, self._name, pages):
             looking = asyncio.create_task(self._look(), name="ackwise look")
             try:
@@ -74,17 +82,8 @@ class RelayWatch:
         return [*measures_of_relays(self._counts, self._outbox), *self._more()]
 
 
-async def _index(request: Request) -> Answer:
-    return Answer(_INDEX)
-
-
-_INDEX_WATCHING: Final = (
-    b"/live     the event loop turns\n/ready    joined, and the store answers\n/metrics  for Prometheus\n/ackwise/ the state\n"
-)
-
-
 class Watching:
-    """The watch over one worker, as `policy` has it. `explained` is what `ackwise explain` shows of it."""
+    """The pages of one worker, as configured by `policy`. `explained` returns the output of `ackwise explain`."""
 
     def __init__(self, policy: Watch, explained: Callable[[], Explanation]) -> None:
         self._policy = policy
@@ -97,26 +96,27 @@ class Watching:
         self._looking: asyncio.Task[State] | None = None
 
     def counted(self, sink: EventSink | None) -> EventSink:
-        """`sink`, if there is one, with each event counted."""
+        """Return a sink that counts events and passes them on to `sink`, if any."""
         return CountedEvents(self._counts, sink)
 
     def timed(self, store: ClaimStore | None) -> ClaimStore | None:
-        """`store`, if there is one, with each exchange timed."""
+        """Return `store` with timed exchanges; `None` without one."""
         return None if store is None else TimedStore(self._counts, store)
 
     @asynccontextmanager
     async def opened(self, member: Member) -> AsyncIterator[None]:
-        """With the pages of `member`, which need not be open yet. Raises `ConfigurationError` if they can't be served."""
+        """Serve the pages of `member`, which need not be open yet. Raises `ConfigurationError` if they can't be served."""
         self._member = member
         async with self._turns.served(self._policy, member.settings.group, self._pages()):
             yield
 
     def begin(self) -> None:
-        """Ask broker and database from now on for what the worker can't know itself."""
+        """Start to ask broker and database for metrics that the worker does not have."""
         self._member.keep(lambda: keep_looking(self._member, self._seen), "watch")
 
     def _pages(self) -> dict[str, Page]:
-        return {"/": _index, "/live": self._turns.live, "/ready": self._ready, "/metrics": self._metrics, "/ackwise/": self._state}
+        index = _index(_WORKER_INDEX)
+        return {"/": index, "/live": self._turns.live, "/ready": self._ready, "/metrics": self._metrics, "/ackwise/": self._state}
 
     # These run in the thread of the server.
 
@@ -132,9 +132,9 @@ class Watching:
         if not member.has_joined.is_set():
             return "the worker has not joined its group yet"
         if (leases := getattr(member, "leases", None)) is not None and leases.has_failed:
-            return "the store did not answer the last time it was asked"
+            return "the store did not answer the last request"
         if member.delay_counts.is_halted:
-            return "cancellations can't be read, and no copy that waits comes back until they can"
+            return "cancellations can't be read, and no waiting copy is delivered until they can"
         return None
 
     async def _metrics(self, request: Request) -> Answer:
@@ -162,7 +162,7 @@ class Watching:
         return hasattr(self._member, "routes")
 
     async def _look(self) -> State | None:
-        """The state; those who ask at the same time get the same."""
+        """Return the state; concurrent callers share one result."""
         if not self._is_open:
             return None
         if self._looking is None or self._looking.done():

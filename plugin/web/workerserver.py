@@ -1,7 +1,4 @@
-"""Server of the pages of one worker: in a thread with its own event loop, so that a page is answered whatever the worker does.
-
-While the loop that is watched does not turn, the pages say so.
-"""
+"""Server of the pages of one worker, in a thread with its own event loop: pages are answered while the worker's loop is blocked."""
 
 from __future__ import annotations
 
@@ -29,13 +26,13 @@ log = Log()
 
 T = TypeVar("T")
 
-#: Seconds that a connection lasts at most, from its first byte to the last one of the answer.
+#: Maximum seconds of a connection, from its first byte to the last one of the answer.
 _LONGEST: Final = 10.0
 
 #: Seconds for the thread to end.
 _STOP: Final = 2.0
 
-#: Seconds between two turns of the loop that are noted, and for which it may not turn until the process counts as dead.
+#: Seconds between two noted turns of the loop, and without a turn until the process counts as dead.
 _TURN, LONGEST_TURN = 0.5, 30.0
 
 #: Seconds that a page waits for the loop.
@@ -43,7 +40,7 @@ _PATIENCE: Final = 5.0
 
 
 class WatchServer:
-    """Answers requests for `pages`, by path, that come to `listening`."""
+    """Serves `pages`, by path, on `listening`."""
 
     def __init__(self, pages: Mapping[str, Page], listening: socket.socket) -> None:
         self._pages = pages
@@ -54,11 +51,11 @@ class WatchServer:
         self._thread = threading.Thread(target=self._run, name="ackwise watch", daemon=True)
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start the thread."""
         self._thread.start()
 
     async def close(self) -> None:
-        """Answer no more; connections that are open are closed."""
+        """Stop serving and close open connections."""
         with suppress(RuntimeError):  # it ended before
             self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.wait({asyncio.wrap_future(self._ended)}, timeout=_STOP)
@@ -67,7 +64,7 @@ class WatchServer:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve())
-        except Exception as error:  # noqa: BLE001  # the worker goes on without its pages
+        except Exception as error:  # noqa: BLE001  # the worker continues without its pages
             log.error("pages of the worker ended", error=type(error).__name__, at=where_raised(error))
         finally:
             self._listening.close()
@@ -79,13 +76,13 @@ class WatchServer:
 
 
 def exposed(request: web.Request, group: str, samples: Iterable[Sample]) -> Answer:
-    """The page of metrics, as its client reads them."""
+    """Return the page of metrics in the format that the client accepts."""
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return Answer(encode(_Exposed(group, samples)), content_type)
 
 
 class _Exposed(NamedTuple):
-    """What `prometheus_client` writes down: it asks a registry for its metrics, and this is all of one."""
+    """A registry for `prometheus_client` with fixed families."""
 
     group: str
     samples: Iterable[Sample]
@@ -97,11 +94,11 @@ class _Exposed(NamedTuple):
 
 def _failed(request: web.Request, error: Exception) -> Answer:
     log.error("page of the worker failed", error=type(error).__name__, at=where_raised(error))
-    return Answer(b"this page failed; the log of the worker says where\n", status=500)
+    return Answer(b"this page failed; the log of the worker shows where\n", status=500)
 
 
 class Turns:
-    """The turns of the loop that pages are served about."""
+    """The turns of the watched event loop."""
 
     def __init__(self) -> None:
         self.turned_at = time.monotonic()
@@ -109,12 +106,12 @@ class Turns:
 
     @property
     def still_for(self) -> float:
-        """Seconds since it turned last."""
+        """Seconds since the last turn."""
         return time.monotonic() - self.turned_at
 
     @asynccontextmanager
     async def served(self, policy: Watch, group: str, pages: Mapping[str, Page]) -> AsyncIterator[None]:
-        """With `pages` served about the loop that this is called in. Raises `ConfigurationError` if they can't be served."""
+        """Serve `pages` about the calling event loop during the block. Raises `ConfigurationError` if they can't be served."""
         self._loop = asyncio.get_running_loop()
         listening = bound(policy.host, policy.port)
         host, port = listening.getsockname()[:2]
@@ -137,13 +134,13 @@ class Turns:
     # These run in the thread of the server.
 
     async def live(self, request: web.Request) -> Answer:
-        """The page that says whether the loop turns."""
+        """Return the page that shows whether the loop turns."""
         if (for_seconds := self.still_for) <= LONGEST_TURN:
             return Answer(f"live: the event loop turned {for_seconds:.1f} s ago\n".encode())
         return Answer(f"not live: the event loop has not turned for {for_seconds:.0f} s; a handler blocks it\n".encode(), status=503)
 
     async def ask(self, call: Coroutine[Any, Any, T]) -> T | None:
-        """What `call` returns in the loop that is watched; `None` if that does not turn."""
+        """Run `call` in the watched loop and return its result; `None` if the loop is blocked."""
         try:
             return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop)), _PATIENCE)
         except TimeoutError:

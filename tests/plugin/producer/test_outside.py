@@ -134,7 +134,7 @@ async def test_what_can_be_read_once_only_is_sent_whole(kafka: MemoryKafka) -> N
 
 async def test_a_thread_of_a_handler_that_nobody_could_await_is_told_so(kafka: MemoryKafka) -> None:
     app = app_of(kafka.bootstrap, [])
-    with pytest.raises(ConfigurationError, match="where it can.t be awaited"):
+    with pytest.raises(ConfigurationError, match="where it can't be awaited"):
         await asyncio.get_running_loop().run_in_executor(None, app.publish, "orders", b"v")
     assert values(kafka, "orders") == []
 

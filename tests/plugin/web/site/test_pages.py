@@ -100,7 +100,7 @@ async def test_a_letter_is_shown_as_dlq_show_does_with_its_value_as_model_and_th
     async with opened(pages_of(shop)) as site:
         page = await site.page("/letter?id=0/0")
         for nonsense in ("/letter", "/letter?id=", "/letter?id=0", "/letter?id=0/-1", "/letter?id=%2e%2e/1", "/letter?id=0/" + "9" * 40):
-            assert "no dead letter is named" in await site.get(nonsense, 404)
+            assert "the id of a dead letter is missing" in await site.get(nonsense, 404)
     facts = json.loads(await printed("dlq", "show", shop.app, "0/0", "--json"))
     for name in ("reason", "error", "place", "handler", "message", "key", "message_text", "line", "value", "decoded"):
         assert facts[name] in page.text, name
@@ -117,7 +117,7 @@ async def test_a_letter_is_shown_as_dlq_show_does_with_its_value_as_model_and_th
 async def test_a_letter_that_is_not_there_is_a_sentence(shop: Shop) -> None:
     async with opened(pages_of(shop)) as site:
         page = await site.page("/letter?id=0/7")
-    assert "there is no letter 0/7 in 'billing.dlq'" in page.text
+    assert "there is no dead letter 0/7 in 'billing.dlq'" in page.text
     assert page.commands == []
 
 
@@ -179,5 +179,5 @@ async def test_what_was_seen_before_the_brokers_went_away_is_still_shown(shop: S
         await shop.kafka.stop()
         after = await site.page("/")
     assert "connection refused" in after.text
-    assert "What follows was seen before." in after.text
+    assert "The following is the last known status." in after.text
     assert [each for each in before.commands if each not in after.commands] == []

@@ -105,7 +105,7 @@ async def test_an_error_of_ours_is_its_sentence_and_any_other_names_nothing_but_
         assert "no &lt;x&gt; here" in await found.get("/refused?text=x", 404)
         assert said == []
         markup = await found.get("/broken", 500)
-        assert "the terminal of ackwise ui says where" in markup
+        assert "the terminal of ackwise ui shows where" in markup
     (line,) = said
     assert line.startswith("the page /broken failed: RuntimeError at ")
     assert "secret" not in line + markup
@@ -115,13 +115,13 @@ async def test_an_error_of_ours_is_its_sentence_and_any_other_names_nothing_but_
 async def test_pages_can_be_read_and_nothing_else(method: str) -> None:
     async with opened(PAGES) as found, found.client.request(method, "/") as answer:
         assert answer.status == 405
-        assert "can be read, and nothing else" in await answer.text()
+        assert "these pages are read-only" in await answer.text()
 
 
 async def test_a_page_that_is_not_there_is_a_sentence_with_the_links() -> None:
     async with opened(PAGES) as found:
         page = await found.page("/%2e%2e/etc/passwd", 404)
-    assert "there is no page of this name" in page.text
+    assert "there is no such page" in page.text
     assert page.links == ["/", "/refused"]
 
 

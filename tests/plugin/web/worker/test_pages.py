@@ -47,6 +47,7 @@ async def test_a_worker_that_joined_is_live_and_ready_also_without_a_partition(k
     async with running(an_app(kafka, bill), caplog) as first:
         await first.until(lambda found: found["ackwise_ready"] == 1)
         assert await first.get("/ready") == (200, "ready\n")
+        assert [line.split()[0] for line in (await first.get("/"))[1].splitlines()] == ["/live", "/ready", "/metrics", "/ackwise/"]
         caplog.clear()
         async with running(an_app(kafka, bill), caplog) as second:  # one partition, and the first of them has it, or gets it
             await second.until(lambda found: found["ackwise_ready"] == 1)
@@ -75,7 +76,7 @@ async def test_a_worker_whose_store_did_not_answer_is_not_ready_and_says_why(cap
         assert await pages.get("/ready") == (200, "ready\n")
         lane.start()
         await until(lambda: lane.held)
-        assert await pages.get("/ready") == (503, "not ready: the store did not answer the last time it was asked\n")
+        assert await pages.get("/ready") == (503, "not ready: the store did not answer the last request\n")
         await end(lane)
 
 
@@ -85,7 +86,7 @@ async def test_a_worker_whose_relay_can_t_read_cancellations_is_not_ready_and_sa
     member.has_joined.set()
     member.delay_counts.is_halted = True
     async with Watching(Watch(0), lambda: pytest.fail("nobody asks")).opened(member):
-        pages, why = Pages(port_of(caplog)), "cancellations can't be read, and no copy that waits comes back until they can"
+        pages, why = Pages(port_of(caplog)), "cancellations can't be read, and no waiting copy is delivered until they can"
         assert await pages.get("/ready") == (503, f"not ready: {why}\n")
         member.delay_counts.is_halted = False
         assert await pages.get("/ready") == (200, "ready\n")
