@@ -37,7 +37,7 @@ async def test_what_can_not_apply_is_refused_also_if_a_file_sets_it() -> None:
     for policy, said in (
         (Dedup("memory://"), "Broadcasting and Dedup are both on: every instance gets every message"),
         (Transactional("sqlite:///x.db"), "Broadcasting and Transactional are both on"),
-        (ConsumeLater(3), "Broadcasting drops what fails, and ConsumeLater was used, which would do nothing; leave it out"),
+        (ConsumeLater(3), "Broadcasting drops failed messages, so ConsumeLater would do nothing; leave it out"),
         (DeadLetter("dead"), "Broadcasting drops failed messages, so DeadLetter would do nothing"),
     ):
         assert said in await refusal(app_of(Broadcasting("web-1"), policy))
