@@ -357,6 +357,6 @@ def refuse_short_memory(dedup: Dedup | Transactional, later: ConsumeLater) -> No
     if retention < longest:
         raise ConfigurationError(
             f"retention of {type(dedup).__name__} is {format_duration(retention)}, and a message may be retried after "
-            f"{format_duration(longest)}: the store would have forgotten it, and it could run twice; raise retention, or give ConsumeLater "
+            f"{format_duration(longest)}: by then it would be forgotten, and could run twice; raise retention, or give ConsumeLater "
             "shorter levels"
         )

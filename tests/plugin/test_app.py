@@ -293,7 +293,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_or_those_there_are() -> 
 
 @each("later", [ConsumeLater(1), ConsumeLater(1, levels="1s", retry_by_error={KeyError: Fixed("2h")})])
 async def test_a_store_that_forgets_before_a_copy_is_back_is_refused(host_of: Any, later: ConsumeLater) -> None:
-    with pytest.raises(ConfigurationError, match="retention of Dedup is 1h, and a message may come back after 2h"):
+    with pytest.raises(ConfigurationError, match="retention of Dedup is 1h, and a message may be retried after 2h"):
         await host_of(app_of(bill, Dedup("memory://", retention="1h"), later))
 
 

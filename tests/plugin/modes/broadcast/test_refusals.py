@@ -42,7 +42,7 @@ async def test_what_can_not_apply_is_refused_also_if_a_file_sets_it() -> None:
     ):
         assert said in await refusal(app_of(Broadcasting("web-1"), policy))
     config = Config({("consume_later", "max_reconsume_times"): Given(3, "ackwise.toml")})
-    assert "consume_later.max_reconsume_times is set by ackwise.toml" in await refusal(app_of(Broadcasting("web-1"), config=config))
+    assert "consume_later.max_reconsume_times, set by ackwise.toml" in await refusal(app_of(Broadcasting("web-1"), config=config))
 
 
 def test_a_name_that_can_not_be_part_of_a_group_a_file_without_a_path_and_a_second_policy_are_refused() -> None:
