@@ -1,10 +1,6 @@
-"""Processes of the demo: workers and the reconciliation, each its own Python with a log.
+"""Processes of the demo: workers on each host, stock Faust for comparison, and the reconciliation, each with a log.
 
-Hosts of the demo: the command that runs the worker on each, and how many messages that has in flight.
-
-Stock Faust in the demo: the same worker without Ackwise, on its own orders, for comparison.
-
-It gets no bytes that are no order: at each of those it would rest for five seconds, before it bills any other.
+Stock Faust gets no undecodable orders: it would pause for five seconds after each.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Scenario of the demo: seeded orders with everything that goes wrong in production. Pure.
+"""Scenario and outcome of the demo: seeded orders with typical failures, and the judgement on the result. Pure.
 
-The same number of messages and the same seed give the same messages.
-
-Outcome of the demo: its own judgement, from the producer's delivery reports, the ledger and the dead-letter topic. Pure.
-
-Nothing here was written or counted by Ackwise. It fails on an order that was lost, on books that do not balance, and
-on more repeats than were in flight at the kill.
+Equal numbers of messages and seeds give equal messages. The judgement uses delivery reports, the ledger and the dead-letter topic,
+not the records of Ackwise. It fails on a lost order, a wrong ledger, and more repeats than messages in flight at the kill.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Signature: what parameters and annotations of a user's function mean.
-
-Decoder: how the values of a handler are made, by its annotation or by a function of the user's.
-
-Into: a decoded value as the type that a handler takes, checked by pydantic.
-"""
+"""Decoders of a handler's values: from its annotation, or from the user's function."""
 
 from __future__ import annotations
 

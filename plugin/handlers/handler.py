@@ -1,6 +1,6 @@
-"""Handlers that are plain functions: each call runs in a thread of a bounded pool.
+"""`Handler`: its first annotation decides the kind (batch, message or value) and the type of the payload.
 
-Signature of a handler: its first annotation says the kind (batch, message or value) and the type of the payload.
+Plain functions run in threads of a bounded pool.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The jars of a real Apache Kafka.
-
-Brokers on this machine for the demo and for tests: a real Apache Kafka, or one embedded in this process.
+"""Brokers on this machine for the demo and for tests: a real Apache Kafka, or one embedded in this process.
 
 with local_kafka(folder) as broker:
     ...  # broker.bootstrap

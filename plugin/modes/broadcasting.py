@@ -1,14 +1,8 @@
-"""Offsets file: the positions of one instance in a local file, RocketMQ's `LocalFileOffsetStore`.
+"""`MessageModel`: assigns the partitions of a worker and keeps its positions. RocketMQ's CLUSTERING and BROADCASTING.
 
-It is replaced as a whole: written beside it, synced, renamed. So after a crash at any moment it is the old one or the new one.
-
-Own file: an instance that broadcasts takes all partitions, is in no group, and keeps its positions in a local file.
-
-Own group: an instance that broadcasts is the only member of the group `group@instance`, and commits as any member does.
-
-Message model: how a worker comes to its partitions, and who keeps its positions. RocketMQ's CLUSTERING; others are in `broadcast`.
-
-The message model of an app: RocketMQ's CLUSTERING, or BROADCASTING with the positions in Kafka or in a local file.
+`Clustering`: the members of a group share the messages. `OwnGroup`: a broadcasting instance is the only member of the group
+`group@instance`. `OwnFile`: it is in no group, takes all partitions, and keeps its positions in a local file, as RocketMQ's
+`LocalFileOffsetStore`. The file is written next to the old one, synced and renamed: after a crash it is the old or the new one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Options of librdkafka for the clients of a share group, from those of the app.
-
-Configuration of a share group, which brokers keep: it is as a worker needs it before the first record is asked for.
-
-Caller: a thread that makes the blocking calls of one client, one after the other.
-
-Client of a share group: a `ShareConsumer` of confluent-kafka in its own thread, handed to the event loop.
-"""
+"""`ShareClient`: a `ShareConsumer` of confluent-kafka in its own thread; its options, and the share group's configuration."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Portion: records of one partition that one poll has locked for this worker, until each is accepted or given back.
-
-Sharing: a worker's part in a share group, beside the lanes of its retry topic.
+"""`Sharing`: a worker's part in a share group, next to the lanes of its retry topic; `Portion`: the locked records of one partition.
 
 Each record that a broker locks for this worker ends in one of two ways: it is settled and then accepted, or a copy of it is on the
 retry topic, uncharged, and then it is accepted. It is given back only when the worker stops: each time counts as a delivery, and

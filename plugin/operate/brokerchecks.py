@@ -1,7 +1,4 @@
-"""Checks of the share group of an app: whether brokers know share groups, and what they have of this one.
-
-Checks of the brokers: that they answer, what they can do, and what they allow this app.
-"""
+"""Checks of the brokers by the doctor: reachability, supported requests, topics, rights, and the share group of an app."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""`Letter`: a record of a dead-letter topic, and what it says of itself. Pure.
+"""`Letter`: a record of a dead-letter topic, its states, its selection by a command, and counts by cause. Pure.
 
-Letter states: what people did with dead letters, as the compacted topic `<group>.dlq.state` keeps it. Pure.
-
-Selection: which dead letters a command is about. Pure.
-
-Causes: dead letters counted by what they died of, in bounded memory. Pure.
+The compacted topic `<group>.dlq.state` keeps the states: redriven or dropped. Counts by cause take bounded memory.
 """
 
 from __future__ import annotations

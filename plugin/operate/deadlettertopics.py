@@ -1,10 +1,7 @@
-"""`Place`: where the dead letters of a group are, and what was done with them.
+"""The topics of a group's dead letters (`Place`): reading dead letters and their states, and writing states.
 
-Reading of dead letters, and of what was done with them, in no group: nothing is committed, no worker is affected.
-
-All of them by their causes, one, or those that are exported.
-
-State topic: what was done with dead letters is written to `<group>.dlq.state`, which the commands make, and no worker asks for.
+Reading uses no consumer group: nothing is committed, no worker is affected. The commands create the topic of states,
+`<group>.dlq.state`; workers do not need it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An examination by the doctor: every check in turn, of which none hides another."""
+"""The examination by the doctor: runs every check; a failing check hides no other."""
 
 from __future__ import annotations
 

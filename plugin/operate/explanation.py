@@ -1,8 +1,6 @@
 """Explanation of an app: its chain, its settings with their sources, its topics, and the consequence of each failure.
 
-Nothing is connected to or asked.
-
-Protocol of an app, whatever its host, as the commands see it.
+It connects to nothing. `Application` is the protocol of an app for the commands, for any host.
 """
 
 from __future__ import annotations

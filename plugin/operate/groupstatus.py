@@ -1,7 +1,4 @@
-"""`Standing`: the state of a whole group over all its workers, and what needs attention. Pure.
-
-What `ackwise status` shows of a group, for a terminal and a page alike: texts in tables, sentences, and facts as JSON has them. Pure.
-"""
+"""`Standing`: the state of a group over all its workers, what needs attention, and its rendering as tables and JSON. Pure."""
 
 from __future__ import annotations
 

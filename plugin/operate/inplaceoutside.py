@@ -1,6 +1,6 @@
-"""What waits in place, seen from outside: by what the group has committed, and by the records. No worker is asked, or needed.
+"""Messages that wait in place, read from commits and records without a worker, and commands to retry or bury them.
 
-A burial is sent through the control topic, once the commits say that its message waits: it carries the timestamp of the record.
+A burial is written to the control topic if the commits show that its message waits; it carries the timestamp of the record.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""`Finding`: the result of one check of the doctor.
-
-Checks of the extras of Ackwise: which are installed, and which of them an app needs.
-
-Checks of this machine: Python and its packages, Java, the clock, limits and space.
-
-Checks of the places where an app keeps claims and events, and whether it can write there.
-"""
+"""Checks of this machine by the doctor, each with a `Finding`: Python, packages, extras, Java, clock, limits, space, stores, events."""
 
 from __future__ import annotations
 

@@ -1,15 +1,8 @@
-"""`Candidate`: one message for one handler that may be sent again, its fate, and the outcome of all of them. Pure.
+"""The engine that resends messages: a `Source` yields candidates, a guard claims their keys, and copies go to the retry topic.
 
-The engine: messages of a source are guarded, sent to the group's own retry topic, recorded and noted, in portions that can be repeated.
-
-A kill leaves at most one portion sent and not noted. It is sent again as what it was, which the store knows.
-
-Guards of a repair: the key of a message is claimed before it is sent again, so that nothing is done twice.
-
-The claim is of the attempt that ended. While it is held no worker starts the message; once the copy is acknowledged it is
-released for the next attempt, so that an older delivery is stale from then on. Nothing is asked of a store that workers don't ask.
-
-Origins: the records of source topics, where their producers wrote them.
+Portions can be repeated: a kill leaves at most one portion sent and not noted; its second copies are suppressed by the store. The
+claim is of the attempt that ended: while it is held no worker starts the message. After the acknowledgement it is released for the
+next attempt, which makes older deliveries stale. Guards send only requests that workers send too. `Origins` reads source topics.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Progress of a plan, in a file beside it: a second run goes on where the first one ended, however that ended.
-
-A repair plan as a source: the records of its steps, piece by piece, each with its key or with the fate of one that can't be sent.
-"""
+"""A repair plan as a source of messages to resend, and its progress in a file next to it, from which a second run continues."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""State of the outbox of one worker: what waits in the database, and what its relay has done.
-
-State of one worker: what it has in flight, how far it is, and what it waits for. No message is in it.
-"""
+"""The state of one worker: messages in flight, progress, what it waits for, and its outbox. It contains no message."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Looking at a group from outside: what it has committed, who is in it, and what its own topics hold, which includes what workers said of
-themselves. No worker is asked, or needed."""
+"""Reads the status of a group from the brokers: commits, members, and its topics, including the reports of workers."""
 
 from __future__ import annotations
 

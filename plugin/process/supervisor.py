@@ -1,9 +1,7 @@
-"""Supervised worker: its side of the socket to the supervisor that started its process.
+"""`Supervisor` of worker processes: starts and restarts them, and forwards signals; `supervised` is the side of a worker.
 
-Supervisor of worker processes: starts them, restarts those that end, passes signals on, and restarts all one after the other.
-
-Each process is started from nothing, so that a restart takes new code. A worker has one socket to its supervisor: by it the worker says
-that it has joined its group, and sees that the supervisor is gone.
+Each process starts from scratch, so that a restart loads new code. By its socket a worker reports that it has joined its group, and
+notices the end of the supervisor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Garbage collection in the process of a worker: how often Python searches for cycles.
-
-Watchdog: ends a process that was asked to end and hangs, for a thread or a task would keep it forever.
-"""
+"""`Watchdog`: ends a process that hangs after a stop; `collect_rarely`: sets how often Python searches for cycles."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Redaction: a text that may hold a password, without it.
-
-Addresses of brokers: how they are written, and a check that a broker listens there.
-
-Credentials from files: what the environment and a configuration file can say of TLS and passwords, made into what a client takes.
-"""
+"""Connecting to brokers: addresses, credentials from files as options of a client, and redaction of passwords in texts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`HostSettings`: how one group talks to Kafka, checked when they are made.
-
-The settings of one instance among those that broadcast.
-"""
+"""`HostSettings`: the settings of one group, checked when they are made; `placed` returns those of a broadcasting instance."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_a_token_that_can_be_guessed_or_not_be_typed_is_refused_and_never_shown(
 
 def test_a_file_that_can_not_be_read_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe" * 20)
-    for file, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (tmp_path / "bytes", "it is no text")):
+    for file, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (tmp_path / "bytes", "it is not text")):
         with pytest.raises(ConfigurationError, match=reason):
             token_of(file, {})
 
