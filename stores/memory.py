@@ -1,4 +1,4 @@
-"""`MemoryStore`: claims that live as long as the process, for tests and for trying things out."""
+"""`MemoryStore`: claims that live as long as the process, for tests and trials."""
 
 from __future__ import annotations
 

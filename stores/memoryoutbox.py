@@ -1,4 +1,4 @@
-"""`MemoryOutbox`: an outbox that lives as long as the process, for tests and for trying things out."""
+"""`MemoryOutbox`: an outbox that lives as long as the process, for tests and trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test kit: an app with a Kafka in memory around it, a clock to move, and what must be true in the end."""
+"""The test kit: an app with an in-memory Kafka, a clock to move, and assertions over its events."""
 
 from ackwise.plugin.local.localkafka import LocalKafka, local_kafka
 from ackwise.testing.app import TestApp, VirtualClock, batch, message

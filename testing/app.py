@@ -1,12 +1,8 @@
-"""A clock that is stalled until a test moves it.
-
-Messages and batches to call a handler with.
-
-`TestApp`: an app with a Kafka in memory around it, so that a test needs no broker.
+"""`TestApp`: an app with an in-memory Kafka, so that a test needs no broker; with a clock that only the test moves.
 
     deliver → in-memory Kafka → the app's own host, lanes, pipelines → the handler → fate
 
-Nothing of the way is left out: the claims, the copies, the dead letters and the commits are those of a real worker.
+No step is left out: the claims, copies, dead letters and commits are those of a real worker.
 """
 
 from __future__ import annotations

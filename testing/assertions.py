@@ -1,7 +1,4 @@
-"""What became of a message, as its worker's events tell it.
-
-What must be true of everything that a worker did, asserted over its events.
-"""
+"""Assertions over the events of a worker, and the outcome of each message in them."""
 
 from __future__ import annotations
 

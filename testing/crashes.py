@@ -1,7 +1,7 @@
-"""Deaths of a worker in a test: where it can die, and that nothing which it does afterwards has an effect.
+"""Deaths of a worker in a test: the points at which it can die, and the guarantee that later calls have no effect.
 
-A process that is killed does nothing more. A worker in the same process goes on to clean up, so each way out of it leads through its
-`Life`: once that is over nothing passes, in either direction, and a caller that waits for an answer waits until the test ends.
+A killed process does nothing more. A worker in the test's process would go on to clean up, so each of its calls leads through its
+`Life`: once that is over no call passes, and a caller waits for its answer until the test ends.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""`Granting`: who is granted a claim, for how long and at which attempt; and how it is completed, released and renewed.
+"""`StoreConformance`: the test suite that every claim store passes, for the stores here and for yours.
 
-`Owners`: claims of a process that is gone, where a store keeps owners; and what a second store and a restarted worker find.
-
-`StoreConformance`: the test suite that every claim store passes, for the stores here and for yours.
-
-A store of your own is tested by these lines (with pytest and hypothesis installed):
+`Granting` tests who is granted a claim, and how it is completed, released and renewed. `Owners` tests the claims of a process that is gone.
+These lines test your own store (with pytest and hypothesis installed):
 
     from ackwise.stores.conformance import Features, StoreConformance
 
@@ -15,7 +12,7 @@ A store of your own is tested by these lines (with pytest and hypothesis install
             return EtcdStore("http://localhost:2379")
 
 Every test asks single keys, and asks the same in columns (`ackwise.middleware.storage.claimstore`).
-Put `pytest.register_assert_rewrite("ackwise.stores.conformance")` into your `conftest.py` to see both sides of what fails.
+Put `pytest.register_assert_rewrite("ackwise.stores.conformance")` into your `conftest.py` to see both sides of a failed comparison.
 Keys are random, so runs may share a server. The rules behind the tests are in `docs/store-protocol.md`.
 """
 

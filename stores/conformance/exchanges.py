@@ -1,7 +1,4 @@
-"""`Columns`: many keys in one column, of which some are answered otherwise than the rest.
-
-`Exchanges`: many requests in one exchange, many exchanges at once, and `Histories`: random ones.
-"""
+"""Tests of exchanges: many keys in one column, many requests in one exchange, many exchanges at once, and random histories."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`OutboxPreparing`: half messages, barriers, and check-backs that race against slow local transactions.
-
-`OutboxConformance`: the test suite that every `OutboxStore` passes, for those here and for yours.
+"""`OutboxConformance`: the test suite that every `OutboxStore` passes, for the stores here and for yours.
 
     class TestMyOutbox(OutboxConformance):
         def make(self, place): ...
@@ -12,7 +10,7 @@
         async def effects(self, place): ...
         async def age(self, place, seconds): ...
 
-It needs pytest and a real database.
+It needs pytest and a real database. `OutboxPreparing` tests half messages, barriers and check-backs.
 """
 
 from __future__ import annotations

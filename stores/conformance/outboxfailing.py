@@ -1,4 +1,4 @@
-"""`OutboxFailing`: rows that could not be sent, what they hold up, and what stays of rows that end."""
+"""`OutboxFailing`: tests of rows that could not be sent, of the rows that wait for them, and of what remains of finished rows."""
 
 from __future__ import annotations
 

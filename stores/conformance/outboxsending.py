@@ -1,4 +1,4 @@
-"""`OutboxSending`: which rows a relay is given, in which order, how they end, and who owns a shard."""
+"""`OutboxSending`: tests of the rows that a relay receives, their order and outcome, and of the owners of shards."""
 
 from __future__ import annotations
 

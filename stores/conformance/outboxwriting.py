@@ -1,7 +1,4 @@
-"""`OutboxScene`: the outboxes of one test, driven without `await`, with the business beside them.
-
-`OutboxWriting`: rows are part of the business transaction, whatever becomes of it.
-"""
+"""`OutboxWriting`: tests that rows share the fate of the business transaction; `OutboxScene` holds the outboxes of one test."""
 
 from __future__ import annotations
 

@@ -1,16 +1,11 @@
-"""One exchange as SQL: the transition table in one INSERT, and the reading of its answer.
+"""`MySQLStore`: claims in a MariaDB or MySQL database, for all workers that reach it.
 
-Nothing here connects. `stores/protocol/transitions.py` says what the statement has to answer.
+Each exchange is one INSERT, which applies the transition table of `stores/protocol/transitions.py` as a whole or not at all.
+Every request, of any kind, is a row to insert. Where the key has a record, ON DUPLICATE KEY UPDATE waits for the record's lock before
+it decides: its assignments run from left to right and see each other, so the first one notes in `step` which transition applies,
+the others follow it, and the last one keeps the part of it that the answer needs. The answer is the records after that.
 
-How it works: every request, of any kind, is a row to insert. For a key that has a record already, ON DUPLICATE KEY UPDATE locks
-that record, waits for whoever holds it, and only then decides: its assignments run from left to right and see each other, so the
-first one notes in `step` which transition it is, those after it follow, and the last one keeps of it what the answer needs.
-Everything is one statement, applied as a whole or not at all, and what it answers with are the records as they are now.
-
-A release or renew of an unknown key is inserted too, as a record that was forgotten in 1970: so it is still unknown, and the
-cleanup takes it away.
-
-`MySQLStore`: claims in a MariaDB or MySQL database, for all workers that reach it.
+A release or renew of an unknown key is inserted too, as a record forgotten in 1970: so it is still unknown, and the cleanup deletes it.
 """
 
 from __future__ import annotations

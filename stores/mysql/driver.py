@@ -1,13 +1,7 @@
-"""Failures of the driver or the server as our errors: a sentence for each class of failure, and no secret in any.
+"""`Asyncmy` connects to a MariaDB or MySQL server, `AsyncmyRunner` sends packets with every value as a literal; errors get our sentences.
 
-`AsyncmyRunner`: sends each packet at once through one asyncmy connection, every value as a literal.
-
-Lets watchers see what is executed on an asyncmy connection before it is sent.
-
-Nothing of asyncmy tells of a statement. So while it is watched, the connection's class is its own subclass, whose `query`, `commit`,
-`rollback`, `start`, `autocommit`, `select_db` and `prepare` look first. Nothing else of asyncmy is touched, and nothing stays.
-
-`Asyncmy`: how asyncmy connects to a MariaDB or MySQL server, for `Connections`.
+Error texts never contain a secret. asyncmy has no hook for statements, so while a connection is watched its class is a subclass whose
+`query`, `commit`, `rollback`, `start`, `autocommit`, `select_db` and `prepare` call the watchers first. Afterwards the class is restored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The statements of an inbox and its offsets in MariaDB and MySQL.
-
-`MySQLInbox`: exactly once in one MariaDB or MySQL database, for handlers that write to it; by keys or by offsets.
-"""
+"""`MySQLInbox`: exactly once in one MariaDB or MySQL database, by keys or by offsets, for handlers that write to it."""
 
 from __future__ import annotations
 

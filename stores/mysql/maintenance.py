@@ -1,6 +1,6 @@
-"""Complaints about the tables and the server of a claim store or an inbox, for `ackwise store check`, and what `open` refuses.
+"""Checks and cleanup of a claim store or an inbox, for `ackwise store check` and `open`.
 
-The cleanup of a claim store or an inbox: forgotten records are deleted along the primary key, some at a time.
+The cleanup deletes forgotten records along the primary key, some at a time.
 """
 
 from __future__ import annotations

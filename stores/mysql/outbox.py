@@ -1,7 +1,4 @@
-"""`MySQL`: what the outbox of MariaDB and MySQL says in other words.
-
-`MySQLOutbox`: rows to be sent, in the business transactions of one MariaDB or MySQL database.
-"""
+"""`MySQLOutbox`: rows to be sent, in the business transactions of one MariaDB or MySQL database; `MySQL` is its dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a MariaDB or MySQL database: their names, their types, and what creates them."""
+"""The tables of a MariaDB or MySQL database: their names, their types, and the statements that create them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The URL of a MySQL claim store or inbox: the server's address, user and TLS, our options, and the part that may be shown."""
+"""The URL of a MySQL claim store or inbox: address, user, TLS, our options, and the text that may be shown."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""One exchange as SQL: the transition table in one statement, its arguments, and the reading of its answer.
+"""`PostgresStore`: claims in a PostgreSQL database, for all workers that reach it.
 
-Nothing here connects. A statement can be run on any asyncpg connection, in a transaction or not, as long as it reads what
-is committed (READ COMMITTED): `stores/protocol/transitions.py` says what it has to answer.
+Each exchange is one statement, which applies the transition table of `stores/protocol/transitions.py`. It runs on any asyncpg connection,
+inside or outside a transaction, under READ COMMITTED.
 
-How it works: `seen` looks up each key once; `changed` updates the records that a transition writes, and checks them again on
-the newest version of the row, which it waits for; `added` inserts what is unknown and waits for others who insert the same key.
-What was lost to another worker meanwhile comes back without an answer, and is asked again: the next statement sees who won.
-
-`PostgresStore`: claims in a PostgreSQL database, for all workers that reach it.
+`seen` looks up each key once; `changed` updates the records that a transition writes, and checks them again on the newest version
+of the row, for which it waits; `added` inserts unknown keys and waits for other workers that insert the same key.
+A key lost to another worker meanwhile has no answer and is asked again: the next statement sees the winner.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Failures of the driver or the server as our errors: a sentence for each class of failure, and no secret in any.
+"""`Asyncpg` connects to a PostgreSQL server, `AsyncpgRunner` sends packets one statement at a time; errors get our sentences.
 
-`AsyncpgRunner`: sends packets through one asyncpg connection, a statement at a time.
-
-Lets watchers see what is executed on an asyncpg connection before it is sent.
-
-`connection.transaction()` inside of another is a savepoint that nothing public tells of before it opens: query loggers are called
-afterwards, and later than the next line of the caller. So while it is watched, the connection's class is its own subclass, whose
-`execute` and `fetch…` look at the statement first. Nothing else of asyncpg is touched, and nothing stays.
-
-`Asyncpg`: how asyncpg connects to a PostgreSQL server, for `Connections`.
+Error texts never contain a secret. `connection.transaction()` inside another is a savepoint, and no public hook of asyncpg runs before it
+opens: query loggers run afterwards, and later than the caller's next line. So while a connection is watched its class is a subclass whose
+`execute` and `fetch…` call the watchers first. Afterwards the class is restored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The statements of an inbox and its offsets in PostgreSQL.
-
-`PostgresInbox`: exactly once in one PostgreSQL database, for handlers that write to it; by keys or by offsets.
-"""
+"""`PostgresInbox`: exactly once in one PostgreSQL database, by keys or by offsets, for handlers that write to it."""
 
 from __future__ import annotations
 

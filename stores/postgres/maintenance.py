@@ -1,6 +1,6 @@
-"""Complaints about the tables and settings of a claim store or an inbox, for `ackwise store check`, and what `open` refuses.
+"""Checks and cleanup of a claim store or an inbox, for `ackwise store check` and `open`.
 
-The cleanup of a claim store or an inbox: forgotten records are deleted, whole partitions where every record is forgotten.
+The cleanup deletes forgotten records, and drops a whole partition where every record is forgotten.
 """
 
 from __future__ import annotations

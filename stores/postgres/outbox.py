@@ -1,7 +1,4 @@
-"""`Postgres`: what the outbox of PostgreSQL says in other words.
-
-`PostgresOutbox`: rows to be sent, in the business transactions of one PostgreSQL database; and how other processes learn of them.
-"""
+"""`PostgresOutbox`: rows to be sent, in the business transactions of one PostgreSQL database, and the notification of other processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The partitions of the claims' table, one for each day: found, and made ahead.
-
-The tables of claim store and inbox, and what creates those of all parts.
-"""
+"""The tables of claim store and inbox, with a partition of the claims for each day, and the statements that create them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The URL of a PostgreSQL claim store or inbox: our options, those of the driver, and the part that may be shown."""
+"""The URL of a PostgreSQL claim store or inbox: our options, the driver's, and the text that may be shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Purpose`: the words of errors that differ between claim store, inbox and outbox of one database, and the checks that do not.
-
-Checks that the URLs of all stores share.
-"""
+"""Options of store URLs and their checks; `Purpose` holds the words that differ between claim store, inbox and outbox."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""A message as the columns of an outbox row, and back; and who owns which shard. Pure.
+"""The parts that every outbox shares: messages as columns of a row, owners of shards, retention, and wake-ups.
 
-`Keeping`: how long rows of an outbox stay once they need not be sent, and what of them. Pure.
-
-`Wakes`: a commit in this process wakes the relays of this process that wait for rows of the same outbox, in any event loop.
-
-`Buffer`: the messages that a transaction has added and not written; and which transaction `Outbox.send` means.
+`Keeping` says how long sent rows stay and which columns. `Wakes` wakes this process's relays after a commit, in any event loop.
+`Buffer` holds the unwritten messages of a transaction.
 """
 
 from __future__ import annotations

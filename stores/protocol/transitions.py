@@ -2,12 +2,8 @@
 
 The memory store and SQLite decide with these functions, the model check explores them, and the conformance suite
 compares every other store with them, so there is one table. It is explained row by row in `docs/store-protocol.md`.
-A store of your own may decide with `decide` too: `examples/custom_store.py` does.
+Your own store may call `decide` too, as `examples/custom_store.py` does; a store whose server decides sends each request as a row.
 Instants are seconds on the store's own clock.
-
-The requests of an exchange in the order in which they are applied, and in rounds that can travel together.
-
-For stores whose server decides: what each of them asks is one row of a statement.
 """
 
 from __future__ import annotations

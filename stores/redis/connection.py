@@ -1,6 +1,6 @@
-"""`Address`: host, user and TLS of a Redis; shown without user and password. Its connections write the keys of a question in one go.
+"""`OneServer` and `Cluster`: connections to Redis that send all questions of an exchange in one trip.
 
-`OneServer` and `Cluster`: connections to Redis that ask all questions of an exchange in one trip.
+`Address` is the host, user and TLS of a Redis; its text hides user and password.
 """
 
 from __future__ import annotations

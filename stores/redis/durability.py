@@ -1,8 +1,6 @@
-"""Advice on the settings of a Redis for claims, from its INFO and CONFIG.
+"""Checks that a Redis keeps claims: advice from INFO and CONFIG, and `Memory`, its own key with the time since which Redis remembers.
 
-`Memory`: since when a Redis remembers, kept in its own key; it tells when that is gone, or older than it was.
-
-A fail-over, a flush or a start from a snapshot answers as if nothing had happened: what was finished is simply unknown.
+A fail-over, a flush or a start from a snapshot loses finished claims without an error. `Memory` reports that its key is gone or older.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The meaning of a driver's error, in half a sentence that says what to do; never with what a URL keeps secret."""
+"""Sentences for the driver's errors: the cause and what to do, without the secrets of a URL."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`Layout`: how records are laid out among the keys of a Redis; all users of a namespace have to use the same.
+"""`Layout` places records among the keys of a Redis; `Question` encodes part of an exchange for the script and decodes its reply.
 
-`Question`: a part of an exchange as bytes for the script, and its reply read. `script.lua` explains the bytes.
+All users of a namespace must share one layout. `script.lua` explains the bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`LogChanges`: what the sources of changes of all databases have in common."""
+"""`LogChanges`: the parts that the change sources of all databases share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SQLClaims`: a claim store in any SQL database; what differs between them is its dialect."""
+"""`SQLClaims`: a claim store in any SQL database, with a dialect for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Connections`: a pool of our own or one that was given, and the run of operations that own their connection."""
+"""`Connections`: a pool, its own or the caller's, and the runner of operations that own their connection."""
 
 from __future__ import annotations
 

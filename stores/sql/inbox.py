@@ -1,8 +1,8 @@
-"""Inbox and offsets of an SQL database: what is asked of it and what its answers mean, without I/O.
+"""Inbox and offsets of an SQL database: the questions and the meaning of the answers, without I/O.
 
-Keys are claimed by inserting or locking their rows, so who comes second waits for the first. Every row that a transaction claims
-carries its `mark`: where the row is there once the transaction was rolled back, somebody had committed it. Where that can go unseen, the
-row is CLAIMED until it is finished or left: who finds one of another transaction knows that its handler committed it.
+A transaction claims keys by inserting or locking their rows, so a second transaction waits for the first. Every claimed row carries the
+transaction's `mark`: a row that is still there after a rollback was committed by another transaction. Where a handler can commit unseen,
+the row is CLAIMED until it is finished or sent back: a CLAIMED row of another transaction means that its handler committed it.
 """
 
 from __future__ import annotations

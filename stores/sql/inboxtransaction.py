@@ -1,7 +1,4 @@
-"""`InboxTransaction`: one transaction of an inbox, around the statements of a handler, on any driver.
-
-`ServerInbox`: what the inboxes of all database servers have in common.
-"""
+"""`InboxTransaction`: one inbox transaction around a handler's statements, on any driver; `ServerInbox` is the base for servers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Inspecting`: how an outbox stands: its status, its parked rows, complaints about it, and its cleanup.
-
-`SQLOutbox`: the outbox of one SQL database; `ServerOutbox`: of one on a server.
-"""
+"""`SQLOutbox`: the outbox of one SQL database, with its status, checks and cleanup; `ServerOutbox` is the one on a server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Relaying`: what a relay asks of an outbox: who owns which shard, which rows are due, and what became of them.
-
-`Preparing`: half messages and barriers of an outbox.
-"""
+"""`Relaying`: the operations of a relay on shards and due rows; `Preparing`: those on half messages and barriers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The tables of inbox and outbox, once for all databases; each says with which types.
-
-The tables of one part in one database: their version looked up, required, and created; and `SQLStore`, which is opened on them.
-"""
+"""The tables of inbox and outbox for all databases, and `SQLStore`, which opens, creates and checks their versions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a foreign statement does to the transaction that is open: whether it opens a savepoint, undoes or ends it. Pure.
+"""The effect of a handler's statement on the open transaction: it opens or undoes a savepoint, or ends the transaction. Pure.
 
-A hook of each driver looks at every statement of a connection while a `watched` block lasts. It asks the watchers first, any of which may
-write what belongs before the statement, or refuse it by raising; and tells them afterwards.
+Each driver's hook passes every statement of a connection to the watchers while a `watched` block lasts. Before the statement a watcher may
+write rows that belong before it, or raise to refuse it; afterwards it is notified.
 """
 
 from __future__ import annotations

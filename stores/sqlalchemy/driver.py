@@ -1,6 +1,6 @@
-"""Failures of SQLAlchemy or its database: what they mean, and our errors for them with no statement and no value in any.
+"""`SQLAlchemyRunner` sends packets through a connection of SQLAlchemy, one statement at a time; errors become ours.
 
-`SQLAlchemyRunner`: sends packets through one connection of SQLAlchemy, a statement at a time, as its driver wants them written.
+Error texts contain no statement and no value.
 """
 
 from __future__ import annotations

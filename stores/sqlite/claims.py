@@ -1,7 +1,6 @@
 """`SQLiteStore`: claims in one SQLite file, for the workers of one host.
 
-The state is as wide as the file: workers on other hosts know nothing of it, and after a rebalance to another host
-(or onto a fresh volume) what was completed before runs again.
+Workers on other hosts do not see the file. After a rebalance to another host, or onto a fresh volume, completed messages run again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`File`: the file of a SQLite store, the URL that names it, and the meaning of its errors; `SQLiteRunner` sends packets to it.
-
-`FileThread`: one connection to a SQLite file in its own thread, which runs operations there.
-"""
+"""`File` is a SQLite file with its URL and errors; `FileThread` is a connection in its own thread, which runs operations there."""
 
 from __future__ import annotations
 

@@ -1,13 +1,8 @@
-"""Lets a watcher see what is executed on a connection of sqlite3 before it is.
+"""`HandlerConnection`: the connection of a SQLite inbox, on which a handler can neither end its transaction nor go on without it.
 
-SQLite asks an authorizer about each statement that it is about to prepare, those that sqlite3 makes by itself among them: by `commit`, at
-the end of `with connection:`, before a script, and where `isolation_level` or `autocommit` is set. What was prepared before is prepared
-again once there is an authorizer. It may refuse a statement, and nothing else.
-
-`HandlerConnection`: the connection of a SQLite inbox, on which a handler can neither end its transaction nor go on without it.
-
-Its cursors look at each statement before it is executed. What sqlite3 does by itself (`commit`, the end of `with connection:`, a script,
-another `isolation_level`) is refused as well.
+Its cursors check each statement before it runs. SQLite asks an authorizer about each statement that it prepares, including those that
+sqlite3 runs by itself: at `commit`, the end of `with connection:`, a script, or a new `isolation_level` or `autocommit`. An authorizer
+can only refuse a statement. Earlier statements are prepared again once it is set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The statements of an inbox and its offsets in SQLite; who is in a transaction that writes has the whole file.
+"""`SQLiteInbox`: exactly once in one SQLite file, by keys or by offsets, for handlers that write to that file.
 
-`SQLiteInbox`: exactly once in one SQLite file, for handlers that write to that file; by keys or by offsets.
+A transaction that writes locks the whole file.
 """
 
 from __future__ import annotations

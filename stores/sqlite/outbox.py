@@ -1,7 +1,4 @@
-"""`SQLite`: what the outbox of a SQLite file says in other words, with the time of our own clock.
-
-`SQLiteOutbox`: rows to be sent, in the business transactions of one SQLite file.
-"""
+"""`SQLiteOutbox`: rows to be sent, in the business transactions of one SQLite file; `SQLite` is its dialect, with our own clock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Answers of a broker, changed: without a partition, with nothing in them, with an error, or with a bit that flipped.
+"""Harms to a call: it raises, is late, gets a wrong answer or none, or is cancelled from inside.
 
-What may become of a call: it raises, is late, is answered wrong or never, or is cancelled from inside.
+A wrong answer lacks a partition or all content, carries an error, or has one bit flipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One thing that a hostile client does: which call it harms, how, and how often. It is written as `relay.OffsetFetch:loading@2x3`.
+"""The plan of a hostile client, in one line that can be read back: which calls to harm, how, and how often.
 
-Everything that a hostile client does to one worker, in one line that can be read back.
+One harm is written as `relay.OffsetFetch:loading@2x3`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Producers that number what they send, and those whose records count together or never (KIP-98).
+"""The content of a Kafka: topics with their logs, groups, transactions, and producers that number their records (KIP-98).
 
-What is in a Kafka: topics with their logs, groups, transactions. It knows nothing of connections and requests.
+It knows nothing of connections and requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Frames of Kafka's protocol: requests in, answers out, after the schemas that aiokafka has of both.
-
-Answers to requests: what they are made of, and the code of what is refused.
-"""
+"""Frames of Kafka's protocol, by aiokafka's schemas: requests, answers, and the codes of refused requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer group of the classic protocol: who is in it, which generation it is in, what it committed.
+"""A consumer group of the classic protocol: its members, generation and commits.
 
 The states and their transitions are those of Kafka's `GroupCoordinator` (KIP-62, KIP-345, KIP-394).
 """

@@ -1,6 +1,6 @@
-"""Record batches as they travel and as a log keeps them: Kafka's message format version 2 (KIP-98).
+"""The log of one partition: appended and trimmed record batches, and open transactions.
 
-The log of one partition: what was appended, what was trimmed, whose transactions are open.
+Batches have Kafka's message format version 2 (KIP-98).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Requests that write records and read them.
-
-Requests of producers that number what they send, and of their transactions.
-"""
+"""Requests that write and read records, and those of idempotent and transactional producers."""
 
 from __future__ import annotations
 

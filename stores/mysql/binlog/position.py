@@ -1,6 +1,6 @@
-"""Places in the binary log, and the table `ackwise_cdc`: for each reader of the log its position, who has it, and the heartbeat.
+"""Positions in the binary log, and the table `ackwise_cdc`, which keeps each reader's position, lease and heartbeat.
 
-The reader has a lease and a token, with which alone the position can be written: one that lost its lease moves nothing any more.
+A reader writes its position under its lease's token alone. A reader that has lost its lease no longer moves the position.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`Reader`: events of the binary log become changes and ends of transactions. Pure.
+"""`Reader`: turns events of the binary log into changes and ends of transactions. Pure.
 
-The log may hold a transaction that was rolled back, or parts that ROLLBACK TO took back: those of a transaction that also changed a table
-without transactions, or made a temporary one. So nothing of a transaction is told before its end is known. One that is too large to be held
-is read twice: first for its end and for what was taken back, then for its changes.
+The log may hold a transaction that was rolled back, or parts that ROLLBACK TO undid: those of a transaction that also changed a table
+without transactions, or made a temporary one. So no change is returned before the end of its transaction is known. A transaction too large
+for memory is read twice: first for its end and the parts undone, then for its changes.
 """
 
 from __future__ import annotations

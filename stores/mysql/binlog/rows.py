@@ -1,10 +1,7 @@
-"""Values of a column as Python has them, of the bytes of a row in the binary log. Pure.
+"""Rows of the binary log as Python values, and `TableMap`, the log's description of a table before its rows. Pure.
 
-int, float, str and bytes for those types; DECIMAL and what is of time is the text that the server writes, TIMESTAMP in UTC.
-
-`TableMap`: what the log says of a table before its rows, with the names of the columns as they were then. Pure.
-
-Not information_schema is asked: that has the names of now, and would give old rows the names of other columns.
+Values are int, float, str or bytes; DECIMAL, dates and times are the text that the server writes, TIMESTAMP in UTC.
+Column names come from the log: information_schema has today's names, which would be wrong for older rows.
 """
 
 from __future__ import annotations

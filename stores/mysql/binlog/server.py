@@ -1,10 +1,8 @@
-"""`BinlogConnection`: a connection on which the server sends its binary log.
+"""`BinlogConnection`: a connection on which the server sends its binary log, and the server's settings for that log.
 
-asyncmy brings the start of the connection, and packets. Its own reader of the log is not used. It connects again by itself, at the event
-where it was, and passes over rows whose table it does not know there; it takes the names of columns from information_schema, which has
-those of now; and it passes over events that it does not know, such as compressed rows.
-
-What the server says of its binary log, and what follows from it.
+asyncmy opens the connection and reads packets. Its own reader of the log is not used: it reconnects by itself at its last event, drops rows
+whose table it does not know there, takes the names of columns from information_schema, which has today's, and drops unknown events,
+such as compressed rows.
 """
 
 from __future__ import annotations

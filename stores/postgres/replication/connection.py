@@ -1,7 +1,7 @@
 """`ReplicationConnection`: PostgreSQL's replication protocol over libpq, which psycopg wraps.
 
-libpq brings the start of the connection: TLS, SCRAM with channel binding, password files, several hosts. asyncpg and psycopg's own
-API have no replication; `psycopg.pq` has the two calls that it takes, `get_copy_data` and `put_copy_data`.
+libpq opens the connection: TLS, SCRAM with channel binding, password files, several hosts. asyncpg and psycopg's own
+API have no replication; `psycopg.pq` has the two calls that it needs, `get_copy_data` and `put_copy_data`.
 """
 
 from __future__ import annotations

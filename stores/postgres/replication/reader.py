@@ -1,4 +1,4 @@
-"""`Reader`: messages of `pgoutput` become changes and ends of transactions, with values as Python has them. Pure."""
+"""`Reader`: turns messages of `pgoutput` into changes and ends of transactions, with Python values. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""`Progress`: the position in the log that may be reported as done; and positions as text, such as `16/B374D848`. Pure.
+"""The replication slot with its publication, its row in our table `ackwise_cdc`, and `Progress`, the position that may be confirmed.
 
-The publication, which selects the tables of the log: checked, and made where it is missing.
-
-A replication slot: what PostgreSQL says of it, what our table `ackwise_cdc` remembers of it, and what follows from both.
+The publication selects the tables of the log; it is checked, and created where it is missing.
 """
 
 from __future__ import annotations
