@@ -273,7 +273,7 @@ class TestApp:
         return "its handler has not returned, or its copy or dead letter is not acknowledged; the log says more"
 
     async def fate(self, place: Place, *, attempt: int = 1, max_wait: float | str | None = None) -> Fate:
-        """What became of the message at `place` in that attempt, once it is known. Raises as `deliver`."""
+        """Return the outcome of the message at `place` in that attempt, once it is known. Raise as `deliver`."""
         self._started()
         assert self._running is not None
         place = Place._make(place)
@@ -317,7 +317,7 @@ class TestApp:
         return len(self._dead)
 
     def fates(self, place: Place) -> list[Fate]:
-        """What has become of the message at `place` so far, attempt by attempt."""
+        """Return the outcomes of the message at `place` so far, attempt by attempt."""
         return list(self._fates[place])
 
     @property
@@ -398,7 +398,7 @@ def _name_of(number: int) -> str:
 
 
 async def _ended(running: Coroutine[Any, Any, None]) -> BaseException | None:
-    """What `running` raised: a task that raises `SystemExit` itself would break the event loop open."""
+    """Return the exception of `running`: a task that raises `SystemExit` itself would stop the event loop."""
     try:
         await running
     except asyncio.CancelledError:

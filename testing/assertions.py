@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of one message in one attempt."""
+    """The outcome of one message in one attempt."""
 
     kind: Kind
     """`done`: the handler succeeded. `duplicate`: not run, its key was done before. `later`: a copy comes back. `dead`: a dead letter.
@@ -56,7 +56,7 @@ def place_of(event: Event) -> Place | None:
 
 
 def fate_of(event: Event) -> Fate | None:
-    """What `event` says became of its message; `None` if it says something else."""
+    """Return the outcome of the message in `event`; `None` if the event has none."""
     kind, place = _KINDS.get(event.code), place_of(event)
     if kind is None or place is None or event.handler is None or event.attempt is None:
         return None

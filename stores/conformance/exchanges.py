@@ -40,7 +40,7 @@ from ackwise.stores.protocol.transitions import Place, Record, decide
 
 
 class Columns:
-    """What a store that is asked in columns answers; the table itself is tested by all the other cases."""
+    """Tests of a store's answers in columns; all other cases test the table itself."""
 
     def test_an_exchange_without_columns_or_keys_is_answered_about_none(self, columnar: Scene) -> None:
         result = columnar.exchange_columns(ColumnExchange())
@@ -230,7 +230,7 @@ def _column(keys: Sequence[ClaimKey], tokens: Sequence[int]) -> Column:
 
 
 def _part(column: Column, places: Sequence[int]) -> Column:
-    """What is left of a column after the others fell out."""
+    """The rest of a column, after keys with another answer have left it."""
     return column._replace(ids=[column.ids[place] for place in places], tokens=[column.tokens[place] for place in places])
 
 

@@ -47,7 +47,7 @@ HERE: Final = ("orders", 3, 17)
 
 
 class Database(abc.ABC):
-    """What the suite gets of the inbox, and of the table that handlers write to."""
+    """The inbox and the handlers' table, as the suite needs them."""
 
     @abc.abstractmethod
     def make(self, place: Path) -> TransactionalStore:
@@ -63,11 +63,11 @@ class Database(abc.ABC):
 
     @abc.abstractmethod
     async def effects(self, place: Path) -> list[str]:
-        """What is in the table, as another connection sees it."""
+        """Return the table's rows, as another connection sees them."""
 
     @abc.abstractmethod
     async def commit(self, connection: Any) -> None:
-        """What a handler must not do."""
+        """Commit, which a handler must not do."""
 
 
 class RolledBack(Exception):
@@ -193,7 +193,7 @@ class InboxScene:
             self.run(advance())
 
     def effects(self) -> list[str]:
-        """What handlers wrote and committed, sorted."""
+        """Return the committed rows of handlers, sorted."""
         return sorted(self.run(self.suite.effects(self.place)))
 
 

@@ -29,7 +29,7 @@ class RolledBack(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OutboxFeatures:
-    """What an outbox can do, beside what every one can."""
+    """Optional features of an outbox."""
 
     relays: bool = True
     """Several relays share its shards; otherwise a second one is refused."""
@@ -38,7 +38,7 @@ class OutboxFeatures:
 
 
 class Business(abc.ABC):
-    """What the suite gets of the outbox, and of the business's own table."""
+    """The outbox and the business's table, as the suite needs them."""
 
     features = OutboxFeatures()
 
@@ -69,7 +69,7 @@ class Business(abc.ABC):
 
     @abc.abstractmethod
     async def effects(self, place: Path) -> list[str]:
-        """What is in the table, as another connection sees it."""
+        """Return the table's rows, as another connection sees them."""
 
     @abc.abstractmethod
     async def age(self, place: Path, seconds: float) -> None:
@@ -142,7 +142,7 @@ class OutboxScene:
         self.run(commit())
 
     def effects(self) -> list[str]:
-        """What the business wrote and committed, sorted."""
+        """Return the committed rows of the business, sorted."""
         return sorted(self.run(self.suite.effects(self.place)))
 
     def own(self, owner: str = "a", *, lease: float = LEASE, share: int = SHARDS, outbox: OutboxStore | None = None) -> Mapping[int, int]:
@@ -152,7 +152,7 @@ class OutboxScene:
     def pending(
         self, shards: Mapping[int, int] | None = None, *, limit: int = 1000, outbox: OutboxStore | None = None, **asked: Any
     ) -> list[OutboxRow]:
-        """What is to be sent of `shards`, by default of all."""
+        """Return the due rows of `shards`; default: of all."""
         mine = dict.fromkeys(range(SHARDS), 0) if shards is None else shards
         return self.run((outbox or self.outbox).pending(mine, limit=limit, **asked))
 

@@ -50,12 +50,12 @@ UNRECORDED: Final = "1f 7 0 0 " + "t" * 391
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a store can do, so that the suite asks for no more than that, and for all of that."""
+    """Features of a store: the suite tests all of them and no others."""
 
     injected_clock: bool = True
     """`make` gives its `clock` to the store. If not, the suite waits in real time."""
     persistent: bool = False
-    """What one store wrote is there for the next one opened on the same place."""
+    """A second store opened on the same place finds the records of the first."""
     shared: bool = False
     """Several stores can be open on the same place at once."""
     owners: bool = False
@@ -136,7 +136,7 @@ class Scene:
         return [self.key() for _ in range(count)]
 
     async def ask(self, exchange: Exchange) -> ExchangeResult:
-        """What the store answers about single keys. It is asked in columns as well, about twins of the keys, and must answer the same."""
+        """Return the store's answers about single keys. Columns of twin keys must get the same answers."""
         if self.shape == "columns":
             return await self.ask_as("columns", exchange)
         answered = await self.store.exchange(exchange)
@@ -147,7 +147,7 @@ class Scene:
         return answered
 
     async def ask_as(self, shape: Literal["keys", "columns"], exchange: Exchange, store: ClaimStore | None = None) -> ExchangeResult:
-        """What a store answers if it is asked in one shape alone, where answers may differ."""
+        """Return the answers to one shape alone, for requests whose answers may differ between shapes."""
         store = store or self.store
         if shape == "keys":
             return await store.exchange(exchange)

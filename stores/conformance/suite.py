@@ -15,7 +15,7 @@ from ackwise.middleware.storage.claimstore import ClaimStore
 from ackwise.stores.conformance.claims import Features, StoreConformance
 
 _IN_REAL_TIME: Final = Features(injected_clock=False, lease=0.5, retention=1.5)
-"""Of a store that says nothing: right for every one, and slow for those that can take the suite's clock."""
+"""Default features: right for every store, but slow for one that can use the suite's clock."""
 
 _WORDS: Final = {"yes": True, "no": False}
 
@@ -38,7 +38,7 @@ class TestStore(StoreConformance):
         self._make, self.features = pytestconfig.stash[CHOSEN]
 
     def make(self, place: Path, clock: Callable[[], float]) -> ClaimStore:
-        """What the factory makes."""
+        """Return the factory's store."""
         return self._make(place, clock)
 
 

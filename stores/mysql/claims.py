@@ -39,17 +39,17 @@ class Server(NamedTuple):
     """Where MariaDB and MySQL part."""
 
     before: Packet
-    """What makes the statement mean the same whatever the session is set to: the clock is UTC, assignments run in order."""
+    """Session settings that the statement relies on: the clock is UTC, assignments run in order."""
     prefix: str
     """The same, as the start of the statement itself."""
     alias: str
-    """What names the inserted row, after its values; `{}` are the names of its columns."""
+    """Names the inserted row, after its values; `{}` are the names of its columns."""
     inserted: str
     """A column of the inserted row, in place of `{}`."""
     answer: int
     """Which statement of the packet answers with the rows: the INSERT; or, where it can't, a SELECT in the same transaction."""
     after: Packet
-    """What puts the session back."""
+    """Restores the session."""
 
 
 MARIADB = Server((), "SET STATEMENT time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES' FOR ", "", "VALUES({})", 0, ())
@@ -130,7 +130,7 @@ def packet(tables: Tables, server: Server, some: Sequence[Asked], exchange: Exch
 
 
 def answer(one: Asked, row: Row) -> Answer:
-    """What the record says of the request."""
+    """Return the answer that the record gives to the request."""
     mine = row.token == one.token
     match one.kind:
         case Kind.CLAIM:
@@ -178,7 +178,7 @@ def _values(some: Iterable[Asked], lease: int, retention: int, owner: str) -> It
 
 
 def _died(gone: Iterable[str]) -> str:
-    """Whether the holder of a record is one of those who are `gone`."""
+    """SQL: True if the holder of a record is in `gone`."""
     names = ",".join(_text(owner) for owner in gone if owner)
     return f"holder IN ({names})" if names else "FALSE"
 
@@ -296,7 +296,7 @@ class _Claims:
 
 
 def _session(timeout: float) -> str:
-    """Return what a connection for exchanges starts with: the server gives up first, so that it says what it waited for."""
+    """Return the settings of a connection for exchanges: the server's timeout is below ours, so that its error names the cause."""
     return _settings(max(1, int(timeout * 0.8)), timeout * 0.9)
 
 
@@ -305,7 +305,7 @@ def _maintenance_session(_timeout: float) -> str:
 
 
 def _settings(lock_timeout: int, statement_timeout: float) -> str:
-    """Return SQL for these seconds. What stands in the comment is MariaDB's alone."""
+    """Return SQL for these seconds. The comment holds the part for MariaDB alone."""
     return (
         f"SET SESSION sql_notes = 0, innodb_lock_wait_timeout = {lock_timeout} /*M! , max_statement_time = {statement_timeout} */; "
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"

@@ -176,7 +176,7 @@ def _code(error: Exception) -> int | None:
 
 
 def _command(message: str) -> str:
-    """What was denied, in brackets, without the user to whom."""
+    """Return the denied right in brackets, without the user's name."""
     found = re.match(r"([A-Z, ]+) command denied", message)
     return f" ({found[1]})" if found else ""
 

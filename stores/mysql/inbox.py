@@ -31,7 +31,7 @@ BEGAN: Final = "ackwise_began"
 _VARIABLES: Final = (
     "foreign_key_checks", "unique_checks", "sql_mode", "time_zone", "sql_safe_updates", "sql_select_limit", "innodb_lock_wait_timeout",
 )  # fmt: skip
-"""Of a session, as far as they are put back."""
+"""Session variables that are restored."""
 _SET: Final = f"SET {', '.join(f'{name} = %s' for name in _VARIABLES)}"
 
 _RELEASE: Final = Statement(f"RELEASE SAVEPOINT {BEGAN}")
@@ -146,7 +146,7 @@ class MySQLStatements:
 
 
 def _roles(current: str | None) -> str:
-    """What `CURRENT_ROLE()` answered, as SET ROLE takes it: a name from MariaDB, a list of quoted ones from MySQL."""
+    """Return the answer of `CURRENT_ROLE()` as SET ROLE takes it: a name in MariaDB, a list of quoted names in MySQL."""
     if current is None or current == "NONE":
         return "NONE"
     return current if current.startswith("`") else quoted(current)
@@ -275,7 +275,7 @@ def maintained(tables: Tables, address: str) -> Maintenance[MySQLStatements]:
 
 
 def _session(timeout: float) -> str:
-    """Return what a connection starts with: the server gives up first, so that it says what it waited for.
+    """Return the settings of a connection: the server's timeout is below ours, so that its error names the cause.
 
     A worker that is stalled in the middle of a batch loses it after five minutes; what stands in the comment is MariaDB's alone.
     """

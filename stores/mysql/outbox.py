@@ -266,7 +266,7 @@ class MySQLOutbox(ServerOutbox):
 
 
 def _session(timeout: float) -> str:
-    """Return what our connections start with: the server gives up first, so that it says what it waited for."""
+    """Return the settings of our connections: the server's timeout is below ours, so that its error names the cause."""
     return (
         f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout * 0.4))}, sql_notes = 0 "
         f"/*M! , max_statement_time = {timeout * 0.9} */; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"

@@ -128,7 +128,7 @@ def _create(tables: Tables, purpose: Purpose, address: str) -> Steps[None]:
 
 
 def server() -> Steps[str]:
-    """Return what the server says that it is."""
+    """Return the server's name and version."""
     (said,) = yield [Statement("SELECT VERSION()")]
     return str(said.rows[0][0])
 

@@ -17,7 +17,7 @@ _MODES = ("disable", "require", "verify-ca", "verify-full")
 
 
 class Options(NamedTuple):
-    """What the URL says to the store."""
+    """The parsed URL of a store."""
 
     prefix: str = "ackwise_"
     timeout: float = 5.0
@@ -25,7 +25,7 @@ class Options(NamedTuple):
 
 
 class _Tls(NamedTuple):
-    """What the URL says of TLS, with libpq's names and meaning."""
+    """The TLS options of the URL, with libpq's names and meaning."""
 
     sslmode: str | None = None
     sslrootcert: str | None = None
@@ -47,7 +47,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """What `url` says, which may have options for TLS and no others. Raises `ConfigurationError`, which repeats no secret."""
+        """Return the address of `url`, whose only options may be for TLS. Raise `ConfigurationError`, which repeats no secret."""
         parts, pairs = _split(url, _Tls._fields)
         tls = _Tls(**dict(pairs))
         if tls.sslmode not in (None, *_MODES):
@@ -68,7 +68,7 @@ class Address:
         return f"{self.scheme}://{host}:{self.port}/{self.database}"
 
     def connecting(self) -> dict[str, Any]:
-        """What asyncmy is given. Raises `ConfigurationError` for files that can't be read."""
+        """Return the TLS arguments of asyncmy. Raise `ConfigurationError` for unreadable files."""
         return {
             "host": self.host,
             "port": self.port,

@@ -36,7 +36,7 @@ from ackwise.stores.sql.schema import Maintenance, complaints, create
 
 
 class Row(NamedTuple):
-    """What the statement says of one key: that it was written, or the record that stands against it."""
+    """The result for one key: it was written, or the record that blocks it."""
 
     position: int
     """Among those asked by this statement, from 1; 0 where `added` tells the key only."""
@@ -57,13 +57,13 @@ class Row(NamedTuple):
 
 
 def statement(tables: Tables, some: Sequence[Asked], exchange: Exchange) -> Statement:
-    """Return what is asked for `some`, which are sorted: those without a day come first."""
+    """Return the statement for the requests `some`, which are sorted: those without a day come first."""
     text = text_of(tables, undated=some[0].place[1] is None, dated=some[-1].place[1] is not None)
     return Statement(text, arguments(some, exchange))
 
 
 def arguments(some: Sequence[Asked], exchange: Exchange) -> tuple[object, ...]:
-    """What the text is executed with."""
+    """The arguments of the statement."""
     places, tokens, attempts, kinds, values, _, unrecorded = zip(*some, strict=True)
     return (
         [id.hex() for id, _ in places],
@@ -92,7 +92,7 @@ def answer(one: Asked, row: Row) -> Answer | None:
 
 
 def _record(row: Row) -> Record | None:
-    """What stands against a request, on a clock that shows 0 now; the fields that only a granted claim gets are unknown."""
+    """Return the record that blocks a request, on a clock that shows 0 now; fields set only by a granted claim are unknown."""
     if row.token is None or row.next_attempt is None or row.leased_for is None or row.kept_for is None:
         return None
     outcome = Outcome(row.outcome) if row.outcome else None
@@ -221,7 +221,7 @@ SESSION: Final = {
 }
 
 _DURABILITIES: Final = ("on", "off", "local", "remote_write", "remote_apply")
-"""What `synchronous_commit` can be."""
+"""The valid values of `synchronous_commit`."""
 
 
 class PostgresStore(SQLClaims[Connections[Pool, PoolConnectionProxy]]):

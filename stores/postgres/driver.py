@@ -62,7 +62,7 @@ _YOURS = {
     "3F000": "the schema of the {what} is missing; run `{init}`",
     "08P01": "what answers does not take our connection ({message}); behind PgBouncer write statement_cache_size=0 into the URL",
 }
-"""The start of an SQLSTATE, and what it says; the first that fits."""
+"""The start of an SQLSTATE, and its sentence; the first match applies."""
 
 _THEIRS = {
     "25006": "the server takes no writes; it is a standby or default_transaction_read_only is on: name the primary, or all hosts of it",

@@ -162,7 +162,7 @@ class PostgresStatements:
 
 
 def _array(values: Iterable[object]) -> str:
-    """As text: elements of arrays go through the codecs of the user's connection, and texts need not."""
+    """Return the values as text: elements of arrays use the codecs of the user's connection, texts do not."""
     return f"{{{','.join(map(str, values))}}}"
 
 

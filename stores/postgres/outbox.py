@@ -257,7 +257,7 @@ class Listening:
 
     @property
     def is_lost(self) -> bool:
-        """Whether there is no listener."""
+        """Return True if there is no listener."""
         try:
             return self._connection is None or self._connection.is_closed()
         except asyncpg.InterfaceError:  # the pool has taken it back, since it broke
@@ -372,7 +372,7 @@ class PostgresOutbox(ServerOutbox):
 
     @property
     def notifies(self) -> bool:
-        """Whether commits of other processes end `wait_for_rows`; through PgBouncer they can't."""
+        """Return True if commits of other processes end `wait_for_rows`; through PgBouncer they can't."""
         return self._listening is not None
 
     def _signing_in(self, owner: str, share: int) -> int:
@@ -386,7 +386,7 @@ class PostgresOutbox(ServerOutbox):
         await waiter.wait(at_most)
 
     async def _say_idle(self, at_most: float) -> bool:
-        """Let others notify us; returns whether rows have come since we looked, which a notification would have come too early for."""
+        """Ask other processes for notifications; return True if rows have come since the last poll, too early for one."""
         if self._owner is None or self._listening is None:
             return False
         owner, pool = self._owner, self._connections.require_open()

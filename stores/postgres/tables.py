@@ -88,7 +88,7 @@ class Tables:
         return self.sibling(self.prefix + name)
 
     def sibling(self, table: str) -> str:
-        """Any table that stands beside ours, quoted and with the schema."""
+        """Return the name of another table in our schema, quoted."""
         return _quoted(table) if self.schema is None else f"{_quoted(self.schema)}.{_quoted(table)}"
 
 

@@ -29,7 +29,7 @@ _FORM = "postgresql://user:password@host:5432/database, with every special chara
 
 
 class Options(NamedTuple):
-    """What the URL says to us."""
+    """The parsed URL."""
 
     schema: str | None = None
     prefix: str = "ackwise_"

@@ -15,23 +15,23 @@ class Purpose(NamedTuple):
     """The words that differ between claim store, inbox and outbox of one database."""
 
     name: str
-    """Of what the user constructs."""
+    """The name of the object that the user constructs."""
     tables: str
-    """What the tables belong to."""
+    """The owner of the tables."""
     unit: str
-    """What a worker does with it again and again."""
+    """The operation that a worker repeats."""
     timed: str
-    """What `timeout` bounds."""
+    """The operation that `timeout` bounds."""
     part: str
-    """Of the schema, as the table of versions names it."""
+    """The schema's name in the table of versions."""
     missing: str
     """The sentence for a database that is not set up."""
     has: str
-    """What starts the sentence about a version."""
+    """The start of the sentence about a version."""
     init: str = "ackwise store init URL"
     """The command that sets it up."""
     version: int = 1
-    """Of its tables, in every database."""
+    """The tables' names, in every database."""
 
     def require_sense(self, database: str, example: str, url: str | None, pool: object | None, timeout: float, max_size: int) -> None:
         """Raise `ConfigurationError` for settings that can't work; `example` is a URL of `database`."""

@@ -45,11 +45,11 @@ class Shard(NamedTuple):
     owner: str
     """Empty if it is free."""
     is_leased: bool
-    """Whether the lease of its owner is alive, by the database's clock."""
+    """True while the owner's lease is valid, by the database's clock."""
 
 
 class Division(NamedTuple):
-    """What `own` changes; everything by number."""
+    """The changes that `own` makes, by shard number."""
 
     keep: list[int]
     take: list[int]
@@ -86,7 +86,7 @@ DECIDED: Final = {
 
 
 class RowColumns(NamedTuple):
-    """What is inserted for a message."""
+    """The inserted columns of a message."""
 
     message_id: str
     shard: int
@@ -200,7 +200,7 @@ class Keeping:
     parked: float | None = None
     """`cleanup` deletes parked rows that are older, unsent; `None`: they stay until they are requeued."""
     blank: Collection[str] = tuple(PAYLOAD)
-    """What is removed from a row that was sent and stays."""
+    """The columns to blank in a sent row that is kept."""
 
     def __post_init__(self) -> None:
         _require_seconds("retention", self.retention, "that what was rolled back is kept")
@@ -226,7 +226,7 @@ class Keeping:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What an outbox is constructed with; its retention is no option of a URL."""
+        """The retention arguments of an outbox; they are not options of a URL."""
         return {"keep_sent": self.sent, "keep_parked": self.parked, "blank": self.blank}
 
     def __str__(self) -> str:
@@ -326,7 +326,7 @@ class Waiter:
         self.event = entry[1]
 
     async def wait(self, at_most: float) -> bool:
-        """Wait `at_most` seconds; returns whether a commit came."""
+        """Wait `at_most` seconds; return True if a commit came."""
         try:
             async with asyncio.timeout(at_most):
                 await self.event.wait()
@@ -374,7 +374,7 @@ class Sending(abc.ABC):
 
 
 class Buffer(Sending):
-    """What was added and not written, in the order of the calls; the half of an `OutboxTransaction` that waits for nothing."""
+    """The added and unwritten messages, in the order of the calls; the part of an `OutboxTransaction` that needs no I/O."""
 
     def __init__(self) -> None:
         self.rows: list[RowColumns] = []

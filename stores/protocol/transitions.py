@@ -35,10 +35,10 @@ Place = tuple[bytes, int | None]
 
 
 class Record(NamedTuple):
-    """What a store remembers of one key. No record, or one past `kept_until`, means that the key is unknown."""
+    """The record of one key. Without a record, or with one past `kept_until`, the key is unknown."""
 
     token: int
-    """Of the claim that holds or completed it; 0 once released."""
+    """The token of the claim that holds or completed it; 0 once released."""
     epoch: int
     next_attempt: int
     """Claims of a smaller attempt are stale."""
@@ -202,7 +202,7 @@ def _remembered(record: Record | None, now: float) -> Record | None:
 
 
 class Kind(enum.IntEnum):
-    """What is asked for a key."""
+    """The request for a key."""
 
     CLAIM = 0
     COMPLETE = 1
@@ -222,7 +222,7 @@ class Asked(NamedTuple):
     position: int
     """Among all requests of the exchange."""
     unrecorded: str = ""
-    """Of a complete."""
+    """Set for a complete alone."""
 
 
 Answer = ClaimAnswer | Ack

@@ -54,7 +54,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str, *, ca: str | None, cert: str | None, key: str | None) -> Address:
-        """What a URL without options names. Raises `ConfigurationError`, which does not repeat it."""
+        """Return the address that a URL without options names. Raise `ConfigurationError`, which does not repeat it."""
         scheme, separator, _ = url.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ConfigurationError(f"this is no URL of a Redis store; write {_FORMS}")
@@ -204,7 +204,7 @@ class Replicas:
     timeout: float
 
     def command(self) -> Command:
-        """What waits for them."""
+        """Return the command that waits for the replicas."""
         return ("WAIT", self.count, max(1, round(self.timeout * 1000)))
 
     def judge(self, replies: list[Any]) -> list[Reply]:
@@ -218,7 +218,7 @@ class Replicas:
 
 
 class Connection(Protocol):
-    """What the store needs of a server or a cluster. Errors are those of the driver, and `NotReplicated`."""
+    """The connection to a server or a cluster. Methods raise the driver's errors and `NotReplicated`."""
 
     async def open(self) -> None:
         """Connect, or raise why that can't be done."""
@@ -232,7 +232,7 @@ class Connection(Protocol):
         ...
 
     async def on_every_primary(self, ask: Callable[[Callable[..., Awaitable[Any]]], Awaitable[Any]]) -> dict[str, Any]:
-        """What `ask` learns of each primary, by address; it is given what runs a command there."""
+        """Return the result of `ask` for each primary, by address; `ask` gets a function that runs a command there."""
         ...
 
     async def close(self) -> None:
@@ -381,7 +381,7 @@ async def _with_the_script(questions: Sequence[Question], send: Callable[[Sequen
 
 
 async def _reply(waiting: Awaitable[Any]) -> Reply:
-    """What Redis answers, be it an error."""
+    """Return the reply of Redis, which may be an error."""
     try:
         reply: bytes = await waiting
     except ResponseError as error:

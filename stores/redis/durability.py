@@ -76,7 +76,7 @@ _TOLERANCE: Final = 30.0
 
 
 class Since(NamedTuple):
-    """What stands under the key, in seconds since 1970."""
+    """The value of the key, in seconds since 1970."""
 
     born: int
     """When it was first written."""
@@ -88,13 +88,13 @@ class Since(NamedTuple):
 
     @classmethod
     def of(cls, found: bytes | None) -> Since | None:
-        """What was found, if it can be read."""
+        """Return the value read, if it is valid."""
         words = (found or b"").split()
         return cls(*map(int, words)) if len(words) == 2 and all(word.isdigit() for word in words) else None
 
 
 def judge(found: Since | None, known: Since | None, now: float) -> tuple[Since, int | None]:
-    """What is to be written, and since when what was finished is forgotten, if it is; `known` is what this process saw last."""
+    """Return the value to write, and the time since which finished keys are forgotten, if any; `known` is this process's last value."""
     if found is None:
         return Since(int(now), int(now)), None if known is None else known.born
     written = found._replace(seen=max(found.seen, int(now)))
@@ -114,11 +114,11 @@ class Memory:
         self._looked_at: float | None = None
 
     def is_due(self) -> bool:
-        """Return whether it is time for another look."""
+        """Return True if the next check is due."""
         return self._looked_at is None or abs(self._clock() - self._looked_at) >= _EVERY
 
     async def look(self, command: Callable[..., Awaitable[Any]]) -> bool:
-        """Look whether the memory is still there, write that it is, and log if it is not; return whether it was."""
+        """Check the key and refresh it; log its loss. Return True if it was there."""
         now = self._looked_at = self._clock()
         before = self._known
         written, since = judge(Since.of(await command("GET", self._key)), before, now)

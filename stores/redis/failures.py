@@ -74,7 +74,7 @@ _OTHER = "it refused: {error}"
 
 
 def reason(error: BaseException, timeout: float) -> str:
-    """What happened and what to do, for a sentence that starts with the address; a note on it names the node. `timeout` is in seconds."""
+    """Return cause and remedy, for a sentence that starts with the address; a note on it names the node. `timeout` is in seconds."""
     chain = list(_causes(error))
     said = " ".join(str(link) for link in chain)
     found = next((text for link in chain for kind, text in _BY_CLASS if isinstance(link, kind)), None)
@@ -87,7 +87,7 @@ def reason(error: BaseException, timeout: float) -> str:
 
 
 def is_misconfigured(error: BaseException) -> bool:
-    """Return whether it will not get better by itself: wrong user, password, rights, certificate or kind of server."""
+    """Return True for a permanent error: wrong user, password, rights, certificate or kind of server."""
     kinds = AuthenticationError | AuthorizationError | NoPermissionError | ssl.SSLCertVerificationError | MovedError
     said = " ".join(str(link) for link in _causes(error))
     patterns = r"NOAUTH|WRONGPASS|NOPERM|Authentication required|Cluster mode is not enabled|DB index is out of range|non deterministic"

@@ -78,7 +78,7 @@ class Layout:
         return min(24, max(0, math.ceil(math.log2(self.keys / 2 / _PAGE_FILL)))) if self.compact else 0
 
     def settings(self) -> tuple[bytes, int]:
-        """What the script has to know of it: period and page bits."""
+        """The layout's parameters for the script: period and page bits."""
         return self.period.to_bytes(6, "big"), self.page_bits
 
     def key(self, place: bytes) -> bytes:
@@ -105,16 +105,16 @@ class Layout:
 
     @property
     def mark(self) -> bytes:
-        """The key that says how the namespace is laid out; no record's key has its length."""
+        """The key that stores the layout of the namespace; no record's key has its length."""
         return b"%b:layout" % self.namespace.encode()
 
     @property
     def memory(self) -> bytes:
-        """The key that says since when the namespace remembers; no record's key has its length."""
+        """The key that stores the start of the namespace's memory; no record's key has its length."""
         return (b"{%b:since}" if self.buckets else b"%b:since") % self.namespace.encode()
 
     def __str__(self) -> str:
-        """What stands under the key `mark`."""
+        """The value of the key `mark`."""
         words = [f"{_VERSION}", "layout=compact" if self.compact else "layout=plain"]
         words += [f"retention={self.retention:g}", f"pages={2**self.page_bits}"] if self.compact else []
         words += [f"buckets={self.buckets}"] if self.buckets else []
@@ -190,7 +190,7 @@ class Question(NamedTuple):
     """This process, then those that are gone."""
 
     def command(self, *, whole_script: bool = False) -> tuple[str | int | bytes, ...]:
-        """What is sent to Redis. With the whole script it also remembers that."""
+        """The bytes sent to Redis; those with the whole script also load it."""
         script = ("EVAL", SCRIPT) if whole_script else ("EVALSHA", SCRIPT_NAME)
         return (*script, len(self.keys), *self.keys, self.settings, b"".join([part.packed() for part in self.parts]), *self.owners)
 

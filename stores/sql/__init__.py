@@ -1,1 +1,1 @@
-"""What claims, inbox and outbox ask of an SQL database, written once for all of them."""
+"""SQL logic of claims, inbox and outbox, written once for all databases."""

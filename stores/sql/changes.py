@@ -90,7 +90,7 @@ class LogChanges(abc.ABC):
         return await self._connections.ask(lambda: steps, self._within)
 
     def _remains(self) -> str:
-        """Return what becomes of changes that were lost, as a part of a sentence."""
+        """Return the outcome of lost changes, as a part of a sentence."""
         if self._given:
             return "changes that were not sent yet will be missing in Kafka"
         rows = "rows that were not sent yet are still in the outbox, and are sent from there then"

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Pool(Protocol[C]):
-    """What the pools of all drivers have in common."""
+    """The parts that the pools of all drivers share."""
 
     def acquire(self) -> Awaitable[C]:
         """Return a connection."""
@@ -41,7 +41,7 @@ P = TypeVar("P", bound=Pool[Any])
 
 
 class Driver(abc.ABC, Generic[P, C]):
-    """What one driver does differently, for the server at `address` (without secrets) or for a pool that was `given`.
+    """The functions of one driver, for the server at `address` (without secrets) or for a pool that was `given`.
 
     `timeout` are the seconds that connecting, waiting for a connection, and an operation may take. Raises `failures` alone.
     """

@@ -51,7 +51,7 @@ class Statements(Protocol):
     still_there: Packet
     """Undoes all that came after the transaction started, and fails where it is gone. No packet: nothing ends one unseen."""
     undoes_all: bool
-    """Whether a rollback undoes what was changed of the session too."""
+    """True if a rollback also restores the session."""
 
     def put_back(self, state: Sequence[Any]) -> Packet:
         """Make the session again what it was when `state` was read."""
@@ -112,7 +112,7 @@ def claim(
 
 
 class Done(NamedTuple):
-    """What a transaction has done: what it claimed with its `mark`, and what it finished."""
+    """The work of a transaction: the keys that it claimed with its `mark`, and those that it finished."""
 
     finishes: Sequence[Finish]
     claimed: Collection[bytes]
@@ -173,7 +173,7 @@ def take_over(statements: Statements, owner: str, positions: Mapping[tuple[str, 
 
 
 def was_committed(statements: Statements, ids: Sequence[bytes], mark: int) -> Steps[bool]:
-    """Whether a transaction that claimed `ids` with `mark`, and is gone, was committed."""
+    """Return True if the ended transaction that claimed `ids` with `mark` was committed."""
     packet = statements.committed(ids, mark) if ids else ()
     if not packet:
         return False

@@ -47,12 +47,12 @@ class Session(abc.ABC, Generic[C]):
     connection: C
     """For the handler."""
     commits_with: Packet = ()
-    """What commits in the trip that writes what is finished; no packet: `commit` is its own step."""
+    """Commits in the trip that writes finished keys; no packet: `commit` is its own step."""
 
     @property
     @abc.abstractmethod
     def is_open(self) -> bool:
-        """Whether a transaction is open on it, as far as the driver knows."""
+        """True while a transaction is open on it, as far as the driver knows."""
 
     @abc.abstractmethod
     async def send(self, packet: Packet) -> Sequence[Answer]:
@@ -214,7 +214,7 @@ class InboxTransaction:
             return False
 
     async def _within(self, doing: Coroutine[Any, Any, T], why: str) -> T:
-        """Bound a step by the timeout, and raise our error for the driver's; `why` says what it can mean that the time is up."""
+        """Run a step under the timeout; map the driver's errors to ours. `why` ends the message on timeout."""
         session = self._session
         try:
             async with asyncio.timeout(session.timeout):

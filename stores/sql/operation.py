@@ -29,7 +29,7 @@ class Statement(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What one statement came to."""
+    """The result of one statement."""
 
     rows: Sequence[Sequence[Any]] = ()
     changed: int = 0
@@ -41,7 +41,7 @@ Steps: TypeAlias = Generator[Packet, Sequence[Answer], T]
 
 
 class Problem(enum.Enum):
-    """What a failure means for the operation, in any database."""
+    """The meaning of a failure for the operation, in any database."""
 
     CONFLICT = "the server chose this transaction to give way, and asking again is all it takes"
     LOST = "the connection is lost or of no use any more, and a new one may help"
@@ -122,7 +122,7 @@ class Placeholders(NamedTuple):
     repeats: bool
     """Whether a value that is named twice is given twice."""
     adapt: Callable[[Any], Any] = lambda value: value
-    """What the driver is given for a value."""
+    """Return the driver's argument for a value."""
     escape: Callable[[str], str] = str
     """How a name stands in a statement that has values."""
 

@@ -63,7 +63,7 @@ _BARRIERS: Final = _Forgotten(
 
 
 class Inspecting(Operations):
-    """What an operator asks."""
+    """The operator's view of an outbox."""
 
     @asked(repeats=True)
     def status(self) -> Steps[OutboxStatus]:
@@ -107,7 +107,7 @@ class Inspecting(Operations):
         return deleted
 
     def _forgotten(self) -> Iterator[tuple[_Forgotten, float]]:
-        """What is deleted, and how old it is, in seconds."""
+        """Yield the rows to delete, with their age in seconds."""
         yield _ROLLED_BACK, self.keeping.retention
         yield _SENT, 0.0
         if self.keeping.parked is not None:

@@ -138,7 +138,7 @@ class Dialect:
     gave_up: Around = Around()
     """Ends such a transaction after a failure; one statement that reads comes in the middle."""
     signing_in: Sequence[str] = ()
-    """What comes before the lease of a relay is renewed."""
+    """Statements before the renewal of a relay's lease."""
     locking: Sequence[str] = ()
     """Locks shards before a statement over rows would, in the order that `own` does it."""
     taking: Sequence[str] = ()
@@ -146,15 +146,15 @@ class Dialect:
     waiting: Sequence[str] = (f"state = {RowState.LOCAL_COMMIT:d}",)
     """Where rows to be sent are, each by its own index."""
     has_arrays: bool = False
-    """Whether one statement takes the columns of many rows, instead of one statement for each row."""
+    """True if one statement takes the columns of many rows, instead of one statement for each row."""
     puts_behind: bool = False
     """Whether blocked rows are put where `{pending}` does not look; otherwise it passes them over itself."""
     takes_at_once: bool = False
-    """Whether `{due}` takes the half messages that it finds, and returns them whole."""
+    """True if `{due}` claims the half messages that it finds, and returns them whole."""
     at_least: int = 0
     """Rows that are read at once, though fewer are asked for."""
     has_server: bool = True
-    """Whether the clock is a server's, which may jump."""
+    """True if the clock is a server's, which may jump."""
 
     def __init__(self, words: Mapping[str, str], tables: Mapping[str, str], placeholders: Placeholders) -> None:
         self.tables = tables

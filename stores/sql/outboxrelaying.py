@@ -44,7 +44,7 @@ WHERE state = {LOCAL_COMMIT} AND next_at IS NOT NULL AND next_at > {now} AND sha
 
 
 class _Failing(NamedTuple):
-    """What a failure makes of a row."""
+    """The new state of a row after a failure."""
 
     id: int
     cause: str
@@ -202,7 +202,7 @@ _CHECKED: Final = "a check-back took the local transaction {tx_id} for rolled ba
 
 
 class _Decision(NamedTuple):
-    """What an answer to a check-back makes of a half message."""
+    """The new state of a half message after an answer to its check-back."""
 
     id: int
     state: RowState

@@ -53,17 +53,17 @@ class Writes:
     """Commits it; then the connection is in autocommit again if it was."""
     rollback: Packet = (Statement("ROLLBACK"),)
     restore: Packet = ()
-    """What is left to do where another statement has ended the transaction."""
+    """Statements that remain after another statement has ended the transaction."""
     open: Packet = ()
     """Fails where no transaction is open, if the driver does not know what an error did to it."""
     is_marked: bool = True
     """Whether a savepoint marks our transaction: elsewhere the driver knows whether it is open, and no other starts by itself."""
     proof: Packet = ()
-    """What fails in our transaction that has no mark and is broken, which a commit would undo without a word."""
+    """Fails in our transaction if it has no mark and is broken, which COMMIT would silently roll back."""
     proves_first: bool = False
     """Whether the savepoint is released before rows are written, in the same trip: elsewhere they can still be undone afterwards."""
     at_once: bool = False
-    """Whether a row is written by the call that adds it."""
+    """True if the call that adds a row writes it."""
     as_ours: Callable[[Steps[None]], Steps[None]] = lambda steps: steps
     """Takes steps with the rights that the connection came with, though other rights are in force now."""
 
@@ -118,7 +118,7 @@ class Block(Rows):
 
     @property
     def commits(self) -> bool:
-        """Whether rows of it are committed with its end."""
+        """True if its rows are committed with its end."""
         return self.has_written and (self.has_ended or not self.is_joined)
 
     def begin(self) -> Packet:
@@ -191,7 +191,7 @@ class Business:
     sql: Writes
     runner: Runner
     is_open: Callable[[], bool]
-    """Whether a transaction is open, as far as the driver knows."""
+    """Returns True while a transaction is open, as far as the driver knows."""
     watched: Callable[[Block], AbstractContextManager[None]]
     """Lets a block see what is executed."""
     close: Callable[[], Awaitable[None] | None]
@@ -203,11 +203,11 @@ class Business:
     now: SyncRunner | None = None
     """The way to the database where waiting is impossible: in a call that adds a row, or before a statement that is watched."""
     look: Callable[[], Awaitable[None]] | None = None
-    """Finds out whether a transaction is open, if the driver may have missed an end. Raises nothing of the driver's."""
+    """Checks for an open transaction, if the driver may have missed its end. Raises none of the driver's errors."""
     begins_by_itself: bool = False
-    """Whether a transaction starts with the next statement, where none is open."""
+    """True if the next statement starts a transaction where none is open."""
     waits_to_begin: bool = False
-    """Whether what is raised because it could not start is an error of Ackwise, and not the driver's."""
+    """True if a failed start raises an error of Ackwise, not the driver's."""
 
     async def run(self, steps: Steps[T]) -> T:
         """Return what steps in the transaction that is open return. Raises `AckwiseError`."""

@@ -25,7 +25,7 @@ _NAMES: Final = {
     "barrier": "outbox_barrier",
     "meta": "outbox_meta",
 }
-"""As templates name the tables, and without the prefix."""
+"""The placeholders of templates, and the tables' names without the prefix."""
 
 _VERSIONS: Final = "CREATE TABLE IF NOT EXISTS {schema} (part {part} NOT NULL PRIMARY KEY, version {int4} NOT NULL) {plain}"
 
@@ -146,7 +146,7 @@ class Runs(Protocol):
 
     @property
     def address(self) -> str:
-        """Of the database, without secrets."""
+        """The database's address, without secrets."""
         ...
 
     async def open(self, begin: Callable[[], Steps[None]]) -> None:
@@ -170,7 +170,7 @@ class Runs(Protocol):
 
 
 class Maintenance(NamedTuple, Generic[T_co]):
-    """What is done with the tables of one store. All may raise `ConfigurationError`."""
+    """Operations on the tables of one store. All may raise `ConfigurationError`."""
 
     prepare: Callable[[], Steps[T_co]]
     """See `SQLStore.open`."""
@@ -217,7 +217,7 @@ class SQLStore(Generic[R]):
 
 
 class Layout(NamedTuple):
-    """What a database says to it."""
+    """The database's words for its tables."""
 
     purpose: Purpose
     address: str

@@ -20,7 +20,7 @@ Step_co = TypeVar("Step_co", covariant=True)
 
 
 class Effect(enum.Enum):
-    """What a statement does to the transaction that is open."""
+    """The effect of a statement on the open transaction."""
 
     SAVEPOINT = "it opens a savepoint"
     UNDOES = "it undoes what came after a savepoint"
@@ -149,9 +149,9 @@ class Grammar:
     """The start of a statement, in capitals with single spaces, and what it does; the first that fits."""
     otherwise: Effect | None = None
     several: bool = True
-    """Whether a packet may be several statements."""
+    """True if a packet may be several statements."""
     anywhere: str = ""
-    """What counts wherever it stands in a statement that reads or writes."""
+    """Words with an effect anywhere in a statement that reads or writes."""
 
     def effects(self, packet: str) -> Effects:
         """Return what the statements of `packet` do."""

@@ -110,7 +110,7 @@ def unavailable(error: Exception) -> StoreUnavailable:
 
 @contextmanager
 def refusing(step: str) -> Iterator[None]:
-    """What the database refuses of the handler's own is the handler's fault."""
+    """Raise `TransactionAborted` where the database refuses the handler's own rows."""
     try:
         yield
     except DBAPIError as error:
@@ -130,7 +130,7 @@ def _code(error: DBAPIError) -> int | str:
 
 
 def _first_line(error: Exception) -> str:
-    """What happened, without the statement and its values."""
+    """Return the cause, without the statement and its values."""
     said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     return said.partition("\n")[0].rpartition(">: ")[2]
 

@@ -52,7 +52,7 @@ class Clocks(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """What a file knows of the time."""
+    """The stored time of a file."""
 
     now: float
     wall: float
@@ -105,7 +105,7 @@ def clocks_of(clock: Callable[[], float] | Clocks) -> Clocks:
 
 
 def advance(stamp: Stamp | None, wall: float, uptime: float, boot: str) -> Stamp:
-    """What the file knows now, after `stamp`."""
+    """Return the state of the file after `stamp`."""
     if stamp is None:
         return Stamp(wall, wall, uptime, boot)
     elapsed = _elapsed(stamp, wall, uptime, boot)

@@ -99,7 +99,7 @@ _COMMITTING: Final = frozenset({"isolation_level", "autocommit"})
 """Attributes that commit what is open when they are set."""
 
 _STAYS: Final = re.compile(r"\b(?:pragma|attach|detach|temp|temporary)\b", re.IGNORECASE)
-"""What a statement may leave behind on its connection."""
+"""Words of statements that may leave state on their connection."""
 
 
 class HandlerConnection(sqlite3.Connection):
@@ -107,7 +107,7 @@ class HandlerConnection(sqlite3.Connection):
 
     _is_guarded = False
     is_used_up = False
-    """Whether something may be left on it that a later handler must not see."""
+    """True if it may have state that a later handler must not see."""
 
     @contextmanager
     def guarded(self) -> Iterator[None]:

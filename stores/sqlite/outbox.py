@@ -66,7 +66,7 @@ _TABLES: Final = Tables()
 
 
 class SQLite(Dialect):
-    """What reads needs no transaction, and waits for no writer."""
+    """The dialect of SQLite: reads need no transaction, and wait for no writer."""
 
     alone = writing = Around((_BEGIN_TEXT,), ("COMMIT",))
     patient = Around((_WAIT, _BEGIN_TEXT), ("COMMIT", _AS_BEFORE))

@@ -92,7 +92,7 @@ def _journal(mode: str, part: Part) -> list[str]:
 
 
 class Part(NamedTuple):
-    """What of a file belongs to one kind of store."""
+    """The parts of a file that belong to one kind of store."""
 
     purpose: Purpose
     table: str  #: has the columns `place` and `kept_until`

@@ -34,7 +34,7 @@ from ackwise.testing.hostile.plan import Fault, Plan
 
 
 class Patch(Protocol):
-    """What puts something else in place of an attribute, such as pytest's `MonkeyPatch`."""
+    """Replaces an attribute, such as pytest's `MonkeyPatch`."""
 
     def setattr(self, owner: Any, name: str, value: Any, /) -> None:
         """Let `owner` have `value` under that name."""

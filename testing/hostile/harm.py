@@ -34,7 +34,7 @@ def short(answer: Answer) -> Answer | None:
 
 
 def empty(answer: Answer) -> Answer | None:
-    """As if nothing had been asked."""
+    """Return the answer without results."""
     return _replaced(answer, lambda results: [])
 
 

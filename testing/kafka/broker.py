@@ -142,7 +142,7 @@ class MemoryKafka:
         return [*range(first, first + len(values))]
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """What can be read of a topic, partition by partition, or of one partition."""
+        """Return the readable records of a topic by partition, or of one partition."""
         logs = self._cluster.topic(topic).partitions
         return [record for log in (logs if partition is None else [self._cluster.log(topic, partition)]) for record in log.records()]
 
@@ -155,7 +155,7 @@ class MemoryKafka:
         return self._cluster.group(name)
 
     def committed(self, group: str) -> dict[tuple[str, int], Committed]:
-        """What a group has committed, by topic and partition."""
+        """Return the commits of a group, by topic and partition."""
         return dict(self.group(group).offsets)
 
     def expire(self, client_id: str) -> None:

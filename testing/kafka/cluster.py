@@ -168,7 +168,7 @@ class Topic:
         self.configs = dict(configs)
 
     def config(self, name: str) -> str:
-        """What holds for it."""
+        """Return its effective settings."""
         return self.configs.get(name, DEFAULTS.get(name, ""))
 
 
@@ -264,7 +264,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def check_configs(configs: Mapping[str, str]) -> None:
-    """Of the settings that count here, those that are numbers are numbers."""
+    """Check that the numeric settings used here are numbers."""
     for name, value in configs.items():
         if name in _NUMBERS and not re.fullmatch(r"-?\d+", value or ""):
             raise InvalidConfigurationError(f"{name} is {value!r}, which is no number")

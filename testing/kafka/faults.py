@@ -105,7 +105,7 @@ class Faults:
         self._faults.clear()
 
     def meet(self, api: str, topics: frozenset[str]) -> Fault | None:
-        """What happens to this request."""
+        """Return the fault of this request."""
         return next((fault for fault in self._faults if fault.meet(api, topics)), None)
 
     def _add(self, api: str, how: How, *, times: int | None, code: int = 0, topic: str | None = None) -> Fault:

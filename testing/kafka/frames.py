@@ -67,7 +67,7 @@ _NEWEST: Final = {"Produce": 7}
 
 
 def versions() -> list[dict[str, int]]:
-    """What `ApiVersions` answers."""
+    """Return the answer to `ApiVersions`."""
     found = []
     for name, key in APIS.items():
         known = sorted(version for api, version in _KINDS if api == key)

@@ -49,7 +49,7 @@ class State(enum.Enum):
 
 
 class Committed(NamedTuple):
-    """What a group committed of one partition."""
+    """The commit of a group for one partition."""
 
     offset: int
     metadata: str
@@ -97,7 +97,7 @@ class ConsumerGroup:
         return [*self._members]
 
     def described(self) -> dict[str, Any]:
-        """As `DescribeGroups` tells it."""
+        """Return the group as `DescribeGroups` reports it."""
         return {
             "error_code": 0,
             "group": self.name,

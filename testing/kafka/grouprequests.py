@@ -12,7 +12,7 @@ from ackwise.testing.kafka.group import Committed, ConsumerGroup
 
 
 class GroupRequests:
-    """What is asked of a group coordinator."""
+    """The requests to a group coordinator."""
 
     def __init__(self, cluster: Cluster, port: Callable[[], int], sessions: tuple[float, float]) -> None:
         """`port` is where the broker is reached. `sessions`: the least and the longest time-out of one, in seconds."""

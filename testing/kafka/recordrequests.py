@@ -22,7 +22,7 @@ _LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 
 
 class RecordRequests:
-    """What is produced, fetched and looked up."""
+    """The requests that produce, fetch and look up records."""
 
     def __init__(self, cluster: Cluster, longest_fetch: float) -> None:
         """`longest_fetch`: seconds that a fetch which finds nothing waits at most."""
@@ -78,7 +78,7 @@ class RecordRequests:
                     await grown.wait()
 
     def _read(self, body: Values, refused: int) -> tuple[list[Answer], int, bool]:
-        """What a fetch finds now, its bytes, and whether there is an error to tell."""
+        """Return the records of a fetch, their bytes, and True if there is an error to report."""
         topics, size, is_urgent = [], 0, bool(refused)
         committed = body.get("isolation_level", 0) == 1
         for topic in body["topics"]:
@@ -152,7 +152,7 @@ def _offset_at(log: PartitionLog, timestamp: int, *, committed: bool) -> tuple[i
 
 
 class TransactionRequests:
-    """What is asked of a transaction coordinator."""
+    """The requests to a transaction coordinator."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -23,7 +23,7 @@ _OF_TOPIC: Final = 2
 
 
 class TopicRequests:
-    """What is asked about topics."""
+    """The requests about topics."""
 
     def __init__(self, cluster: Cluster, port: Callable[[], int]) -> None:
         """`port` is where the broker is reached."""

@@ -18,7 +18,7 @@ class Place(NamedTuple):
     """A place between two events; the order is that of the log."""
 
     number: int
-    """Of the file."""
+    """The number of the file."""
     position: int
     file: str
     created: int
@@ -34,7 +34,7 @@ def number_of(file: str) -> int:
 
 
 def place_of(text: str) -> tuple[int, int]:
-    """What orders the place of a text such as `binlog.000012:4711`. Raises `ValueError`."""
+    """Return the sort key of a position such as `binlog.000012:4711`. Raise `ValueError`."""
     file, _, position = text.rpartition(":")
     return number_of(file), int(position)
 
@@ -56,7 +56,7 @@ class Progress:
             self.done = self._outstanding.popleft()
 
     def passed(self, place: Place) -> None:
-        """Between two transactions, the latter of which has no change of ours: an idle source goes forward with it."""
+        """Advance past a transaction without our changes, so that an idle source does not fall behind."""
         if not self._outstanding:
             self.done = place
 
@@ -79,7 +79,7 @@ _COLUMNS: Final = """
 
 
 class Kept(NamedTuple):
-    """What is kept of a reader."""
+    """The stored state of a reader."""
 
     server: str
     place: Place
@@ -110,7 +110,7 @@ def ensure(tables: Tables) -> Steps[None]:
 
 
 def recall(tables: Tables, name: str) -> Steps[Kept | None]:
-    """What is kept of the reader `name`."""
+    """Return the stored state of the reader `name`."""
     question = (
         f"SELECT server, log_file, log_position, log_created, token, leased_until > {_NOW} FROM {tables.named('cdc')} WHERE name = %s"
     )

@@ -38,7 +38,7 @@ _PACKED: Final = frozenset({39, 40, *range(165, 172)})
 
 
 class Wanted(NamedTuple):
-    """What the log reports of a table."""
+    """A table as the log describes it."""
 
     operations: Collection[Operation] = frozenset(Operation)
     texts: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class _Transaction:
-    """What was read of a transaction that has not ended."""
+    """The changes of a transaction that has not ended."""
 
     begin: Place
     is_sure: bool
@@ -102,7 +102,7 @@ class Reader:
         self._reset()
 
     def read(self, packet: bytes) -> list[Change | Committed]:
-        """What one event says; nothing while its transaction is open. Raises `UnreadableChange` or `ChangesLost`."""
+        """Return the result of one event; nothing while its transaction is open. Raise `UnreadableChange` or `ChangesLost`."""
         try:
             stamp, kind, _, _, end, _ = _HEADER.unpack_from(packet, 1)
             body = self._checked(packet, kind, is_artificial=end == 0)
@@ -116,7 +116,7 @@ class Reader:
             raise UnreadableChange(f"the log can't be read at {self._at}: {error}") from None
 
     def _checked(self, packet: bytes, kind: int, *, is_artificial: bool) -> bytes:
-        """What stands between header and checksum. Raises `ValueError` for a wrong one.
+        """Return the bytes between header and checksum. Raise `ValueError` for a wrong checksum.
 
         The description of a file says whether its events have one; events that the server makes up for us are tried.
         """

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 Decoder = Callable[[bytes, int], tuple[Any, int]]
-"""Makes a value of the bytes at a place, and says where what follows starts; the caller checks the end of the bytes."""
+"""Decodes the bytes at a place and returns the value with the next place; the caller checks the end of the bytes."""
 
 _TINY, _SHORT, _LONG, _FLOAT, _DOUBLE, _TIMESTAMP = 1, 2, 3, 4, 5, 7
 _LONGLONG, _INT24, _DATE, _TIME, _DATETIME, _YEAR = 8, 9, 10, 11, 12, 13
@@ -43,7 +43,7 @@ class Column(NamedTuple):
     encoding: str | None = None
     """Python's name for its character set; `None` for bytes."""
     members: tuple[str, ...] = ()
-    """Of ENUM and SET."""
+    """Members of ENUM and SET."""
 
     @property
     def real_type(self) -> int:
@@ -59,17 +59,17 @@ def metadata_size(type_: int) -> int:
 
 
 def is_numeric(type_: int) -> bool:
-    """Whether the log says of such a column that it has a sign or not."""
+    """Return True if the log records the sign of such a column."""
     return type_ in (*_INTEGERS, _FLOAT, _DOUBLE, _DECIMAL, _YEAR)
 
 
 def is_text(type_: int) -> bool:
-    """Whether the log says which character set such a column has."""
+    """Return True if the log records the character set of such a column."""
     return type_ in (_VARCHAR, _VAR_STRING, _STRING, *_BLOBS, _COMPRESSED_BLOB, _COMPRESSED_VARCHAR)
 
 
 def decoder_of(column: Column) -> Decoder:
-    """What decodes `column`. Raises `ValueError` for a type that is not read."""
+    """Return the decoder of `column`. Raise `ValueError` for an unsupported type."""
     type_, (first, second) = column.real_type, column.metadata
     if type_ in _INTEGERS:
         return _integer(_INTEGERS[type_], signed=not column.unsigned)

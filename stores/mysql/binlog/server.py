@@ -179,10 +179,10 @@ _ENCODINGS: Final[Mapping[str, str | None]] = {
 
 
 class Settings(NamedTuple):
-    """What matters of the server's settings."""
+    """The settings of the server that a reader needs."""
 
     server: str
-    """What tells the server from others, with the times at which its files started: MySQL's uuid, or the server_id."""
+    """Identifies the server, with the start times of its files: MySQL's uuid, or the server_id."""
     server_id: int
     syncs: bool
     expires: int
@@ -244,7 +244,7 @@ def require_logged(address: str, databases: Collection[str]) -> Steps[None]:
 
 
 def left_out(databases: Collection[str], only: str, ignored: str) -> list[str]:
-    """Those of `databases` that a log with these lists, comma-separated as the server shows them, leaves out."""
+    """Return the `databases` that a log with these lists omits; the lists are comma-separated, as the server shows them."""
     return [each for each in databases if (only and each not in only.split(",")) or each in ignored.split(",")]
 
 
@@ -295,7 +295,7 @@ def _is_known(encoding: str) -> bool:
 
 
 def findings(said: Settings, log: Log, place: Place) -> tuple[str, ...]:
-    """What is wrong or unwise, a sentence each."""
+    """Return complaints about the settings, a sentence each."""
     found: list[str] = []
     if log.behind(place) is None:
         found.append(f"the file {place.file} of the log is gone, which was to be read on: changes are missing between it and what is left")

@@ -260,5 +260,5 @@ class MySQLChanges(LogChanges):
 
 
 def _session(timeout: float) -> str:
-    """The server gives up before we do, so that it says why."""
+    """Settings with the server's timeout below ours, so that the server's error names the cause."""
     return f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout * 0.4))}, sql_notes = 0"

@@ -49,7 +49,7 @@ class Keepalive(NamedTuple):
 
 
 def parse_frame(data: bytes) -> LogData | Keepalive:
-    """What the server sent in one CopyData. Raises `ValueError`."""
+    """Return the message in one CopyData. Raise `ValueError`."""
     if data[:1] == b"w" and len(data) >= _LOG_DATA.size:
         return LogData(_LOG_DATA.unpack_from(data)[1], data[_LOG_DATA.size :])
     if data[:1] == b"k" and len(data) == _KEEPALIVE.size:
@@ -99,7 +99,7 @@ class ReplicationConnection:
         self._pq.nonblocking = 1
 
     async def receive(self, limit: int) -> list[bytes]:
-        """What the server sent, `limit` pieces at most; waits for the first. Raises `StoreUnavailable` at the end of the connection."""
+        """Wait for messages of the server and return `limit` at most. Raise `StoreUnavailable` at the end of the connection."""
         with _errors(self._address, self._timeout):
             received: list[bytes] = []
             room, has_asked = _MOST_BYTES, False

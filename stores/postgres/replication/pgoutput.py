@@ -51,7 +51,7 @@ class Column(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """What the tables of later messages look like. It comes before the first change of a table, and again when that has changed."""
+    """The columns of a table. It comes before the table's first change, and again when the table has changed."""
 
     oid: int
     schema: str

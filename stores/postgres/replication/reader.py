@@ -72,7 +72,7 @@ class Columns:
         return dict(zip(self._names, converted, strict=True))
 
     def key(self, values: Sequence[Value]) -> Mapping[str, Any]:
-        """What the log has of a row by its key: the other columns are not there, which is not NULL. Raises `ValueError`."""
+        """Return a row's key columns; the other columns are absent, which is not NULL. Raise `ValueError`."""
         self._require_as_many(values)
         named = enumerate(self._names)
         return PartialRow(
@@ -117,7 +117,7 @@ _CONVERTERS: Final[Mapping[int, Callable[[bytes], Any]]] = {
 
 
 def converter_of(type_oid: int) -> Callable[[bytes], Any]:
-    """What makes a value of a type of its text: bool, int, float and bytes for those types, otherwise the text that PostgreSQL writes."""
+    """Return the decoder of a type's text: bool, int, float and bytes for those types, otherwise PostgreSQL's text."""
     return _CONVERTERS.get(type_oid, _text)
 
 
@@ -139,7 +139,7 @@ class Reader:
         self._number = 0
 
     def read(self, payload: bytes) -> Change | Committed | None:
-        """What one message says; `None` if it says nothing of our tables. Raises `UnreadableChange`."""
+        """Return the result of one message; `None` if it does not concern our tables. Raise `UnreadableChange`."""
         try:
             return self._told(parse(payload))
         except ValueError as error:

@@ -43,7 +43,7 @@ class Progress:
 
     @property
     def waits(self) -> bool:
-        """Whether something was read that is not acknowledged."""
+        """Return True if a position was read and not acknowledged."""
         return self._is_inside or bool(self._outstanding)
 
     def begin(self) -> None:
@@ -167,7 +167,7 @@ def ensure_table(tables: Tables) -> Steps[None]:
 
 
 def recall(tables: Tables, slot: str) -> Steps[Known | None]:
-    """What is remembered of `slot`."""
+    """Return the stored state of `slot`."""
     question = f"SELECT system_id, timeline, position::text FROM {tables.named('cdc')} WHERE slot = $1"
     (found,) = yield [Statement(question, (slot,))]
     return Known(*found.rows[0]) if found.rows else None
@@ -224,7 +224,7 @@ class Slot(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What our table remembers of a slot."""
+    """The stored state of a slot."""
 
     system_id: str
     timeline: int
@@ -232,12 +232,12 @@ class Known(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to do before reading."""
+    """Steps to run before reading."""
 
     drops: bool
     makes: bool
     says: str | None = None
-    """What the operator should know, a sentence."""
+    """A warning for the operator, one sentence."""
 
 
 def look_at(name: str) -> Steps[Slot | None]:
@@ -301,7 +301,7 @@ def _loss(name: str, slot: Slot | None, known: Known | None, system_id: str, tim
 
 
 def findings(name: str, slot: Slot) -> tuple[str, ...]:
-    """What is wrong or unwise about a slot that is read, a sentence each."""
+    """Return complaints about a slot in use, a sentence each."""
     found: list[str] = []
     if slot.wal_status == "lost":
         found.append(f"the replication slot {name} is lost: the log that it needs was removed")
