@@ -372,7 +372,7 @@ async def test_each_missing_right_is_named(shop: BinlogWorld, mariadb_with_log: 
     source = MySQLChanges(f"mariadb://{user}@127.0.0.1:{mariadb_with_log.port}/{database}", tables=["orders"], create=True)
     for sentence, grant in (
         (
-            "may not use it, nor create it; let somebody who may run: CREATE TABLE",
+            "may not use it, nor create it; let a user who may run: CREATE TABLE",
             f"CREATE, SELECT, INSERT, UPDATE ON {database}.ackwise_cdc",
         ),
         (r"GRANT BINLOG MONITOR ON \*\.\*", "BINLOG MONITOR ON *.*"),
