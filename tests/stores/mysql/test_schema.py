@@ -78,7 +78,7 @@ async def test_a_user_without_rights_is_told_which_are_missing(mysql: MySQLDatab
         await user.may("SELECT, INSERT, UPDATE, DELETE ON {}.*")
         for refused in (store.open, store.init):
             with pytest.raises(
-                ConfigurationError, match=r"may not do what the claim store needs \(CREATE\); let somebody who may create"
+                ConfigurationError, match=r"may not do what the claim store needs \(CREATE\); let a user who may create"
             ) as raised:
                 await refused()
             assert user.name not in str(raised.value)
