@@ -120,7 +120,7 @@ async def test_what_nobody_can_read_is_passed_on_purpose_and_is_no_loss(
     code, said = await shop.skip(f"{shop.topic}/0/3-4")
     assert (code, said) == (
         0,
-        f"{shop.topic}/0/3-4 can't be read (UnsupportedCodecError), in a record batch of 3 to 4 nothing was changed; add --yes to pass it",
+        f"{shop.topic}/0/3-4 can't be read (UnsupportedCodecError), in a record batch of 3 to 4 nothing was changed; add --yes to skip it",
     )
     assert await shop.committed(partition) == 3
     code, said = await shop.skip(f"{shop.topic}/0/3-4", "--yes")

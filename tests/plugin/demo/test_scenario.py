@@ -202,7 +202,7 @@ def test_what_stock_faust_lost_is_told_and_not_judged(capsys: pytest.CaptureFixt
     played = Played(judged(), 0, Path("demo/summary.json"), {}, {}, Stock(passed=143, lost=6))
     _show(played, Options(4000, 1, Path("demo"), host="faust"))
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Nothing was lost and the books balance. The same worker without Ackwise lost 6 of the first 143 orders" in printed
+    assert "Nothing was lost and the ledger is correct. The same worker without Ackwise lost 6 of the first 143 orders" in printed
 
 
 def test_what_the_demo_says_was_in_flight_is_what_the_host_on_faust_hands_ahead() -> None:
