@@ -433,7 +433,7 @@ async def test_it_is_not_started_again_while_a_call_of_a_handler_is_left(memory_
 
     async with app.running():
         await begun.wait()
-    with pytest.raises(AckwiseError, match="a call of handler 'bill' has not ended since the app was stopped"):
+    with pytest.raises(AckwiseError, match="a call of handler 'bill' still runs since the app was stopped"):
         await app.serve(asyncio.Event())
     end.set()
     await asyncio.sleep(0)
