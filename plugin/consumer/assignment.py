@@ -23,8 +23,6 @@ from ackwise.plugin.kafka.brokeroffsets import Standing
 
 Role = Literal["source", "retry"]
 
-_Lanes = Callable[[TopicPartition, Role, Position], Sequence[Lane]]
-
 
 class Opening:
     """The assignment of one client. It gets what is assigned and what is revoked."""

@@ -21,7 +21,6 @@ from ackwise.plugin.consumer.workerstate import DelayCounts, DelayStanding
 from ackwise.plugin.delays.cancellations import Cancellations
 from ackwise.plugin.delays.delaypipeline import LONGEST_REST, DelayPipeline
 from ackwise.plugin.delays.nexthop import Bounds, WaitingRun
-from ackwise.plugin.kafka.brokeroffsets import Topic
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.topics.topicnames import TopicNames
 
@@ -33,8 +32,6 @@ _COPIES: Final = 50_000
 
 #: Seconds for what is being published when a partition is given up; a publisher answers within ten.
 _RELEASE_TIMEOUT: Final = 12.0
-
-_NO_TOPIC: Final = Topic()
 
 
 class DelayMember(Member):
