@@ -174,7 +174,7 @@ async def test_without_a_broker_workers_end_when_they_are_told_to_and_others_wai
     finally:
         await asyncio.to_thread(kafka.start)
     await workers.until_given("before", *starting)
-    assert {group: workers.said(group).count("the brokers are unavailable") for group in starting} == dict.fromkeys(starting, 1)
+    assert {group: workers.said(group).count("waits for the brokers") for group in starting} == dict.fromkeys(starting, 1)
 
 
 async def test_a_worker_that_may_wait_no_longer_for_its_broker_ends_with_2_and_says_why(workers: Workers) -> None:
