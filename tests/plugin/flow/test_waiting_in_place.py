@@ -137,7 +137,7 @@ async def test_a_message_is_buried_by_command_and_what_is_behind_it_goes_on(shop
     async with shop.serving():
         shop.kafka.produce("orders", b"bad", b"b")
         await until(lambda: shop.app.waiting() and shop.waits_in_commit())
-        assert "is to be buried" in await command("bury", "orders/0/0")
+        assert "will be buried" in await command("bury", "orders/0/0")
         await until(lambda: shop.ran == ["bad", "b"])
     (letter,) = shop.letters
     assert dict(letter.headers)["ackwise-reason"] == b"buried"

@@ -50,7 +50,7 @@ async def test_a_worker_that_was_killed_after_the_command_leaves_the_burial_to_t
     assert [(each["message"], each["attempts"], each["depth"]) for each in waiting] == [(f"{topic}/0/0", 1, 1)]
     worker.send_signal(signal.SIGKILL)
     await worker.wait()
-    assert "is to be buried" in await ackwise(tmp_path, "inplace", "bury", "worker:app", f"{topic}/0/0")
+    assert "will be buried" in await ackwise(tmp_path, "inplace", "bury", "worker:app", f"{topic}/0/0")
     assert await raw_kafka.records(f"{group}.dlq") == []
     worker = await started(tmp_path)
     try:
