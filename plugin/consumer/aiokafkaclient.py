@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, cast
@@ -39,8 +39,6 @@ class AiokafkaClient:
         self._wait = wait
         self._static = static
         self._taking = Taking(consumer)
-        self.assignment: Callable[[], AbstractSet[TopicPartition]] = consumer.assignment
-        self.paused: Callable[[], AbstractSet[TopicPartition]] = consumer.paused
         self.positions = partial(aiokafkainternals.positions_of, consumer)
         self.raising = partial(aiokafkainternals.standing_before_errors, consumer)
         self.revive = partial(aiokafkainternals.revive, consumer)
@@ -75,6 +73,14 @@ class AiokafkaClient:
     ) -> tuple[Mapping[TopicPartition, Topic], Mapping[TopicPartition, KafkaError]]:
         """See `Broker`."""
         return await topics_of(self.consumer, partitions)
+
+    def assignment(self) -> AbstractSet[TopicPartition]:
+        """See `Assignment`."""
+        return cast("AbstractSet[TopicPartition]", self.consumer.assignment())
+
+    def paused(self) -> AbstractSet[TopicPartition]:
+        """See `Assignment`."""
+        return cast("AbstractSet[TopicPartition]", self.consumer.paused())
 
     def seek(self, partition: TopicPartition, offset: int, /) -> None:
         """See `Assignment`."""
