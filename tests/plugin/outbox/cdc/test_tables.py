@@ -134,7 +134,7 @@ async def test_a_slot_that_was_made_again_by_hand_passes_nothing_over_in_silence
     await shop.drop_slot()
     await shop.database.execute("INSERT INTO orders VALUES (2, 'b', true)")
     await shop.database.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", shop.slot)
-    await shop.refuses(ChangesLost, "made it again, or moved it forward; changes that were not sent yet will be missing", orders(shop))
+    await shop.refuses(ChangesLost, "made again, or moved forward; changes that were not sent yet will be missing", orders(shop))
     async with shop.running(orders(shop, replace_lost=True)):
         await shop.database.execute("INSERT INTO orders VALUES (3, 'c', true)")
         await until(lambda: len(shop.kafka.sent) == 2)
