@@ -223,10 +223,6 @@ async def test_the_classic_listener_is_a_middleware_that_stops_at_the_first_fail
     assert capsys.readouterr().out.splitlines()[:3] == ["booked 1", "booked 2", "entry 2 failed: ValueError('the account is closed today')"]
 
 
-async def of_a_message(work: Message[Any], call_next: CallNext) -> object:
-    return await call_next(work)
-
-
 def test_an_installed_middleware_that_fits_no_handler_stops_no_app(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = [EntryPoint("messages", f"{__name__}:of_a_message", "ackwise.middleware")]
     monkeypatch.setattr("ackwise.plugin.registry.announced", lambda group: installed if group == "ackwise.middleware" else [])
