@@ -145,7 +145,7 @@ async def test_what_one_can_not_start_with_none_can(folder: Path) -> None:
 @pytest.mark.slow  # starts a process until it joins again
 async def test_once_one_has_joined_a_refusal_is_tried_again(folder: Path) -> None:
     async with supervising(()) as (supervisor, running):
-        await until(lambda: supervisor._has_joined)
+        await until(lambda: supervisor._has_joined and bool(pids(folder, 1)))
         worker = supervisor._workers[0]
         whole, worker._command = worker._command, (sys.executable, "-c", WORKER, "2")
         os.kill(pids(folder, 1)[0], signal.SIGKILL)
