@@ -25,7 +25,7 @@ from ackwise.middleware.message.batch import Batch
 from ackwise.middleware.message.disposition import Delayed, Failure
 from ackwise.middleware.message.message import Message, Origin
 from ackwise.middleware.message.outgoing import Acked, Outgoing, SendFailed
-from ackwise.middleware.message.refusals import REFUSED_AFTER, MissingTopics
+from ackwise.middleware.message.refusals import MissingTopics
 from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.policies.delaytopic import refuse_too_late
 from ackwise.middleware.runs.agent import Agent, HandlerCall
@@ -170,8 +170,8 @@ log = Log()
 #: Seconds until what was not acknowledged is sent again, as a copy is.
 _AGAIN = 5.0
 
-#: Seconds that a topic may be missing until what is published to it has failed.
-_PATIENCE = REFUSED_AFTER
+#: Seconds that a topic may be missing until what is published to it has failed: it is so at the third look.
+_PATIENCE = 1.8 * _AGAIN
 
 
 class Sending:
@@ -186,7 +186,7 @@ class Sending:
         """Send what each of `publishing` publishes, and leave it PUBLISHED if all is acknowledged, held if not.
 
         What is acknowledged is not sent again. One of which something is refused for good has failed, as if its handler had raised that;
-        so has one that publishes to a topic that is missing for two minutes.
+        so has one that publishes to a topic that is missing for ten seconds.
         """
         sender = self._worker.sender
         messages = [message for run in publishing for message in run.publishes]

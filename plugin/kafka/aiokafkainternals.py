@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, for_code
 
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.kafka.protocolrequests import AIOKAFKA, ApiVersionRequest, MetadataRequest
@@ -50,8 +50,8 @@ NAMES: Final[Mapping[type[Any], str]] = {
         _value_deserializer""",
     AIOKafkaProducer: "_sender client",
     AIOKafkaAdminClient: "_client _send_request",
-    AIOKafkaClient: f"""_bootstrap_servers _client_id _conns _md_synchronizer _md_update_waiter _sync_task bootstrap close cluster
-        fetch_all_metadata force_metadata_update get_random_node send set_topics {" ".join(f"_{each}" for each in _CREDENTIALS)}""",
+    AIOKafkaClient: f"""_bootstrap_servers _client_id _conns _md_synchronizer _md_update_waiter _sync_task add_topic bootstrap close
+        cluster fetch_all_metadata force_metadata_update get_random_node send set_topics {" ".join(f"_{each}" for each in _CREDENTIALS)}""",
     AIOKafkaConnection: "close connect",
     ClusterMetadata: "brokers controller leader_for_partition partitions_for_topic update_metadata",
     SubscriptionState: "_assignment_waiters fetch_context subscription",
@@ -374,6 +374,22 @@ async def cluster_id(client: Any) -> str | None:
     """The id of the cluster that `client` is connected to; `None` if its brokers know none. Raises `KafkaError`."""
     answer = await send(client, any_broker(client), MetadataRequest([], allow_auto_topic_creation=False))
     return getattr(answer, "cluster_id", None)
+
+
+async def learn_topic(client: Any, topic: str) -> None:
+    """Let `client` know the partitions of `topic`. Raises `KafkaError`, such as what the brokers say of the topic.
+
+    A broker is asked first, and only then the client: that logs an error at each look for a topic which is not there.
+    """
+    connections = connections_of(client)
+    for code, name, *_ in (await send(connections, any_broker(connections), MetadataRequest([topic]))).topics:
+        if name == topic and code:
+            raise for_code(code)(f"of topic {topic!r}")
+    for _ in range(2):  # the first answer may be to a request that was made without the topic
+        connections.add_topic(topic)
+        await connections.force_metadata_update()
+        if connections.cluster.partitions_for_topic(topic) is not None:
+            return
 
 
 def learn_brokers(client: Any, metadata: Any) -> None:

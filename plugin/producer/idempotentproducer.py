@@ -18,7 +18,7 @@ from aiokafka.structs import RecordMetadata
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
 from ackwise.middleware.message.outgoing import Acked, Outgoing
 from ackwise.middleware.policies.delaytopic import due_of_send, ladder_of
-from ackwise.plugin.kafka.aiokafkainternals import has_stopped_sending
+from ackwise.plugin.kafka.aiokafkainternals import has_stopped_sending, learn_topic
 from ackwise.plugin.kafka.clients import close_consumer, start
 from ackwise.plugin.kafka.kafkaerrors import reason
 from ackwise.plugin.kafka.timeouts import answer
@@ -132,9 +132,16 @@ class IdempotentClient:
         self._is_spoiled = True
 
     async def partitions(self, topic: str) -> tuple[list[int], list[int]]:
-        """The partitions of `topic`, and those that have a leader now. Raises `KafkaError`."""
-        known = await self._producer.partitions_for(topic)
-        return sorted(known), sorted(self._producer.client.cluster.available_partitions_for_topic(topic) or ())
+        """The partitions of `topic`, and those that have a leader now.
+
+        Raises `UnknownTopicOrPartitionError` at once if a broker says that there is no such topic, and any other `KafkaError`.
+        """
+        cluster = self._producer.client.cluster
+        if cluster.partitions_for_topic(topic) is None:
+            await learn_topic(self._producer, topic)
+        if (known := cluster.partitions_for_topic(topic)) is None:
+            raise KafkaConnectionError(f"no broker told the partitions of topic {topic!r}")
+        return sorted(known), sorted(cluster.available_partitions_for_topic(topic) or ())
 
     async def learn(self) -> bool:
         """Ask the brokers again for the partitions of all topics; return whether one answered."""

@@ -20,6 +20,7 @@ from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, P
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, LogThrottle, said
 from ackwise.middleware.message.outgoing import (
+    MISSING,
     Acked,
     MessageSender,
     Outgoing,
@@ -101,6 +102,9 @@ def _event(message: Outgoing, answer: object) -> Event | None:
             return Event(EventCode.PRODUCE_FAILED, message.topic, dedup_key=message.message_id, error=error or "NotTried")
     return None
 
+
+#: Seconds after which a send to a missing topic is not tried again; a topic that is made on demand takes less.
+_MISSING_WITHIN: Final = 9.0
 
 #: Ids and topics that a log line or an error spells out; the rest is a number.
 _SPELLED: Final = 20
@@ -311,13 +315,15 @@ class Producer:
         return send_later(message, due, now_ms=now_ms, group=self._group, topic=self._delay_topic, clock_skew=self._clock_skew)
 
     async def _deliver(self, messages: Sequence[Outgoing]) -> list[SendAnswer]:
-        """Send until each is acknowledged or refused, or its time is over."""
-        deadline, failures = self._clock() + self._timeout, 0
+        """Send until each is acknowledged or refused, or its time is over, which is short where its topic is missing."""
+        began, failures = self._clock(), 0
         answers = await self._sender.send_many(messages)
         while again := [place for place, found in enumerate(answers) if isinstance(found, SendFailed) and found.retriable]:
             failures += 1
             wait = retry_delay(failures, rng=self._rng)
-            if self._clock() + wait > deadline or not await self._rest(wait):
+            after = self._clock() + wait - began
+            again = [place for place in again if after <= (_MISSING_WITHIN if _is_missing(answers[place]) else self._timeout)]
+            if not again or after > self._timeout or not await self._rest(wait):
                 return answers
             for place, found in zip(again, await self._sender.send_many([messages[place] for place in again]), strict=True):
                 answers[place] = found
@@ -349,6 +355,10 @@ class Producer:
         log.warning("unacknowledged messages saved to the outbox", group=self._group, messages=len(saving))
         for place in places:
             answers[place] = Saved(messages[place].topic, messages[place].message_id)
+
+
+def _is_missing(answer: SendAnswer) -> bool:
+    return isinstance(answer, SendFailed) and answer.error == MISSING
 
 
 def _sink_of(events: str | os.PathLike[str] | Events | EventSink | None, group: str) -> EventSink | None:

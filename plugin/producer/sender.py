@@ -14,7 +14,6 @@ from typing import Final
 
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
-    KafkaConnectionError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
@@ -40,8 +39,11 @@ _TIMEOUT: Final = 10.0
 #: Rungs that a message which waits for its time tries within the timeout.
 _RUNGS: Final = 2
 
-#: Seconds to learn the partitions of a topic; a topic that is missing holds up its neighbours in the list for so long.
+#: Seconds to learn the partitions of a topic.
 _LEARN: Final = 5.0
+
+#: Seconds for which a topic that a broker did not know is answered without asking again.
+_MISSING_FOR: Final = 2.0
 
 #: Messages without an answer that are remembered; beyond that the oldest may be written twice.
 _MOST_UNANSWERED: Final = 10_000
@@ -83,13 +85,14 @@ class Sender:
     ) -> None:
         """`options` are for the producer alone, such as `compression_type`. `timeout`: seconds until a message is reported as failed.
 
-        `clock`: seconds, by which a message that fails by itself is refused after a while. `wall`: epoch seconds, by which one that is
-        sent later is due.
+        `clock`: seconds, by which a message that fails by itself is refused after a while, and a missing topic is looked for again.
+        `wall`: epoch seconds, by which one that is sent later is due.
         """
         self._settings = settings
         self._refusals = RecordRefusals(clock)
         self._silence = Silence()
-        self._wall = wall
+        self._missing: dict[str, tuple[float, SendFailed]] = {}  #: until when a topic is answered so
+        self._clock, self._wall = clock, wall
         self._options = dict(options or {})
         self._timeout = timeout
         self._client: IdempotentClient | None = None
@@ -158,14 +161,34 @@ class Sender:
     async def _attempt(self, messages: Sequence[Outgoing], stopped: _StoppedKeys | None, *, is_last: bool) -> list[SendAnswer]:
         """Send the messages of each partition, side by side with those of others; in the last attempt each alone in its batch."""
         answers: list[SendAnswer] = [_BEHIND] * len(messages)
-        lines = await self._lines(messages, answers, stopped)
-        sending = [
-            self._send_to(place, [messages[number] for number in numbers], stopped, is_last=is_last) for place, numbers in lines.items()
-        ]
-        for numbers, found in zip(lines.values(), await asyncio.gather(*sending), strict=True):
-            for number, each in zip(numbers, found, strict=True):
-                answers[number] = each
+        topics: dict[str, list[int]] = {}
+        for number, message in enumerate(messages):
+            topics.setdefault(message.topic, []).append(number)
+        sending = [self._send_topic(topic, numbers, messages, answers, stopped, is_last=is_last) for topic, numbers in topics.items()]
+        await asyncio.gather(*sending)
         return answers
+
+    async def _send_topic(
+        self,
+        topic: str,
+        numbers: Sequence[int],
+        messages: Sequence[Outgoing],
+        answers: list[SendAnswer],
+        stopped: _StoppedKeys | None,
+        *,
+        is_last: bool,
+    ) -> None:
+        """Answer the messages with these `numbers`, which are those of `topic`: no other topic waits for what is learnt of it."""
+        partitions = await self._partitions(topic, max(messages[number].partition or 0 for number in numbers))
+        if isinstance(partitions, SendFailed):
+            for number in numbers:
+                answers[number] = partitions
+            return
+        lines = self._lines(topic, partitions, numbers, messages, answers, stopped)
+        sending = [self._send_to(place, [messages[each] for each in chosen], stopped, is_last=is_last) for place, chosen in lines.items()]
+        for chosen, found in zip(lines.values(), await asyncio.gather(*sending), strict=True):
+            for number, each in zip(chosen, found, strict=True):
+                answers[number] = each
 
     async def _send_to(
         self, place: Place, messages: Sequence[Outgoing], stopped: _StoppedKeys | None, *, is_last: bool
@@ -181,31 +204,33 @@ class Sender:
             self._silence.tell(place, is_silent=any(map(_is_silence, answers)))
         return [_elsewhere(each) for each in answers] if place in self._silence else answers
 
-    async def _lines(self, messages: Sequence[Outgoing], answers: list[SendAnswer], stopped: _StoppedKeys | None) -> dict[Place, list[int]]:
-        """The places of the messages by topic and partition; what has no partition is answered."""
-        highest: dict[str, int] = {}
-        for message in messages:
-            highest[message.topic] = max(highest.get(message.topic, 0), message.partition or 0)
-        found = dict(zip(highest, await asyncio.gather(*(self._partitions(*each) for each in highest.items())), strict=True))
+    def _lines(
+        self,
+        topic: str,
+        partitions: Partitions,
+        numbers: Sequence[int],
+        messages: Sequence[Outgoing],
+        answers: list[SendAnswer],
+        stopped: _StoppedKeys | None,
+    ) -> dict[Place, list[int]]:
+        """The `numbers` by partition; what has no partition is answered."""
         lines: dict[Place, list[int]] = {}
         now = self._wall()
-        for place, message in enumerate(messages):
-            partitions = found[message.topic]
-            if isinstance(partitions, SendFailed):
-                answers[place] = partitions
-            elif (hops := partitions.hops(message, now)) > MOST_HOPS:
+        for number in numbers:
+            message = messages[number]
+            if (hops := partitions.hops(message, now)) > MOST_HOPS:
                 cause = (
-                    f"topic {message.topic!r} has {len(partitions)} partitions, so a message would be written {hops} times, "
+                    f"topic {topic!r} has {len(partitions)} partitions, so a message would be written {hops} times, "
                     f"and {MOST_HOPS} are the most; add partitions up to 27"
                 )
-                answers[place] = SendFailed(cause, retriable=False, error="TooManyHops")
-            elif (partition := partitions.of(message, now, partial(self._may_try, message.topic))) is None:
-                cause = f"topic {message.topic!r} has {len(partitions)} partitions, and no partition {message.partition}"
-                answers[place] = SendFailed(cause, retriable=False, error="UnknownPartition")
+                answers[number] = SendFailed(cause, retriable=False, error="TooManyHops")
+            elif (partition := partitions.of(message, now, partial(self._may_try, topic))) is None:
+                cause = f"topic {topic!r} has {len(partitions)} partitions, and no partition {message.partition}"
+                answers[number] = SendFailed(cause, retriable=False, error="UnknownPartition")
                 if stopped is not None:
                     stopped.stop(message)
             else:
-                lines.setdefault((message.topic, partition), []).append(place)
+                lines.setdefault((topic, partition), []).append(number)
         return lines
 
     def _may_try(self, topic: str, partition: int) -> bool:
@@ -213,26 +238,22 @@ class Sender:
 
     async def _partitions(self, topic: str, highest: int) -> Partitions | SendFailed:
         """The partitions of `topic`, asked for again if it seems to have no partition `highest`."""
+        now = self._clock()
+        if (missing := self._missing.get(topic)) is not None and now < missing[0]:
+            return missing[1]
         try:
             client = await self._current(self._timeout)
             known, available = await answer(client.partitions(topic), within=_LEARN)
             if highest not in known:
                 await answer(client.learn(), within=_LEARN)
                 known, available = await answer(client.partitions(topic), within=_LEARN)
-        except (KafkaTimeoutError, UnknownTopicOrPartitionError):
-            return await self._missing(topic)
         except Exception as error:  # noqa: BLE001  # whatever it was, nothing was sent
-            return _failure(error, topic)
+            failure = _failure(error, topic)
+            if isinstance(error, UnknownTopicOrPartitionError):
+                self._missing = {each: known for each, known in self._missing.items() if now < known[0]}
+                self._missing[topic] = now + _MISSING_FOR, failure
+            return failure
         return Partitions(known, available)
-
-    async def _missing(self, topic: str) -> SendFailed:
-        """The answer for a topic of which no partition was learnt: only brokers that answer know that it is not there."""
-        try:
-            if self._client is not None and await answer(self._client.learn(), within=_LEARN):
-                return _failure(UnknownTopicOrPartitionError(), topic)
-        except Exception as error:  # noqa: BLE001  # whatever it was, nothing was sent
-            return _failure(error, topic)
-        return _failure(KafkaConnectionError(), topic)
 
     async def _send_line(
         self, partition: int, messages: Sequence[Outgoing], deadline: float, stopped: _StoppedKeys | None, *, is_last: bool

@@ -176,7 +176,6 @@ async def test_what_its_topic_refuses_when_due_or_somebody_else_wrote_is_a_dead_
 async def test_a_topic_that_is_missing_when_a_message_is_due_holds_no_neighbour_and_gives_it_up_when_it_is_overdue_by_max_delay(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 0.2)
     monkeypatch.setattr("ackwise.plugin.delays.delaypipeline._HELD", 0.5)
     app, got = make_app(delayed_sends=True)
     async with TestApp(app) as worker:

@@ -25,6 +25,9 @@ AWAY = SendFailed("the broker is unavailable", retriable=True, error="KafkaConne
 REFUSED = SendFailed("it is too large", retriable=False, error="MessageSizeTooLargeError")
 
 
+MISSING = SendFailed("no such topic", retriable=True, error="UnknownTopicOrPartitionError")
+
+
 class Desk:
     """A sender that answers from a script, and time that passes only while somebody sleeps."""
 
@@ -66,6 +69,18 @@ async def test_headers_that_only_ackwise_sets_are_refused_with_a_sentence(desk: 
                 await producer.send_batch([Outgoing("orders", b"v"), Outgoing("orders", b"v", headers=((name, b"1"),))])
         await producer.send("orders", b"v", headers={"acknowledged": "1"}, delay=10.0)
     assert len(desk.tried) == 1
+
+
+async def test_who_sends_to_a_missing_topic_learns_it_within_ten_seconds_and_its_neighbours_are_tried_longer(desk: Desk) -> None:
+    desk.answers = [{"a": MISSING, "b": AWAY}] * 6
+    async with desk.producer() as producer:
+        answers = await producer.send_batch([Outgoing("nowhere", b"v", message_id="a"), Outgoing("orders", b"v", message_id="b")])
+        assert (answers[0], type(answers[1])) == (MISSING, Acked)
+        assert [len(tried) for tried in desk.tried] == [2, 2, 2, 2, 1, 1, 1]
+        began, desk.always = desk.now, MISSING
+        with pytest.raises(PublishUnavailable, match="no such topic"):
+            await producer.send("nowhere", b"v")
+        assert 2.0 < desk.now - began < 10.0
 
 
 async def test_what_may_pass_is_tried_again_ever_later_under_its_id(desk: Desk) -> None:

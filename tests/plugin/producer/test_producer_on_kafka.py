@@ -67,7 +67,6 @@ async def test_a_publish_to_a_topic_that_is_missing_fails_its_message_and_holds_
     raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ackwise.middleware.pipeline.publishing._PATIENCE", 0.0)
-    monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 1.0)
     source, target = await raw_kafka.new_topic(), await raw_kafka.new_topic()
     app, stop = App(f"publishing-{source}", brokers=raw_kafka.bootstrap), asyncio.Event()
     app.use(ConsumeLater(levels="1s"))

@@ -281,33 +281,53 @@ async def test_behind_a_message_without_answer_nothing_of_its_partition_is_sent(
     assert len(kafka.records("one")) <= 1
 
 
-async def test_a_topic_that_is_missing_may_come_and_its_neighbours_are_sent(
-    sender: Sender, kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 0.2)
-    missing, there = await sender.send_many([Outgoing("later", b"v"), Outgoing("one", b"v")])
-    assert isinstance(missing, SendFailed)
-    assert missing.retriable
-    assert missing.error == "UnknownTopicOrPartitionError"
-    assert missing.cause.endswith("; create the topic, or correct its name")
-    assert isinstance(there, Acked)
-    kafka.create_topic("later")
-    monkeypatch.undo()
-    assert acked(await sender.send_many([Outgoing("later", b"v")])) == [True]
+async def test_a_topic_that_is_missing_may_come_and_its_neighbours_are_sent(kafka: MemoryKafka, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    async with sending(kafka, clock) as sender:
+        missing, there = await sender.send_many([Outgoing("later", b"v"), Outgoing("one", b"v")])
+        assert isinstance(missing, SendFailed)
+        assert missing.retriable
+        assert missing.error == "UnknownTopicOrPartitionError"
+        assert missing.cause.endswith("; create the topic, or correct its name")
+        assert isinstance(there, Acked)
+        kafka.create_topic("later")
+        clock.now += 2.0
+        assert acked(await sender.send_many([Outgoing("later", b"v")])) == [True]
+    assert caplog.text == ""
 
 
-async def test_a_topic_is_not_said_to_be_missing_while_no_broker_answers(
-    sender: Sender, kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 0.2)
+async def test_a_broker_is_asked_once_in_two_seconds_for_a_topic_that_is_missing(kafka: MemoryKafka) -> None:
+    clock = Clock()
+    async with sending(kafka, clock) as sender:
+        assert may_pass((await sender.send_many([Outgoing("later", b"v")]))[0])
+        kafka.create_topic("later")
+        asked = kafka.faults.lose_request("Metadata", topic="later")
+        assert may_pass((await sender.send_many([Outgoing("later", b"v")]))[0])
+        assert asked.met == 0
+        asked.end()
+        clock.now += 2.0
+        assert acked(await sender.send_many([Outgoing("later", b"v")])) == [True]
 
-    def nobody() -> asyncio.Future[bool]:
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        done.set_result(False)
-        return done
 
+async def test_what_is_not_known_of_one_topic_holds_up_no_other(kafka: MemoryKafka, sender: Sender) -> None:
     client: Any = await sender._current(5.0)
-    monkeypatch.setattr(client._producer.client, "force_metadata_update", nobody)
+    ask, told = client.partitions, asyncio.Event()
+
+    async def partitions(topic: str) -> Any:
+        if topic == "orders":
+            await told.wait()
+        return await ask(topic)
+
+    client.partitions = partitions
+    both = asyncio.create_task(sender.send_many([Outgoing("orders", b"held"), Outgoing("one", b"at once")]))
+    await until(lambda: values(kafka, "one") == [b"at once"])
+    assert not both.done()
+    told.set()
+    assert acked(await both) == [True, True]
+
+
+async def test_a_topic_is_not_said_to_be_missing_while_no_broker_answers(sender: Sender, kafka: MemoryKafka) -> None:
+    kafka.faults.lose_request("Metadata", times=None)
     (answer,) = await sender.send_many([Outgoing("later", b"v")])
     assert isinstance(answer, SendFailed)
     assert (answer.retriable, answer.error) == (True, "KafkaConnectionError")
