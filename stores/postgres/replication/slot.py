@@ -71,6 +71,21 @@ _PUBLICATION: Final = "SELECT pubinsert, pubupdate, pubdelete, pubviaroot FROM p
 _TABLES: Final = "SELECT to_jsonb(t)::text FROM pg_publication_tables t WHERE pubname = $1"
 
 
+#: The tables of these, with their children, that have no changes in the log or whose own UPDATE a publication would break.
+_BREAKING: Final = """
+WITH RECURSIVE given AS (
+    SELECT to_regclass(name)::oid AS table FROM unnest($1::text[]) AS name
+    UNION SELECT inhrelid FROM pg_inherits JOIN given ON inhparent = given.table
+)
+SELECT c.oid::regclass::text, c.relkind::text, c.relpersistence::text FROM given JOIN pg_class AS c ON c.oid = given.table
+WHERE c.relkind NOT IN ('r', 'p') OR c.relpersistence <> 'p' OR (c.relkind = 'r' AND c.relreplident <> 'f' AND NOT EXISTS (
+    SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisvalid
+    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+))
+ORDER BY 1
+"""
+
+
 def ensure_publication(
     name: str, tables: Sequence[str], *, columns: Collection[str], needs: Sequence[str], create: bool
 ) -> Steps[tuple[str, ...]]:
@@ -84,6 +99,9 @@ def ensure_publication(
     if not found.rows:
         if not create:
             raise ConfigurationError(f"there is no publication {name}; --create-slot makes it, or run: {made}")
+        (looked,) = yield [Statement(_BREAKING, (list(map(_quoted_table, tables)),))]
+        if unfit := next((_unfit(*row, needs=needs) for row in looked.rows), None):
+            raise ConfigurationError(unfit)
         try:
             yield [Statement(made)]
         except Failure as failure:
@@ -103,6 +121,19 @@ def ensure_publication(
             f"the publication {name} has no table {heartbeat}, so no heartbeat comes back; ALTER PUBLICATION {name} ADD TABLE {heartbeat}",
         )
     return ()
+
+
+def _unfit(table: str, kind: str, persistence: str, *, needs: Sequence[str]) -> str:
+    """Why `table` is not to be published, a sentence. `kind` and `persistence` are PostgreSQL's own letters."""
+    if kind not in "rp":
+        return f"{table} is no table, and the log has no changes of it; name the tables that it reads from"
+    if persistence != "p":
+        return f"{table} is an unlogged or temporary table, and the log has no changes of it; ALTER TABLE {table} SET LOGGED"
+    broken = " and ".join(each.upper() for each in needs if each != "insert")
+    return (
+        f"{table} has no primary key, so publishing it would make PostgreSQL refuse each {broken} of it; give it a primary key, "
+        f"or run: ALTER TABLE {table} REPLICA IDENTITY FULL"
+    )
 
 
 def wrong_with(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.plugin.outbox.cdc.world import World, until
 
-from ackwise.middleware.errors import PublishRefused
+from ackwise.middleware.errors import ConfigurationError, PublishRefused
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.changes import Change, ChangesLost, Operation, UnreadableChange
 from ackwise.plugin.outbox.cdcrelay import CdcRelay
@@ -57,6 +57,28 @@ async def test_the_function_says_what_is_sent_and_the_log_gives_the_id(shop: Wor
     lsn = seen[0].position.replace("/", "-")
     assert shop.kafka.ids[0] == seen[0].id == f"{system_id}-{timeline}-{shop.slot}-{lsn}-0"
     assert seen[1].number == 1
+
+
+async def test_a_table_whose_own_updates_a_publication_would_break_is_refused_and_nothing_is_made(shop: World) -> None:
+    await shop.database.execute(
+        "INSERT INTO other VALUES (1); CREATE VIEW seen AS SELECT * FROM other; CREATE UNLOGGED TABLE brief (id int PRIMARY KEY);"
+        "CREATE TABLE years (id int PRIMARY KEY); CREATE TABLE year_1 () INHERITS (years)"
+    )
+    for table, refused, sentence in (
+        ("other", "other", "has no primary key, so publishing it would make PostgreSQL refuse each UPDATE and DELETE of it; give it a"),
+        ("years", "year_1", "has no primary key"),
+        ("seen", "seen", "is no table"),
+        ("brief", "brief", "is an unlogged or temporary table"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{refused} {sentence}"):
+            async with shop.running(shop.relay(to_message, tables=["orders", table])):
+                pass
+    assert await shop.database.fetchval("SELECT count(*) FROM pg_publication") == 0
+    assert await shop.database.execute("UPDATE other SET id = 2") == "UPDATE 1"
+    await shop.database.execute("ALTER TABLE other REPLICA IDENTITY FULL")
+    async with shop.running(shop.relay(lambda change: Outgoing("others", b"%d" % change.row["id"]), tables=["other"])):
+        assert await shop.database.execute("UPDATE other SET id = 3") == "UPDATE 1"
+        await until(lambda: shop.kafka.values == [b"3"])
 
 
 async def test_after_a_crash_the_same_changes_have_the_same_ids(shop: World) -> None:
