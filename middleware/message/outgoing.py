@@ -189,6 +189,10 @@ def _check_id(given: object, topic: str) -> None:
 def _checked_header(header: object, topic: str) -> tuple[str, bytes | None]:
     match header:
         case (str(name), bytes() | None as value):
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                raise ConfigurationError(f"a header of a message to {topic!r} has the name {name!r}, which UTF-8 can't write") from None
             return name, value
     raise ConfigurationError(f"a header of a message to {topic!r} is no pair of a name (str) and a value (bytes or None)")
 

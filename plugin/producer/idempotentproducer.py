@@ -20,7 +20,7 @@ from ackwise.middleware.message.outgoing import Acked, Outgoing
 from ackwise.middleware.policies.delaytopic import due_of_send, ladder_of
 from ackwise.plugin.kafka.aiokafkainternals import has_stopped_sending, learn_topic
 from ackwise.plugin.kafka.clients import close_consumer, start
-from ackwise.plugin.kafka.kafkaerrors import reason
+from ackwise.plugin.kafka.kafkaerrors import UnencodableError, reason
 from ackwise.plugin.kafka.timeouts import answer
 
 
@@ -148,7 +148,10 @@ class IdempotentClient:
         return bool(await self._producer.client.force_metadata_update())
 
     async def submit(self, partition: int, messages: Sequence[Outgoing], *, alone: bool) -> OnItsWay:
-        """Give the client as many of `messages`, from the first, as fit a batch: one if it shall be `alone`. Raises `KafkaError`."""
+        """Give the client as many of `messages`, from the first, as fit a batch: one if it shall be `alone`.
+
+        Raises `KafkaError`, and `UnencodableError` if one of those can't be written.
+        """
         first = messages[0]
         if len(messages) == 1 and not alone and (first.key is not None or first.value is not None):
             sent = await self._producer.send(first.topic, first.value, first.key, partition, headers=list(first.sent_headers))
@@ -157,7 +160,10 @@ class IdempotentClient:
         batch = self._producer.create_batch()
         timestamps: list[int] = []
         for message in messages[:1] if alone else messages:
-            added = batch.append(timestamp=None, key=message.key, value=message.value, headers=list(message.sent_headers))
+            try:
+                added = batch.append(timestamp=None, key=message.key, value=message.value, headers=list(message.sent_headers))
+            except (AttributeError, OverflowError, TypeError, ValueError) as error:
+                raise UnencodableError(f"the client can't encode the message ({type(error).__name__})") from error
             if added is None:
                 break
             timestamps.append(added.timestamp)

@@ -201,11 +201,13 @@ async def test_a_partition_that_takes_nothing_costs_few_clients(kafka: MemoryKaf
         assert all(acked(await sender.send_many([Outgoing("one", b"v")])))
 
 
-async def test_a_message_that_can_t_be_written_is_refused_and_its_neighbours_are_sent(kafka: MemoryKafka, sender: Sender) -> None:
-    unwritable = Outgoing("one", b"bad", b"k", headers=(("\udc80\ud800", b""),))
-    answers = await sender.send_many([Outgoing("one", b"1", b"k"), unwritable, Outgoing("one", b"2", b"l")])
-    assert acked(answers) == [True, False, True]
-    assert not may_pass(answers[1])
+@pytest.mark.parametrize("name", ["\udc80\ud800", None, 7])
+async def test_a_message_that_can_t_be_written_is_refused_and_its_neighbours_are_sent(sender: Sender, name: Any) -> None:
+    unwritable = Outgoing("one", b"bad", b"k")
+    object.__setattr__(unwritable, "headers", ((name, b""),))
+    answers = await sender.send_many([*(Outgoing("one", b"%d" % each, b"k") for each in range(7)), unwritable, Outgoing("one", b"2", b"l")])
+    assert acked(answers) == [True] * 7 + [False, True]
+    assert not may_pass(answers[7])
 
 
 async def test_a_client_that_can_t_go_on_is_replaced_and_all_is_written_once(kafka: MemoryKafka, sender: Sender) -> None:
