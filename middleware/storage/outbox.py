@@ -76,10 +76,10 @@ def packed_headers(headers: Headers) -> str | None:
 
 
 def unpacked_headers(packed: str | None) -> Headers:
-    """The headers of a row. Raises `ValueError` for a text that `packed_headers` never wrote."""
+    """The headers of a row. Raises `ValueError`, `TypeError` or `RecursionError` for a text that `packed_headers` never wrote."""
     if packed is None:
         return ()
-    return tuple((name, None if value is None else base64.b64decode(value)) for name, value in json.loads(packed))
+    return tuple((name, None if value is None else base64.b64decode(value, validate=True)) for name, value in json.loads(packed))
 
 
 class OutboxRow(NamedTuple):

@@ -19,7 +19,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.message.keys import refuse_async
 from ackwise.middleware.message.outgoing import Acked, MessageSender, Outgoing, SendFailed
 from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, UnreadableChange
-from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, OutboxStore, RowState, Sent
+from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, OutboxStore, RowState, Sent, UnreadableRow
 from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a, where_raised
 
 
@@ -192,12 +192,13 @@ class OutboxRows:
         self._blocks = on_error == "block"
         self._tokens: dict[int, int] = {}
         self._parked: dict[int, tuple[str, bytes] | None] = {}
-        self._keys: set[tuple[str, bytes]] = set()
+        self._keys: dict[tuple[str, bytes], int] = {}  #: of parked rows, with the first of each: what is older goes
         self._swept: OrderedDict[str, None] = OrderedDict()
         self._undeleted: dict[int, Sent] = {}
         self._unseen: list[Sent] = []
         self._deleting: asyncio.Task[None] | None = None
         self._keeps = 0
+        self._unreadable: list[UnreadableRow] = []  #: what the log told of and is not parked yet
 
     async def open(self) -> None:
         """Connect, and create what is missing."""
@@ -226,7 +227,11 @@ class OutboxRows:
         if change.operation is Operation.UPDATE:
             is_new = change.row["state"] == RowState.LOCAL_COMMIT and change.row["message_id"] not in self._swept
             return Aside.TABLE if is_new else Aside.NOTHING
-        row = self._read_row(change)
+        try:
+            row = self._read_row(change)
+        except UnreadableRow as error:
+            self._unreadable.append(error)
+            return Aside.TABLE
         if row is None or row.id in self._parked or row.message.message_id in self._swept:
             return Aside.NOTHING
         return ChangeMessage(row.message, change.position, row)
@@ -239,8 +244,31 @@ class OutboxRows:
         await self._finish_deletion()
         await self._delete()
         await self._learn_parked()
-        rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
-        return [ChangeMessage(row.message, "", row) for row in rows]
+        while True:
+            while self._unreadable:
+                await self._park_unreadable(self._unreadable[0])
+                del self._unreadable[0]
+            try:
+                rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
+            except UnreadableRow as error:
+                self._unreadable.append(error)
+            else:
+                return [ChangeMessage(row.message, "", row) for row in rows]
+
+    async def _park_unreadable(self, unreadable: UnreadableRow) -> None:
+        """Another program wrote it so; nothing waits for it forever. Raises it if it is not in the table, where alone it can be parked."""
+        if unreadable.id in self._parked:
+            return
+        if not await self._is_written([Failed(unreadable.id, unreadable.shard, str(unreadable), None)]):
+            raise unreadable
+        await self._learn_parked()
+        log.error(
+            "outbox row unreadable and parked",
+            outbox=self._name,
+            row=unreadable.id,
+            topic=unreadable.topic,
+            cause=str(unreadable),
+        )
 
     async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
         """Those whose key is free. The others stay in the table; one that is not there was deleted with its insert, and is sent."""
@@ -249,8 +277,12 @@ class OutboxRows:
         return [
             change_message
             for change_message in change_messages
-            if self._key(change_message.row) not in self._keys or not await self._is_in_table(change_message)
+            if not self._is_held(change_message.row) or not await self._is_in_table(change_message)
         ]
+
+    def _is_held(self, row: OutboxRow | None) -> bool:
+        key = self._key(row)
+        return row is not None and key is not None and row.id > self._keys.get(key, row.id)
 
     async def _is_in_table(self, change_message: ChangeMessage) -> bool:
         """Whether the row can wait in the table; one that the log told of gets the reason written at it, which shows that it is there."""
@@ -259,8 +291,12 @@ class OutboxRows:
         row = change_message.row
         assert row is not None, "an outbox has rows"
         await self._finish_deletion()
-        for delay in (0.02, 0.2, 0.0):  # the log reports a commit a moment before a statement sees it
-            if await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens):
+        return await self._is_written([Failed(row.id, row.shard, _HELD, 0.0)])
+
+    async def _is_written(self, failed: Sequence[Failed]) -> bool:
+        """Whether the row was there to be written; the log reports a commit a moment before a statement sees it."""
+        for delay in (0.02, 0.2, 0.0):
+            if await self._store.failed(failed, self._tokens):
                 return True
             await asyncio.sleep(delay)
         return False
@@ -289,14 +325,13 @@ class OutboxRows:
             )
         self._park(row.id, self._key(row))
         log.error(
-            "a row of the outbox is parked with its key, nothing of the key is sent until it is requeued"
-            if self._blocks and row.message.key is not None
-            else "outbox row parked",
+            "outbox row parked",
             outbox=self._name,
             row=row.id,
             topic=row.message.topic,
             message_id=row.message.message_id,
             attempts=row.attempts + 1,
+            holds_key=self._blocks and row.message.key is not None,
             cause=failure.cause,
         )
 
@@ -340,7 +375,7 @@ class OutboxRows:
     def _park(self, row: int, key: tuple[str, bytes] | None) -> None:
         self._parked[row] = key
         if self._blocks and key is not None:
-            self._keys.add(key)
+            self._keys[key] = min(row, self._keys.get(key, row))
 
     def _key(self, row: OutboxRow | None) -> tuple[str, bytes] | None:
         return None if row is None or row.message.key is None else (row.message.topic, row.message.key)

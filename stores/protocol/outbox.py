@@ -141,45 +141,69 @@ def text_of(value: str | bytes) -> str:
 def row_of(row: Sequence[Any]) -> OutboxRow:
     """Return the row for a relay. Raises `UnreadableRow`."""
     id, shard, attempts, created_ms, _size, _is_blocked, *message = row
-    return OutboxRow(id, shard, _message(id, shard, *message), attempts, int(created_ms))
+    return read_row(id, shard, attempts, created_ms, *message)
+
+
+def read_row(id: int, shard: int, attempts: Any, created_ms: Any, topic: Any, *message: Any) -> OutboxRow:
+    """Return the row of these columns. Raises `UnreadableRow`, whatever another program wrote there."""
+    try:
+        return OutboxRow(id, shard, _message(topic, *message), int(attempts), int(created_ms))
+    except Exception as error:  # noqa: BLE001  # see above
+        raise _unreadable(id, shard, topic, error) from None
 
 
 def prepared_of(row: Sequence[Any]) -> Prepared:
     """Return the row for a check-back. Raises `UnreadableRow`."""
-    id, tx_id, checks, created_ms, producer_group, barrier_in, *message = row
-    names = text_of(producer_group), text_of(barrier_in)
-    return Prepared(id, _message(id, 0, *message), text_of(tx_id), checks, int(created_ms), *names)
+    id, tx_id, checks, created_ms, producer_group, barrier_in, topic, *message = row
+    try:
+        names = text_of(producer_group), text_of(barrier_in)
+        return Prepared(id, _message(topic, *message), text_of(tx_id), int(checks), int(created_ms), *names)
+    except Exception as error:  # noqa: BLE001  # see `read_row`
+        raise _unreadable(id, 0, topic, error) from None
 
 
 def parked_of(row: Sequence[Any]) -> Parked:
-    """Return a parked row, with headers and value as far as it has them."""
+    """Return a parked row, with what can be shown of each column."""
     id, topic, message_id, key, attempts, checks, cause, created_ms, headers, value = row
-    shown = _headers_as_far_as_readable(headers), value
-    return Parked(id, text_of(topic), text_of(message_id), key, attempts, checks, cause or "", int(created_ms), *shown)
+    numbers = _number(attempts), _number(checks), shown_text(cause or ""), _number(created_ms)
+    payload = _headers_as_far_as_readable(headers), _bytes(value)
+    return Parked(id, shown_text(topic), shown_text(message_id), _bytes(key), *numbers, *payload)
+
+
+def shown_text(value: object) -> str:
+    """Return a text as it can be printed, whatever is in its column."""
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _bytes(value: object) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+
+
+def _number(value: Any) -> int:
+    """The number; 0 for what is none."""
+    try:
+        return int(value)
+    except (ValueError, TypeError, OverflowError):
+        return 0
 
 
 def _message(
-    id: int,
-    shard: int,
-    topic: str | bytes,
-    value: bytes | None,
-    key: bytes | None,
-    headers: str | None,
-    partition: int | None,
-    message_id: str | bytes,
+    topic: str | bytes, value: bytes | None, key: bytes | None, headers: str | None, partition: int | None, message_id: str | bytes
 ) -> Outgoing:
-    try:
-        return Outgoing(text_of(topic), value, key, unpacked_headers(headers), partition, message_id=text_of(message_id))
-    except (ValueError, TypeError, ConfigurationError) as error:
-        why = str(error) if isinstance(error, ConfigurationError) else f"its headers, {type(error).__name__}"
-        raise UnreadableRow(id, shard, str(topic), why) from None
+    return Outgoing(text_of(topic), value, key, unpacked_headers(headers), partition, message_id=text_of(message_id))
+
+
+def _unreadable(id: int, shard: int, topic: object, error: Exception) -> UnreadableRow:
+    why = shown_text(error) if isinstance(error, ConfigurationError) else f"one of its columns, {type(error).__name__}"
+    return UnreadableRow(id, shard, shown_text(topic), why)
 
 
 def _headers_as_far_as_readable(packed: str | None) -> Headers:
     """The headers; none of a text that is parked because it is unreadable."""
     try:
-        return unpacked_headers(packed)
-    except (ValueError, TypeError):
+        return tuple((shown_text(name), value) for name, value in unpacked_headers(packed))
+    except Exception:  # noqa: BLE001  # see `read_row`
         return ()
 
 

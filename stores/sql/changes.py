@@ -6,16 +6,19 @@ import abc
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.errors import AckwiseError, StoreUnavailable
 from ackwise.middleware.storage.changes import Change, Committed, Operation, SourceStatus, UnreadableChange
-from ackwise.middleware.storage.outbox import OutboxRow, RowState, unpacked_headers
+from ackwise.middleware.storage.outbox import OutboxRow, RowState
+from ackwise.stores.protocol.outbox import read_row
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Steps
 
 T = TypeVar("T")
+
+#: What an outbox row says of its message.
+_COLUMNS: Final = ("topic", "value", "message_key", "headers", "partition", "message_id")
 
 
 class LogChanges(abc.ABC):
@@ -98,26 +101,21 @@ class LogChanges(abc.ABC):
 
 
 def _inserted_row(change: Change, address: str) -> OutboxRow | None:
-    """Return the row of the outbox that was inserted to be sent. Raise `UnreadableChange` for a row that Ackwise did not write."""
-    if change.operation is not Operation.INSERT or change.row.get("state") != RowState.LOCAL_COMMIT:
-        return None
+    """Return the row of the outbox that was inserted to be sent.
+
+    Raises `UnreadableRow` for one that Ackwise did not write, and `UnreadableChange` where a column of the table is missing.
+    """
     row = change.row
+    if change.operation is not Operation.INSERT or row.get("state") != RowState.LOCAL_COMMIT:
+        return None
     try:
-        message = Outgoing(
-            row["topic"],
-            row["value"],
-            key=row["message_key"],
-            headers=unpacked_headers(row["headers"]),
-            partition=row["partition"],
-            message_id=row["message_id"],
-        )
-        return OutboxRow(row["id"], row["shard"], message, row["attempts"], change.committed_ms)
-    except (KeyError, ValueError, TypeError, ConfigurationError) as error:
-        what = f"it has no column {error}" if isinstance(error, KeyError) else type(error).__name__
+        id, shard, attempts, *columns = [row[name] for name in ("id", "shard", "attempts", *_COLUMNS)]
+    except KeyError as error:
         raise UnreadableChange(
-            f"{address}: a row of {change.table}, committed at {change.position}, can't be read ({what}); "
+            f"{address}: a row of {change.table}, committed at {change.position}, can't be read (it has no column {error}); "
             "run `ackwise outbox check`, and see who changed the table"
         ) from None
+    return read_row(id, shard, attempts, change.committed_ms, *columns)
 
 
 def require_same(table: str, before: Mapping[str, object], later: Mapping[str, object]) -> None:

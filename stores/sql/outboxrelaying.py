@@ -125,14 +125,14 @@ class Relaying(Operations):
         while len(given) < limit and size < MOST_BYTES:
             at_once = max(limit - len(given), self._sql.at_least)
             found = yield from self._sql.read(self._sql.pending(**seek, limit=at_once, under_way=left_out, most=MOST_BYTES - size))
-            rows = [row for row in found if not row[5]][: limit - len(given)]
-            given += map(row_of, rows)
+            rows = [row_of(row) for row in [row for row in found if not row[5]][: limit - len(given)]]
+            given += rows
             held_up = [row[0] for row in found if row[5]]
             if not held_up:
                 break
             yield from self._sql.write(self._sql.say("{put_behind}", ids=held_up))
-            size += sum(row[4] for row in rows)
-            left_out += [row[0] for row in rows]
+            size += sum(len(row.message.value or b"") for row in rows)
+            left_out += [row.id for row in rows]
         return given
 
     @asked(repeats=True)

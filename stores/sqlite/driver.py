@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -129,6 +130,10 @@ def problem_of(error: Exception) -> Problem:
 _EMPTY: Final = Answer()
 
 
+#: Makes a text of any bytes: SQLite stores what it is given, and fails a whole answer for one text that is not UTF-8.
+_TEXT: Final = partial(str, encoding="utf-8", errors="surrogateescape")
+
+
 class SQLiteRunner:
     """Sends a statement at a time. Whatever the connection makes of rows and texts, answers have tuples and what SQLite stores."""
 
@@ -140,8 +145,8 @@ class SQLiteRunner:
         cursor = self._cursor
         answers: list[Answer] = []
         factory = self._connection.text_factory
-        if factory is not str:
-            self._connection.text_factory = str
+        if factory is not _TEXT:
+            self._connection.text_factory = _TEXT
         try:
             for text, values in packet:
                 cursor.execute(text, values)
@@ -150,7 +155,7 @@ class SQLiteRunner:
         except sqlite3.Error as error:
             raise Failure(problem_of(error), error) from error
         finally:
-            if factory is not str:
+            if factory is not _TEXT:
                 self._connection.text_factory = factory
         return answers
 

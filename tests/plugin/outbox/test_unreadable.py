@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.plugin.outbox.desk import Desk
 
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.policies.policies import Outbox
+from ackwise.middleware.storage.outbox import Failed, UnreadableRow
 from ackwise.plugin.outbox.checkback import CheckBack
 from ackwise.plugin.outbox.outboxrelay import OutboxRelay
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
@@ -52,7 +56,7 @@ async def test_the_relay_parks_it_and_sends_the_others(outbox: SQLiteOutbox, tmp
     await running
     assert [message.value for message in desk.log.messages] == [b"1", b"3"]
     (parked,) = await outbox.parked()
-    assert parked.cause == "row 2 can't be read (its headers, JSONDecodeError); see who changed the table"
+    assert parked.cause == "row 2 can't be read (one of its columns, JSONDecodeError); see who changed the table"
     shown = await outbox.show(parked.id)
     assert shown is not None
     assert (shown.value, shown.headers) == (b"2", ())
@@ -68,3 +72,47 @@ async def test_the_check_back_parks_it_and_checks_the_others(outbox: SQLiteOutbo
         await check_back.look()
     assert (check_back.counts.parked, check_back.counts.rolled_back) == (1, 2)
     assert [row.id for row in await outbox.parked()] == [2]
+
+
+#: Bytes, texts, numbers, and JSON that is too deep or no list of pairs.
+_ANYTHING = st.one_of(
+    st.binary(max_size=8),
+    st.text(max_size=8),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.sampled_from(("[" * 100_000, '[["a", 1]]', '[[1, "YQ=="]]', '[["a", "!"]]', '[["\\ud800", null]]', "{}", "7", "null", "\0")),
+)
+
+
+@given(
+    st.sampled_from(("topic", "message_id", "message_key", "headers", "partition", "value", "attempts", "created", "size")),
+    _ANYTHING,
+    st.booleans(),
+)
+def test_whatever_stands_in_a_column_the_next_row_is_sent_and_the_operator_is_shown_the_row(
+    column: str, anything: bytes | str | float, as_text: bool
+) -> None:
+    async def read(folder: Path) -> None:
+        outbox, connection = SQLiteOutbox(folder / "shop.db"), sqlite3.connect(folder / "shop.db", isolation_level=None)
+        await outbox.open()
+        async with outbox.transaction(connection) as rows:
+            for message in MESSAGES:
+                rows.add(message)
+        what = "CAST(? AS TEXT)" if as_text else "?"
+        connection.execute(f"UPDATE OR IGNORE ackwise_outbox SET {column} = {what} WHERE id = 1", (anything,))
+        connection.close()
+        tokens = await outbox.own("relay", lease=30.0, share=256)
+        found: list[int] = []
+        while 3 not in found:
+            try:
+                found += [row.id for row in await outbox.pending(tokens, limit=10, under_way=found, block_key=False)]
+            except UnreadableRow as unreadable:
+                await outbox.failed([Failed(unreadable.id, unreadable.shard, str(unreadable), None)], tokens)
+        assert found in ([1, 2, 3], [2, 3])
+        for parked in await outbox.parked():
+            "\n".join(map(str, parked)).encode()
+            await outbox.show(parked.id)
+        await outbox.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(read(Path(folder)))

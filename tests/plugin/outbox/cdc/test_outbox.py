@@ -14,7 +14,7 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.changes import ChangesLost, UnreadableChange
-from ackwise.middleware.storage.outbox import TransactionOutcome
+from ackwise.middleware.storage.outbox import TransactionOutcome, UnreadableRow
 from ackwise.stores.postgres.driver import AsyncpgRunner
 from ackwise.stores.postgres.replication import PostgresChanges, slot
 from ackwise.stores.postgres.replication.slot import Known
@@ -198,6 +198,35 @@ async def test_a_refused_row_that_is_not_in_the_table_stops_the_relay_before_it(
     world.kafka.refuse = lambda _: False
     async with world.running():
         await until(lambda: world.kafka.values == [b"bad"])
+
+
+#: Another program that writes what no JSON parser reads.
+_SPOILED = """
+CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.headers := repeat('[', 100000); RETURN NEW; END $$;
+CREATE TRIGGER spoil BEFORE INSERT ON ackwise_outbox FOR EACH ROW WHEN (NEW.value = 'bad'::bytea) EXECUTE FUNCTION spoil();
+"""
+
+
+async def test_a_row_that_nobody_can_read_is_parked_and_the_log_goes_on(world: World) -> None:
+    async with world.running() as relay:
+        await world.database.execute(_SPOILED)
+        await world.write(b"1", b"bad", b"2", key=b"a")
+        await world.write(b"3", key=b"b")
+        await until(lambda: world.kafka.values == [b"1", b"3"])
+        (parked,) = await world.outbox.parked()
+        assert "can't be read (one of its columns, RecursionError)" in parked.cause
+    async with world.running() as relay:
+        await world.write(b"4", key=b"b")
+        await until(lambda: world.kafka.values[-1] == b"4")
+        assert relay.counts.status is not None
+
+
+async def test_a_row_that_nobody_can_read_and_that_is_in_no_table_stops_the_relay_before_it(world: World) -> None:
+    await world.outbox.open()
+    await world.database.execute(_SPOILED)
+    async with world.ends_with(UnreadableRow, "can't be read"), world.database.transaction():
+        await world.write(b"bad")
+        await world.database.execute("DELETE FROM ackwise_outbox")
 
 
 async def test_a_row_deleted_with_its_insert_is_sent_although_its_key_is_held(world: World) -> None:
