@@ -21,6 +21,7 @@ from ackwise.middleware.message.outgoing import Acked, MessageSender, Outgoing, 
 from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, UnreadableChange
 from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, OutboxStore, RowState, Sent, UnreadableRow
 from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a, where_raised
+from ackwise.plugin.outbox.outboxwindow import ReadSize
 
 
 class ChangeMessage(NamedTuple):
@@ -198,6 +199,7 @@ class OutboxRows:
         self._unseen: list[Sent] = []
         self._deleting: asyncio.Task[None] | None = None
         self._keeps = 0
+        self._read_size = ReadSize(_ROWS)
         self._unreadable: list[UnreadableRow] = []  #: what the log told of and is not parked yet
 
     async def open(self) -> None:
@@ -249,7 +251,7 @@ class OutboxRows:
                 await self._park_unreadable(self._unreadable[0])
                 del self._unreadable[0]
             try:
-                rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
+                rows = await self._read_size.read(lambda limit: self._store.pending(self._tokens, limit=limit, block_key=self._blocks))
             except UnreadableRow as error:
                 self._unreadable.append(error)
             else:

@@ -24,7 +24,7 @@ from ackwise.middleware.policies.policies import Outbox
 from ackwise.middleware.storage.outbox import Failed, OutboxRow, RelayStore, Sent, UnreadableRow, retry_delay
 from ackwise.plugin.consumer.workerstate import OutboxCounts
 from ackwise.plugin.kafka.timeouts import until
-from ackwise.plugin.outbox.outboxwindow import AckMemory, Holding, Key, Ruling, Window, fair_share, rule
+from ackwise.plugin.outbox.outboxwindow import AckMemory, Holding, Key, ReadSize, Ruling, Window, fair_share, rule
 
 log = Log()
 
@@ -60,6 +60,7 @@ class RelayContext:
     sink: EventSink | None
     counts: OutboxCounts
     memory: AckMemory
+    read_size: ReadSize
     throttle: LogThrottle
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
@@ -169,8 +170,8 @@ class OutboxSession:
         blocks = self._policy.on_error == "block"
         while True:
             try:
-                return await self._store.pending(
-                    tokens, limit=self._policy.batch, under_way=under_way, blocked=tuple(stopped), block_key=blocks
+                return await self._around.read_size.read(
+                    lambda limit: self._store.pending(tokens, limit=limit, under_way=under_way, blocked=tuple(stopped), block_key=blocks)
                 )
             except UnreadableRow as error:
                 await self._park_unreadable(error, tokens)
