@@ -122,7 +122,7 @@ class ReadSize:
         self._rows, self._succeeded = most, 0
 
     async def read(self, pending: Callable[[int], Awaitable[list[OutboxRow]]]) -> list[OutboxRow]:
-        """Return what `pending` returns for so many rows. Raises `StoreUnavailable` if not even one can be read."""
+        """Return what `pending` returns for this number of rows. Raises `StoreUnavailable` if not even one can be read."""
         while True:
             try:
                 found = await pending(self._rows)

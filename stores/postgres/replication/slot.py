@@ -124,7 +124,7 @@ def ensure_publication(
 
 
 def _unfit(table: str, kind: str, persistence: str, *, needs: Sequence[str]) -> str:
-    """Why `table` is not to be published, a sentence. `kind` and `persistence` are PostgreSQL's own letters."""
+    """Why `table` is not to be published, a sentence. `kind` and `persistence` are the codes of pg_class."""
     if kind not in "rp":
         return f"{table} is no table, and the log has no changes of it; name the tables that it reads from"
     if persistence != "p":

@@ -207,7 +207,7 @@ CREATE TRIGGER spoil BEFORE INSERT ON ackwise_outbox FOR EACH ROW WHEN (NEW.valu
 """
 
 
-async def test_a_row_that_nobody_can_read_is_parked_and_the_log_goes_on(world: World) -> None:
+async def test_a_row_that_can_not_be_read_is_parked_and_the_log_goes_on(world: World) -> None:
     async with world.running() as relay:
         await world.database.execute(_SPOILED)
         await world.write(b"1", b"bad", b"2", key=b"a")
@@ -221,7 +221,7 @@ async def test_a_row_that_nobody_can_read_is_parked_and_the_log_goes_on(world: W
         assert relay.counts.status is not None
 
 
-async def test_a_row_that_nobody_can_read_and_that_is_in_no_table_stops_the_relay_before_it(world: World) -> None:
+async def test_a_row_that_can_not_be_read_and_that_is_in_no_table_stops_the_relay_before_it(world: World) -> None:
     await world.outbox.open()
     await world.database.execute(_SPOILED)
     async with world.ends_with(UnreadableRow, "can't be read"), world.database.transaction():
