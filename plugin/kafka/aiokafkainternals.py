@@ -7,12 +7,13 @@ producer or an admin client.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaConnectionError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.kafka.protocolrequests import AIOKAFKA, ApiVersionRequest, MetadataRequest
@@ -382,9 +383,17 @@ async def learn_topic(client: Any, topic: str) -> None:
     A broker is asked first, and only then the client: that logs an error at each look for a topic which is not there.
     """
     connections = connections_of(client)
-    for code, name, *_ in (await send(connections, any_broker(connections), MetadataRequest([topic]))).topics:
-        if name == topic and code:
-            raise for_code(code)(f"of topic {topic!r}")
+    brokers = [broker.nodeId for broker in connections.cluster.brokers()]
+    random.shuffle(brokers)
+    for broker in brokers:
+        try:
+            told = await send(connections, broker, MetadataRequest([topic]))
+        except KafkaError:  # another one may answer
+            continue
+        for code, name, *_ in told.topics:
+            if name == topic and code:
+                raise for_code(code)(f"of topic {topic!r}")
+        break
     for _ in range(2):  # the first answer may be to a request that was made without the topic
         connections.add_topic(topic)
         await connections.force_metadata_update()
