@@ -12,6 +12,7 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, Tran
 from ackwise.middleware.message.outgoing import Outgoing, new_message_id
 from ackwise.middleware.storage.outbox import (
     FIRST_CHECK,
+    MOST_BYTES,
     SHARDS,
     CheckAnswer,
     Failed,
@@ -28,7 +29,6 @@ from ackwise.stores.protocol.options import OUTBOX
 from ackwise.stores.protocol.outbox import (
     BARRIERS_KEPT,
     CAUSE,
-    MOST_BYTES,
     Buffer,
     Keeping,
     Sends,
@@ -201,6 +201,7 @@ class MemoryOutbox(Sends):
         shards: Mapping[int, int],
         *,
         limit: int,
+        most: int = MOST_BYTES,
         under_way: Collection[int] = (),
         blocked: Collection[tuple[str, bytes]] = (),
         block_key: bool = True,
@@ -209,7 +210,7 @@ class MemoryOutbox(Sends):
         self._seen = self._wakes.count
         given, size = list[OutboxRow](), 0
         for row in self._due(set(blocked), block_key):
-            if len(given) >= limit or size >= MOST_BYTES:
+            if len(given) >= limit or size >= most:
                 break
             shard = shard_of(row.message)
             if shard in shards and row.id not in under_way:

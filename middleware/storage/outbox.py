@@ -82,6 +82,10 @@ def unpacked_headers(packed: str | None) -> Headers:
     return tuple((name, None if value is None else base64.b64decode(value, validate=True)) for name, value in json.loads(packed))
 
 
+#: Bytes of rows that are read at once at most, if that is more than one row: a relay has to hold them in memory.
+MOST_BYTES: Final = 32 * 1024 * 1024
+
+
 class OutboxRow(NamedTuple):
     """A row to be sent."""
 
@@ -300,11 +304,12 @@ class RelayStore(Protocol):
         shards: Mapping[int, int],
         *,
         limit: int,
+        most: int = MOST_BYTES,
         under_way: Collection[int] = (),
         blocked: Collection[tuple[str, bytes]] = (),
         block_key: bool = True,
     ) -> list[OutboxRow]:
-        """Up to `limit` rows in LOCAL_COMMIT that are due, of `shards`, by id; fewer if their values are large, but at least one.
+        """Up to `limit` rows in LOCAL_COMMIT that are due, of `shards`, by id; fewer if they have `most` bytes, but at least one.
 
         Rows whose ids are `under_way` and rows of the `blocked` keys (topic, key) are not among them. Nor is a row whose key has an
         earlier row that is not due yet, or with `block_key` one that is parked because it could not be sent.

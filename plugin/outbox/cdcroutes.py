@@ -21,7 +21,7 @@ from ackwise.middleware.message.outgoing import Acked, MessageSender, Outgoing, 
 from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, UnreadableChange
 from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, OutboxStore, RowState, Sent, UnreadableRow
 from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a, where_raised
-from ackwise.plugin.outbox.outboxwindow import ReadSize
+from ackwise.plugin.outbox.readsize import ReadSize
 
 
 class ChangeMessage(NamedTuple):
@@ -199,7 +199,7 @@ class OutboxRows:
         self._unseen: list[Sent] = []
         self._deleting: asyncio.Task[None] | None = None
         self._keeps = 0
-        self._read_size = ReadSize(_ROWS)
+        self._read_size = ReadSize(name)
         self._unreadable: list[UnreadableRow] = []  #: what the log told of and is not parked yet
 
     async def open(self) -> None:
@@ -208,6 +208,7 @@ class OutboxRows:
 
     async def begin(self) -> None:
         """Own the table, and delete what was sent before. Raises `ConfigurationError` if relays of the table send its rows."""
+        self._unreadable.clear()  # the log is read again
         await self._store.claim_relay("cdc")
         await self._own()
         await self._delete()
@@ -251,18 +252,22 @@ class OutboxRows:
                 await self._park_unreadable(self._unreadable[0])
                 del self._unreadable[0]
             try:
-                rows = await self._read_size.read(lambda limit: self._store.pending(self._tokens, limit=limit, block_key=self._blocks))
+                rows = await self._read_size.read(
+                    lambda most: self._store.pending(self._tokens, limit=_ROWS, most=most, block_key=self._blocks)
+                )
             except UnreadableRow as error:
                 self._unreadable.append(error)
             else:
                 return [ChangeMessage(row.message, "", row) for row in rows]
 
     async def _park_unreadable(self, unreadable: UnreadableRow) -> None:
-        """Another program wrote it so; nothing waits for it forever. Raises it if it is not in the table, where alone it can be parked."""
+        """Another program wrote it so; nothing waits for it forever. Raises `UnreadableChange` if it is not in the table."""
         if unreadable.id in self._parked:
             return
         if not await self._is_written([Failed(unreadable.id, unreadable.shard, str(unreadable), None)]):
-            raise unreadable
+            raise UnreadableChange(
+                f"outbox {self._name}: {unreadable}; it is not in the table and can't be parked, and nothing behind it in the log is sent"
+            )
         await self._learn_parked()
         log.error(
             "outbox row unreadable and parked",

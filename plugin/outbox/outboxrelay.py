@@ -30,7 +30,8 @@ from ackwise.plugin.kafka.clients import brokers_answer
 from ackwise.plugin.kafka.timeouts import ended
 from ackwise.plugin.outbox.checkback import CheckBack
 from ackwise.plugin.outbox.outboxsession import LeaseOver, OutboxSession, RelayContext
-from ackwise.plugin.outbox.outboxwindow import AckMemory, ReadSize
+from ackwise.plugin.outbox.outboxwindow import AckMemory
+from ackwise.plugin.outbox.readsize import ReadSize
 from ackwise.plugin.producer.idempotentproducer import SenderSettings
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, checked_options
@@ -89,7 +90,7 @@ class OutboxRelay:
             sink=sink,
             counts=counts or OutboxCounts(),
             memory=AckMemory(),
-            read_size=ReadSize(policy.batch),
+            read_size=ReadSize(name),
             throttle=LogThrottle(),
             clock=clock,
         )

@@ -24,7 +24,8 @@ from ackwise.middleware.policies.policies import Outbox
 from ackwise.middleware.storage.outbox import Failed, OutboxRow, RelayStore, Sent, UnreadableRow, retry_delay
 from ackwise.plugin.consumer.workerstate import OutboxCounts
 from ackwise.plugin.kafka.timeouts import until
-from ackwise.plugin.outbox.outboxwindow import AckMemory, Holding, Key, ReadSize, Ruling, Window, fair_share, rule
+from ackwise.plugin.outbox.outboxwindow import AckMemory, Holding, Key, Ruling, Window, fair_share, rule
+from ackwise.plugin.outbox.readsize import ReadSize
 
 log = Log()
 
@@ -167,11 +168,17 @@ class OutboxSession:
         return Window(rows, tokens)
 
     async def _pending(self, tokens: Mapping[int, int], stopped: Collection[Key], under_way: tuple[int, ...]) -> list[OutboxRow]:
-        blocks = self._policy.on_error == "block"
         while True:
             try:
                 return await self._around.read_size.read(
-                    lambda limit: self._store.pending(tokens, limit=limit, under_way=under_way, blocked=tuple(stopped), block_key=blocks)
+                    lambda most: self._store.pending(
+                        tokens,
+                        limit=self._policy.batch,
+                        most=most,
+                        under_way=under_way,
+                        blocked=tuple(stopped),
+                        block_key=self._policy.on_error == "block",
+                    )
                 )
             except UnreadableRow as error:
                 await self._park_unreadable(error, tokens)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
-from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.message.outgoing import Acked, SendAnswer, SendFailed
 from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, retry_delay
 
@@ -105,36 +104,6 @@ class Window:
         """The same without rows whose shard has gone, or has a new token, since, and without rows of the keys that are `stopped`."""
         kept = [row for row in self.rows if tokens.get(row.shard) == self.tokens[row.shard] and key_of(row) not in stopped]
         return self if len(kept) == len(self.rows) else Window(kept, self.tokens)
-
-
-#: Reads in a row that succeed until twice as many rows are read at once.
-_GROWS_AFTER: Final = 32
-
-
-class ReadSize:
-    """How many rows are read at once: half as many after a read that failed, down to one, and up to `most` again after those that did not.
-
-    Over a slow link a read of many large rows has no answer in time, and would have none however often it is repeated.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._rows, self._succeeded = most, 0
-
-    async def read(self, pending: Callable[[int], Awaitable[list[OutboxRow]]]) -> list[OutboxRow]:
-        """Return what `pending` returns for this number of rows. Raises `StoreUnavailable` if not even one can be read."""
-        while True:
-            try:
-                found = await pending(self._rows)
-            except StoreUnavailable:
-                if self._rows == 1:
-                    raise
-                self._rows, self._succeeded = self._rows // 2, 0
-                continue
-            self._succeeded += 1
-            if self._succeeded >= _GROWS_AFTER and self._rows < self._most:
-                self._rows, self._succeeded = min(self._most, 2 * self._rows), 0
-            return found
 
 
 @dataclass(slots=True)

@@ -322,8 +322,9 @@ class Producer:
             failures += 1
             wait = retry_delay(failures, rng=self._rng)
             after = self._clock() + wait - began
-            again = [place for place in again if after <= (_MISSING_WITHIN if _is_missing(answers[place]) else self._timeout)]
-            if not again or after > self._timeout or not await self._rest(wait):
+            missing = min(self._timeout, _MISSING_WITHIN)
+            again = [place for place in again if after <= (missing if _is_missing(answers[place]) else self._timeout)]
+            if not again or not await self._rest(wait):
                 return answers
             for place, found in zip(again, await self._sender.send_many([messages[place] for place in again]), strict=True):
                 answers[place] = found

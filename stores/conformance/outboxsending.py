@@ -167,6 +167,12 @@ class OutboxSending:
             scene.sent(rows, shards)
         assert taken == 2
 
+    def test_few_bytes_are_one_row_at_a_time_however_many_are_allowed(self, scene: OutboxScene) -> None:
+        scene.commit(*(message(bytes(10_000), key=b"%d" % number) for number in range(5)))
+        assert len(scene.pending(most=1)) == 1
+        assert len(scene.pending(most=25_000)) == 3
+        assert len(scene.pending()) == 5
+
     def test_what_the_broker_acknowledged_is_gone(self, scene: OutboxScene) -> None:
         scene.commit(*(message(b"%d" % number) for number in range(6)))
         shards, rows = scene.own(), scene.pending()

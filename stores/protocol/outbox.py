@@ -68,9 +68,6 @@ def divide(shards: Sequence[Shard], owner: str, share: int) -> Division:
     return Division(keep, free[: max(0, share - len(keep))], give)
 
 
-#: Bytes of rows that `pending` gives at once at most, if that is more than one row: a relay has to hold them in memory.
-MOST_BYTES: Final = 32 * 1024 * 1024
-
 #: Characters of a cause that a row keeps.
 CAUSE: Final = 500
 

@@ -9,6 +9,7 @@ from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.outbox import (
     FIRST_CHECK,
+    MOST_BYTES,
     CheckAnswer,
     Failed,
     OutboxRow,
@@ -19,7 +20,7 @@ from ackwise.middleware.storage.outbox import (
     UnreadableRow,
     key_hash,
 )
-from ackwise.stores.protocol.outbox import DECIDED, MOST_BYTES, Shard, cause_of, columns_of, divide, prepared_of, row_of, state_of, text_of
+from ackwise.stores.protocol.outbox import DECIDED, Shard, cause_of, columns_of, divide, prepared_of, row_of, state_of, text_of
 from ackwise.stores.sql.operation import Failure, Problem, Steps
 from ackwise.stores.sql.outboxdialect import DUE_COLUMNS, OF_RELAY, Dialect, Operations, asked, changed, missing_rights
 
@@ -109,6 +110,7 @@ class Relaying(Operations):
         shards: Mapping[int, int],
         *,
         limit: int,
+        most: int = MOST_BYTES,
         under_way: Collection[int] = (),
         blocked: Collection[tuple[str, bytes]] = (),
         block_key: bool = True,
@@ -122,9 +124,9 @@ class Relaying(Operations):
             yield from self._free()
         seek = {"shards": sorted(shards), "blocked": [key_hash(topic, key) for topic, key in blocked], "block_key": block_key}
         given, left_out, size = list[OutboxRow](), list(under_way), 0
-        while len(given) < limit and size < MOST_BYTES:
+        while len(given) < limit and size < most:
             at_once = max(limit - len(given), self._sql.at_least)
-            found = yield from self._sql.read(self._sql.pending(**seek, limit=at_once, under_way=left_out, most=MOST_BYTES - size))
+            found = yield from self._sql.read(self._sql.pending(**seek, limit=at_once, under_way=left_out, most=most - size))
             rows = [row_of(row) for row in [row for row in found if not row[5]][: limit - len(given)]]
             given += rows
             held_up = [row[0] for row in found if row[5]]

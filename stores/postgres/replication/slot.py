@@ -128,10 +128,10 @@ def _unfit(table: str, kind: str, persistence: str, *, needs: Sequence[str]) -> 
     if kind not in "rp":
         return f"{table} is no table, and the log has no changes of it; name the tables that it reads from"
     if persistence != "p":
-        return f"{table} is an unlogged or temporary table, and the log has no changes of it; ALTER TABLE {table} SET LOGGED"
+        return f"{table} is an unlogged table, and the log has no changes of it; ALTER TABLE {table} SET LOGGED"
     broken = " and ".join(each.upper() for each in needs if each != "insert")
     return (
-        f"{table} has no primary key, so publishing it would make PostgreSQL refuse each {broken} of it; give it a primary key, "
+        f"{table} has no replica identity, so publishing it would make PostgreSQL refuse each {broken} of it; give it a primary key, "
         f"or run: ALTER TABLE {table} REPLICA IDENTITY FULL"
     )
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.plugin.outbox.desk import Desk
 
@@ -89,6 +89,9 @@ _ANYTHING = st.one_of(
     _ANYTHING,
     st.booleans(),
 )
+@example("attempts", float("inf"), False)
+@example("headers", "[" * 100_000, False)
+@example("topic", b"\xff", True)
 def test_whatever_stands_in_a_column_the_next_row_is_sent_and_the_operator_is_shown_the_row(
     column: str, anything: bytes | str | float, as_text: bool
 ) -> None:

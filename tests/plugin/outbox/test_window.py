@@ -7,10 +7,9 @@ import random
 import pytest
 from tests.plugin.outbox.desk import lost, refused
 
-from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.storage.outbox import SHARDS, OutboxRow, shard_of
-from ackwise.plugin.outbox.outboxwindow import AckMemory, Holding, ReadSize, Ruling, Window, fair_share, rule
+from ackwise.plugin.outbox.outboxwindow import AckMemory, Holding, Ruling, Window, fair_share, rule
 
 
 def row(number: int, key: bytes | None = b"k", attempts: int = 0) -> OutboxRow:
@@ -128,25 +127,3 @@ def test_what_was_acknowledged_is_remembered_by_id_and_message_id_and_the_oldest
     memory.forget([row(2)])
     assert not memory.has(row(2))
     assert len(memory) == 1
-
-
-async def test_after_reads_that_succeed_more_rows_are_read_at_once_again_and_a_single_row_that_fails_is_an_outage() -> None:
-    size, asked = ReadSize(8), list[int]()
-
-    async def read(limit: int) -> list[OutboxRow]:
-        asked.append(limit)
-        if len(asked) in (1, 2):
-            raise StoreUnavailable("no answer")
-        return []
-
-    async def fail(limit: int) -> list[OutboxRow]:
-        asked.append(limit)
-        raise StoreUnavailable("no answer")
-
-    for _ in range(65):
-        await size.read(read)
-    assert (asked[:4], asked[33:36], asked[-2:]) == ([8, 4, 2, 2], [2, 4, 4], [4, 8])
-    asked.clear()
-    with pytest.raises(StoreUnavailable):
-        await size.read(fail)
-    assert asked == [8, 4, 2, 1]

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.stores.cases import case
@@ -90,6 +91,29 @@ async def test_a_file_can_be_opened_by_many_at_once(path: Path) -> None:
     results = await asyncio.gather(*(store.exchange(Exchange(claims(10, token))) for token, store in enumerate(stores, 1)))
     await asyncio.gather(*(store.close() for store in stores))
     assert sum(isinstance(answer, Acquired) for result in results for answer in result.claims) == 10
+
+
+async def test_no_other_worker_writes_between_what_is_read_and_what_is_decided(store: SQLiteStore, path: Path) -> None:
+    other = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+    refused: list[bool] = []
+
+    def look(statement: str) -> None:
+        if "SELECT" in statement:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                refused.append(True)
+            else:
+                refused.append(False)
+                other.execute("ROLLBACK")
+
+    file: Any = store._connections  # its thread alone may touch its connection
+    file._thread.submit(lambda: file._connection.set_trace_callback(look)).result()
+    await store.exchange(Exchange(claims(1)))
+    file._thread.submit(lambda: file._connection.set_trace_callback(None)).result()
+    other.close()
+    assert refused
+    assert all(refused)
 
 
 async def test_a_locked_file_makes_the_store_unavailable_within_its_timeout_and_only_while_it_is_locked(
