@@ -131,6 +131,7 @@ class MemoryOutbox(Sends):
         self._last_id = 0
         self._wakes = Wakes()
         self._seen = 0
+        self.waits_behind = False
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -236,6 +237,14 @@ class MemoryOutbox(Sends):
             row.next_at = self._clock() + (failure.again_in or 0.0)
             row.state = RowState.MESSAGE_ERROR if failure.again_in is None else RowState.LOCAL_COMMIT
         return len(mine)
+
+    async def free(self, *, block_key: bool = True) -> bool:
+        """Do nothing: no row has a mark, and `pending` looks at all."""
+        return False
+
+    async def hold(self, ids: Collection[int]) -> set[int]:
+        self._require_open()
+        return {row.id for row in self._in(RowState.LOCAL_COMMIT) if row.id in ids}
 
     async def wait_for_rows(self, at_most: float) -> None:
         await self._wakes.begin(self._seen).wait(at_most)

@@ -327,6 +327,21 @@ class RelayStore(Protocol):
         """Write down failures; returns how many. A parked row is MESSAGE_ERROR."""
         ...
 
+    waits_behind: bool
+    """Whether a row may wait behind another one, as far as this object knows; then `free` is to be called after `sent`."""
+
+    async def free(self, *, block_key: bool = True) -> bool:
+        """Let rows go on whose key has no earlier row any more that they wait for: a portion of them, the first of each key.
+
+        Returns whether there are more keys to look at, where the next call goes on. A relay calls it at its start, after `sent` and every
+        few seconds, beside the rest; where it fails, nothing else does.
+        """
+        ...
+
+    async def hold(self, ids: Collection[int]) -> set[int]:
+        """Let rows wait behind an earlier one of their key; returns the ids of those that are there to be sent."""
+        ...
+
     async def wait_for_rows(self, at_most: float) -> None:
         """Return when rows may have come since `pending` was last called, or after `at_most` seconds: a commit in this process,
         a notification of the database."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from ackwise.middleware.errors import AckwiseError, PublishRefused, StoreUnavailable
-from ackwise.middleware.log import Log
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.keys import refuse_async
 from ackwise.middleware.message.outgoing import Acked, MessageSender, Outgoing, SendFailed
 from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, UnreadableChange
@@ -246,6 +246,7 @@ class OutboxRows:
         """
         await self._finish_deletion()
         await self._delete()
+        await self._free()
         await self._learn_parked()
         while True:
             while self._unreadable:
@@ -259,6 +260,14 @@ class OutboxRows:
                 self._unreadable.append(error)
             else:
                 return [ChangeMessage(row.message, "", row) for row in rows]
+
+    async def _free(self) -> None:
+        """Let rows of the table go on that wait behind none any more. What fails is tried again by the next look."""
+        try:
+            while await self._store.free(block_key=self._blocks):
+                pass
+        except StoreUnavailable as error:
+            log.warning("rows behind sent ones not found", outbox=self._name, error=said(error))
 
     async def _park_unreadable(self, unreadable: UnreadableRow) -> None:
         """Another program wrote it so; nothing waits for it forever. Raises `UnreadableChange` if it is not in the table."""

@@ -131,15 +131,16 @@ class OutboxRelay:
         session = OutboxSession(self._store, sender, self._around)
         relaying = asyncio.create_task(session.relay(stop), name="ackwise outbox relay")
         keeping = asyncio.create_task(session.keep_lease(), name="ackwise outbox lease")
+        freeing = asyncio.create_task(session.free_rows(), name="ackwise outbox rows behind")
         stopping = asyncio.create_task(stop.wait(), name="ackwise outbox stop")
         try:
-            await asyncio.wait({relaying, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not (relaying.done() or keeping.done()):
+            await asyncio.wait({relaying, keeping, freeing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done() and not (relaying.done() or keeping.done()):
                 await asyncio.wait({relaying, keeping}, timeout=_DRAIN, return_when=asyncio.FIRST_COMPLETED)
             self._has_owned |= bool(self._around.counts.shards)
-            return next((_end_of(task) for task in (relaying, keeping) if task.done()), None)
+            return next((_end_of(task) for task in (relaying, keeping, freeing) if task.done()), None)
         finally:
-            await self._end(sender, relaying, keeping, stopping)
+            await self._end(sender, relaying, keeping, freeing, stopping)
 
     async def _end(self, sender: OpenSender, *tasks: asyncio.Task[Any]) -> None:
         """Stop sending, then free the shards. Two signals or an error don't wait longer than these few seconds."""

@@ -13,12 +13,13 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.errors import AckwiseError, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
-from ackwise.middleware.log import Log, LogThrottle
+from ackwise.middleware.log import Log, LogThrottle, said
 from ackwise.middleware.message.outgoing import Acked, MessageSender, SendAnswer, SendFailed
 from ackwise.middleware.policies.policies import Outbox
 from ackwise.middleware.storage.outbox import Failed, OutboxRow, RelayStore, Sent, UnreadableRow, retry_delay
@@ -40,6 +41,10 @@ _FIRST_PAUSE: Final = 0.02
 #: Seconds for rows to gather behind a window that was not large: many small windows cost business and relay the processor. A row that
 #: comes to an idle relay does not wait for it.
 _GATHER: Final = 0.005
+
+#: Seconds at least between two looks for rows that wait behind none any more, and how many times as long as such a look took.
+_FREE_EVERY: Final = 0.05
+_FREE_PART: Final = 10
 
 #: The longest wait, in seconds, for brokers that are unavailable.
 _LONGEST_REST: Final = 10.0
@@ -78,6 +83,7 @@ class OutboxSession:
         self._lease = float(around.policy.lease)
         self._holding = Holding()
         self._owning = asyncio.Lock()
+        self._deleted = asyncio.Event()
         #: A store that learns of commits in other processes is waited for, and not asked again and again.
         self._first_pause = float(self._policy.poll) if getattr(store, "notifies", False) else _FIRST_PAUSE
         self._pause = self._first_pause
@@ -104,6 +110,22 @@ class OutboxSession:
             # As many as it has: what is given back while its rows are being sent would be sent twice.
             if self._holding.is_late(self._around.clock(), self._lease / 12):
                 await self._own(max(1, len(self._holding.tokens)))
+
+    async def free_rows(self) -> None:
+        """Let rows go on that wait behind none any more: after deletions, and every few seconds. What fails is tried again."""
+        while True:
+            began, more = self._around.clock(), False
+            self._deleted.clear()
+            try:
+                more = await self._store.free(block_key=self._policy.on_error == "block")
+            except StoreUnavailable as error:
+                if self._around.throttle.is_due("free"):
+                    log.warning("rows behind sent ones not found", outbox=self._around.name, error=said(error))
+            await asyncio.sleep(max(_FREE_EVERY, _FREE_PART * (self._around.clock() - began)))
+            if not more:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._lease / 3):
+                        await self._deleted.wait()
 
     async def _own_share(self) -> None:
         """Between sweeps: take what is missing of the fair share, and give back what is above it."""
@@ -213,6 +235,8 @@ class OutboxSession:
             await self._around.sink.flush()
         deleted = await self._store.sent([Sent(row.id, row.shard) for row in rows], tokens)
         self._around.memory.forget(rows)
+        if self._store.waits_behind:
+            self._deleted.set()
         counts = self._around.counts
         counts.sent += deleted
         if deleted < len(rows):

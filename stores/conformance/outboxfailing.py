@@ -197,6 +197,34 @@ class OutboxFailing:
                 scene.commit(message(b"2600", key=b"a"))  # while most of them wait yet
         assert given == [b"%d" % number for number in range(2601)]
 
+    def test_rows_behind_go_on_in_portions_by_id_and_no_row_passes_an_older_one_of_its_key(self, scene: OutboxScene) -> None:
+        scene.commit(*(message(b"%d" % number, key=b"a") for number in range(1500)), message(b"b1", key=b"b"), message(b"b2", key=b"b"))
+        shards, rows = scene.own(), scene.pending(limit=2000)
+        scene.fail(shards, rows[0], None)
+        scene.fail(shards, rows[-2], None)
+        assert scene.values() == []
+        scene.run(scene.outbox.requeue([rows[0].id, rows[-2].id]))
+        scene.run(scene.outbox.free())
+        first = scene.run(scene.outbox.pending(shards, limit=5000))
+        assert [row.message.value for row in first][-2:] == [b"b1", b"b2"], "the other keys wait for no portion"
+        scene.sent(first, shards)
+        given = [row.message.value for row in first[:-2]]
+        while some := scene.pending(shards, limit=5000):
+            given += [row.message.value for row in some]
+            scene.sent(some, shards)
+        assert given == [b"%d" % number for number in range(1500)]
+
+    def test_rows_are_held_behind_an_earlier_one_if_they_are_there(self, scene: OutboxScene) -> None:
+        scene.commit(message(b"a1", key=b"a"), message(b"a2", key=b"a"), message(b"b1", key=b"b"))
+        shards, rows = scene.own(), scene.pending()
+        scene.fail(shards, rows[0], None)
+        assert scene.run(scene.outbox.hold([rows[1].id, 2**40])) == {rows[1].id}
+        assert scene.run(scene.outbox.hold([rows[1].id])) == {rows[1].id}
+        assert scene.values() == [b"b1"]
+        scene.run(scene.outbox.requeue([rows[0].id]))
+        assert scene.values() == [b"a1", b"a2", b"b1"]
+        assert scene.run(scene.outbox.hold([])) == set()
+
     def test_rows_that_waited_behind_a_parked_one_are_given_once_nobody_asks_for_that(self, scene: OutboxScene) -> None:
         scene.commit(*(message(b"%d" % number, key=b"a") for number in range(5)))
         shards, rows = scene.own(), scene.pending(limit=1)

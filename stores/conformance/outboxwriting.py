@@ -152,9 +152,14 @@ class OutboxScene:
     def pending(
         self, shards: Mapping[int, int] | None = None, *, limit: int = 1000, outbox: OutboxStore | None = None, **asked: Any
     ) -> list[OutboxRow]:
-        """Return the due rows of `shards`; default: of all."""
+        """Return the due rows of `shards`; default: of all. Before it, rows go on that wait behind none any more."""
         mine = dict.fromkeys(range(SHARDS), 0) if shards is None else shards
-        return self.run((outbox or self.outbox).pending(mine, limit=limit, **asked))
+        return self.run(self._freed_and_pending(outbox or self.outbox, mine, limit=limit, **asked))
+
+    async def _freed_and_pending(self, outbox: OutboxStore, mine: Mapping[int, int], **asked: Any) -> list[OutboxRow]:
+        while await outbox.free(block_key=asked.get("block_key", True)):
+            pass
+        return await outbox.pending(mine, **asked)
 
     def values(self, **asked: Any) -> list[bytes | None]:
         """The values of `pending`."""

@@ -44,6 +44,9 @@ _WORDS: Final = {
     "by_id": "FORCE INDEX (PRIMARY)",
     "by_due": "FORCE INDEX (by_due)",
     "by_tx": "FORCE INDEX (by_tx)",
+    "by_key": "FORCE INDEX (by_key)",
+    "holder": "holder",
+    "holds_up": "TRUE",
     "deleting": "DELETE r FROM {rows} AS r FORCE INDEX (PRIMARY)",
     "deleting_barriers": "DELETE b FROM {barrier} AS b",
     "renewing": "ON DUPLICATE KEY UPDATE leased_until = {later lease}",
@@ -56,30 +59,36 @@ _WORDS: Final = {
     SELECT COUNT(*) AS number, MIN(id) AS oldest FROM {rows} {by_due} WHERE {it}) AS n LEFT JOIN {rows} AS r ON r.id = n.oldest)""",
 }
 
-# By id over all shards and not by shard, so that a backlog of any size is read from its start only. A row whose key is blocked is
-# passed over here: what blocks is found in the index, as it is due later, or parked. The large columns are read last, of few rows.
+# By id over all shards and not by shard, so that a backlog of any size is read from its start only. The large columns are read last, of
+# few rows.
 _PENDING: Final = """
-WITH blocks AS (
-    SELECT key_hash, MIN(id) AS first_id FROM {rows} FORCE INDEX (by_due)
-    WHERE key_hash IS NOT NULL AND (state = {LOCAL_COMMIT} AND next_at > {now} %s)
-    GROUP BY key_hash
-), found AS (
-    (%s AND r.next_at IS NULL ORDER BY r.id LIMIT :limit)
+WITH found AS (
+    (%s AND next_at IS NULL ORDER BY id LIMIT :limit)
     UNION ALL
-    (%s AND r.next_at <= {now} ORDER BY r.id LIMIT :limit)
+    (%s AND next_at <= {now} ORDER BY id LIMIT :limit)
+), seen AS (
+    SELECT r.id, r.size, r.key_hash IS NOT NULL AND {is_blocked} AS is_blocked
+    FROM (SELECT * FROM found ORDER BY id LIMIT :limit) AS r
 ), summed AS (
-    SELECT id, SUM(size) OVER (ORDER BY id) - size AS before_it FROM (SELECT id, size FROM found ORDER BY id LIMIT :limit) AS first_ones
+    SELECT id, is_blocked, SUM(IF(is_blocked, 0, size)) OVER (ORDER BY id) - IF(is_blocked, 0, size) AS before_it FROM seen
 )
-SELECT r.id, r.shard, r.attempts, {ms r.created}, r.size, FALSE, r.topic, r.value, r.message_key, r.headers, r.`partition`, r.message_id
-FROM summed AS s STRAIGHT_JOIN {rows} AS r ON r.id = s.id WHERE s.before_it < :most ORDER BY r.id
+SELECT r.id, r.shard, r.attempts, {ms r.created}, r.size, s.is_blocked, r.topic, IF(s.is_blocked, NULL, r.value), r.message_key, r.headers,
+    r.`partition`, r.message_id
+FROM summed AS s STRAIGHT_JOIN {rows} AS r ON r.id = s.id WHERE s.is_blocked OR s.before_it < :most ORDER BY r.id
 """
-_ONE: Final = """
-SELECT r.id, r.size FROM {rows} AS r FORCE INDEX (by_due) LEFT JOIN blocks AS b ON b.key_hash = r.key_hash AND b.first_id < r.id
-WHERE r.state = {LOCAL_COMMIT} AND b.key_hash IS NULL"""
-_OF_SHARDS: Final = " AND r.shard IN (:shards)"
-_NOT_UNDER_WAY: Final = " AND r.id NOT IN (:under_way)"
-_NOT_BLOCKED: Final = " AND (r.key_hash IS NULL OR r.key_hash NOT IN (:blocked))"
-_OR_PARKED: Final = "OR state = {MESSAGE_ERROR} AND attempts > 0"
+_ONE: Final = "SELECT id, size, key_hash FROM {rows} FORCE INDEX (by_due) WHERE state = {LOCAL_COMMIT} AND behind = FALSE"
+_OF_SHARDS: Final = " AND shard IN (:shards)"
+_NOT_UNDER_WAY: Final = " AND id NOT IN (:under_way)"
+_NOT_BLOCKED: Final = " AND (key_hash IS NULL OR key_hash NOT IN (:blocked))"
+
+#: A key of which rows wait behind another, see `Dialect.held`; then the one after it. And how many are asked for in one trip at most.
+_HELD: Final = (
+    """SELECT r.key_hash, r.id, {last_of r} FROM (
+    SELECT holder AS key_hash, id FROM {rows} {by_key} WHERE holder > @ackwise_key AND behind ORDER BY holder, id LIMIT 1) AS r""",
+    "SET @ackwise_next = (SELECT holder FROM {rows} {by_key} WHERE holder > @ackwise_key AND behind ORDER BY holder LIMIT 1)",
+    "SET @ackwise_key = @ackwise_next",  # with one variable, the server would read the index from its start
+)
+_MOST_HELD: Final = 64
 
 #: Each look sees what is committed by now, and no statement locks a gap, in which the business could not insert.
 _BEGIN: Final = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION")
@@ -145,8 +154,20 @@ class MySQL(Dialect):
         return super().say(template, **values)
 
     def pending(self, **seek: Any) -> Statement:
-        template = _pending(len(seek["shards"]) < SHARDS, bool(seek["under_way"]), bool(seek["blocked"]), seek["block_key"])
+        template = _pending(len(seek["shards"]) < SHARDS, bool(seek["under_way"]), bool(seek["blocked"]))
         return self.say(template, **seek)
+
+    def held(self, after: int, keys: int, block_key: bool) -> Steps[Sequence[Sequence[Any]]]:
+        """See `Dialect.held`. Key by key: a statement that asked for the next key of each would read the index from its start each time."""
+        found, at_once = list[Sequence[Any]](), 1
+        while len(found) < keys:
+            asked = self.say_all(("SET @ackwise_key = :after", *_HELD * at_once), after=after, block_key=block_key)
+            new = [row for answer in (yield from self.within(self.reading, asked)) for row in answer.rows]
+            found += new
+            if len(new) < at_once:
+                break
+            after, at_once = new[-1][0], min(2 * at_once, _MOST_HELD)
+        return found
 
     def prepare(self, rows: Sequence[RowColumns], half: Mapping[str, Any]) -> Steps[None]:
         """See `Dialect.prepare`. Raises `ConfigurationError` for a row that the server does not take."""
@@ -179,10 +200,10 @@ class MySQL(Dialect):
 
 
 @functools.cache
-def _pending(of_shards: bool, under_way: bool, blocked: bool, block_key: bool) -> str:
+def _pending(of_shards: bool, under_way: bool, blocked: bool) -> str:
     """The template with the conditions that exclude something."""
     one = _ONE + _OF_SHARDS * of_shards + _NOT_UNDER_WAY * under_way + _NOT_BLOCKED * blocked
-    return _PENDING % (_OR_PARKED * block_key, one, one)
+    return _PENDING % (one, one)
 
 
 def insert(table: str, rows: Sequence[RowColumns], before: Packet, address: str, more: str = _TO_SEND) -> Steps[None]:

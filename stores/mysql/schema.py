@@ -23,7 +23,7 @@ TYPES: Final = {
     "key": "k BINARY(16)",
     "int8": "BIGINT",
     "int4": "INT",
-    "int2": "TINYINT",
+    **dict.fromkeys(("int2", "bool"), "TINYINT"),
     **dict.fromkeys(("time", "created"), "DATETIME(6)"),
     "bytes": "LONGBLOB",
     "letter": "CHAR(1) CHARACTER SET ascii",
@@ -36,7 +36,9 @@ TYPES: Final = {
     "cause": "VARCHAR(500) CHARACTER SET utf8mb4",
     "partition": "`partition`",
     "past": "'2000-01-01'",
-    "keys": ",\n    KEY by_due (state, next_at),\n    KEY by_tx (tx_id)",
+    # The keys of rows that others may wait behind; NULL for all others, which lie together in the index then.
+    "keys": ",\n    holder BIGINT AS (IF(attempts > 0 OR behind, key_hash, NULL)) STORED,\n    KEY by_due (state, next_at, behind),"
+    "\n    KEY by_key (holder, id),\n    KEY by_tx (tx_id)",
     **dict.fromkeys(("plain", "narrow", "wide"), "ENGINE = InnoDB"),
     "insert": "INSERT IGNORE",
     "keeping": "",

@@ -46,20 +46,20 @@ _WORDS: Final = {
     "ms": "extract(epoch FROM {it}) * 1000",
     "among": "= ANY (:it)",
     "locked": "FOR UPDATE",
-    # An earlier row of the key that holds it up: one that waits itself, is not due again yet, or is parked because it could not be sent.
-    # One moment for the whole statement: a row that became due in the middle of it would be left out, and hold up nothing.
-    "blocker": """
-SELECT FROM {rows} AS before WHERE before.key_hash = r.key_hash AND before.id < r.id AND before.key_hash IS NOT NULL
-    AND (before.attempts > 0 OR before.behind)
-    AND ({it} before.state = {LOCAL_COMMIT} AND before.next_at > statement_timestamp() OR before.state = {MESSAGE_ERROR} AND :block_key)""",
+    "instant": "statement_timestamp()",
+    "is_behind": "{it}.behind AND {it}.key_hash IS NOT NULL",
+    "sooner": "clock_timestamp()",
+    "freed": """
+UPDATE {rows} AS r SET behind = FALSE, next_at = {sooner} FROM unnest(:key_hash::bigint[], :first::bigint[], :last::bigint[]) AS f (k, a, z)
+WHERE r.key_hash = f.k AND {is_behind r} AND r.id BETWEEN f.a AND f.z""",
     # By id over all shards and not by shard, so that a backlog of any size is read from its start only. A row that is blocked is recognised
     # without its value, and is put `behind` then: it leaves the index that is read here, until what blocks it is sent.
     "pending": f"""
 WITH seen AS (
     SELECT id, shard, attempts, created, size::bigint, {MESSAGE},
-        key_hash IS NOT NULL AND EXISTS ({{blocker before.behind OR}}) AS is_blocked
+        key_hash IS NOT NULL AND {{is_blocked}} AS is_blocked
     FROM {{rows}} AS r
-    WHERE state = {{LOCAL_COMMIT}} AND NOT behind AND shard = ANY (:shards) AND (next_at IS NULL OR next_at <= statement_timestamp())
+    WHERE state = {{LOCAL_COMMIT}} AND NOT behind AND shard = ANY (:shards) AND (next_at IS NULL OR next_at <= {{instant}})
         AND id <> ALL (:under_way::bigint[]) AND (key_hash IS NULL OR key_hash <> ALL (:blocked::bigint[]))
     ORDER BY id LIMIT :limit
 ), summed AS (
@@ -68,40 +68,19 @@ WITH seen AS (
 SELECT id, shard, attempts, {{ms created}}, size, is_blocked, topic, CASE WHEN NOT is_blocked THEN value END, message_key, headers,
     partition, message_id
 FROM summed WHERE is_blocked OR before_it < :most ORDER BY id""",
-    "put_behind": "UPDATE {rows} SET behind = true WHERE id = ANY (:ids::bigint[]) AND state = {LOCAL_COMMIT} AND NOT behind",
-    # The net: whatever a row waited behind, it is gone or due. Each key is looked at once, however many rows wait.
-    "free": f"""
-WITH RECURSIVE keys AS (
-    (SELECT key_hash FROM {{rows}} WHERE behind AND key_hash IS NOT NULL ORDER BY key_hash LIMIT 1)
-    UNION ALL
-    SELECT (SELECT b.key_hash FROM {{rows}} AS b WHERE b.behind AND b.key_hash IS NOT NULL AND b.key_hash > keys.key_hash
-        ORDER BY b.key_hash LIMIT 1)
-    FROM keys WHERE key_hash IS NOT NULL
-)
-UPDATE {{rows}} SET behind = false WHERE behind AND key_hash IS NOT NULL AND key_hash IN (
-    SELECT key_hash FROM (SELECT key_hash, {2**62} AS id FROM keys) AS r WHERE NOT EXISTS ({{blocker}}))""",
-    # Some at a time: if the first of them fails, they are put behind it again.
-    "freed": """freed AS (UPDATE {rows} SET behind = false WHERE id IN (
-    SELECT b.id FROM (SELECT DISTINCT key_hash FROM {it}) AS e CROSS JOIN LATERAL (
-        SELECT id FROM {rows} AS b WHERE b.behind AND b.key_hash IS NOT NULL AND b.key_hash = e.key_hash ORDER BY b.id LIMIT 1000
-    ) AS b))
-SELECT count(*) FROM ended""",
     "mine": """
 ARRAY(SELECT s.shard FROM {shards} AS s JOIN unnest(:mine_shards::smallint[], :mine_tokens::bigint[]) AS mine (shard, token)
     ON s.shard = mine.shard AND s.token = mine.token {it})""",
     "of_mine": "id = ANY (:ids::bigint[]) AND state = {LOCAL_COMMIT} AND shard = ANY ({mine})",
-    "deleted": "WITH ended AS (DELETE FROM {rows} WHERE {of_mine} RETURNING key_hash), {freed ended}",
+    "deleted": "DELETE FROM {rows} WHERE {of_mine}",
     # A row that is kept holds up none, and has no key.
-    "kept": """
-WITH gone AS (SELECT id, key_hash FROM {rows} WHERE {of_mine} FOR UPDATE), ended AS (
-UPDATE {rows} AS r SET state = {GLOBAL_COMMIT}, next_at = {later keep}, cause = NULL, key_hash = NULL, behind = false{it}
-FROM gone WHERE r.id = gone.id RETURNING gone.key_hash), {freed ended}""",
+    "kept": "UPDATE {rows} SET state = {GLOBAL_COMMIT}, next_at = {later keep}, cause = NULL, key_hash = NULL, behind = FALSE{it}"
+    " WHERE {of_mine}",
     "failed": """
-WITH mine AS MATERIALIZED (SELECT {mine FOR SHARE OF s} AS shards), ended AS (
+WITH mine AS MATERIALIZED (SELECT {mine FOR SHARE OF s} AS shards)
 UPDATE {rows} AS r SET attempts = attempts + 1, cause = f.cause, state = f.state, next_at = clock_timestamp() + f.again_in * interval '1 s'
 FROM mine, unnest(:id::bigint[], :cause::text[], :state::smallint[], :again_in::float8[]) AS f (id, cause, state, again_in)
-WHERE r.id = f.id AND r.state = {LOCAL_COMMIT} AND r.shard = ANY (mine.shards)
-RETURNING r.key_hash, r.state), parked AS (SELECT key_hash FROM ended WHERE state = {MESSAGE_ERROR}), {freed parked}""",
+WHERE r.id = f.id AND r.state = {LOCAL_COMMIT} AND r.shard = ANY (mine.shards)""",
     # Those that another instance is being given are passed over.
     "due": "UPDATE {rows} SET next_at = {later lease} WHERE id IN (SELECT id FROM {rows} WHERE "
     + DUE
@@ -134,8 +113,7 @@ class Postgres(Dialect):
     patient = Around((_BEGIN, "SELECT set_config('lock_timeout', greatest(1, (:wait::float8 * 1000)::int)::text, true)"), ("COMMIT",))
     gave_up = Around(("ROLLBACK",))
     waiting = (f"{_SENDABLE} AND NOT behind", f"{_SENDABLE} AND behind AND key_hash IS NOT NULL")
-    has_arrays = puts_behind = takes_at_once = True
-    at_least = 200  # they may be blocked
+    has_arrays = takes_at_once = True
 
     def __init__(self, tables: Tables, address: str = "") -> None:
         super().__init__(_WORDS, names_of(tables), Placeholders("${}".format, repeats=False))

@@ -16,7 +16,7 @@ from ackwise.stores.sql.outboxwriting import Block, Business, Rows, transaction
 from ackwise.stores.sql.schema import Layout, Maintenance, SQLStore, complaints, create, refuse_jumped, required
 
 _AT_ONCE: Final = 1000
-"""Rows that one step of the cleanup deletes, which takes some milliseconds."""
+"""Rows that one step of the cleanup deletes, or one of `requeue` changes, which takes some milliseconds."""
 
 _RELAYS_KEPT: Final = 86400.0
 """Seconds that a lease is kept after its end."""
@@ -30,9 +30,10 @@ WHERE r.leased_until > {now} ORDER BY r.owner
 _COLUMNS: Final = "id, topic, message_id, message_key, attempts, checks, cause, {ms created}"
 _PARKED: Final = f"SELECT {_COLUMNS}, NULL, NULL FROM {{rows}} WHERE state = {{MESSAGE_ERROR}} AND id > :after ORDER BY id LIMIT :limit"
 _SHOWN: Final = f"SELECT {_COLUMNS}, headers, value FROM {{rows}} WHERE state = {{MESSAGE_ERROR}} AND id = :id"
-_SENDABLE: Final = "state = {LOCAL_COMMIT}, attempts = 0, checks = 0, next_at = NULL, cause = NULL WHERE state = {MESSAGE_ERROR}"
-_REQUEUE_ALL: Final = "UPDATE {rows} {by_due} SET " + _SENDABLE
-_REQUEUE: Final = "UPDATE {rows} {by_id} SET " + _SENDABLE + " AND id {among ids}"
+_ALL_PARKED: Final = "SELECT id FROM {rows} {by_due} WHERE state = {MESSAGE_ERROR} AND id > :after ORDER BY id LIMIT :limit"
+_LAST_PARKED: Final = "SELECT max(id) FROM {rows} {by_due} WHERE state = {MESSAGE_ERROR}"
+_REQUEUE: Final = """UPDATE {rows} {by_id} SET state = {LOCAL_COMMIT}, attempts = 0, checks = 0, next_at = {sooner}, cause = NULL
+WHERE state = {MESSAGE_ERROR} AND id {among ids}"""
 
 _OLD_BARRIERS: Final = """
 b.created < {at before} AND NOT EXISTS (SELECT 1 FROM {rows} AS r WHERE r.tx_id = b.tx_id AND r.tx_id <> '' AND r.state = {PREPARED})"""
@@ -78,10 +79,28 @@ class Inspecting(Operations):
         rows = yield from self._sql.read(self._sql.say(_SHOWN, id=row))
         return parked_of(rows[0]) if rows else None
 
+    async def requeue(self, rows: Collection[int] | None = None) -> int:
+        """See `OutboxStore.requeue`. By id, some at a time: what was requeued stays so if the database does not answer any more."""
+        requeued, ids, last = 0, sorted(rows or ()), await self._last_parked() if rows is None else 0
+        after = 0
+        while some := ids[:_AT_ONCE] if rows is not None else await self._parked_ids(after, last):
+            requeued += await self._requeue(some)
+            after, ids = some[-1], ids[_AT_ONCE:]
+        return requeued
+
     @asked(repeats=True)
-    def requeue(self, rows: Collection[int] | None = None) -> Steps[int]:
-        requeue = self._sql.say(_REQUEUE_ALL) if rows is None else self._sql.say(_REQUEUE, ids=sorted(rows))
-        return self._woken(changed((yield from self._sql.write(requeue))), TransactionOutcome.COMMIT)
+    def _last_parked(self) -> Steps[int]:
+        return (yield from self._sql.first(_LAST_PARKED)) or 0
+
+    @asked(repeats=True)
+    def _parked_ids(self, after: int, last: int) -> Steps[list[int]]:
+        """Return the next parked rows after one, up to the `last`: those that are parked again meanwhile are behind it or left."""
+        found = yield from self._sql.read(self._sql.say(_ALL_PARKED, after=after, limit=_AT_ONCE))
+        return [id for (id,) in found if id <= last]
+
+    @asked(repeats=True)
+    def _requeue(self, ids: list[int]) -> Steps[int]:
+        return self._woken(changed((yield from self._sql.write(self._sql.say(_REQUEUE, ids=ids)))), TransactionOutcome.COMMIT)
 
     def _complaints(self) -> Steps[list[str]]:
         """Return what is wrong or unwise about tables that are there, one sentence each."""

@@ -5,6 +5,7 @@ Most statements differ in a few words, and are templates of the operations; wher
     {now}  {later value}  {at value}      the clock; the time in `value` seconds, and at so many seconds since 1970
     {until column}  {age column}          seconds from now until then, and since then
     {epoch}  {ms column}                  seconds since 1970; milliseconds since 1970
+    {instant}                             one time for a whole statement
     {moment}  {moment_later value}        one time for all statements of a packet, and `value` seconds after it
     {among values}                        after a column: it is one of a list
     {mine}                                selects the shards that are ours by their tokens, which are the value `mine`
@@ -14,7 +15,11 @@ Most statements differ in a few words, and are templates of the operations; wher
     {renewing}  {claiming}  {keeping}     after an INSERT: a lease that is there is renewed; around one: what is there stays
     {cause}  {partition}                  the value and the column of that name
     {counted where}                       FROM rows; gives their `number` and the `age` of the oldest
-    {pending}  {put_behind}  {free}       see `Relaying`
+    {pending}  {put_behind}  {freed}      see `Relaying`
+    {held}  {last_of firsts}              see `Dialect.held`
+    {holder}  {is_behind alias}           the key of a row that others may wait behind; whether a row waits behind an earlier one of its key
+    {is_blocked}                          whether the row `r` waits for an earlier one of its key
+    {sooner}                              when a row is due that has an old id and is to be sent at once
     {deleted}  {kept blank}  {failed}     rows that were sent go, or stay without some columns; a failure is counted
     {due}  {answered}  {prepared}         see `Preparing`
 
@@ -94,6 +99,12 @@ WORDS: Final = {
     "by_id": "",
     "by_due": "",
     "by_tx": "",
+    "by_key": "",
+    "holder": "key_hash",
+    "is_behind": "{it}.behind",
+    "holds_up": "{it}.key_hash IS NOT NULL AND ({it}.attempts > 0 OR {it}.behind)",
+    "instant": "{now}",
+    "sooner": "NULL",
     "shared": "",
     "deleting": "DELETE FROM {rows} AS r",
     "deleting_barriers": "DELETE FROM {barrier} AS b",
@@ -112,6 +123,35 @@ WORDS: Final = {
     # Only the half message that is still open is changed: the first decision stands.
     "answered": "UPDATE {rows} {by_id} SET state = :state, checks = checks + :checks, next_at = {later again_in}, cause = {cause}"
     " WHERE id = :id AND state = {PREPARED}",
+    # Whether an earlier row of the key holds it up: one that waits itself, is not due again yet, or is parked because it could not be sent.
+    # The first one is looked for, which an index finds among any number. One moment for the whole statement: a row that became due in the
+    # middle of it would be left out, and hold up nothing.
+    "is_blocked": """
+coalesce((
+    SELECT earlier.id FROM {rows} AS earlier {by_key} WHERE earlier.{holder} = r.key_hash AND {holds_up earlier} AND (earlier.behind
+        OR earlier.state = {LOCAL_COMMIT} AND earlier.next_at > {instant} OR earlier.state = {MESSAGE_ERROR} AND :block_key)
+    ORDER BY earlier.id LIMIT 1
+) < r.id, FALSE)""",
+    "put_behind": "UPDATE {rows} AS r {by_id} SET behind = TRUE WHERE r.id {among ids} AND r.state = {LOCAL_COMMIT} AND NOT r.behind",
+    # Each key is looked at once, however many rows wait: the next keys after one, with the first row of each that waits.
+    "held": """
+WITH RECURSIVE held (key_hash, place) AS (
+    SELECT (SELECT b.{holder} FROM {rows} AS b {by_key} WHERE {is_behind b} AND b.{holder} > :after ORDER BY b.{holder} LIMIT 1), 1
+    UNION ALL
+    SELECT (SELECT b.{holder} FROM {rows} AS b {by_key} WHERE {is_behind b} AND b.{holder} > held.key_hash ORDER BY b.{holder} LIMIT 1),
+        place + 1
+    FROM held WHERE held.key_hash IS NOT NULL AND place < :keys
+), firsts (key_hash, id) AS (
+    SELECT h.key_hash, (SELECT b.id FROM {rows} AS b {by_key} WHERE {is_behind b} AND b.{holder} = h.key_hash ORDER BY b.id LIMIT 1)
+    FROM held AS h WHERE h.key_hash IS NOT NULL
+)
+SELECT r.key_hash, r.id, {last_of r} FROM firsts AS r ORDER BY r.key_hash""",
+    "last_of": """
+CASE WHEN NOT {is_blocked} THEN coalesce((
+    SELECT b.id FROM {rows} AS b {by_key} WHERE {is_behind b} AND b.{holder} = {it}.key_hash ORDER BY b.id LIMIT 1 OFFSET 999
+), 9223372036854775807) END""",
+    "freed": "UPDATE {rows} AS r {by_key} SET behind = FALSE, next_at = {sooner}"
+    " WHERE r.{holder} = :key_hash AND {is_behind r} AND r.id BETWEEN :first AND :last",
     "prepared": f"INSERT INTO {{rows}} ({_COLUMNS}, created, state, next_at, tx_id, producer_group, barrier_in)"
     f" VALUES ({_VALUES}, {{now}}, {{PREPARED}}, {{later first_check}}, :tx_id, :producer_group, :barrier_in)",
 }
@@ -147,12 +187,8 @@ class Dialect:
     """Where rows to be sent are, each by its own index."""
     has_arrays: bool = False
     """True if one statement takes the columns of many rows, instead of one statement for each row."""
-    puts_behind: bool = False
-    """Whether blocked rows are put where `{pending}` does not look; otherwise it passes them over itself."""
     takes_at_once: bool = False
     """True if `{due}` claims the half messages that it finds, and returns them whole."""
-    at_least: int = 0
-    """Rows that are read at once, though fewer are asked for."""
     has_server: bool = True
     """True if the clock is a server's, which may jump."""
 
@@ -171,6 +207,12 @@ class Dialect:
     def pending(self, **seek: Any) -> Statement:
         """Return `{pending}`."""
         return self.say("{pending}", **seek)
+
+    def held(self, after: int, keys: int, block_key: bool) -> Steps[Sequence[Sequence[Any]]]:
+        """Return the next keys above `after` of which rows wait behind another, by key: with the first such row, and the last that may go
+        on, some 1,000 rows later; `None` where an earlier row still holds it up.
+        """
+        return (yield from self.read(self.say("{held}", after=after, keys=keys, block_key=block_key)))
 
     def each(self, template: str, rows: Sequence[Any], **values: Any) -> Packet:
         """Return what does `template` for each of `rows`, which are named tuples."""
@@ -241,7 +283,8 @@ class Operations(abc.ABC):
         self.keeping = keeping  #: what stays of rows that need not be sent
         self._sql, self._address, self._timeout, self._wakes = sql, address, timeout, wakes
         self._seen = wakes.count  #: commits of this process before the last `pending`
-        self._blocks_key = True
+        self.waits_behind = True  #: whether a row may wait behind another one, as far as is known here
+        self._free_after = 0  #: the key that the last call of `free` came to
 
     def wake(self) -> None:
         """See `Outbox.wake`; relays of other processes look by themselves."""

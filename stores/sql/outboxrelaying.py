@@ -38,10 +38,28 @@ _RELAYS: Final = "SELECT count(*) FROM {relays} WHERE leased_until > {now}"
 _CLAIM: Final = "{claiming} INTO {meta} (name, value) VALUES ('relay_kind', :kind) {keeping}"
 _KIND: Final = "SELECT value FROM {meta} WHERE name = 'relay_kind'"
 _RELEASE: Final = "DELETE FROM {meta} WHERE name = 'relay_kind'"
+_THERE: Final = "SELECT id FROM {rows} {by_id} WHERE id {among ids} AND state = {LOCAL_COMMIT}"
 _NEXT_DUE: Final = """
 SELECT {until min(next_at)} FROM {rows} {by_due}
 WHERE state = {LOCAL_COMMIT} AND next_at IS NOT NULL AND next_at > {now} AND shard {among shards}
 """
+
+
+#: Rows that are read at once at least, since they may be blocked, twice as many each time that some were; and how often.
+_AT_LEAST: Final = 200
+_LOOKS: Final = 6
+
+#: Keys that one call of `free` looks at; and of how many it lets rows go on in one transaction, 1,000 of each at most.
+_KEYS: Final = 1000
+_AT_ONCE: Final = 10
+
+
+class _Going(NamedTuple):
+    """Rows of a key that go on, from one id to another."""
+
+    key_hash: int
+    first: int
+    last: int
 
 
 class _Failing(NamedTuple):
@@ -59,8 +77,8 @@ class Relaying(Operations):
     """See `RelayStore`.
 
     `{pending}` gives rows that are due, by id: id, shard, attempts, created in ms, bytes, whether the row is blocked, and what makes an
-    `Outgoing`. Where blocked rows are put behind (`{put_behind}`) they come without a value, and `{free}` lets those go on that wait behind
-    none, as after somebody deleted it by hand.
+    `Outgoing`. Blocked rows come without a value and are put behind (`{put_behind}`), where `{pending}` does not look. `{freed}` lets
+    those go on that wait behind none any more.
     """
 
     @asked(repeats=True)
@@ -91,7 +109,6 @@ class Relaying(Operations):
         keep, take, give = divide(shards, owner, share)
         divided = self._sql.say(_DIVIDE, owner=owner, lease=lease, take=take, give=give, changed=[*keep, *take, *give])
         yield [divided, *self._sql.say_all(commit)]
-        yield from self._free()
         tokens = {shard.number: shard.token for shard in shards}
         return {shard: tokens[shard] for shard in keep} | {shard: tokens[shard] + 1 for shard in take}
 
@@ -119,13 +136,12 @@ class Relaying(Operations):
         self._seen = self._wakes.count
         if not shards:
             return []
-        if block_key is not self._blocks_key:
-            self._blocks_key = block_key
-            yield from self._free()
         seek = {"shards": sorted(shards), "blocked": [key_hash(topic, key) for topic, key in blocked], "block_key": block_key}
         given, left_out, size = list[OutboxRow](), list(under_way), 0
-        while len(given) < limit and size < most:
-            at_once = max(limit - len(given), self._sql.at_least)
+        for look in range(_LOOKS):
+            if len(given) >= limit or size >= most:
+                break
+            at_once = max(limit - len(given), _AT_LEAST << look)
             found = yield from self._sql.read(self._sql.pending(**seek, limit=at_once, under_way=left_out, most=most - size))
             rows = [row_of(row) for row in [row for row in found if not row[5]][: limit - len(given)]]
             given += rows
@@ -133,9 +149,33 @@ class Relaying(Operations):
             if not held_up:
                 break
             yield from self._sql.write(self._sql.say("{put_behind}", ids=held_up))
+            self.waits_behind = True
             size += sum(len(row.message.value or b"") for row in rows)
             left_out += [row.id for row in rows]
+        else:
+            self._seen -= 1  # there may be more, so that the next wait for rows ends at once
         return given
+
+    @asked(repeats=True)
+    def free(self, *, block_key: bool = True) -> Steps[bool]:
+        """See `RelayStore.free`. With `block_key` a parked row is one to wait behind."""
+        found = yield from self._sql.held(self._free_after, _KEYS, block_key)
+        going = [_Going(key, first, last) for key, first, last in found if last is not None]
+        for start in range(0, len(going), _AT_ONCE):
+            yield from self._sql.write(*self._sql.each("{freed}", going[start : start + _AT_ONCE]))
+        if going:
+            self.wake()
+        self.waits_behind = bool(found) or self._free_after > 0
+        is_last = len(found) < _KEYS
+        self._free_after = 0 if is_last else found[-1][0]
+        return not is_last
+
+    @asked(repeats=True)
+    def hold(self, ids: Collection[int]) -> Steps[set[int]]:
+        """See `RelayStore.hold`."""
+        *_, found = yield from self._sql.write(*self._sql.say_all(("{put_behind}", _THERE), ids=sorted(ids)))
+        self.waits_behind = True
+        return {id for (id,) in found.rows}
 
     @asked(repeats=True)
     def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Steps[int]:
@@ -165,11 +205,6 @@ class Relaying(Operations):
     def next_due(self, shards: Mapping[int, int]) -> Steps[float | None]:
         seconds: float | None = yield from self._sql.first(_NEXT_DUE, shards=sorted(shards))
         return seconds
-
-    def _free(self) -> Steps[None]:
-        """With `block_key` a parked row is one to wait behind."""
-        if self._sql.puts_behind:
-            yield from self._sql.write(self._sql.say("{free}", block_key=self._blocks_key))
 
 
 def _mine(rows: Sequence[Sent | Failed], shards: Mapping[int, int]) -> dict[str, list[object]]:

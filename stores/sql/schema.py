@@ -64,7 +64,8 @@ CREATE TABLE IF NOT EXISTS {rows} (
     checks {int4} NOT NULL DEFAULT 0,
     {partition} {int4},
     shard {int2} NOT NULL,
-    state {int2} NOT NULL DEFAULT {LOCAL_COMMIT},{behind}
+    state {int2} NOT NULL DEFAULT {LOCAL_COMMIT},
+    behind {bool} NOT NULL DEFAULT FALSE,
     message_id {message_id} NOT NULL,
     topic {topic} NOT NULL,
     message_key {bytes},
@@ -90,8 +91,8 @@ CREATE TABLE IF NOT EXISTS {meta} (name {name} NOT NULL PRIMARY KEY, value {name
 
 #: Of databases with partial indexes: an ordinary row is in two of them, by its id among all, and by its id among those to be sent.
 _INDEXES: Final = """
-CREATE INDEX{to_send} ON {rows} (id) WHERE state = {LOCAL_COMMIT}{and_not_behind};
-CREATE INDEX{failed} ON {rows} (key_hash, id) WHERE {holds_up};
+CREATE INDEX{to_send} ON {rows} (id) WHERE state = {LOCAL_COMMIT} AND NOT behind;
+CREATE INDEX{failed} ON {rows} (key_hash, id) WHERE key_hash IS NOT NULL AND (attempts > 0 OR behind);
 CREATE INDEX{due} ON {rows} (next_at) WHERE state = {LOCAL_COMMIT} AND next_at IS NOT NULL;
 CREATE INDEX{prepared} ON {rows} (next_at) WHERE state = {PREPARED};
 CREATE INDEX{of_transaction} ON {rows} (tx_id) WHERE tx_id <> '';
@@ -129,11 +130,11 @@ def inbox(types: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
 
 def outbox(types: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
     """Return statements that create what is missing of an outbox."""
-    return _written(";".join((_OUTBOX, *([_INDEXES] if "holds_up" in types else []), _FILLED)), types, names)
+    return _written(";".join((_OUTBOX, *([_INDEXES] if "to_send" in types else []), _FILLED)), types, names)
 
 
 def _written(template: str, types: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
-    words = {"behind": "", "keys": "", "idle": "", "and_not_behind": "", **STATES, **types, **names, "database_id": uuid.uuid4().hex}
+    words = {"keys": "", "idle": "", **STATES, **types, **names, "database_id": uuid.uuid4().hex}
     return [statement.strip().format_map(words) for statement in template.split(";")]
 
 

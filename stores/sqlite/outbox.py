@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.storage.outbox import SHARDS
+from ackwise.middleware.storage.outbox import SHARDS, RowState
 from ackwise.stores.protocol.options import OUTBOX
 from ackwise.stores.protocol.outbox import PAYLOAD, Keeping, RowColumns, keeping_of, wakes_of
 from ackwise.stores.sql.operation import Answer, Packet, Placeholders, Statement, Steps
@@ -42,19 +42,24 @@ _WORDS: Final = {
 SELECT shard FROM {shards}
 WHERE (shard, token) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:mine))""",
     "locked": "",  # no other connection writes to the file
-    # By id, from the start. What blocks a key is found in an index that has rows which failed, and no others. The large columns are
-    # read last, of few rows.
+    "by_key": "INDEXED BY ackwise_outbox_failed",
+    "is_behind": "{it}.behind AND {it}.key_hash IS NOT NULL",
+    # By id, from the start. What blocks a key is found in an index that has rows which failed or wait behind one, and no others. The large
+    # columns are read last, of few rows.
     "pending": """
 WITH seen AS (
-    SELECT id, size FROM {rows} AS r INDEXED BY ackwise_outbox_to_send
-    WHERE state = {LOCAL_COMMIT} AND shard {among shards} AND (next_at IS NULL OR next_at <= :now) AND NOT id {among under_way}
-        AND (key_hash IS NULL OR NOT key_hash {among blocked} AND NOT EXISTS (
-            SELECT 1 FROM {rows} AS before WHERE before.key_hash = r.key_hash AND before.id < r.id AND before.attempts > 0
-                AND (before.state = {LOCAL_COMMIT} AND before.next_at > :now OR before.state = {MESSAGE_ERROR} AND :block_key)))
+    SELECT id, size, key_hash IS NOT NULL AND {is_blocked} AS is_blocked
+    FROM {rows} AS r INDEXED BY ackwise_outbox_to_send
+    WHERE state = {LOCAL_COMMIT} AND NOT behind AND shard {among shards} AND (next_at IS NULL OR next_at <= :now)
+        AND NOT id {among under_way} AND (key_hash IS NULL OR NOT key_hash {among blocked})
     ORDER BY id LIMIT :limit
-), summed AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) - size AS before_it FROM seen)
-SELECT r.id, shard, attempts, {ms created}, size, false, topic, value, message_key, headers, partition, message_id
-FROM summed AS s CROSS JOIN {rows} AS r ON r.id = s.id WHERE s.before_it < :most ORDER BY r.id""",
+), summed AS (
+    SELECT id, is_blocked, sum(CASE WHEN is_blocked THEN 0 ELSE size END) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING)
+        - CASE WHEN is_blocked THEN 0 ELSE size END AS before_it FROM seen
+)
+SELECT r.id, shard, attempts, {ms created}, size, is_blocked, topic, CASE WHEN NOT is_blocked THEN value END, message_key, headers,
+    partition, message_id
+FROM summed AS s CROSS JOIN {rows} AS r ON r.id = s.id WHERE is_blocked OR s.before_it < :most ORDER BY r.id""",
 }
 
 _BEGIN_TEXT: Final = "BEGIN IMMEDIATE"
@@ -63,6 +68,7 @@ _BEGIN_TEXT: Final = "BEGIN IMMEDIATE"
 _WAIT, _AS_BEFORE = "wait", "as before"
 
 _TABLES: Final = Tables()
+_SENDABLE: Final = f"state = {RowState.LOCAL_COMMIT:d}"
 
 
 class SQLite(Dialect):
@@ -75,6 +81,7 @@ class SQLite(Dialect):
         "DELETE FROM {relays} WHERE owner <> :owner",
         "UPDATE {shards} SET owner = '' WHERE owner <> :owner",
     )  # who calls is alone
+    waiting = (f"{_SENDABLE} AND NOT behind", f"{_SENDABLE} AND behind AND key_hash IS NOT NULL")
     has_server = False
 
     def __init__(self, clock: Callable[[], float], tables: Tables = _TABLES, *, timeout: float = 0.0) -> None:

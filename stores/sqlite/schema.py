@@ -124,7 +124,7 @@ _NAMES: Final = names_of(Tables())
 _TYPES: Final = {
     "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "key": "place TEXT",
-    **dict.fromkeys(("int8", "int4", "int2"), "INTEGER"),
+    **dict.fromkeys(("int8", "int4", "int2", "bool"), "INTEGER"),
     **dict.fromkeys(("time", "created"), "REAL"),
     "bytes": "BLOB",
     **dict.fromkeys(("letter", "part", "owner", "topic", "message_id", "name", "headers", "cause"), "TEXT"),
@@ -136,7 +136,6 @@ _TYPES: Final = {
         name: f" IF NOT EXISTS ackwise_outbox_{name}"
         for name in ("to_send", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent")
     },
-    "holds_up": "attempts > 0",
     "insert": "INSERT",
     "keeping": "ON CONFLICT DO NOTHING",
 }

@@ -121,6 +121,7 @@ class Store:
         self.calls: Counter[str] = Counter()
         self.waits: list[float] = []
         self.under_way: list[Collection[int]] = []
+        self.waits_behind = False
 
     async def _call(self, call: str, *arguments: Any, **options: Any) -> Any:
         self.calls[call] += 1
@@ -154,6 +155,12 @@ class Store:
 
     async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> Any:
         return await self._call("failed", failures, shards)
+
+    async def free(self, **how: Any) -> Any:
+        return await self._call("free", **how)
+
+    async def hold(self, ids: Collection[int]) -> Any:
+        return await self._call("hold", ids)
 
     async def next_due(self, shards: Mapping[int, int]) -> Any:
         return await self._call("next_due", shards)

@@ -75,6 +75,31 @@ async def test_a_row_that_failed_is_looked_at_when_it_is_due_and_not_a_poll_late
     assert store.calls["next_due"] <= asked + 1, "an outbox where nothing has failed is not asked each time"
 
 
+async def test_a_look_for_rows_behind_others_that_fails_ends_no_session(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(lease=600.0)
+    store = Store(desk.book)
+    store.waits_behind = True
+    _breaking(store, "free", "before", StoreUnavailable("it takes too long"), after=1, always=True)
+    async with desk.running(desk.relay(store)):
+        for number in range(3):
+            desk.book.add(Outgoing("orders", b"%d" % number))
+            await desk.until(desk.is_empty)
+            seen = store.calls["free"]
+            await desk.until(lambda: store.calls["free"] > seen)  # noqa: B023  # it is called at once
+    assert len(desk.senders) == 1
+    assert fields(caplog, "rows behind sent ones not found") == [{"outbox": "shop", "error": "StoreUnavailable: it takes too long"}]
+
+
+async def test_rows_behind_one_are_looked_for_once_it_was_deleted() -> None:
+    desk = Desk(lease=600.0)
+    store = Store(desk.book)
+    async with desk.running(desk.relay(store)):
+        await desk.until(lambda: store.calls["free"] == 1)
+        store.waits_behind = True
+        desk.book.add(Outgoing("orders", b"1"))
+        await desk.until(lambda: store.calls["free"] == 2)
+
+
 def _breaking(store: Store, call: str, when: str, error: BaseException, *, after: int, always: bool = False) -> None:
     left = [after]
 

@@ -280,16 +280,30 @@ async def test_rows_of_a_blocked_key_are_read_once(outbox: PostgresOutbox, postg
     assert (await outbox.status()).waiting == 10
 
 
-async def test_rows_whose_first_one_was_deleted_by_hand_are_found_with_the_next_lease(
+async def test_rows_whose_first_one_was_deleted_by_hand_are_found_by_the_next_look_for_such_rows(
     outbox: PostgresOutbox, postgres_database: asyncpg.Connection
 ) -> None:
     await fail_first(outbox, postgres_database, None)
     assert await values(outbox) == []
-    await outbox.own("a", lease=60.0, share=64)
+    await outbox.free()
     assert await values(outbox) == []
     await postgres_database.execute("DELETE FROM ackwise_outbox WHERE state = 5")
-    await outbox.own("a", lease=60.0, share=64)
+    await outbox.free()
     assert await values(outbox) == [b"%d" % number for number in range(1, 10)]
+
+
+async def test_a_portion_of_the_rows_behind_one_goes_on_at_a_time(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
+    async with outbox.transaction(postgres_database) as transaction:
+        for number in range(2500):
+            transaction.add(message(b"%d" % number, key=b"k"))
+    shards = await outbox.own("a", lease=60.0, share=64)
+    (row,) = await outbox.pending(shards, limit=1)
+    await outbox.failed([Failed(row.id, row.shard, "refused", None)], shards)
+    assert await values(outbox) == []
+    await postgres_database.execute("DELETE FROM ackwise_outbox WHERE state = 5")
+    for left in (1499, 499, 0):
+        assert not await outbox.free(), "there is one key"
+        assert await postgres_database.fetchval("SELECT count(*) FROM ackwise_outbox WHERE behind") == left
 
 
 async def test_a_failure_waits_for_whoever_takes_its_shard_over_and_is_not_written_beside_him(

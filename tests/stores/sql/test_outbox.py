@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -23,12 +24,10 @@ NOTHING = Answer()
 
 
 class Behind(SQLite):
-    """Rows that are blocked are put behind."""
-
-    puts_behind = True
+    """What is asked about rows behind others is named in a script by its template."""
 
     def say(self, template: str, **values: Any) -> Statement:
-        return Statement(template) if template in ("{put_behind}", "{free}") else super().say(template, **values)
+        return Statement(template) if template in ("{put_behind}", "{held}", "{freed}") else super().say(template, **values)
 
 
 class Script:
@@ -113,9 +112,28 @@ async def test_rows_that_are_blocked_are_put_behind_and_others_are_looked_for() 
     outbox = Scripted(Behind(lambda: 100.0), WITH=first, then=then)
     assert [row.id for row in await outbox.pending({0: 1}, limit=10)] == [1, 3]
     assert outbox.script.asked == ["WITH", "BEGIN", "{put_behind}", "COMMIT", "WITH"]
-    outbox.script.asked.clear()
-    await outbox.pending({0: 1}, limit=10, block_key=False)
-    assert outbox.script.asked == ["BEGIN", "{free}", "COMMIT", "WITH"]
+    assert outbox.waits_behind
+
+
+async def test_one_look_for_rows_takes_a_bounded_time_however_many_are_blocked_and_the_next_one_is_at_once() -> None:
+    blocked = Answer([(1, 0, 0, 10.0, 7, True, "orders", None, b"k", None, None, b"id")])
+    outbox = Scripted(Behind(lambda: 100.0), WITH=blocked, then=blocked)
+    assert await outbox.pending({0: 1}, limit=10) == []
+    assert outbox.script.asked.count("WITH") == 6
+    async with asyncio.timeout(1.0):
+        await outbox.wait_for_rows(3600.0)
+
+
+async def test_rows_go_on_in_portions_and_the_next_call_goes_on_where_the_last_one_ended() -> None:
+    keys = [(key, 1, 2 if key % 100 == 0 else None) for key in range(1, 1001)]
+    outbox = Scripted(Behind(lambda: 100.0), **{"{held}": Answer(keys)})
+    assert await outbox.free()
+    assert outbox.script.asked == ["{held}", "BEGIN", *["{freed}"] * 10, "COMMIT"]
+    outbox.script.answers["{held}"] = NOTHING
+    assert not await outbox.free()
+    assert outbox.waits_behind, "the first keys were looked at by the call before"
+    assert not await outbox.free()
+    assert not outbox.waits_behind
 
 
 @pytest.mark.parametrize("problem", [Problem.BUSY, Problem.CONFLICT, Problem.DUPLICATE])
@@ -144,5 +162,18 @@ async def test_relays_are_woken_by_what_may_be_sent_now_and_by_nothing_else() ->
         await outbox.decide("tx", outcome)
         await outbox.answered([CheckAnswer(1, outcome)])
         assert outbox._wakes.count == 2 * woken
-    await outbox.requeue()
+    await outbox.requeue([1])
     assert outbox._wakes.count == 3
+
+
+async def test_rows_are_requeued_by_id_in_portions_up_to_the_last_that_was_parked_when_it_began() -> None:
+    outbox = Scripted(SELECT=Answer([(3,)]), UPDATE=Answer(changed=1))
+    outbox.script.answers["then"] = NOTHING
+    assert await outbox.requeue(range(2500)) == 3
+    assert outbox.script.asked == ["BEGIN", "UPDATE", "COMMIT"] * 3
+
+
+async def test_a_row_that_is_parked_again_while_all_are_requeued_is_left_parked() -> None:
+    outbox = Scripted(SELECT=Answer([(3,)]), UPDATE=Answer(changed=1))
+    assert await outbox._parked_ids(0, 2) == []
+    assert await outbox._parked_ids(0, 3) == [3]
