@@ -153,9 +153,9 @@ class MySQL(Dialect):
                 raise ConfigurationError(f"{what} {values[what][:60]!r}… has more than {NAMES} bytes; give a shorter one")
         return super().say(template, **values)
 
-    def pending(self, **seek: Any) -> Statement:
+    def pending(self, **seek: Any) -> Steps[Sequence[Sequence[Any]]]:
         template = _pending(len(seek["shards"]) < SHARDS, bool(seek["under_way"]), bool(seek["blocked"]))
-        return self.say(template, **seek)
+        return self.read(self.say(template, **seek))
 
     def held(self, after: int, keys: int, block_key: bool) -> Steps[Sequence[Sequence[Any]]]:
         """See `Dialect.held`. Key by key: a statement that asked for the next key of each would read the index from its start each time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -17,6 +18,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError, Transact
 from ackwise.middleware.storage.outbox import RowState
 from ackwise.stores.postgres import maintenance
 from ackwise.stores.postgres.driver import FAILURES, Asyncpg, AsyncpgRunner, as_store_error, problem_of, watched
+from ackwise.stores.postgres.floor import Floor, Seen
 from ackwise.stores.postgres.schema import found, layout
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
@@ -52,20 +54,21 @@ _WORDS: Final = {
     "freed": """
 UPDATE {rows} AS r SET behind = FALSE, next_at = {sooner} FROM unnest(:key_hash::bigint[], :first::bigint[], :last::bigint[]) AS f (k, a, z)
 WHERE r.key_hash = f.k AND {is_behind r} AND r.id BETWEEN f.a AND f.z""",
-    # By id over all shards and not by shard, so that a backlog of any size is read from its start only. A row that is blocked is recognised
-    # without its value, and is put `behind` then: it leaves the index that is read here, until what blocks it is sent.
-    "pending": f"""
-WITH seen AS (
-    SELECT id, shard, attempts, created, size::bigint, {MESSAGE},
-        key_hash IS NOT NULL AND {{is_blocked}} AS is_blocked
-    FROM {{rows}} AS r
-    WHERE state = {{LOCAL_COMMIT}} AND NOT behind AND shard = ANY (:shards) AND (next_at IS NULL OR next_at <= {{instant}})
+    # By id over all shards and not by shard, so that a backlog of any size is read from its start only. Below the floor there are those
+    # only that were tried before, or whose turn came late. A row that is blocked is recognised without its value, and is put `behind` then:
+    # it leaves the index that is read here, until what blocks it is sent.
+    "due_rows": f"""(
+    SELECT id, shard, attempts, created, size::bigint, {MESSAGE}, key_hash IS NOT NULL AND {{is_blocked}} AS is_blocked FROM {{rows}} AS r
+    WHERE state = {{LOCAL_COMMIT}} AND NOT behind AND {{it}} AND shard = ANY (:shards) AND (next_at IS NULL OR next_at <= {{instant}})
         AND id <> ALL (:under_way::bigint[]) AND (key_hash IS NULL OR key_hash <> ALL (:blocked::bigint[]))
-    ORDER BY id LIMIT :limit
+    ORDER BY id LIMIT :limit)""",
+    "pending": """
+WITH seen AS (
+    SELECT * FROM ({due_rows id > :floor} UNION ALL {due_rows next_at IS NOT NULL AND id <= :floor}) AS found ORDER BY id LIMIT :limit
 ), summed AS (
     SELECT *, sum(CASE WHEN is_blocked THEN 0 ELSE size END) OVER (ORDER BY id) - size AS before_it FROM seen
 )
-SELECT id, shard, attempts, {{ms created}}, size, is_blocked, topic, CASE WHEN NOT is_blocked THEN value END, message_key, headers,
+SELECT id, shard, attempts, {ms created}, size, is_blocked, topic, CASE WHEN NOT is_blocked THEN value END, message_key, headers,
     partition, message_id
 FROM summed WHERE is_blocked OR before_it < :most ORDER BY id""",
     "mine": """
@@ -88,8 +91,8 @@ WHERE r.id = f.id AND r.state = {LOCAL_COMMIT} AND r.shard = ANY (mine.shards)""
     + DUE_COLUMNS,
     # Only the half message that is still open is changed: the first decision stands.
     "answered": """
-UPDATE {rows} AS r SET state = a.state, checks = r.checks + a.checks, next_at = clock_timestamp() + a.again_in * interval '1 s',
-    cause = a.cause
+UPDATE {rows} AS r SET state = a.state, checks = r.checks + a.checks, cause = a.cause,
+    next_at = clock_timestamp() + coalesce(a.again_in, 0) * interval '1 s'
 FROM unnest(:id::bigint[], :state::smallint[], :checks::int[], :again_in::float8[], :cause::text[])
     AS a (id, state, checks, again_in, cause)
 WHERE r.id = a.id AND r.state = {PREPARED}""",
@@ -101,6 +104,11 @@ FROM unnest(:message_id::text[], :shard::smallint[], :topic::text[], :message_ke
     :headers::text[], :value::bytea[], :size::int[]) WITH ORDINALITY AS added ({_COLUMNS}, place)
 ORDER BY place""",
 }
+
+_SEEN: Final = """
+SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint, (
+    SELECT id FROM {rows} WHERE state = {LOCAL_COMMIT} AND NOT behind AND next_at IS NULL AND id > :floor ORDER BY id LIMIT 1
+) FROM pg_current_snapshot() AS s"""
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _SENDABLE: Final = f"state = {RowState.LOCAL_COMMIT:d}"
@@ -115,9 +123,17 @@ class Postgres(Dialect):
     waiting = (f"{_SENDABLE} AND NOT behind", f"{_SENDABLE} AND behind AND key_hash IS NOT NULL")
     has_arrays = takes_at_once = True
 
-    def __init__(self, tables: Tables, address: str = "") -> None:
+    def __init__(self, tables: Tables, address: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(_WORDS, names_of(tables), Placeholders("${}".format, repeats=False))
-        self._address = address
+        self._address, self._floor, self._clock = address, Floor(), clock
+
+    def pending(self, **seek: Any) -> Steps[Sequence[Sequence[Any]]]:
+        """See `Dialect.pending`. The floor is looked for first, now and then."""
+        if self._floor.is_due(self._clock()):
+            self._floor.see(Seen(*(yield from self.read(self.say(_SEEN, floor=self._floor.id)))[0]))
+        found = yield from self.read(self.say("{pending}", **seek, floor=self._floor.id))
+        self._floor.highest = max((row[0] for row in found), default=self._floor.highest)
+        return found
 
     def require_settings(self) -> Steps[None]:
         return maintenance.require_durable(self._address)

@@ -31,7 +31,7 @@ TYPES: Final = {
     "plain": "",
     "narrow": HALF_FREE,
     "wide": "WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)",
-    **dict.fromkeys(("to_send", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent"), ""),
+    **dict.fromkeys(("to_send", "tried", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent"), ""),
     "insert": "INSERT",
     "keeping": "ON CONFLICT DO NOTHING",
 }

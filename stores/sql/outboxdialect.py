@@ -204,9 +204,9 @@ class Dialect:
         """Return several with the same values, at the same time."""
         return [self.say(template, **values) for template in templates]
 
-    def pending(self, **seek: Any) -> Statement:
-        """Return `{pending}`."""
-        return self.say("{pending}", **seek)
+    def pending(self, **seek: Any) -> Steps[Sequence[Sequence[Any]]]:
+        """Return the rows of `{pending}`."""
+        return self.read(self.say("{pending}", **seek))
 
     def held(self, after: int, keys: int, block_key: bool) -> Steps[Sequence[Sequence[Any]]]:
         """Return the next keys above `after` of which rows wait behind another, by key: with the first such row, and the last that may go

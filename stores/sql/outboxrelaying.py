@@ -142,7 +142,7 @@ class Relaying(Operations):
             if len(given) >= limit or size >= most:
                 break
             at_once = max(limit - len(given), _AT_LEAST << look)
-            found = yield from self._sql.read(self._sql.pending(**seek, limit=at_once, under_way=left_out, most=most - size))
+            found = yield from self._sql.pending(**seek, limit=at_once, under_way=left_out, most=most - size)
             rows = [row_of(row) for row in [row for row in found if not row[5]][: limit - len(given)]]
             given += rows
             held_up = [row[0] for row in found if row[5]]
@@ -222,7 +222,7 @@ def _failing(failure: Failed, token: int) -> _Failing:
 _DATABASE_ID: Final = "SELECT value FROM {meta} WHERE name = 'database_id'"
 _BARRIER: Final = "INSERT INTO {barrier} (tx_id, outcome, created) VALUES (:tx_id, :outcome, {now}) {keeping}"
 _OUTCOME: Final = "SELECT outcome FROM {barrier} WHERE tx_id = :tx_id"
-_DECIDED: Final = "UPDATE {rows} {by_tx} SET state = :state, next_at = NULL WHERE tx_id = :tx_id AND tx_id <> '' AND state = {PREPARED}"
+_DECIDED: Final = "UPDATE {rows} {by_tx} SET state = :state, next_at = {sooner} WHERE tx_id = :tx_id AND tx_id <> '' AND state = {PREPARED}"
 _STILL_DUE: Final = " WHERE id {among ids} AND state = {PREPARED} AND next_at <= {moment}"
 _TAKE: Final = "SELECT " + DUE_COLUMNS + " FROM {rows} {by_id}" + _STILL_DUE + " ORDER BY id {locked}"
 _TAKEN: Final = "UPDATE {rows} {by_id} SET next_at = {moment_later lease}" + _STILL_DUE

@@ -93,6 +93,7 @@ CREATE TABLE IF NOT EXISTS {meta} (name {name} NOT NULL PRIMARY KEY, value {name
 _INDEXES: Final = """
 CREATE INDEX{to_send} ON {rows} (id) WHERE state = {LOCAL_COMMIT} AND NOT behind;
 CREATE INDEX{failed} ON {rows} (key_hash, id) WHERE key_hash IS NOT NULL AND (attempts > 0 OR behind);
+CREATE INDEX{tried} ON {rows} (id) WHERE state = {LOCAL_COMMIT} AND NOT behind AND next_at IS NOT NULL;
 CREATE INDEX{due} ON {rows} (next_at) WHERE state = {LOCAL_COMMIT} AND next_at IS NOT NULL;
 CREATE INDEX{prepared} ON {rows} (next_at) WHERE state = {PREPARED};
 CREATE INDEX{of_transaction} ON {rows} (tx_id) WHERE tx_id <> '';

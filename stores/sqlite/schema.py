@@ -134,7 +134,7 @@ _TYPES: Final = {
     "wide": "",
     **{
         name: f" IF NOT EXISTS ackwise_outbox_{name}"
-        for name in ("to_send", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent")
+        for name in ("to_send", "tried", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent")
     },
     "insert": "INSERT",
     "keeping": "ON CONFLICT DO NOTHING",

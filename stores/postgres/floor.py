@@ -1,0 +1,53 @@
+"""`Floor`: the id up to which a read of the outbox need not look for rows that were never tried. Pure.
+
+Under a long transaction PostgreSQL keeps the index entries of rows that were deleted, and a read by id walks over all of them. Ids are
+given at the INSERT and appear with the COMMIT, so the highest id that was sent says nothing: a lower one may come. The floor moves over an
+id only if every row up to it was gone, and each transaction that had started by then has ended since.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+#: Seconds from one look for a higher floor to the next, and from one read of all rows to the next: an id may have been given out long
+#: before its row came, as by a sequence with a cache.
+LOOK_EVERY: Final = 1.0
+ALL_EVERY: Final = 60.0
+
+
+class Seen(NamedTuple):
+    """What one snapshot of the database shows."""
+
+    oldest: int
+    """The oldest transaction that still runs (`pg_snapshot_xmin`)."""
+    next: int
+    """The first transaction id that no transaction has yet (`pg_snapshot_xmax`)."""
+    lowest: int | None
+    """The lowest id above the floor of a row to be sent that was never tried."""
+
+
+class Floor:
+    """`id` is the floor; `highest` the highest id that was given to the relay."""
+
+    def __init__(self) -> None:
+        self.id = self.highest = 0
+        self._look_at = self._all_at = float("-inf")
+        self._next: tuple[int, int] | None = None  #: the floor to be, and the transaction id before which all have to end
+
+    def is_due(self, now: float) -> bool:
+        """Return whether to look for a higher floor; every minute it is 0 until the next look."""
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_EVERY
+        if now >= self._all_at:
+            self._all_at, self.id, self._next = now + ALL_EVERY, 0, None
+            return False
+        return True
+
+    def see(self, seen: Seen) -> None:
+        """Move the floor as far as is safe."""
+        gone = self.highest if seen.lowest is None else seen.lowest - 1
+        if self._next is not None and seen.oldest >= self._next[1]:
+            self.id, self._next = max(self.id, min(self._next[0], gone)), None
+        if self._next is None and gone > self.id:
+            self._next = gone, seen.next
